@@ -1,0 +1,3 @@
+//! The program `unisono`.
+
+fn main() {}

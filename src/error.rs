@@ -1,0 +1,167 @@
+//! What can go wrong, typed. Every message names what was given and what was wanted, and what to do.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Rank;
+
+/// A result of this library.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The group has failed, here or elsewhere. Every rank of it gets the same failure, now and on every
+    /// later call.
+    #[error("{0}")]
+    Failed(Failure),
+    /// An argument does not fit; nothing was sent, and the group still works.
+    #[error("{call}: {problem}")]
+    Argument {
+        /// The method called.
+        call: &'static str,
+        /// What was given and what was wanted.
+        problem: String,
+    },
+    /// A setting or a variable of the environment is missing or has no sense.
+    #[error("{name}{}: {problem}", .value.as_ref().map(|value| format!("={value}")).unwrap_or_default())]
+    Config {
+        /// The variable or field.
+        name: String,
+        /// What it was set to, if it was.
+        value: Option<String>,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// The rendezvous failed before there was a group.
+    #[error("rendezvous at {store}: {problem}")]
+    Rendezvous {
+        /// The store, for instance `tcp://10.0.0.1:29500`.
+        store: String,
+        /// What happened and what to do.
+        problem: String,
+    },
+    /// Ranks that should have come did not come in time.
+    #[error("rendezvous at {store}: after {waited:.1?} rank {rank} still waits for {} of {ranks} ranks: {}",
+        .missing.len(), list(.missing))]
+    Missing {
+        /// The store.
+        store: String,
+        /// Who says so.
+        rank: Rank,
+        /// The world size.
+        ranks: usize,
+        /// Who has not come.
+        missing: Vec<Rank>,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// The transport failed before there was a group.
+    #[error("transport: {0}")]
+    Transport(Arc<unisono_transport::Error>),
+}
+
+impl From<unisono_transport::Error> for Error {
+    fn from(error: unisono_transport::Error) -> Self {
+        Self::Transport(Arc::new(error))
+    }
+}
+
+/// Why a group ended, in a form that travels: the first failure is told to every rank through the store,
+/// and every rank returns it in the same words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Two ranks do not call the same thing.
+    #[error("op {op} {call}: rank {} {}, rank {} {}", .left.0, .left.1, .right.0, .right.1)]
+    Mismatch {
+        /// The number of the operation in its group, counted from 0.
+        op: u64,
+        /// What both agree on, for instance `all_reduce(f32, sum)`; empty if not even that.
+        call: String,
+        /// The lower of the two ranks and what it does, for instance `has 409600 elements`.
+        left: (Rank, String),
+        /// The higher of the two ranks and what it does.
+        right: (Rank, String),
+    },
+    /// A process is gone.
+    #[error("rank {rank} died ({how})")]
+    Died {
+        /// Which.
+        rank: Rank,
+        /// How that was seen, for instance `its connection to the store closed without a farewell`.
+        how: String,
+    },
+    /// An operation was not done before its deadline.
+    #[error("op {op} {call} was not done within {waited:.1?}, says rank {rank}: {report}")]
+    Deadline {
+        /// The operation's number.
+        op: u64,
+        /// What it is.
+        call: String,
+        /// Who says so.
+        rank: Rank,
+        /// How long it had waited.
+        waited: Duration,
+        /// Where every rank stands: who has not entered, who waits for whom.
+        report: String,
+    },
+    /// A rank's transport broke.
+    #[error("rank {rank}, {doing}: {reason}")]
+    Transport {
+        /// Whose.
+        rank: Rank,
+        /// What it was doing.
+        doing: String,
+        /// What the transport says.
+        reason: String,
+    },
+    /// A peer sent what the protocol does not allow.
+    #[error("rank {rank} got from rank {from} what the protocol does not allow: {what}")]
+    Protocol {
+        /// Who noticed.
+        rank: Rank,
+        /// Who sent it.
+        from: Rank,
+        /// What was seen and what was expected.
+        what: String,
+    },
+    /// The rendezvous is gone, and with it the means to tell who lives.
+    #[error("the store is gone: {how}")]
+    StoreLost {
+        /// How that was seen and whose process held it.
+        how: String,
+    },
+    /// A rank gave up of its own accord.
+    #[error("rank {rank} aborted the group: {why}")]
+    Aborted {
+        /// Who.
+        rank: Rank,
+        /// In its own words.
+        why: String,
+    },
+}
+
+/// `0, 3, 5–9`: ranks as people read them.
+pub(crate) fn list(ranks: &[Rank]) -> String {
+    let mut out = String::new();
+    let mut i = 0;
+    while i < ranks.len() {
+        let mut j = i;
+        while j + 1 < ranks.len() && ranks[j + 1] == ranks[j] + 1 {
+            j += 1;
+        }
+        if !out.is_empty() {
+            out.push_str(", ");
+        }
+        match j - i {
+            0 => out.push_str(&ranks[i].to_string()),
+            1 => out.push_str(&format!("{}, {}", ranks[i], ranks[j])),
+            _ => out.push_str(&format!("{}–{}", ranks[i], ranks[j])),
+        }
+        i = j + 1;
+    }
+    out
+}

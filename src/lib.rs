@@ -1,0 +1,16 @@
+//! Collective communication by one-sided RDMA writes over libfabric.
+
+pub mod algorithm;
+pub mod buffer;
+pub mod config;
+pub mod dtype;
+mod engine;
+pub mod error;
+pub mod group;
+pub mod launch;
+pub mod partition;
+pub mod reduce;
+pub mod rendezvous;
+pub mod schedule;
+
+pub use error::{Error, Failure, Result};

@@ -1,0 +1,317 @@
+//! Moves bytes between registered regions of peers. It has never heard of ranks, groups or all_reduce.
+//!
+//! There is one verb, the **put**: a one-sided write into a peer's registered [`Region`] that carries a
+//! 32-bit immediate. The target learns of it from [`Event::Arrived`] and from nothing else: not from
+//! polling the last byte, not from counters, not from the order of writes, because providers promise none
+//! of these alike.
+//!
+//! Every transport implements [`Transport`] and is judged by one conformance suite
+//! (`tests/conformance.rs`):
+//!
+//! - [`memory`]: ranks as threads of one process, for doctests and unit tests;
+//! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
+//! - [`ofi`]: libfabric, the real thing.
+
+pub mod memory;
+pub mod ofi;
+pub mod region;
+pub mod sim;
+
+use std::{fmt, time::Duration};
+
+pub use region::{Memory, Region, Registration, RemoteRegion};
+
+/// Moves bytes: seven methods, none with a default body, so that nothing is inherited unthought.
+///
+/// A transport is owned and driven by one thread at a time; `put`, `poll` and `park` never block except
+/// for `park`, which says for how long.
+pub trait Transport: Send {
+    /// What this transport can do and how much of it; fixed from its opening on.
+    fn limits(&self) -> &Limits;
+
+    /// The address under which peers reach this endpoint, to be handed to their [`Transport::connect`].
+    fn address(&self) -> &Address;
+
+    /// Makes a peer known by its address. Does not wait for the peer: the wire may be set up by the first
+    /// put. The same address gives the same peer.
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error>;
+
+    /// Registers memory: afterwards peers may write to it (those told its [`Region::remote`]), and puts
+    /// may read from it on transports with [`Limits::local_registration`].
+    /// Fails with [`Error::Register`] where the limit on locked memory is too small.
+    fn register(&mut self, memory: Memory) -> Result<Region, Error>;
+
+    /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
+    /// The source bytes must stay unchanged until [`Event::Sent`] with the put's token; the transport
+    /// keeps the source regions alive until then.
+    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error>;
+
+    /// Makes progress in both directions and appends what happened to `events`.
+    /// An error is final: the transport is broken and every later call may fail.
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
+
+    /// Sleeps until something may have happened or `timeout` has passed; may return early.
+    fn park(&mut self, timeout: Duration) -> Result<(), Error>;
+}
+
+/// What a transport can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The provider's name, for instance `memory`, `tcp`, `net`, `verbs;ofi_rxm`.
+    pub provider: String,
+    /// The version of the library under it, for instance `libfabric 1.17`; empty where there is none.
+    pub version: String,
+    /// The largest put in bytes.
+    pub max_put: usize,
+    /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`
+    /// returns, and they give no [`Event::Sent`].
+    pub max_inject: usize,
+    /// How many sources one put may gather; at least 2.
+    pub max_sources: usize,
+    /// Whether puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
+    pub local_registration: bool,
+    /// Whether registering costs next to nothing (no page is pinned), so that it may be done per call.
+    pub cheap_registration: bool,
+    /// How many puts into this endpoint may be under way at once, from all peers together, before its
+    /// completion queue could overrun.
+    pub arrivals: usize,
+    /// How many puts from one peer may be under way at once (the posted receives of `ofi_rxm`).
+    pub arrivals_per_peer: usize,
+    /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.
+    pub wakes: bool,
+}
+
+/// An endpoint's address: bytes that mean something only to transports of the same kind.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address(pub Vec<u8>);
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({} bytes:", self.0.len())?;
+        self.0.iter().take(32).try_for_each(|byte| write!(f, " {byte:02x}"))?;
+        f.write_str(if self.0.len() > 32 { " …)" } else { ")" })
+    }
+}
+
+/// A peer that [`Transport::connect`] made known; an index counted from 0 in order of connecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(pub u32);
+
+/// One put: `sources`, joined, are written to `target` at peer `to`, which is then told `immediate`.
+#[derive(Clone, Copy, Debug)]
+pub struct Put<'a> {
+    /// Who is written to.
+    pub to: Peer,
+    /// What is written: gathered in order, 1 to [`Limits::max_sources`] of them, together at least one
+    /// byte and at most [`Limits::max_put`]. A source may be empty if it is not the only one.
+    pub sources: &'a [Source<'a>],
+    /// Where to, in the peer's memory.
+    pub target: Target,
+    /// What the peer is told once the bytes have landed.
+    pub immediate: u32,
+    /// What comes back in [`Event::Sent`]. Injected puts (all bytes together at most
+    /// [`Limits::max_inject`]) give no such event.
+    pub token: u64,
+}
+
+impl Put<'_> {
+    /// The bytes of all sources together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sources.iter().map(|source| source.len).sum()
+    }
+
+    /// Whether there is nothing to write, which no transport accepts.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Bytes of a local region. Constructed with a check, so that a transport need not check again.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    region: &'a Region,
+    offset: usize,
+    len: usize,
+}
+
+impl<'a> Source<'a> {
+    /// `len` bytes of `region` from `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] if they do not lie within the region.
+    pub fn new(region: &'a Region, offset: usize, len: usize) -> Result<Self, Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= region.len() => Ok(Self { region, offset, len }),
+            _ => Err(Error::Bounds { offset, len, region: region.len() }),
+        }
+    }
+
+    /// The region read from.
+    #[must_use]
+    pub fn region(&self) -> &'a Region {
+        self.region
+    }
+
+    /// Where in the region the bytes begin.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no byte is meant.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A place in a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The peer's region, as the peer gave it.
+    pub region: RemoteRegion,
+    /// Bytes from the region's beginning.
+    pub offset: u64,
+}
+
+/// Whether a put was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Posted {
+    /// It was.
+    Yes,
+    /// The transport has no room now: poll, then try again.
+    Full,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer's put with this immediate has landed whole; its bytes may be read.
+    Arrived {
+        /// What the peer sent along.
+        immediate: u32,
+        /// The number of bytes, where the provider tells it.
+        len: Option<usize>,
+    },
+    /// The put with this token no longer needs its source bytes.
+    Sent {
+        /// The put's own token.
+        token: u64,
+    },
+}
+
+/// What can go wrong below the collectives.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A library call failed.
+    #[error("{call}{}: {reason} (code {code})", context_suffix(.context))]
+    Call {
+        /// The function, for instance `fi_endpoint`.
+        call: &'static str,
+        /// What for, for instance `to peer 3`; may be empty.
+        context: String,
+        /// The code it gave, positive.
+        code: i64,
+        /// What the library says of that code.
+        reason: String,
+    },
+    /// A put begun earlier, or one from a peer, failed.
+    #[error("a completion reports an error{}: {reason} (code {code}, provider code {provider_code}){}",
+        .peer.map(|peer| format!(" for peer {}", peer.0)).unwrap_or_default(),
+        context_suffix(.detail))]
+    Completion {
+        /// The peer concerned, where it is known.
+        peer: Option<Peer>,
+        /// libfabric's code, positive.
+        code: i64,
+        /// What the library says of it.
+        reason: String,
+        /// The provider's own code.
+        provider_code: i64,
+        /// What the provider says of that; may be empty.
+        detail: String,
+    },
+    /// No provider fits; every candidate with the requirement that excluded it.
+    #[error("no libfabric provider fits{}: {report}", context_suffix(.asked))]
+    NoProvider {
+        /// What was asked for, for instance `provider "tcp"`.
+        asked: String,
+        /// One line for every candidate: why it was refused and what would mend it.
+        report: String,
+    },
+    /// A provider that fits on paper failed its self-test.
+    #[error("provider {provider} failed its self-test: {reason}")]
+    SelfTest {
+        /// The provider.
+        provider: String,
+        /// What was wanted and what was seen.
+        reason: String,
+    },
+    /// Memory could not be registered.
+    #[error("registering {bytes} bytes failed: {reason}; the limit on locked memory is {limit} (ulimit -l)")]
+    Register {
+        /// How much was to be registered.
+        bytes: usize,
+        /// What the provider says.
+        reason: String,
+        /// The limit on locked memory, in words.
+        limit: String,
+    },
+    /// Memory could not be had.
+    #[error("mapping {bytes} bytes of memory failed: {reason}")]
+    Map {
+        /// How much was wanted.
+        bytes: usize,
+        /// What the system says.
+        reason: String,
+    },
+    /// A put would leave its region.
+    #[error("{len} bytes from offset {offset} do not lie in a region of {region} bytes")]
+    Bounds {
+        /// Where it begins.
+        offset: usize,
+        /// How long it is.
+        len: usize,
+        /// How long the region is.
+        region: usize,
+    },
+    /// A put that no transport accepts (no source, too many sources, no byte, too many bytes, an
+    /// unregistered source where registration is needed, an unknown peer).
+    #[error("this put cannot be done: {reason}")]
+    BadPut {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An address of another kind of transport, or a broken one.
+    #[error("{address:?} is no address of a {provider} endpoint: {reason}")]
+    BadAddress {
+        /// The address given.
+        address: Address,
+        /// The transport's provider.
+        provider: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The library said something that its documentation does not know.
+    #[error("{call} gave {value}, which is not expected here")]
+    Unexpected {
+        /// The function.
+        call: &'static str,
+        /// What it gave.
+        value: String,
+    },
+}
+
+fn context_suffix(context: &str) -> String {
+    if context.is_empty() { String::new() } else { format!(" ({context})") }
+}

@@ -1,0 +1,225 @@
+//! Memory that a network card, or a thread standing for one, reads and writes: the one room of this crate,
+//! beside `ofi`, where raw pointers are touched.
+//!
+//! A [`Region`] is a counted handle. A transport keeps a clone of it while a put is under way, so memory
+//! owned by a region cannot vanish under a put; dropping the last clone takes the registration back first
+//! and frees the memory after it.
+#![allow(unsafe_code)]
+
+use std::{any::Any, fmt, ptr, sync::Arc};
+
+use crate::Error;
+
+/// Memory before it is registered: an anonymous mapping of ours, or a span of somebody else's.
+pub struct Memory {
+    base: *mut u8,
+    len: usize,
+    mapping: Option<memmap2::MmapMut>,
+}
+
+// SAFETY: `Memory` is a pointer to memory that either belongs to it (the mapping) or was promised to stay
+// valid by the caller of `borrowed`; nothing in it is tied to a thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above; all access through a shared reference goes through the methods of `Region`, whose
+// contracts say who may touch which bytes when.
+unsafe impl Sync for Memory {}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("len", &self.len).field("owned", &self.mapping.is_some()).finish()
+    }
+}
+
+impl Memory {
+    /// A zeroed anonymous mapping of `len` bytes, page-aligned; `huge` asks for huge pages (2 MiB) and
+    /// falls back to ordinary ones, saying so in the log, where the system has none to give.
+    ///
+    /// # Errors
+    /// [`Error::Map`] if the system refuses.
+    pub fn map(len: usize, huge: bool) -> Result<Self, Error> {
+        let failed = |error: std::io::Error| Error::Map { bytes: len, reason: error.to_string() };
+        let mut options = memmap2::MmapOptions::new();
+        options.len(len.max(1));
+        let mut mapping = None;
+        if huge {
+            match options.clone().huge(Some(21)).len(len.max(1).next_multiple_of(2 << 20)).map_anon() {
+                Ok(map) => mapping = Some(map),
+                Err(error) => tracing::warn!(bytes = len, %error, "no huge pages to be had; ordinary ones serve"),
+            }
+        }
+        let mut mapping = match mapping {
+            Some(mapping) => mapping,
+            None => options.map_anon().map_err(failed)?,
+        };
+        Ok(Self { base: mapping.as_mut_ptr(), len, mapping: Some(mapping) })
+    }
+
+    /// A span of memory that belongs to somebody else.
+    ///
+    /// # Safety
+    /// From now until every [`Region`] made of it is gone, `base` must be valid for reads of `len` bytes,
+    /// and for writes too if it is registered and its remote region is told to a peer or if it is written
+    /// through [`Region`]; and nobody may touch, in the meantime, bytes that a put reads or writes.
+    #[must_use]
+    pub unsafe fn borrowed(base: *mut u8, len: usize) -> Self {
+        Self { base, len, mapping: None }
+    }
+
+    /// Where the memory begins.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// What a transport keeps with registered memory; dropping `guard` takes the registration back.
+pub struct Registration {
+    /// What peers need in order to write to the region.
+    pub remote: RemoteRegion,
+    /// What local puts need (libfabric's memory descriptor); null where nothing is needed.
+    pub descriptor: *mut std::ffi::c_void,
+    /// Dropped before the memory is.
+    pub guard: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the descriptor is an opaque token that is only ever handed back to the library it came from.
+unsafe impl Send for Registration {}
+// SAFETY: as above.
+unsafe impl Sync for Registration {}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("remote", &self.remote).finish_non_exhaustive()
+    }
+}
+
+/// A peer's region as seen from afar: what a put needs to reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RemoteRegion {
+    /// Added to a put's offset: the region's virtual address, or 0 where the provider counts from the
+    /// region's beginning.
+    pub base: u64,
+    /// The registration's key.
+    pub key: u64,
+    /// The region's length in bytes.
+    pub len: u64,
+}
+
+/// Memory that puts read from and, when registered, peers write to. Cloning copies a handle.
+#[derive(Clone, Debug)]
+pub struct Region(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    // Order matters: the registration goes before the memory does.
+    registration: Option<Registration>,
+    memory: Memory,
+}
+
+impl Region {
+    /// Memory that is not registered: good as a source on transports without
+    /// [`crate::Limits::local_registration`], and for scratch.
+    #[must_use]
+    pub fn unregistered(memory: Memory) -> Self {
+        Self(Arc::new(Inner { registration: None, memory }))
+    }
+
+    /// Memory with the registration that a transport made for it.
+    #[must_use]
+    pub fn registered(memory: Memory, registration: Registration) -> Self {
+        Self(Arc::new(Inner { registration: Some(registration), memory }))
+    }
+
+    /// What peers need to write here, if it is registered.
+    #[must_use]
+    pub fn remote(&self) -> Option<RemoteRegion> {
+        self.0.registration.as_ref().map(|registration| registration.remote)
+    }
+
+    /// The local descriptor; null if it is not registered or none is needed.
+    #[must_use]
+    pub fn descriptor(&self) -> *mut std::ffi::c_void {
+        self.0.registration.as_ref().map_or(ptr::null_mut(), |registration| registration.descriptor)
+    }
+
+    /// Where the memory begins.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        self.0.memory.base
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.memory.len
+    }
+
+    /// Whether it has no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes out of the region, from `offset` on.
+    ///
+    /// The bytes must be at rest: no put that writes them may be under way. Whoever has been told of the
+    /// last put's arrival, and has not yet allowed the next, may read. Reading earlier gives torn bytes,
+    /// which is a mistake in the protocol, not in memory.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] if they do not lie within the region.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.check(offset, into.len())?;
+        // SAFETY: in bounds by the check; `into` is exclusively borrowed and so does not overlap memory of
+        // ours; the region's memory is valid while `self` lives.
+        unsafe { ptr::copy_nonoverlapping(self.base().add(offset), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into the region, from `offset` on. No put may be reading or writing them meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`] if they do not lie within the region.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        self.check(offset, from.len())?;
+        // SAFETY: in bounds by the check; `from` is borrowed from safe memory, and a safe slice onto a
+        // region's own bytes exists only in `unisono::Buffer`, which is exclusively borrowed by the call
+        // that touches it here.
+        unsafe { ptr::copy(from.as_ptr(), self.base().add(offset), from.len()) };
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<(), Error> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(Error::Bounds { offset, len, region: self.len() }),
+        }
+    }
+}
+
+/// What the transports of one process do in place of a wire: copies `from`, joined, to `base`.
+///
+/// # Safety
+/// `base` must be valid for writes of all the bytes together, and be neither read nor written by anyone
+/// else meanwhile; the sources must be at rest.
+pub(crate) unsafe fn gather(from: impl Iterator<Item = (*const u8, usize)>, mut base: *mut u8) {
+    for (start, len) in from {
+        // SAFETY: by the caller's promise; `copy` allows a put from a region to itself.
+        unsafe {
+            ptr::copy(start, base, len);
+            base = base.add(len);
+        }
+    }
+}
