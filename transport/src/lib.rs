@@ -12,6 +12,7 @@
 //! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`ofi`]: libfabric, the real thing.
 
+mod check;
 pub mod memory;
 pub mod ofi;
 pub mod region;
