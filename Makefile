@@ -1,0 +1,52 @@
+# The commands of this project; `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit examples test-libfabric2 test-verbs bench peers setup clean
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+target := $(or $(CARGO_TARGET_DIR),target)
+
+help: ## lists the commands
+	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/make \1\t\2/p' Makefile | expand -t 24
+
+demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks over TCP and prints the table
+	@ci/setup.sh build
+	cargo build --release -p unisono-cli
+	$(target)/release/unisono bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
+
+test: check unit examples test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, libfabric 2
+
+check: ## format, clippy and docs, with warnings denied
+	@ci/setup.sh build check
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+unit: ## tests and doctests
+	@ci/setup.sh build
+	cargo test --workspace
+
+examples: ## runs every example with several ranks
+	@ci/setup.sh build
+	@ci/examples.sh
+
+test-libfabric2: ## the same test programs over libfabric 2
+	@ci/libfabric2.sh
+
+test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine
+	@ci/verbs.sh
+
+bench: ## criterion's benches, then the comparison with Gloo, Open MPI and MPICH
+	@ci/setup.sh build
+	cargo bench --workspace
+	@$(MAKE) peers
+
+peers: ## compares all_reduce with Gloo, Open MPI and MPICH side by side
+	@ci/setup.sh build python
+	cargo build --release -p unisono-cli
+	@benches/peers/run.sh
+
+setup: ## installs what the other commands need
+	@ci/setup.sh build check python verbs
+
+clean: ## removes what was built, and the virtual environments with it
+	cargo clean

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs the transport's conformance suite and the collectives' tests, as they were built against this machine's
+# libfabric, with libfabric 2 in its place: the shared library that the PyPI package mpich carries.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+venv=$(cd "$target" && pwd)/libfabric2
+
+ci/setup.sh build python
+if [ ! -e "$venv/lib/mpich/libfabric.so.1" ]; then
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: mpich==5.0.2
+fi
+version=$("$venv/bin/python" - "$venv/lib/mpich/libfabric.so.1" <<'PYTHON'
+import ctypes, sys
+version = ctypes.CDLL(sys.argv[1]).fi_version()
+print(f"{version >> 16}.{version & 0xffff}")
+PYTHON
+)
+programs=$(ci/test-binaries.sh conformance collectives)
+
+export LD_LIBRARY_PATH=$venv/lib/mpich${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+for program in $programs; do
+  loaded=$(ldd "$program" | sed -n 's/.*libfabric\.so\.1 => \(.*\) (.*/\1/p')
+  if [ "${version%%.*}" != 2 ] || [ "$loaded" != "$venv/lib/mpich/libfabric.so.1" ]; then
+    echo "libfabric2: wanted libfabric 2 from $venv, but $program loads $version from ${loaded:-nowhere}" >&2
+    exit 1
+  fi
+  echo "libfabric2: $(basename "$program") with libfabric $version"
+  "$program"
+done

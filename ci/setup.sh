@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Installs what is missing on this machine, by Debian's package names, and says why each is wanted.
+#
+#   ci/setup.sh [build] [check] [python] [verbs]
+#
+# build: what the library needs to compile. check: rustfmt and clippy. python: virtual environments, for
+# the libraries taken from PyPI. verbs: the emulated machine of ci/verbs-vm. Nothing is installed, and
+# nobody is asked for a password, where everything is there.
+set -euo pipefail
+
+# What is there is judged by use, not by package, so that other distributions pass where they have it.
+have_cc() { command -v cc && echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null; }
+have_pkg_config() { command -v pkg-config; }
+have_libfabric() { pkg-config --exists libfabric; }
+have_hwloc() { pkg-config --exists hwloc; }
+have_libclang() { # the library, and the compiler's own headers that it reads (stddef.h)
+  local lib=/usr/lib lib64=/usr/lib64
+  { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G "$lib/llvm-*/lib/libclang*.so*" ||
+    compgen -G "$lib/*-linux-gnu/libclang*.so*" || compgen -G "$lib64/libclang*.so*"; } &&
+    { compgen -G "$lib/llvm-*/lib/clang/*/include/stddef.h" || compgen -G "$lib/clang/*/include/stddef.h"; }
+}
+have_venv() { python3 -c 'import ensurepip, venv'; }
+have_qemu() { command -v qemu-system-x86_64; }
+have_busybox() { [ -x /bin/busybox ] && ! { ldd /bin/busybox | grep '=>'; }; }
+have_cpio() { command -v cpio; }
+have_kmod() { PATH=$PATH:/sbin:/usr/sbin command -v modprobe; }
+have_rdma() { PATH=$PATH:/sbin:/usr/sbin command -v rdma; }
+have_verbs() { compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so'; }
+have_zstd() { command -v zstd; }
+have_xz() { command -v xz; }
+
+missing=() # packages
+need() { # PACKAGE TEST WHY
+  if ! "$2" >/dev/null 2>&1; then
+    [ ${#missing[@]} -gt 0 ] || echo "setup: missing on this machine:"
+    printf '  %-22s %s\n' "$1" "$3"
+    missing+=("$1")
+  fi
+}
+
+[ $# -gt 0 ] || set -- build
+for what; do
+  case $what in
+    build)
+      command -v cargo >/dev/null || {
+        echo "setup: there is no cargo on the PATH; install a Rust toolchain (https://rustup.rs), then try again" >&2
+        exit 1
+      }
+      need gcc have_cc "links the programs and compiles libfabric's inline functions"
+      need libc6-dev have_cc "the C library's headers"
+      need pkg-config have_pkg_config "finds libfabric and hwloc"
+      need libfabric-dev have_libfabric "the fabric library that moves the bytes, with its headers"
+      need libclang-dev have_libclang "reads libfabric's headers to make the bindings (bindgen)"
+      need libhwloc-dev have_hwloc "tells cores and NUMA nodes (unisono doctor)"
+      ;;
+    check)
+      for tool in fmt:rustfmt clippy:clippy; do
+        cargo "${tool%:*}" --version >/dev/null 2>&1 || rustup component add "${tool#*:}" || {
+          echo "setup: cargo ${tool%:*} is missing; install the toolchain's component ${tool#*:}" >&2
+          exit 1
+        }
+      done
+      ;;
+    python)
+      need python3-venv have_venv "a virtual environment under target/ for libraries from PyPI"
+      ;;
+    verbs)
+      need qemu-system-x86 have_qemu "emulates the small machine that has soft-RoCE"
+      need busybox-static have_busybox "starts that machine"
+      need cpio have_cpio "packs its first file system"
+      need kmod have_kmod "finds the kernel modules it loads"
+      need xz-utils have_xz "unpacks the kernel's modules"
+      need zstd have_zstd "unpacks the kernel's modules"
+      need iproute2 have_rdma "sets up the emulated link (rdma link add)"
+      need ibverbs-providers have_verbs "the soft-RoCE driver of libibverbs"
+      ;;
+    *)
+      echo "setup: unknown set of packages '$what' (build, check, python or verbs)" >&2
+      exit 2
+      ;;
+  esac
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || {
+    echo "setup: installing needs root and there is no sudo; as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  }
+  as_root=(sudo)
+fi
+command -v apt-get >/dev/null || {
+  echo "setup: there is no apt-get here; install what Debian calls: ${missing[*]}" >&2
+  exit 1
+}
+echo "setup: installing with apt-get: ${missing[*]}"
+install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" "${install[@]}" >/dev/null || {
+  echo "setup: apt-get could not install: ${missing[*]}" >&2
+  exit 1
+}

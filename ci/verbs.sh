@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Runs the conformance suite, the collectives at 2 and 4 ranks and a short checked bench over `verbs;ofi_rxm`
+# on soft-RoCE, in the small emulated machine of ci/verbs-vm.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [ "$(uname -m)" != x86_64 ]; then
+  echo "SKIPPED test-verbs: the emulated machine is made for x86_64, this one is $(uname -m)"
+  exit 0
+fi
+ci/setup.sh build verbs
+programs=$(ci/test-binaries.sh conformance collectives)
+cargo build --release -p unisono-cli
+unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
+
+# rxe's completion queues hold 32767 entries and ofi_rxm sizes its own by the universe: its default, 256, is
+# too many and ends in "Unable to create verbs CQ".
+export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs
+for program in $programs; do
+  echo "test-verbs: $(basename "$program")"
+  ci/verbs-vm/run.sh . "$program" --test-threads 1
+done
+for ranks in 2 4; do
+  echo "test-verbs: bench all_reduce, $ranks ranks"
+  ci/verbs-vm/run.sh . "$unisono" bench all_reduce --ranks "$ranks" --provider verbs -b 8 -e 1M -f 16 -n 5 -w 1
+done
