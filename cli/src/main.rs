@@ -1,3 +1,29 @@
-//! The program `unisono`.
+//! The program `unisono`: reads the command line and hands on to one subcommand.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod run;
+
+/// Collective communication by one-sided RDMA writes over libfabric.
+#[derive(Parser)]
+#[command(name = "unisono", version)]
+struct Unisono {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Run),
+    #[command(name = run::rank::NAME, hide = true)]
+    Rank(run::rank::Rank),
+}
+
+fn main() -> ExitCode {
+    match Unisono::parse().command {
+        Command::Run(run) => run.run(),
+        Command::Rank(rank) => rank.run(),
+    }
+}

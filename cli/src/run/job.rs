@@ -1,0 +1,289 @@
+//! A job: its ranks as processes, each in a process group of its own, from their start to the end of the last.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, waitid};
+
+use super::{
+    lines::{Sink, Stream},
+    rank, signals,
+};
+
+/// How long ranks have to end after SIGTERM before SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long an output may stay silent after the last rank's end before it is left: a process that took itself
+/// out of its rank's process group may hold it open for ever.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// What to start.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// How many ranks.
+    pub(crate) ranks: u32,
+    /// The program, as `exec` takes it: a path, or a name to be found in PATH.
+    pub(crate) program: OsString,
+    /// Its arguments.
+    pub(crate) arguments: Vec<OsString>,
+    /// What every rank finds in its environment beside what is ours and what the launcher sets.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+    /// Where the ranks' output goes.
+    pub(crate) output: Output,
+}
+
+/// What happens to the ranks' standard output and error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Line by line to ours, behind `[rank] `.
+    Prefixed,
+    /// The ranks hold ours.
+    Passed,
+}
+
+/// How a rank or a whole job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With this exit status.
+    Status(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl End {
+    /// The exit status that shells give.
+    pub(crate) fn exit_code(self) -> ExitCode {
+        let code = match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => 128 + signal,
+        };
+        ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+    }
+}
+
+/// What the launcher waits for.
+enum Event {
+    /// A rank ended.
+    Ended(u32, End),
+    /// This process was sent a signal.
+    Signal(i32),
+    /// Our standard output or error takes no more.
+    OutputClosed,
+    /// A rank's standard output or error ended.
+    OutputEnded,
+}
+
+impl Job {
+    /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
+    /// ended the job. To be called on the main thread, since a rank dies with the thread that started it.
+    pub(crate) fn run(&self) -> io::Result<End> {
+        let (tell, events) = mpsc::channel();
+        let to = tell.clone();
+        signals::watch(move |signal| drop(to.send(Event::Signal(signal))))?;
+        let mut ranks = Ranks { sink: Arc::default(), tell, children: Vec::new(), outputs: 0 };
+        for number in 0..self.ranks {
+            if let Err(error) = ranks.start(self, number) {
+                ranks.supervise(&events, Some(End::Status(1)));
+                return Err(io::Error::new(error.kind(), format!("cannot start rank {number}: {error}")));
+            }
+        }
+        Ok(ranks.supervise(&events, None))
+    }
+
+    /// The command that becomes rank `number`.
+    fn command(&self, number: u32) -> Command {
+        // The link stays good when the file of this program has been replaced by a newer one.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("unisono").arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
+        command.arg("--").arg(&self.program).args(&self.arguments);
+        let (rank, size) = (number.to_string(), self.ranks.to_string());
+        for prefix in ["", "UNISONO_"] {
+            for local in ["", "LOCAL_"] {
+                command.env(format!("{prefix}{local}RANK"), &rank);
+                command.env(format!("{prefix}{local}WORLD_SIZE"), &size);
+            }
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
+        command.stdin(Stdio::null()).process_group(0);
+        if self.output == Output::Prefixed {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        command
+    }
+}
+
+/// The ranks started so far.
+struct Ranks {
+    sink: Arc<Sink>,
+    tell: Sender<Event>,
+    /// In order of rank. None is reaped before the end of the job, so that no process group's number can come
+    /// to mean other processes.
+    children: Vec<Child>,
+    /// How many outputs are being forwarded.
+    outputs: usize,
+}
+
+impl Ranks {
+    fn start(&mut self, job: &Job, number: u32) -> io::Result<()> {
+        let mut child = job.command(number).spawn()?;
+        let (pid, stdout, stderr) = (pid(&child), child.stdout.take(), child.stderr.take());
+        self.children.push(child);
+        let tell = self.tell.clone();
+        spawn(format!("rank {number}"), move || drop(tell.send(Event::Ended(number, wait(pid)))))?;
+        let prefix = format!("[{number}] ");
+        if let Some(stdout) = stdout {
+            self.forward(stdout, Stream::Out, prefix.clone())?;
+        }
+        if let Some(stderr) = stderr {
+            self.forward(stderr, Stream::Err, prefix)?;
+        }
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        source: impl io::Read + Send + 'static,
+        to: Stream,
+        prefix: String,
+    ) -> io::Result<()> {
+        let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
+        spawn(format!("{prefix}{to:?}"), move || {
+            if sink.forward(source, to, prefix.as_bytes()).is_err() {
+                drop(tell.send(Event::OutputClosed));
+            }
+            drop(tell.send(Event::OutputEnded));
+        })?;
+        self.outputs += 1;
+        Ok(())
+    }
+
+    /// Waits for all ranks, and ends them when one fails or a signal comes; at once if `verdict` is given.
+    fn supervise(mut self, events: &Receiver<Event>, mut verdict: Option<End>) -> End {
+        let mut living = self.children.len();
+        let mut kill_at = None;
+        if verdict.is_some() {
+            kill_at = Some(self.end_all());
+        }
+        while living > 0 {
+            let event = match kill_at {
+                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => events.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            let cause = match event {
+                Ok(Event::Ended(number, end)) => {
+                    living -= 1;
+                    if end != End::Status(0) && verdict.is_none() {
+                        report(number, end, living);
+                        Some(end)
+                    } else {
+                        None
+                    }
+                }
+                Ok(Event::Signal(signal)) => {
+                    // Whoever asks a second time does not want to wait.
+                    if verdict.is_some() {
+                        self.send(Signal::KILL);
+                    }
+                    Some(End::Signal(signal))
+                }
+                Ok(Event::OutputClosed) => Some(End::Signal(Signal::PIPE.as_raw())),
+                Ok(Event::OutputEnded) => {
+                    self.outputs -= 1;
+                    None
+                }
+                Err(_) => {
+                    self.send(Signal::KILL);
+                    kill_at = None;
+                    None
+                }
+            };
+            if let Some(end) = cause
+                && verdict.is_none()
+            {
+                verdict = Some(end);
+                kill_at = Some(self.end_all());
+            }
+        }
+        // What a rank left behind in its process group.
+        self.send(Signal::KILL);
+        self.drain(events);
+        for mut child in self.children {
+            // The end is known; this only lets the kernel forget the process.
+            drop(child.wait());
+        }
+        verdict.unwrap_or(End::Status(0))
+    }
+
+    /// Asks all process groups to end and says when to stop asking.
+    fn end_all(&self) -> Instant {
+        self.send(Signal::TERM);
+        Instant::now() + GRACE
+    }
+
+    /// Sends a signal to all process groups, also to those whose first process has ended.
+    fn send(&self, signal: Signal) {
+        for child in &self.children {
+            // It fails only where nobody is left.
+            let _ = kill_process_group(pid(child), signal);
+        }
+    }
+
+    /// Waits until the ranks' output has been passed on.
+    fn drain(&mut self, events: &Receiver<Event>) {
+        while self.outputs > 0 {
+            match events.recv_timeout(SILENCE) {
+                Ok(Event::OutputEnded) => self.outputs -= 1,
+                Ok(Event::OutputClosed | Event::Ended(..)) => {}
+                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() => {}
+                Ok(Event::Signal(_)) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Tells people why the job ends.
+fn report(number: u32, end: End, others: usize) {
+    let how = match end {
+        End::Status(status) => format!("ended with status {status}"),
+        End::Signal(signal) => match Signal::from_named_raw(signal) {
+            Some(name) => format!("was killed by signal {signal} ({name:?})"),
+            None => format!("was killed by signal {signal}"),
+        },
+    };
+    let also = if others > 0 { "; ending the others" } else { "" };
+    // Who closed our standard error does not want to know.
+    let _ = writeln!(io::stderr(), "unisono run: rank {number} {how}{also}");
+}
+
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name).spawn(work).map(drop)
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Waits for the end of a child and leaves it to be reaped.
+fn wait(pid: Pid) -> End {
+    loop {
+        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(status), _) => return End::Status(status),
+                (None, Some(signal)) => return End::Signal(signal),
+                (None, None) => {}
+            },
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            // Somebody else has reaped it: nothing more can be known.
+            Err(_) => return End::Status(255),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The ranks' output, whole lines at a time, each behind the number of its rank.
+
+use std::{
+    io::{self, Read, Write},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// A line is written in one piece up to this many bytes; a longer one is broken, so that a program that
+/// never ends its line does not fill our memory.
+const LONGEST: usize = 1 << 20;
+
+/// Which of our streams a rank's stream goes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stream {
+    Out,
+    Err,
+}
+
+/// Our standard output and error, which no two ranks write to at once.
+#[derive(Debug, Default)]
+pub(super) struct Sink {
+    lock: Mutex<()>,
+    writing: AtomicUsize,
+}
+
+impl Sink {
+    /// Whether a rank's output is on its way to a reader that is slow to take it.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing.load(Ordering::Acquire) > 0
+    }
+
+    fn write(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.writing.fetch_add(1, Ordering::AcqRel);
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = match stream {
+            Stream::Out => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
+            Stream::Err => io::stderr().write_all(bytes),
+        };
+        drop(guard);
+        self.writing.fetch_sub(1, Ordering::AcqRel);
+        written
+    }
+
+    /// Copies `source` to `stream` until it ends, line by line behind `prefix`.
+    /// Fails when our own stream takes no more; a source that cannot be read counts as ended.
+    pub(super) fn forward(&self, mut source: impl Read, stream: Stream, prefix: &[u8]) -> io::Result<()> {
+        let mut lines = Lines { prefix, begun: Vec::new() };
+        let (mut buffer, mut out) = (vec![0; 64 * 1024], Vec::new());
+        loop {
+            let count = match source.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(count) => count,
+                Err(_) => 0,
+            };
+            out.clear();
+            if count == 0 {
+                lines.end(&mut out);
+                return self.write(stream, &out);
+            }
+            lines.feed(&buffer[..count], &mut out);
+            self.write(stream, &out)?;
+        }
+    }
+}
+
+/// Cuts bytes into lines and puts a prefix before each.
+struct Lines<'a> {
+    prefix: &'a [u8],
+    /// The beginning of a line whose end has not come.
+    begun: Vec<u8>,
+}
+
+impl Lines<'_> {
+    /// Appends to `out` the lines that `bytes` ends.
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.begun.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.begun.len() >= LONGEST {
+                self.end(out);
+            }
+        }
+    }
+
+    /// Appends to `out` the line begun, and ends it if it is not ended.
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if self.begun.is_empty() {
+            return;
+        }
+        out.extend_from_slice(self.prefix);
+        out.append(&mut self.begun);
+        if !out.ends_with(b"\n") {
+            out.push(b'\n');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(pieces: &[&[u8]]) -> Vec<u8> {
+        let mut lines = Lines { prefix: b"[3] ", begun: Vec::new() };
+        let mut out = Vec::new();
+        pieces.iter().for_each(|piece| lines.feed(piece, &mut out));
+        lines.end(&mut out);
+        out
+    }
+
+    #[test]
+    fn the_cuts_between_reads_do_not_show() {
+        let text = b"one\n\n\xff\0two\r\nlast";
+        let wanted = b"[3] one\n[3] \n[3] \xff\0two\r\n[3] last\n";
+        for first in 0..text.len() {
+            for second in first..text.len() {
+                assert_eq!(
+                    all(&[&text[..first], &text[first..second], &text[second..]]),
+                    wanted,
+                    "{first} {second}"
+                );
+            }
+        }
+        assert_eq!(all(&[]), b"");
+        assert_eq!(all(&[b"\n"]), b"[3] \n");
+    }
+
+    #[test]
+    fn a_line_without_end_is_broken() {
+        let piece = vec![b'x'; LONGEST / 4];
+        let out = all(&[&piece[..]; 6]);
+        let lines: Vec<_> = out.split(|&byte| byte == b'\n').map(<[u8]>::len).collect();
+        assert_eq!(lines, [LONGEST + 4, LONGEST / 2 + 4, 0]);
+    }
+}

@@ -1,0 +1,61 @@
+//! `unisono run`: the ranks of a job on this machine, started together and ended together.
+
+use std::{ffi::OsString, process::ExitCode};
+
+pub(crate) mod job;
+mod lines;
+mod program;
+pub(crate) mod rank;
+mod signals;
+
+use job::{Job, Output};
+
+/// Starts a program as ranks 0 to N-1 on this machine.
+///
+/// Each rank finds its number and the way to the others in its environment (UNISONO_* and torchrun's RANK,
+/// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and its exit status
+/// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all.
+#[derive(clap::Args)]
+pub(crate) struct Run {
+    /// How many ranks to start.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: u32,
+    /// The libfabric provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
+    #[arg(long)]
+    provider: Option<OsString>,
+    /// How long a rank waits for the others, in seconds (sets UNISONO_TIMEOUT).
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<OsString>,
+    /// Pass the ranks' output through as it comes, instead of line by line behind `[rank] `.
+    #[arg(long)]
+    no_prefix: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    pub(crate) fn run(self) -> ExitCode {
+        let mut words = self.program.into_iter();
+        let program = words.next().unwrap_or_default();
+        if let Err(problem) = program::find(&program) {
+            eprintln!("unisono run: {problem}");
+            return ExitCode::from(problem.status());
+        }
+        let settings = [("UNISONO_PROVIDER", self.provider), ("UNISONO_TIMEOUT", self.timeout)];
+        let job = Job {
+            ranks: self.ranks,
+            program,
+            arguments: words.collect(),
+            environment: settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+            output: if self.no_prefix { Output::Passed } else { Output::Prefixed },
+        };
+        match job.run() {
+            Ok(end) => end.exit_code(),
+            Err(error) => {
+                eprintln!("unisono run: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

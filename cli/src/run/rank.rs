@@ -1,0 +1,43 @@
+//! The hidden subcommand through which each rank is started: it ties its life to the launcher's, then becomes
+//! the program.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+};
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+/// What the subcommand is called.
+pub(crate) const NAME: &str = "run-one-rank";
+
+/// Becomes the program, as a child that dies with the launcher.
+#[derive(clap::Args)]
+pub(crate) struct Rank {
+    /// The launcher's process number.
+    launcher: i32,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+impl Rank {
+    /// Returns only if the program could not be started.
+    pub(crate) fn run(self) -> ExitCode {
+        if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+            eprintln!("unisono run: cannot tie the rank's life to the launcher's: {error}");
+            return ExitCode::FAILURE;
+        }
+        // A launcher that died before the line above took effect sends no signal any more.
+        if getppid().map(Pid::as_raw_pid) != Some(self.launcher) {
+            return ExitCode::FAILURE;
+        }
+        let mut words = self.program.into_iter();
+        let program = words.next().unwrap_or_default();
+        let error = Command::new(&program).args(words).exec();
+        eprintln!("unisono run: cannot start {}: {error}", program.display());
+        ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+    }
+}

@@ -1,0 +1,209 @@
+//! `unisono run` with real processes: what the ranks are told, how their output comes through, how a job ends.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The launcher with these arguments.
+fn unisono(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.arg("run").args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a shell script as `ranks` ranks.
+fn script(ranks: u32, script: &str) -> Output {
+    unisono(&["-n", &ranks.to_string(), "--", "sh", "-c", script]).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The lines of an output, in an order that does not depend on which rank was first.
+fn sorted(bytes: &[u8]) -> Vec<String> {
+    let mut lines: Vec<_> = text(bytes).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Starts a job whose ranks print their process numbers, and reads these; other lines are skipped.
+fn start(ranks: usize, script: &str) -> (Child, BufReader<impl Read>, Vec<Pid>) {
+    let mut launcher = unisono(&["-n", &ranks.to_string(), "sh", "-c", script]).spawn().unwrap();
+    let mut output = BufReader::new(launcher.stdout.take().unwrap());
+    let mut pids = Vec::new();
+    while pids.len() < ranks {
+        let mut line = String::new();
+        assert!(output.read_line(&mut line).unwrap() > 0, "the job ended before all its ranks had begun");
+        let number = line.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        pids.extend(number.and_then(Pid::from_raw));
+    }
+    (launcher, output, pids)
+}
+
+/// Whether a process runs still; one that only waits to be reaped does not.
+fn runs(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    !matches!(state, None | Some("Z" | "X"))
+}
+
+/// Waits until none of these processes runs.
+fn gone(pids: &[Pid]) {
+    let begun = Instant::now();
+    while let Some(pid) = pids.iter().find(|pid| runs(**pid)) {
+        assert!(begun.elapsed() < Duration::from_secs(3), "process {pid:?} still runs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn ranks_know_their_numbers() {
+    let told = "echo $UNISONO_RANK $UNISONO_WORLD_SIZE $UNISONO_LOCAL_RANK $UNISONO_LOCAL_WORLD_SIZE \
+                $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE";
+    let output = script(3, told);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(sorted(&output.stdout), ["[0] 0 3 0 3 0 3 0 3", "[1] 1 3 1 3 1 3 1 3", "[2] 2 3 2 3 2 3 2 3"]);
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn options_reach_the_environment_and_arguments_the_program() {
+    let told = "echo $UNISONO_PROVIDER $UNISONO_TIMEOUT $0 $*";
+    let options =
+        ["-n", "1", "--provider", "shm", "--timeout", "7", "sh", "-c", told, "-n", "--provider", "x"];
+    let output = unisono(&options).output().unwrap();
+    assert_eq!(text(&output.stdout), "[0] shm 7 -n --provider x\n");
+}
+
+#[test]
+fn sixteen_ranks_with_long_lines_do_not_mix() {
+    // Each rank writes 4 lines of 64 KiB of its own letter to each stream.
+    let long = "letter=$(printf \"\\\\$(printf %03o $((97 + RANK)))\"); \
+                for i in 1 2 3 4; do head -c 65536 /dev/zero | tr '\\0' $letter; echo; done | tee /dev/stderr";
+    let output = script(16, long);
+    assert!(output.status.success());
+    for stream in [&output.stdout, &output.stderr] {
+        let lines = sorted(stream);
+        assert_eq!(lines.len(), 64);
+        for rank in 0..16_u8 {
+            let wanted = format!("[{rank}] {}", char::from(b'a' + rank).to_string().repeat(65536));
+            assert_eq!(lines.iter().filter(|line| **line == wanted).count(), 4, "lines of rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn output_is_bytes_and_the_last_line_is_kept() {
+    let output = script(1, "printf 'a\\377\\000b\\n\\nlast'; printf error >&2");
+    assert_eq!(output.stdout, b"[0] a\xff\0b\n[0] \n[0] last\n");
+    assert_eq!(output.stderr, b"[0] error\n");
+    let output = unisono(&["-n", "1", "--no-prefix", "printf", "as\\nit is"]).output().unwrap();
+    assert_eq!(output.stdout, b"as\nit is");
+}
+
+#[test]
+fn no_rank_reads_our_input() {
+    let mut command = unisono(&["-n", "2", "cat"]);
+    let mut launcher = command.stdin(Stdio::piped()).spawn().unwrap();
+    // The input stays open while the job runs: a rank that held it would wait.
+    let input = launcher.stdin.take();
+    assert!(launcher.wait().unwrap().success());
+    drop(input);
+}
+
+#[test]
+fn the_first_failure_gives_the_status() {
+    for (end, status, told) in [("exit 3", 3, "rank 1 ended with status 3"), ("kill -9 $$", 137, "signal 9")]
+    {
+        let begun = Instant::now();
+        let output = script(4, &format!("if [ $RANK = 1 ]; then {end}; fi; exec sleep 60"));
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert_eq!(output.status.code(), Some(status));
+        let said = text(&output.stderr);
+        assert!(said.contains(told) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn a_rank_that_stays_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let deaf = directory.path().join("deaf");
+    let stay = format!(
+        "if [ $RANK = 1 ]; then until [ -e {0} ]; do sleep 0.02; done; exit 5; fi; \
+         trap '' TERM; touch {0}; while :; do sleep 0.1; done",
+        deaf.display()
+    );
+    let begun = Instant::now();
+    let output = script(2, &stay);
+    assert_eq!(output.status.code(), Some(5));
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(6), "{waited:?}");
+}
+
+#[test]
+fn a_program_that_cannot_start_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (missing, plain) = (directory.path().join("missing"), directory.path().join("plain"));
+    fs::write(&plain, "not a program").unwrap();
+    for (program, status) in [("no-such-program-at-all", 127), (missing.to_str().unwrap(), 127), ("/", 126)] {
+        let output = unisono(&["-n", "4", program]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{program}");
+        let said = text(&output.stderr);
+        assert!(said.lines().count() == 1 && said.contains(program), "{said}");
+    }
+    assert_eq!(unisono(&["-n", "2", plain.to_str().unwrap()]).output().unwrap().status.code(), Some(126));
+    assert_eq!(unisono(&["-n", "0", "true"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn signals_end_all() {
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let (mut launcher, _output, pids) = start(3, "echo $$; exec sleep 60");
+        kill_process(Pid::from_child(&launcher), signal).unwrap();
+        assert_eq!(launcher.wait().unwrap().code(), Some(status));
+        gone(&pids);
+    }
+}
+
+#[test]
+fn what_a_rank_leaves_behind_ends_with_the_job() {
+    // The child of the rank holds the rank's output open.
+    let (mut launcher, mut output, pids) = start(2, "sleep 60 & echo $!");
+    assert!(launcher.wait().unwrap().success());
+    gone(&pids);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn a_process_that_left_its_group_does_not_hold_us() {
+    let begun = Instant::now();
+    let output = script(1, "setsid sleep 6 & echo done");
+    assert_eq!(text(&output.stdout), "[0] done\n");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_killed_launcher_leaves_no_orphan() {
+    let (mut launcher, _output, pids) = start(4, "echo $$; exec sleep 60");
+    launcher.kill().unwrap();
+    gone(&pids);
+    launcher.wait().unwrap();
+}
+
+#[test]
+fn a_reader_that_stops_ends_the_job() {
+    let (mut launcher, output, pids) = start(2, "echo $$; while :; do echo more; done");
+    drop(output);
+    assert_eq!(launcher.wait().unwrap().code(), Some(141));
+    gone(&pids);
+}
