@@ -1,1 +1,188 @@
-//! (to be written)
+//! What elements are: the twelve types, their names, sizes and codes on the wire.
+
+use half::{bf16, f16};
+
+/// The type of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dtype {
+    /// IEEE 754 binary16.
+    F16,
+    /// bfloat16: the upper half of a binary32.
+    BF16,
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary64.
+    F64,
+    /// Signed, 8 bits.
+    I8,
+    /// Signed, 16 bits.
+    I16,
+    /// Signed, 32 bits.
+    I32,
+    /// Signed, 64 bits.
+    I64,
+    /// Unsigned, 8 bits.
+    U8,
+    /// Unsigned, 16 bits.
+    U16,
+    /// Unsigned, 32 bits.
+    U32,
+    /// Unsigned, 64 bits.
+    U64,
+}
+
+impl Dtype {
+    /// All of them, in the order of their codes on the wire.
+    pub const ALL: [Self; 12] = [
+        Self::F16,
+        Self::BF16,
+        Self::F32,
+        Self::F64,
+        Self::I8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+    ];
+
+    /// Its name as Rust spells it: `f32`, `bf16`, `u8`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+        }
+    }
+
+    /// The type of this name. Besides [`Dtype::name`], the names of nccl-tests and torch are understood:
+    /// `float`, `half`, `double`, `bfloat16`, `int8`, `uint8`, `float32` and so on.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "f16" | "half" | "float16" => Self::F16,
+            "bf16" | "bfloat16" => Self::BF16,
+            "f32" | "float" | "float32" => Self::F32,
+            "f64" | "double" | "float64" => Self::F64,
+            "i8" | "int8" => Self::I8,
+            "i16" | "int16" => Self::I16,
+            "i32" | "int32" => Self::I32,
+            "i64" | "int64" => Self::I64,
+            "u8" | "uint8" => Self::U8,
+            "u16" | "uint16" => Self::U16,
+            "u32" | "uint32" => Self::U32,
+            "u64" | "uint64" => Self::U64,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of an element; its alignment too.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 => 1,
+            Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+        }
+    }
+
+    /// Whether it has fractions, infinities and NaN.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)
+    }
+
+    /// Its code on the wire: its place in [`Dtype::ALL`].
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The type of this code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[expect(unnameable_types, reason = "that is what seals it")]
+mod sealed {
+    /// Keeps [`super::Element`] to the types that the kernels know.
+    pub trait Sealed {}
+}
+
+/// A Rust type that collectives can move and reduce. Sealed: the twelve of [`Dtype`].
+pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
+    /// Which one it is.
+    const DTYPE: Dtype;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: Dtype = Dtype::$dtype;
+        }
+    )*};
+}
+
+elements! {
+    f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
+    i8 => I8, i16 => I16, i32 => I32, i64 => I64,
+    u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_lead_back() {
+        for (place, dtype) in Dtype::ALL.into_iter().enumerate() {
+            assert_eq!(Dtype::parse(dtype.name()), Some(dtype));
+            assert_eq!(usize::from(dtype.code()), place);
+            assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
+        }
+        assert_eq!(Dtype::from_code(12), None);
+        assert_eq!(Dtype::parse("F32"), None);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_rust_types() {
+        fn check<T: Element>() {
+            assert_eq!(T::DTYPE.size(), size_of::<T>(), "{}", T::DTYPE);
+            assert_eq!(T::DTYPE.size(), align_of::<T>(), "{}", T::DTYPE);
+        }
+        check::<f16>();
+        check::<bf16>();
+        check::<f32>();
+        check::<f64>();
+        check::<i8>();
+        check::<i16>();
+        check::<i32>();
+        check::<i64>();
+        check::<u8>();
+        check::<u16>();
+        check::<u32>();
+        check::<u64>();
+    }
+}

@@ -1,1 +1,115 @@
-//! (to be written)
+//! Every division of elements by ranks, rounds and chunks: one home for each sum.
+
+use std::ops::Range;
+
+/// Part `index` of `total` elements in `parts` parts, as even as can be: the first `total % parts` parts
+/// have one element more. The parts in order cover `0..total` exactly.
+///
+/// `parts` is at least 1 and `index` below it; otherwise the range is empty.
+#[must_use]
+pub const fn block(total: usize, parts: usize, index: usize) -> Range<usize> {
+    if parts == 0 || index >= parts {
+        return total..total;
+    }
+    let (size, longer) = (total / parts, total % parts);
+    let start = size * index + if index < longer { index } else { longer };
+    let len = if index < longer { size + 1 } else { size };
+    start..start + len
+}
+
+/// The length of the longest [`block`]: that of block 0.
+#[must_use]
+pub const fn longest(total: usize, parts: usize) -> usize {
+    total.div_ceil(if parts == 0 { 1 } else { parts })
+}
+
+/// Into how many chunks of at most `limit` elements `total` elements go. At least 1, so that a collective
+/// of no elements still exchanges its (empty) messages.
+#[must_use]
+pub const fn chunks(total: usize, limit: usize) -> usize {
+    let chunks = total.div_ceil(if limit == 0 { 1 } else { limit });
+    if chunks == 0 { 1 } else { chunks }
+}
+
+/// How many rounds a collective takes that moves `total` elements in `pieces` pieces of at most `limit`
+/// elements a round; at least 1.
+#[must_use]
+pub const fn rounds(total: usize, pieces: usize, limit: usize) -> usize {
+    chunks(total, limit.saturating_mul(pieces))
+}
+
+/// Piece `piece` of round `round`: [`block`] of a [`block`].
+#[must_use]
+pub const fn piece(total: usize, rounds: usize, round: usize, pieces: usize, piece: usize) -> Range<usize> {
+    let whole = block(total, rounds, round);
+    let part = block(whole.end - whole.start, pieces, piece);
+    whole.start + part.start..whole.start + part.end
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn blocks_cover_exactly_in_order(total in 0usize..100_000, parts in 1usize..2_000) {
+            let mut at = 0;
+            for index in 0..parts {
+                let block = block(total, parts, index);
+                prop_assert_eq!(block.start, at);
+                prop_assert!(block.len() == total / parts || block.len() == longest(total, parts));
+                if index > 0 {
+                    prop_assert!(block.len() <= super::block(total, parts, index - 1).len());
+                }
+                at = block.end;
+            }
+            prop_assert_eq!(at, total);
+            prop_assert_eq!(block(total, parts, 0).len(), longest(total, parts));
+        }
+
+        #[test]
+        fn huge_totals_do_not_overflow(total in any::<usize>(), parts in 1usize..5_000, part in any::<usize>()) {
+            let index = part % parts;
+            let mine = block(total, parts, index);
+            prop_assert!(mine.start <= mine.end && mine.end <= total);
+            let next = if index + 1 < parts { block(total, parts, index + 1).start } else { total };
+            prop_assert_eq!(mine.end, next);
+        }
+
+        #[test]
+        fn chunks_keep_the_limit(total in 0usize..100_000, limit in 1usize..5_000) {
+            let count = chunks(total, limit);
+            prop_assert!(count >= 1);
+            prop_assert!(longest(total, count) <= limit);
+            prop_assert!(count == 1 || (count - 1) * limit < total, "no chunk too many");
+        }
+
+        #[test]
+        fn pieces_cover_exactly_and_keep_the_limit(
+            total in 0usize..20_000, pieces in 1usize..40, limit in 1usize..300,
+        ) {
+            let rounds = rounds(total, pieces, limit);
+            let mut at = 0;
+            for round in 0..rounds {
+                for index in 0..pieces {
+                    let piece = piece(total, rounds, round, pieces, index);
+                    prop_assert_eq!(piece.start, at);
+                    prop_assert!(piece.len() <= limit);
+                    at = piece.end;
+                }
+            }
+            prop_assert_eq!(at, total);
+        }
+    }
+
+    #[test]
+    fn nonsense_gives_empty_ranges() {
+        assert_eq!(block(7, 0, 0), 7..7);
+        assert_eq!(block(7, 3, 3), 7..7);
+        assert_eq!(chunks(0, 0), 1);
+        assert_eq!(chunks(5, usize::MAX), 1);
+        assert_eq!(rounds(usize::MAX, 17, usize::MAX), 1);
+    }
+}

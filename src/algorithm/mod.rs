@@ -1,1 +1,153 @@
-//! (to be written)
+//! The algorithms: pure functions that yield schedules. One file each, one line each in [`ALGORITHMS`].
+//!
+//! They import [`crate::schedule`] and [`crate::partition`], nothing else. What each costs is in
+//! `docs/algorithms.md`, and the checker holds it to that.
+
+mod binomial;
+mod choose;
+mod direct;
+mod dissemination;
+mod recursive_doubling;
+mod ring;
+mod turns;
+
+pub use choose::{Choice, choose};
+
+use crate::schedule::{Collective, Job, Schedule};
+
+/// An algorithm and what it can do.
+#[derive(Debug)]
+pub struct Algorithm {
+    /// Its name, for instance `ring`.
+    pub name: &'static str,
+    /// Its code on the wire, never used for another.
+    pub code: u8,
+    /// What it is good for, in a line.
+    pub summary: &'static str,
+    /// The collectives it can do.
+    pub plans: &'static [Plan],
+}
+
+/// How an algorithm does one collective, and what that costs. The functions want a job of at least two
+/// ranks, with `rank` and `root` below `ranks`, and `chunk` and `lanes` at least 1.
+pub struct Plan {
+    /// Which.
+    pub collective: Collective,
+    make: fn(&Job) -> Box<dyn Schedule>,
+    traffic: fn(&Job) -> Traffic,
+    hops: fn(usize) -> usize,
+    /// How many slots each flow needs at least; with fewer it may come to a standstill.
+    pub depth: usize,
+}
+
+/// What one rank sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages, empty ones too.
+    pub messages: usize,
+    /// Elements in all of them together.
+    pub elements: usize,
+}
+
+impl Traffic {
+    const NONE: Self = Self { messages: 0, elements: 0 };
+}
+
+/// All algorithms.
+pub const ALGORITHMS: &[Algorithm] = &[
+    Algorithm {
+        name: "direct",
+        code: 1,
+        summary: "everyone to everyone in one hop: small messages, few ranks",
+        plans: direct::PLANS,
+    },
+    Algorithm {
+        name: "ring",
+        code: 2,
+        summary: "around the ring in pipelined chunks: large messages",
+        plans: ring::PLANS,
+    },
+    Algorithm {
+        name: "recursive_doubling",
+        code: 3,
+        summary: "all to a partner twice as far each hop: small all_reduce among many ranks",
+        plans: recursive_doubling::PLANS,
+    },
+    Algorithm {
+        name: "binomial",
+        code: 4,
+        summary: "down a binomial tree: small broadcast among many ranks",
+        plans: binomial::PLANS,
+    },
+    Algorithm {
+        name: "dissemination",
+        code: 5,
+        summary: "tell the rank 1, 2, 4, ... after: barrier among many ranks",
+        plans: dissemination::PLANS,
+    },
+];
+
+/// The algorithm of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Algorithm> {
+    ALGORITHMS.iter().find(|algorithm| algorithm.name == name)
+}
+
+/// The algorithm of this code.
+#[must_use]
+pub fn from_code(code: u8) -> Option<&'static Algorithm> {
+    ALGORITHMS.iter().find(|algorithm| algorithm.code == code)
+}
+
+impl Algorithm {
+    /// How it does this collective, if it can.
+    #[must_use]
+    pub fn plan(&self, collective: Collective) -> Option<&'static Plan> {
+        self.plans.iter().find(|plan| plan.collective == collective)
+    }
+
+    /// Whether it can do this collective.
+    #[must_use]
+    pub fn supports(&self, collective: Collective) -> bool {
+        self.plan(collective).is_some()
+    }
+
+    /// This rank's schedule of the job; `None` if the algorithm cannot do the collective.
+    #[must_use]
+    pub fn make(&self, job: &Job) -> Option<Box<dyn Schedule>> {
+        self.plan(job.collective).map(|plan| plan.make(job))
+    }
+}
+
+impl Plan {
+    /// This rank's schedule. In a world of one, nothing but a copy of the input to the output.
+    #[must_use]
+    pub fn make(&self, job: &Job) -> Box<dyn Schedule> {
+        debug_assert!(job.rank < job.ranks && job.root < job.ranks && job.chunk > 0 && job.lanes > 0);
+        if job.ranks > 1 {
+            return (self.make)(job);
+        }
+        turns::Alone::schedule(match job.collective {
+            Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => job.count,
+            Collective::Broadcast | Collective::Barrier => 0,
+        })
+    }
+
+    /// What this rank sends.
+    #[must_use]
+    pub fn traffic(&self, job: &Job) -> Traffic {
+        if job.ranks > 1 { (self.traffic)(job) } else { Traffic::NONE }
+    }
+
+    /// The longest chain of messages each of which waits for the one before, for one chunk.
+    #[must_use]
+    pub fn hops(&self, ranks: usize) -> usize {
+        if ranks > 1 { (self.hops)(ranks) } else { 0 }
+    }
+}
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan").field("collective", &self.collective).field("depth", &self.depth).finish()
+    }
+}

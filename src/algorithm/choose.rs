@@ -1,0 +1,104 @@
+//! Which algorithm does a collective of a given size, and with what chunks and lanes.
+//!
+//! The choice depends only on what all ranks know alike, so that they choose alike.
+
+use super::{ALGORITHMS, Algorithm};
+use crate::schedule::Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
+
+/// What was chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// The algorithm; it can do the collective.
+    pub algorithm: &'static Algorithm,
+    /// The most bytes of a message, a multiple of 64.
+    pub chunk_bytes: usize,
+    /// The most lanes.
+    pub lanes: usize,
+}
+
+/// A line of the table: for a collective of at most so many ranks and bytes, this algorithm.
+struct Row {
+    collective: Collective,
+    ranks: usize,
+    bytes: usize,
+    algorithm: &'static str,
+    /// Chunks are made small enough to give every lane one, but within these bounds.
+    chunk: (usize, usize),
+    lanes: usize,
+}
+
+const KIB: usize = 1 << 10;
+const ANY: usize = usize::MAX;
+/// For one message, whatever its size.
+const WHOLE: (usize, usize) = (256 * KIB, 256 * KIB);
+/// For pipelines.
+const PIPED: (usize, usize) = (16 * KIB, 256 * KIB);
+
+const fn row(
+    collective: Collective,
+    ranks: usize,
+    bytes: usize,
+    algorithm: &'static str,
+    chunk: (usize, usize),
+    lanes: usize,
+) -> Row {
+    Row { collective, ranks, bytes, algorithm, chunk, lanes }
+}
+
+/// The first row that fits is taken. Bytes are those of the collective's count: the whole vector of an
+/// all_reduce or a broadcast, one rank's block otherwise.
+const TABLE: &[Row] = &[
+    row(AllReduce, 4, 16 * KIB, "direct", WHOLE, 1),
+    row(AllReduce, 8, 2 * KIB, "direct", WHOLE, 1),
+    row(AllReduce, ANY, 32 * KIB, "recursive_doubling", WHOLE, 1),
+    row(AllReduce, ANY, ANY, "ring", PIPED, 4),
+    row(ReduceScatter, 8, 8 * KIB, "direct", WHOLE, 1),
+    row(ReduceScatter, ANY, ANY, "ring", PIPED, 4),
+    row(AllGather, 8, 8 * KIB, "direct", WHOLE, 1),
+    row(AllGather, ANY, ANY, "ring", PIPED, 4),
+    row(Broadcast, 4, 16 * KIB, "direct", WHOLE, 1),
+    row(Broadcast, ANY, 64 * KIB, "binomial", WHOLE, 1),
+    row(Broadcast, ANY, ANY, "ring", PIPED, 4),
+    row(Barrier, 4, ANY, "direct", WHOLE, 1),
+    row(Barrier, ANY, ANY, "dissemination", WHOLE, 1),
+];
+
+/// The choice for a collective of `bytes` bytes among `ranks` ranks; `None` if no algorithm can do it,
+/// which a test rules out.
+#[must_use]
+pub fn choose(collective: Collective, ranks: usize, bytes: usize) -> Option<Choice> {
+    let row =
+        TABLE.iter().find(|row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes)?;
+    let algorithm = ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm)?;
+    // A ring all_reduce cuts every round into a piece per rank.
+    let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
+    let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
+    Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_a_choice_that_can_do_it() -> Result<(), String> {
+        for collective in Collective::ALL {
+            for ranks in [1, 2, 3, 4, 5, 8, 9, 1000, usize::MAX] {
+                for bytes in [0, 1, 8, 4096, 1 << 20, 1 << 40, usize::MAX] {
+                    let choice = choose(collective, ranks, bytes).ok_or("no choice")?;
+                    assert!(choice.algorithm.supports(collective), "{collective:?} {choice:?}");
+                    assert!(choice.lanes > 0 && choice.chunk_bytes > 0 && choice.chunk_bytes % 64 == 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn every_row_names_an_algorithm_that_can_do_it() {
+        for row in TABLE {
+            let found = ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
+            assert!(found.is_some_and(|it| it.supports(row.collective)), "{}", row.algorithm);
+        }
+    }
+}

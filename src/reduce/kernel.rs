@@ -1,0 +1,312 @@
+//! A kernel: one operation on one type, over bytes, as fast as this processor can.
+//!
+//! The loops are plain Rust over [`super::arithmetic`]; `pulp` compiles each for several instruction sets
+//! and picks one at run time, so that no build needs `-C target-cpu`.
+
+use pulp::{Arch, Simd, WithSimd};
+
+use super::{
+    ReduceOp,
+    arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Number, Operation, Product, Sum, Work},
+};
+use crate::dtype::Dtype;
+
+/// Why a kernel could not be made or could not work. Nothing was written then.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// The operation does not fit the type.
+    #[error("{0}")]
+    Unfit(String),
+    /// Operands have different lengths.
+    #[error("operands of a {dtype} reduction have {first} and {second} bytes; they must have equally many")]
+    Lengths {
+        /// The type.
+        dtype: Dtype,
+        /// Bytes of one.
+        first: usize,
+        /// Bytes of the other.
+        second: usize,
+    },
+    /// An operand is not a slice of elements.
+    #[error(
+        "an operand of a {dtype} reduction has {bytes} bytes and lies {off} bytes past a multiple of {}; it \
+         must be aligned and whole", .dtype.size()
+    )]
+    Slice {
+        /// The type.
+        dtype: Dtype,
+        /// Its length.
+        bytes: usize,
+        /// Its address modulo the type's size.
+        off: usize,
+    },
+}
+
+type Done = Result<(), KernelError>;
+
+/// One operation on elements of one type. Cheap to copy and to make.
+///
+/// Operands are bytes: aligned for the type, a multiple of its size, and of equal length. Anything else is
+/// an error.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    dtype: Dtype,
+    op: ReduceOp,
+    loops: &'static Loops,
+}
+
+/// The loops of one operation on one type.
+struct Loops {
+    fold: fn(&mut [u8], &[u8]) -> Done,
+    combine: fn(&[u8], &[u8], &mut [u8]) -> Done,
+    divide: fn(&mut [u8], usize) -> Done,
+    scale: fn(f64, &[u8], &mut [u8]) -> Done,
+    rescale: fn(f64, &mut [u8]) -> Done,
+}
+
+impl Kernel {
+    /// The kernel of `op` on `dtype`; an error if they do not fit ([`ReduceOp::check`]).
+    pub fn new(dtype: Dtype, op: ReduceOp) -> Result<Self, KernelError> {
+        op.check(dtype).map_err(KernelError::Unfit)?;
+        let loops = match dtype {
+            Dtype::F16 => float::<half::f16>(op),
+            Dtype::BF16 => float::<half::bf16>(op),
+            Dtype::F32 => float::<f32>(op),
+            Dtype::F64 => float::<f64>(op),
+            Dtype::I8 => integer::<i8>(op),
+            Dtype::I16 => integer::<i16>(op),
+            Dtype::I32 => integer::<i32>(op),
+            Dtype::I64 => integer::<i64>(op),
+            Dtype::U8 => integer::<u8>(op),
+            Dtype::U16 => integer::<u16>(op),
+            Dtype::U32 => integer::<u32>(op),
+            Dtype::U64 => integer::<u64>(op),
+        };
+        let unfit = || KernelError::Unfit(format!("{op} does not work on {dtype}"));
+        Ok(Self { dtype, op, loops: loops.ok_or_else(unfit)? })
+    }
+
+    /// The type of its elements.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// What it does.
+    #[must_use]
+    pub const fn op(&self) -> ReduceOp {
+        self.op
+    }
+
+    /// `acc = acc ⊕ other`.
+    pub fn fold(&self, acc: &mut [u8], other: &[u8]) -> Result<(), KernelError> {
+        (self.loops.fold)(acc, other)
+    }
+
+    /// `into = a ⊕ b`.
+    pub fn combine(&self, a: &[u8], b: &[u8], into: &mut [u8]) -> Result<(), KernelError> {
+        (self.loops.combine)(a, b, into)
+    }
+
+    /// Whether [`Kernel::divide`] does anything: only for [`ReduceOp::Avg`].
+    #[must_use]
+    pub const fn divides(&self) -> bool {
+        matches!(self.op, ReduceOp::Avg)
+    }
+
+    /// For an average: divides the sum by the number of ranks. Otherwise nothing.
+    pub fn divide(&self, acc: &mut [u8], ranks: usize) -> Result<(), KernelError> {
+        if self.divides() { (self.loops.divide)(acc, ranks) } else { Ok(()) }
+    }
+
+    /// Whether contributions must be scaled before they are reduced: only for [`ReduceOp::PreMulSum`].
+    #[must_use]
+    pub const fn scales(&self) -> bool {
+        matches!(self.op, ReduceOp::PreMulSum(_))
+    }
+
+    /// `into` = `from` times the factor of [`ReduceOp::PreMulSum`]; a plain copy for other operations.
+    pub fn scale(&self, from: &[u8], into: &mut [u8]) -> Result<(), KernelError> {
+        match self.op {
+            ReduceOp::PreMulSum(factor) => (self.loops.scale)(factor, from, into),
+            _ if from.len() == into.len() => {
+                into.copy_from_slice(from);
+                Ok(())
+            }
+            _ => Err(KernelError::Lengths { dtype: self.dtype, first: from.len(), second: into.len() }),
+        }
+    }
+
+    /// Multiplies by the factor of [`ReduceOp::PreMulSum`] in place; nothing for other operations.
+    pub fn scale_in_place(&self, acc: &mut [u8]) -> Result<(), KernelError> {
+        match self.op {
+            ReduceOp::PreMulSum(factor) => (self.loops.rescale)(factor, acc),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kernel({} of {})", self.op, self.dtype)
+    }
+}
+
+fn float<T: Number>(op: ReduceOp) -> Option<&'static Loops>
+where
+    Sum: Operation<T::Work>,
+    Product: Operation<T::Work>,
+    Min: Operation<T::Work>,
+    Max: Operation<T::Work>,
+{
+    Some(match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => Loops::of::<T, Sum>(),
+        ReduceOp::Product => Loops::of::<T, Product>(),
+        ReduceOp::Min => Loops::of::<T, Min>(),
+        ReduceOp::Max => Loops::of::<T, Max>(),
+        ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => return None,
+    })
+}
+
+fn integer<T: Number>(op: ReduceOp) -> Option<&'static Loops>
+where
+    Sum: Operation<T::Work>,
+    Product: Operation<T::Work>,
+    Min: Operation<T::Work>,
+    Max: Operation<T::Work>,
+    BitAnd: Operation<T::Work>,
+    BitOr: Operation<T::Work>,
+    BitXor: Operation<T::Work>,
+{
+    match op {
+        ReduceOp::BitAnd => Some(Loops::of::<T, BitAnd>()),
+        ReduceOp::BitOr => Some(Loops::of::<T, BitOr>()),
+        ReduceOp::BitXor => Some(Loops::of::<T, BitXor>()),
+        other => float::<T>(other),
+    }
+}
+
+impl Loops {
+    const fn of<T: Number, O: Operation<T::Work>>() -> &'static Self {
+        &Self {
+            fold: fold::<T, O>,
+            combine: combine::<T, O>,
+            divide: divide::<T>,
+            scale: scale::<T>,
+            rescale: rescale::<T>,
+        }
+    }
+}
+
+fn elements<T: Number>(bytes: &[u8]) -> Result<&[T], KernelError> {
+    bytemuck::try_cast_slice(bytes).map_err(|_| misfit::<T>(bytes))
+}
+
+fn elements_mut<T: Number>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
+    if !bytes.len().is_multiple_of(size_of::<T>()) || !bytes.as_ptr().addr().is_multiple_of(align_of::<T>()) {
+        return Err(misfit::<T>(bytes));
+    }
+    bytemuck::try_cast_slice_mut(bytes).map_err(|_| misfit::<T>(&[]))
+}
+
+#[cold]
+fn misfit<T: Number>(bytes: &[u8]) -> KernelError {
+    KernelError::Slice { dtype: T::DTYPE, bytes: bytes.len(), off: bytes.as_ptr().addr() % size_of::<T>() }
+}
+
+fn equal<T: Number>(first: &[T], second: &[T]) -> Done {
+    if first.len() == second.len() {
+        return Ok(());
+    }
+    let (first, second) = (size_of_val(first), size_of_val(second));
+    Err(KernelError::Lengths { dtype: T::DTYPE, first, second })
+}
+
+/// A loop to be compiled for several instruction sets.
+struct Vectored<F>(F);
+
+impl<F: FnOnce()> WithSimd for Vectored<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        (self.0)();
+    }
+}
+
+fn fold<T: Number, O: Operation<T::Work>>(acc: &mut [u8], other: &[u8]) -> Done {
+    let (acc, other) = (elements_mut::<T>(acc)?, elements::<T>(other)?);
+    equal(acc, other)?;
+    Arch::new().dispatch(Vectored(
+        #[inline(always)]
+        || {
+            for (acc, other) in acc.iter_mut().zip(other) {
+                *acc = T::narrow(O::apply(acc.widen(), other.widen()));
+            }
+        },
+    ));
+    Ok(())
+}
+
+fn combine<T: Number, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
+    let (a, b, into) = (elements::<T>(a)?, elements::<T>(b)?, elements_mut::<T>(into)?);
+    equal(a, b)?;
+    equal(a, into)?;
+    Arch::new().dispatch(Vectored(
+        #[inline(always)]
+        || {
+            for ((a, b), into) in a.iter().zip(b).zip(into) {
+                *into = T::narrow(O::apply(a.widen(), b.widen()));
+            }
+        },
+    ));
+    Ok(())
+}
+
+fn divide<T: Number>(acc: &mut [u8], ranks: usize) -> Done {
+    let acc = elements_mut::<T>(acc)?;
+    Arch::new().dispatch(Vectored(
+        #[inline(always)]
+        || {
+            for acc in acc {
+                *acc = T::narrow(acc.widen().divided(ranks));
+            }
+        },
+    ));
+    Ok(())
+}
+
+fn scale<T: Number>(factor: f64, from: &[u8], into: &mut [u8]) -> Done {
+    let factor = factor_of::<T>(factor)?;
+    let (from, into) = (elements::<T>(from)?, elements_mut::<T>(into)?);
+    equal(from, into)?;
+    Arch::new().dispatch(Vectored(
+        #[inline(always)]
+        || {
+            for (from, into) in from.iter().zip(into) {
+                *into = T::narrow(from.widen().times(factor));
+            }
+        },
+    ));
+    Ok(())
+}
+
+fn rescale<T: Number>(factor: f64, acc: &mut [u8]) -> Done {
+    let factor = factor_of::<T>(factor)?;
+    let acc = elements_mut::<T>(acc)?;
+    Arch::new().dispatch(Vectored(
+        #[inline(always)]
+        || {
+            for acc in acc {
+                *acc = T::narrow(acc.widen().times(factor));
+            }
+        },
+    ));
+    Ok(())
+}
+
+fn factor_of<T: Number>(factor: f64) -> Result<T::Work, KernelError> {
+    T::Work::factor(factor)
+        .ok_or_else(|| KernelError::Unfit(format!("premulsum's factor {factor} does not fit {}", T::DTYPE)))
+}
