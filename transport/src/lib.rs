@@ -95,7 +95,7 @@ impl fmt::Debug for Address {
 }
 
 /// A peer that [`Transport::connect`] made known; an index counted from 0 in order of connecting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);
 
 /// One put: `sources`, joined, are written to `target` at peer `to`, which is then told `immediate`.

@@ -156,6 +156,11 @@ impl Region {
         self.0.registration.as_ref().map_or(ptr::null_mut(), |registration| registration.descriptor)
     }
 
+    /// The registration's guard, if it is of this kind: tells a transport its own regions from others'.
+    pub(crate) fn guard<T: Any>(&self) -> Option<&T> {
+        self.0.registration.as_ref().and_then(|registration| registration.guard.downcast_ref())
+    }
+
     /// Where the memory begins.
     #[must_use]
     pub fn base(&self) -> *mut u8 {

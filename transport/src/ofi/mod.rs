@@ -1,1 +1,484 @@
-//! (to be written)
+//! libfabric: one endpoint with one completion queue in one domain, driven by one thread at a time.
+//!
+//! [`Ofi::open`] chooses a provider by what it says it can do, opens it, and has it write to itself once
+//! before it is trusted. Everything asked of providers is in `info.rs`, everything known of them beyond what
+//! they say in `provider.rs`.
+#![allow(unsafe_code)]
+
+mod call;
+mod choice;
+mod handle;
+mod info;
+mod provider;
+mod put;
+mod region;
+mod sys;
+
+use std::{
+    collections::HashMap,
+    mem::MaybeUninit,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use self::{
+    handle::{Av, Cq, Domain, Endpoint, Fabric},
+    info::Info,
+    provider::Provider,
+    put::{MAX_SOURCES, Pool, UnderWay, Vectors},
+    region::Registrar,
+};
+use crate::{
+    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Transport, check,
+    region::gather,
+};
+
+pub use self::choice::{Candidate, Interface, Options, library_version, survey};
+
+/// How many completions are read at once.
+const BATCH: usize = 64;
+/// The most puts larger than `max_inject` under way from one endpoint.
+const DEPTH: usize = 512;
+/// How long `park` sleeps at most where there is nothing to wait on.
+const NAP: Duration = Duration::from_micros(50);
+/// How long the self-test may take; it takes well under a millisecond.
+const SELF_TEST: Duration = Duration::from_secs(5);
+/// What an address begins with, so that another kind's is told apart.
+const MAGIC: &[u8; 4] = b"ofi1";
+
+/// An endpoint of a libfabric provider.
+pub struct Ofi {
+    // Order matters: the endpoint is closed first, and only then is the memory let go that it may read.
+    endpoint: Endpoint,
+    pool: Pool,
+    cq: Arc<Cq>,
+    av: Arc<Av>,
+    domain: Arc<Domain>,
+    registrar: Registrar,
+    facts: Provider,
+    limits: Limits,
+    address: Address,
+    /// Every address given to the library, and the peer that was made of it.
+    known: HashMap<Address, (u64, Option<Peer>)>,
+    peers: Vec<u64>,
+    completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
+    /// Where the sources of an injected put are joined.
+    joined: Vec<u8>,
+}
+
+// SAFETY: the completion entries hold pointers that nobody follows; everything else is `Send` by itself.
+unsafe impl Send for Ofi {}
+
+impl std::fmt::Debug for Ofi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ofi")
+            .field("limits", &self.limits)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ofi {
+    /// Opens the first provider that does what is asked, fits, and passes its self-test.
+    ///
+    /// # Errors
+    /// [`Error::NoProvider`] with the reason for each candidate; [`Error::SelfTest`] or the failed call if
+    /// the only candidate did not work.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        let (candidates, mut refusals) = choice::candidates(options)?;
+        let only = candidates.len() == 1;
+        for (info, why) in candidates {
+            let (provider, device, from) = (info.provider(), info.device(), info.ip());
+            match Self::open_info(&info, options) {
+                Ok(ofi) => {
+                    let from = from.map_or_else(|| "its own kind".to_owned(), |ip| ip.to_string());
+                    tracing::info!(
+                        provider,
+                        device,
+                        from,
+                        why,
+                        library = ofi.limits.version,
+                        "transport chosen"
+                    );
+                    return Ok(ofi);
+                }
+                Err(error) if only => return Err(error),
+                Err(error) => {
+                    tracing::warn!(provider, device, %error, "a provider that fits does not work; trying the next");
+                    refusals.push(format!("{provider} ({device}): {error}"));
+                }
+            }
+        }
+        Err(Error::NoProvider { asked: options.asked(), report: refusals.join("; ") })
+    }
+
+    fn open_info(info: &Info, options: &Options) -> Result<Self, Error> {
+        let provider = info.provider();
+        let facts = provider::facts(&provider);
+        let depth = info.tx().size.clamp(1, DEPTH);
+        let fabric = Fabric::open(info)?;
+        let domain = Domain::open(&fabric, info)?;
+        let av = Av::open(&domain, info)?;
+        let cq = Cq::open(&domain, options.arrivals.saturating_add(depth))?;
+        let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
+
+        let (major, minor) = library_version();
+        let mode = u64::from(info.domain().mr_mode.unsigned_abs());
+        let limits = Limits {
+            provider: provider.clone(),
+            version: format!("libfabric {major}.{minor}"),
+            max_put: info.endpoint().max_msg_size.min(isize::MAX.unsigned_abs()),
+            max_inject: info.tx().inject_size,
+            max_sources: info.tx().iov_limit.clamp(1, MAX_SOURCES),
+            local_registration: mode & sys::FI_MR_LOCAL != 0,
+            cheap_registration: facts.cheap_registration,
+            arrivals: options.arrivals,
+            arrivals_per_peer: facts.arrivals_per_peer.min(options.arrivals),
+            wakes: cq.wait().is_some(),
+        };
+        let mut address = MAGIC.to_vec();
+        address.extend_from_slice(&info.raw().addr_format.to_le_bytes());
+        let name = provider.as_bytes();
+        address.extend_from_slice(&u32::try_from(name.len()).unwrap_or(0).to_le_bytes());
+        address.extend_from_slice(name);
+        address.extend_from_slice(&endpoint.name()?);
+
+        let mut ofi = Self {
+            endpoint,
+            pool: Pool::new(u32::try_from(depth).unwrap_or(1)),
+            cq,
+            av,
+            registrar: Registrar::new(&domain, mode),
+            domain,
+            facts,
+            joined: Vec::with_capacity(limits.max_inject),
+            limits,
+            address: Address(address),
+            known: HashMap::new(),
+            peers: Vec::new(),
+            completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
+        };
+        if facts.to_itself {
+            ofi.test_itself()?;
+        }
+        Ok(ofi)
+    }
+
+    /// Writes to itself, once injected and once not, and looks at what landed.
+    fn test_itself(&mut self) -> Result<(), Error> {
+        let provider = self.limits.provider.clone();
+        let failed = |reason: String| Error::SelfTest { provider: provider.clone(), reason };
+        let large = (self.limits.max_inject + 4096).min(self.limits.max_put);
+        let pattern: Vec<u8> = (0..=250_u8).map(|byte| byte ^ 0x5a).cycle().take(large).collect();
+        let source = self.register(Memory::map(large, false)?)?;
+        let window = self.register(Memory::map(large, false)?)?;
+        source.write(0, &pattern)?;
+        let remote = window.remote().ok_or_else(|| failed("a registered region has no key".into()))?;
+        let myself = self.connect(&self.address.clone())?;
+        for (immediate, len) in [(0xffff_fffe_u32, 1_usize), (0x8000_0001, large)] {
+            let began = Instant::now();
+            let target = Target { region: remote, offset: 0 };
+            let sources = [Source::new(&source, 0, len)?];
+            let put = Put { to: myself, sources: &sources, target, immediate, token: 1 };
+            let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
+            let mut events = Vec::new();
+            while !(posted && arrived && sent) {
+                if !posted {
+                    posted = self.put(&put)? == Posted::Yes;
+                }
+                self.poll(&mut events)?;
+                for event in events.drain(..) {
+                    match event {
+                        Event::Arrived { immediate: seen, .. } if seen == immediate && !arrived => {
+                            arrived = true
+                        }
+                        Event::Sent { token: 1 } if !sent => sent = true,
+                        other => {
+                            return Err(failed(format!("{other:?} came while {len} bytes were under way")));
+                        }
+                    }
+                }
+                if began.elapsed() > SELF_TEST {
+                    return Err(failed(format!(
+                        "{len} bytes written to itself: posted {posted}, sent {sent}, arrived {arrived} after {} s",
+                        SELF_TEST.as_secs()
+                    )));
+                }
+            }
+            let mut landed = vec![0; len];
+            window.read(0, &mut landed)?;
+            let wanted = pattern.get(..len).unwrap_or_default();
+            if let Some(at) = landed.iter().zip(wanted).position(|(landed, wanted)| landed != wanted) {
+                return Err(failed(format!(
+                    "of {len} bytes written to itself, byte {at} is not what was sent"
+                )));
+            }
+        }
+        // Whoever opened this endpoint counts its peers from 0.
+        self.peers.clear();
+        self.known.values_mut().for_each(|(_, peer)| *peer = None);
+        Ok(())
+    }
+
+    /// The part of an address that libfabric made, if the address is of our kind.
+    fn name_in<'a>(&self, address: &'a Address) -> Result<&'a [u8], Error> {
+        let bad = |reason: String| Error::BadAddress {
+            address: address.clone(),
+            provider: self.limits.provider.clone(),
+            reason,
+        };
+        let parts = || {
+            let (magic, rest) = address.0.split_first_chunk::<4>()?;
+            let (format, rest) = rest.split_first_chunk::<4>()?;
+            let (len, rest) = rest.split_first_chunk::<4>()?;
+            let (provider, name) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?;
+            (magic == MAGIC).then_some((u32::from_le_bytes(*format), provider, name))
+        };
+        let (format, provider, name) = parts().ok_or_else(|| bad("it is not one of libfabric's".into()))?;
+        if provider != self.limits.provider.as_bytes() {
+            return Err(bad(format!("it belongs to provider {:?}", String::from_utf8_lossy(provider))));
+        }
+        let own =
+            self.address.0.get(4..8).and_then(|own| own.first_chunk()).map(|own| u32::from_le_bytes(*own));
+        if own != Some(format) {
+            return Err(bad(format!("its format is {format}, this endpoint's is {own:?}")));
+        }
+        // The library is not told how long a name is. Names of fixed formats are as long as our own; strings
+        // end with a zero.
+        let own_len = self.address.0.len().saturating_sub(address.0.len() - name.len());
+        let complete = if format == sys::FI_ADDR_STR {
+            name.iter().position(|byte| *byte == 0).is_some_and(|end| end + 1 == name.len())
+        } else {
+            name.len() == own_len
+        };
+        if complete { Ok(name) } else { Err(bad(format!("a name of {} bytes is not whole", name.len()))) }
+    }
+
+    /// Reads the error that the queue holds.
+    fn failed_completion(&self) -> Error {
+        /// Newer libraries may know of fields behind those of the headers built against.
+        #[repr(C)]
+        struct Roomy {
+            entry: sys::fi_cq_err_entry,
+            _room: [u64; 8],
+        }
+        // SAFETY: numbers and pointers; zero asks the library to lend its own error data.
+        let mut roomy: Roomy = unsafe { std::mem::zeroed() };
+        let serial = self.domain.lock();
+        // SAFETY: the queue is open; one entry is written.
+        let result = unsafe { sys::fi_cq_readerr(self.cq.as_ptr(), &raw mut roomy.entry, 0) };
+        let entry = roomy.entry;
+        let mut words = [0; 256];
+        let detail = if result == 1 {
+            // SAFETY: the queue is open; the text goes to `words` or is the library's own.
+            unsafe {
+                let text = sys::fi_cq_strerror(
+                    self.cq.as_ptr(),
+                    entry.prov_errno,
+                    entry.err_data,
+                    words.as_mut_ptr(),
+                    words.len(),
+                );
+                call::text(text)
+            }
+        } else {
+            String::new()
+        };
+        drop(serial);
+        if result != 1 {
+            return Error::Unexpected { call: "fi_cq_readerr", value: result.to_string() };
+        }
+        let code = i64::from(entry.err);
+        Error::Completion {
+            peer: self.pool.peer(entry.op_context),
+            code,
+            reason: call::reason(code),
+            provider_code: entry.prov_errno.into(),
+            detail,
+        }
+    }
+
+    /// What a completion means; `None` is a mistake of the library's.
+    fn judge(pool: &mut Pool, facts: &Provider, entry: &sys::fi_cq_data_entry) -> Result<Event, Error> {
+        let flags = entry.flags;
+        let unexpected = |what: &str| Error::Unexpected {
+            call: "fi_cq_read",
+            value: format!("{what} (flags {flags:#x}, data {:#x})", entry.data),
+        };
+        if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
+            let immediate =
+                u32::try_from(entry.data).map_err(|_| unexpected("an immediate beyond 32 bits"))?;
+            let len = facts.arrival_len.then_some(entry.len);
+            return Ok(Event::Arrived { immediate, len });
+        }
+        let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
+        Ok(Event::Sent { token: put.token })
+    }
+}
+
+impl Transport for Ofi {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        let known = match self.known.get(address) {
+            Some((_, Some(peer))) => return Ok(*peer),
+            Some((known, None)) => *known,
+            None => self.av.insert(self.name_in(address)?)?,
+        };
+        let peer = Peer(u32::try_from(self.peers.len()).map_err(|_| Error::BadAddress {
+            address: address.clone(),
+            provider: self.limits.provider.clone(),
+            reason: "there are too many peers".into(),
+        })?);
+        self.peers.push(known);
+        self.known.insert(address.clone(), (known, Some(peer)));
+        Ok(peer)
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
+        self.registrar.register(memory, &self.endpoint)
+    }
+
+    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        let len = check::put(put, &self.limits, self.peers.len())?;
+        let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
+        let to = *self.peers.get(put.to.0 as usize).ok_or_else(unknown)?;
+        let target = put.target.region.base.checked_add(put.target.offset).ok_or_else(|| Error::BadPut {
+            reason: format!("{:?} is beyond the end of memory", put.target),
+        })?;
+        let key = put.target.region.key;
+        if len <= self.limits.max_inject {
+            let start = if let [source] = put.sources {
+                put::start(source).cast_const()
+            } else {
+                let spans = put.sources.iter().map(|source| (put::start(source).cast_const(), source.len()));
+                // SAFETY: there is room for `max_inject` bytes; the sources are at rest by the contract of
+                // `Transport::put`.
+                unsafe { gather(spans, self.joined.as_mut_ptr()) };
+                self.joined.as_ptr()
+            };
+            let serial = self.domain.lock();
+            // SAFETY: the endpoint is open; `len` bytes are readable; the library copies them.
+            let result = unsafe {
+                sys::fi_inject_writedata(
+                    self.endpoint.as_ptr(),
+                    start.cast(),
+                    len,
+                    put.immediate.into(),
+                    to,
+                    target,
+                    key,
+                )
+            };
+            drop(serial);
+            return posted("fi_inject_writedata", result, put);
+        }
+        if self.limits.local_registration {
+            let foreign = |source: &&Source<'_>| !source.is_empty() && !self.registrar.made(source.region());
+            if put.sources.iter().any(|source| foreign(&source)) {
+                return Err(Error::BadPut { reason: "a source is registered with another transport".into() });
+            }
+        }
+        let Some((number, context)) = self.pool.reserve() else {
+            return Ok(Posted::Full);
+        };
+        let mut vectors = Vectors::new(put.sources, self.limits.local_registration);
+        let remote = sys::fi_rma_iov { addr: target, len, key };
+        let message = sys::fi_msg_rma {
+            msg_iov: vectors.spans.as_ptr(),
+            desc: vectors.descriptors.as_mut_ptr(),
+            iov_count: vectors.count,
+            addr: to,
+            rma_iov: &raw const remote,
+            rma_iov_count: 1,
+            context,
+            data: put.immediate.into(),
+        };
+        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION;
+        let serial = self.domain.lock();
+        // SAFETY: the endpoint is open; the message's arrays live through the call; the source memory is kept
+        // by the pool, and the context stays in place, until the completion or the endpoint's end.
+        let result = unsafe { sys::fi_writemsg(self.endpoint.as_ptr(), &raw const message, flags) };
+        drop(serial);
+        let outcome = posted("fi_writemsg", result, put);
+        match outcome {
+            Ok(Posted::Yes) => self.pool.keep(number, UnderWay::new(put)),
+            _ => self.pool.release(number),
+        }
+        outcome
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        let serial = self.domain.lock();
+        // SAFETY: the queue is open and its format is `FI_CQ_FORMAT_DATA`; at most `BATCH` entries are written.
+        let result =
+            unsafe { sys::fi_cq_read(self.cq.as_ptr(), self.completions.as_mut_ptr().cast(), BATCH) };
+        drop(serial);
+        let count = match usize::try_from(result) {
+            Ok(count) => count,
+            Err(_) if i64::try_from(result) == Ok(-call::AGAIN) => return Ok(()),
+            Err(_) if i64::try_from(result) == Ok(-call::ERROR_AVAILABLE) => {
+                return Err(self.failed_completion());
+            }
+            Err(_) => {
+                return Err(call::failure(
+                    "fi_cq_read",
+                    i64::try_from(result).unwrap_or(i64::MIN),
+                    String::new(),
+                ));
+            }
+        };
+        for entry in self.completions.iter().take(count) {
+            // SAFETY: the library has written the first `count` entries.
+            let entry = unsafe { entry.assume_init_ref() };
+            events.push(Self::judge(&mut self.pool, &self.facts, entry)?);
+        }
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        let Some(fd) = self.cq.wait() else {
+            std::thread::sleep(timeout.min(NAP));
+            return Ok(());
+        };
+        if !self.cq.may_sleep()? {
+            return Ok(());
+        }
+        let timeout = rustix::event::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::Call {
+                call: "poll",
+                context: "on the completion queue".into(),
+                code: error.raw_os_error().into(),
+                reason: error.to_string(),
+            }),
+        }
+    }
+}
+
+impl Drop for Ofi {
+    fn drop(&mut self) {
+        self.registrar.unbind();
+    }
+}
+
+/// What posting a put gave.
+fn posted(call: &'static str, result: isize, put: &Put<'_>) -> Result<Posted, Error> {
+    match i64::try_from(result) {
+        Ok(0) => Ok(Posted::Yes),
+        Ok(code) if code == -call::AGAIN => Ok(Posted::Full),
+        Ok(code) if code < 0 => Err(call::failure(call, code, format!("to peer {}", put.to.0))),
+        _ => Err(Error::Unexpected { call, value: result.to_string() }),
+    }
+}

@@ -1,0 +1,234 @@
+//! Which provider, device and address to take, and why.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    str::FromStr,
+};
+
+use super::{
+    info::{self, Info},
+    provider, sys,
+};
+use crate::Error;
+
+/// What is wanted of a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `tcp` (the best there is over TCP in the library at hand), `verbs`, `shm`, or a provider's exact
+    /// name; `None` takes the best that reaches other hosts.
+    pub provider: Option<String>,
+    /// The network interface to use; `None` leaves the choice to `towards`.
+    pub interface: Option<Interface>,
+    /// A host to be reached: without `interface`, the address is taken from which the system would route
+    /// to it, so that a loopback address here means the loopback interface.
+    pub towards: Option<IpAddr>,
+    /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
+    pub arrivals: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { provider: None, interface: None, towards: None, arrivals: 4096 }
+    }
+}
+
+impl Options {
+    /// The request in words.
+    pub(super) fn asked(&self) -> String {
+        let mut words = Vec::new();
+        words.extend(self.provider.as_ref().map(|provider| format!("provider {provider:?}")));
+        words.extend(self.interface.as_ref().map(|interface| format!("interface {interface}")));
+        words.extend(self.towards.map(|towards| format!("towards {towards}")));
+        words.join(", ")
+    }
+
+    /// The address to send from, where it is known before anything is asked.
+    fn from(&self) -> Option<IpAddr> {
+        match &self.interface {
+            Some(Interface::Address(address)) => Some(*address),
+            Some(Interface::Name(_)) => None,
+            None => self.towards.and_then(routed_from),
+        }
+    }
+}
+
+/// A network interface, by one of its addresses or by its device's name (`eth0`, `mlx5_0`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// One of its addresses.
+    Address(IpAddr),
+    /// The name of the device, as libfabric names the domain.
+    Name(String),
+}
+
+impl FromStr for Interface {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Address))
+    }
+}
+
+impl std::fmt::Display for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// One thing that libfabric offers, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The provider's name.
+    pub name: String,
+    /// The provider's own version; empty if it offered nothing.
+    pub version: String,
+    /// The device; empty if it offered nothing.
+    pub domain: String,
+    /// The address it would send from, where that is an IP address.
+    pub address: Option<IpAddr>,
+    /// Whether [`super::Ofi::open`] with the same options would try it first.
+    pub taken: bool,
+    /// Why it was taken, or why not and what would mend that.
+    pub reason: String,
+}
+
+/// The version of the library that runs, which need not be that of the headers built against.
+#[must_use]
+#[allow(unsafe_code)]
+pub fn library_version() -> (u32, u32) {
+    // SAFETY: takes nothing and gives a number.
+    let version = unsafe { sys::fi_version() };
+    (version >> 16, version & 0xffff)
+}
+
+/// Something that fits, and why it comes where it does.
+type Offer = (Info, String);
+
+/// What fits, best first and each with the reason it comes there; and a line for each provider that does
+/// not fit.
+pub(super) fn candidates(options: &Options) -> Result<(Vec<Offer>, Vec<String>), Error> {
+    let mut fitting = Vec::new();
+    let mut refusals = Vec::new();
+    for name in provider::expand(options.provider.as_deref(), library_version()) {
+        match offers(&name, options)? {
+            Ok(offers) => fitting.extend(offers),
+            Err(reason) => refusals.push(format!("{name}: {reason}")),
+        }
+    }
+    if fitting.is_empty() {
+        return Err(Error::NoProvider { asked: options.asked(), report: refusals.join("; ") });
+    }
+    Ok((fitting, refusals))
+}
+
+/// What one provider offers that fits the options, best first, or why nothing does.
+fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, Error> {
+    let from = options.from();
+    let mut infos = match info::query(name, from)? {
+        Ok(infos) => infos,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if let Some(Interface::Name(wanted)) = &options.interface {
+        let devices: Vec<String> = infos.iter().map(Info::device).collect();
+        infos.retain(|info| info.device() == *wanted);
+        if infos.is_empty() {
+            return Ok(Err(format!("it has no device {wanted}, only {}", devices.join(", "))));
+        }
+    }
+    if let Some(from) = from
+        && infos.iter().any(|info| info.ip() == Some(from))
+    {
+        infos.retain(|info| info.ip() == Some(from));
+    }
+    // Stable: among equals libfabric's order stands.
+    infos.sort_by_key(|info| rank(info.ip()));
+    // One line for each device and address: libfabric lists some with several sets of attributes.
+    infos.dedup_by_key(|info| (info.device(), info.ip()));
+    let why = match (&options.interface, options.towards, from) {
+        _ if !provider::facts(name).by_ip => "it fits, and no interface is to be chosen".to_owned(),
+        (Some(interface), _, _) => format!("interface {interface} was asked for"),
+        (None, Some(towards), Some(_)) => format!("it is the way to {towards}"),
+        (None, Some(towards), None) => format!("no way to {towards} is known; it is the best in general"),
+        (None, None, _) => {
+            "it is the best in general: IPv4 before IPv6, loopback and link-local last".to_owned()
+        }
+    };
+    Ok(Ok(infos.into_iter().map(|info| (info, why.clone())).collect()))
+}
+
+/// How good an address is when nothing is known of where the peers are; lower is better.
+fn rank(address: Option<IpAddr>) -> u8 {
+    match address {
+        None => 0,
+        Some(IpAddr::V4(v4)) if v4.is_loopback() => 3,
+        Some(IpAddr::V4(v4)) if v4.is_link_local() => 5,
+        Some(IpAddr::V4(_)) => 1,
+        Some(IpAddr::V6(v6)) if v6.is_loopback() => 4,
+        Some(IpAddr::V6(v6)) if v6.is_unicast_link_local() => 6,
+        Some(IpAddr::V6(_)) => 2,
+    }
+}
+
+/// The address from which the system would send to `towards`. Nothing is sent.
+fn routed_from(towards: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr =
+        if towards.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
+    socket.connect(SocketAddr::new(towards, 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// Everything libfabric offers here, with what would become of it under these options: those that
+/// [`super::Ofi::open`] would try, in its order, then all others.
+///
+/// # Errors
+/// If `fi_getinfo` fails otherwise than by finding nothing.
+pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
+    let wanted = provider::expand(options.provider.as_deref(), library_version());
+    let mut names = wanted.clone();
+    names.extend(provider::names().map(str::to_owned));
+    names.extend(info::present()?);
+    let mut seen: Vec<String> = Vec::new();
+    let mut survey: Vec<Candidate> = Vec::new();
+    for name in names {
+        if seen.contains(&name) {
+            continue;
+        }
+        match offers(&name, options)? {
+            Ok(offers) => {
+                for (info, why) in offers {
+                    let first = survey.iter().find(|candidate| candidate.taken);
+                    let (taken, reason) = match first {
+                        _ if !wanted.contains(&name) => {
+                            (false, "it fits, but only when asked for by name".to_owned())
+                        }
+                        None => (true, why),
+                        Some(first) => (false, format!("it fits, but {} comes first", first.name)),
+                    };
+                    let (name, version) = (name.clone(), info.version());
+                    survey.push(Candidate {
+                        name,
+                        version,
+                        domain: info.device(),
+                        address: info.ip(),
+                        taken,
+                        reason,
+                    });
+                }
+            }
+            Err(reason) => survey.push(Candidate {
+                name: name.clone(),
+                version: String::new(),
+                domain: String::new(),
+                address: None,
+                taken: false,
+                reason,
+            }),
+        }
+        seen.push(name);
+    }
+    Ok(survey)
+}

@@ -1,0 +1,338 @@
+//! libfabric's objects. Each owns its parent, so they may be dropped in any order.
+//!
+//! The domain is opened with `FI_THREAD_DOMAIN`: the library takes no locks, and all calls into one domain
+//! must be serialised. [`Domain::lock`] does that, because a region may be dropped by another thread than
+//! the one that drives the endpoint.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{BorrowedFd, RawFd},
+    ptr::{self, NonNull},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{
+    call::{self, judge},
+    info::Info,
+    sys,
+};
+use crate::Error;
+
+/// An object that libfabric made, or the error that it made none.
+fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
+    NonNull::new(object).ok_or_else(|| Error::Unexpected { call, value: "no object".into() })
+}
+
+/// Closes an object; a refusal cannot be mended and is logged.
+///
+/// # Safety
+/// `object` must be open and not be used again.
+unsafe fn close(what: &'static str, object: *mut sys::fid) {
+    // SAFETY: by the caller's promise.
+    let result = unsafe { sys::fi_close(object) };
+    if result != 0 {
+        let reason = call::reason(i64::from(result).saturating_neg());
+        tracing::warn!(what, result, reason, "libfabric refuses to close");
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Fabric(NonNull<sys::fid_fabric>);
+
+// SAFETY: libfabric's objects are not tied to a thread; calls are serialised by `Domain::lock` or by the
+// exclusive ownership of the opener.
+unsafe impl Send for Fabric {}
+// SAFETY: as above.
+unsafe impl Sync for Fabric {}
+
+impl Fabric {
+    pub(super) fn open(info: &Info) -> Result<Arc<Self>, Error> {
+        let mut object = ptr::null_mut();
+        // SAFETY: the attributes belong to `info`, which lives through the call.
+        judge("fi_fabric", unsafe {
+            sys::fi_fabric(info.raw().fabric_attr, &raw mut object, ptr::null_mut())
+        })?;
+        Ok(Arc::new(Self(made("fi_fabric", object)?)))
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // SAFETY: open, and dropped once; its children own it, so none is left.
+        unsafe { close("fabric", &raw mut (*self.0.as_ptr()).fid) };
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Domain {
+    object: NonNull<sys::fid_domain>,
+    serial: Mutex<()>,
+    fabric: Arc<Fabric>,
+}
+
+// SAFETY: see `Fabric`.
+unsafe impl Send for Domain {}
+// SAFETY: see `Fabric`; calls through a shared domain are made under `lock`.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Self>, Error> {
+        let mut object = ptr::null_mut();
+        // SAFETY: `fabric` is open; `info` lives through the call.
+        judge("fi_domain", unsafe {
+            sys::fi_domain(fabric.0.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut())
+        })?;
+        let object = made("fi_domain", object)?;
+        Ok(Arc::new(Self { object, serial: Mutex::new(()), fabric: Arc::clone(fabric) }))
+    }
+
+    /// Serialises calls into this domain and everything that belongs to it. Not reentrant: no handle and
+    /// no region may be dropped while it is held.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {
+        self.object.as_ptr()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: open, and dropped once; its children own it, so none is left.
+        unsafe { close("domain", &raw mut (*self.object.as_ptr()).fid) };
+    }
+}
+
+/// An address vector.
+#[derive(Debug)]
+pub(super) struct Av {
+    object: NonNull<sys::fid_av>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: see `Fabric`.
+unsafe impl Send for Av {}
+// SAFETY: see `Domain`.
+unsafe impl Sync for Av {}
+
+impl Av {
+    pub(super) fn open(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Self>, Error> {
+        // SAFETY: an attribute struct is numbers and pointers, for which zero means the default.
+        let mut attributes: sys::fi_av_attr = unsafe { std::mem::zeroed() };
+        attributes.type_ = match info.domain().av_type {
+            sys::FI_AV_MAP => sys::FI_AV_MAP,
+            _ => sys::FI_AV_TABLE,
+        };
+        let mut object = ptr::null_mut();
+        let serial = domain.lock();
+        // SAFETY: `domain` is open.
+        judge("fi_av_open", unsafe {
+            sys::fi_av_open(domain.as_ptr(), &raw mut attributes, &raw mut object, ptr::null_mut())
+        })?;
+        drop(serial);
+        Ok(Arc::new(Self { object: made("fi_av_open", object)?, domain: Arc::clone(domain) }))
+    }
+
+    /// Makes an address known. `name` must be a whole name of this provider's format.
+    pub(super) fn insert(&self, name: &[u8]) -> Result<sys::fi_addr_t, Error> {
+        let mut address = sys::fi_addr_t::MAX;
+        let serial = self.domain.lock();
+        // SAFETY: the vector is open; `name` holds one whole address, as the caller checked.
+        let result = unsafe {
+            sys::fi_av_insert(
+                self.object.as_ptr(),
+                name.as_ptr().cast::<c_void>(),
+                1,
+                &raw mut address,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        drop(serial);
+        match result {
+            1 => Ok(address),
+            failed if failed < 0 => Err(call::failure("fi_av_insert", failed.into(), String::new())),
+            other => Err(Error::Unexpected {
+                call: "fi_av_insert",
+                value: format!("{other} addresses taken, not 1"),
+            }),
+        }
+    }
+}
+
+impl Drop for Av {
+    fn drop(&mut self) {
+        let _serial = self.domain.lock();
+        // SAFETY: open, and dropped once; the endpoint bound to it owns it and so is closed.
+        unsafe { close("address vector", &raw mut (*self.object.as_ptr()).fid) };
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(super) struct Cq {
+    object: NonNull<sys::fid_cq>,
+    wait: Option<RawFd>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: see `Fabric`.
+unsafe impl Send for Cq {}
+// SAFETY: see `Domain`.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// A queue of at least `size` entries, with a file descriptor to wait on where the provider has one.
+    pub(super) fn open(domain: &Arc<Domain>, size: usize) -> Result<Arc<Self>, Error> {
+        match Self::open_with(domain, size, sys::FI_WAIT_FD) {
+            Ok(queue) => Ok(queue),
+            // Whatever it dislikes, the queue that sleeps by a timer does not ask for it.
+            Err(error) => {
+                tracing::debug!(%error, "no completion queue with a file descriptor; waiting by timer");
+                Self::open_with(domain, size, sys::FI_WAIT_NONE)
+            }
+        }
+    }
+
+    fn open_with(domain: &Arc<Domain>, size: usize, wait_obj: sys::fi_wait_obj) -> Result<Arc<Self>, Error> {
+        // SAFETY: an attribute struct is numbers and pointers, for which zero means the default.
+        let mut attributes: sys::fi_cq_attr = unsafe { std::mem::zeroed() };
+        attributes.size = size;
+        attributes.format = sys::FI_CQ_FORMAT_DATA;
+        attributes.wait_obj = wait_obj;
+        attributes.wait_cond = sys::FI_CQ_COND_NONE;
+        let mut object = ptr::null_mut();
+        let serial = domain.lock();
+        // SAFETY: `domain` is open.
+        judge("fi_cq_open", unsafe {
+            sys::fi_cq_open(domain.as_ptr(), &raw mut attributes, &raw mut object, ptr::null_mut())
+        })?;
+        drop(serial);
+        let mut queue = Self { object: made("fi_cq_open", object)?, wait: None, domain: Arc::clone(domain) };
+        if wait_obj == sys::FI_WAIT_FD {
+            let mut fd: c_int = -1;
+            let serial = domain.lock();
+            let command = c_int::try_from(sys::FI_GETWAIT).unwrap_or(-1);
+            // SAFETY: the queue is open, and FI_GETWAIT writes one int for FI_WAIT_FD.
+            let result = unsafe { sys::fi_control(queue.fid(), command, (&raw mut fd).cast::<c_void>()) };
+            drop(serial);
+            judge("fi_control(FI_GETWAIT)", result)?;
+            if fd < 0 {
+                return Err(Error::Unexpected { call: "fi_control(FI_GETWAIT)", value: fd.to_string() });
+            }
+            queue.wait = Some(fd);
+        }
+        Ok(Arc::new(queue))
+    }
+
+    pub(super) fn fid(&self) -> *mut sys::fid {
+        // SAFETY: the object is open, and only the field's address is taken.
+        unsafe { &raw mut (*self.object.as_ptr()).fid }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::fid_cq {
+        self.object.as_ptr()
+    }
+
+    /// What to wait on, if anything.
+    pub(super) fn wait(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor belongs to the queue and stays open as long as it.
+        self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Whether one may sleep on the descriptor now; if not, something is to be read first.
+    pub(super) fn may_sleep(&self) -> Result<bool, Error> {
+        let mut fids = [self.fid()];
+        let serial = self.domain.lock();
+        // SAFETY: fabric and queue are open; one object is passed.
+        let result = unsafe { sys::fi_trywait(self.domain.fabric.0.as_ptr(), fids.as_mut_ptr(), 1) };
+        drop(serial);
+        if i64::from(result) == -call::AGAIN {
+            return Ok(false);
+        }
+        judge("fi_trywait", result).map(|()| true)
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        let _serial = self.domain.lock();
+        // SAFETY: open, and dropped once; the endpoint bound to it owns it and so is closed.
+        unsafe { close("completion queue", self.fid()) };
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    object: NonNull<sys::fid_ep>,
+    domain: Arc<Domain>,
+    // Owned only so that they outlive the endpoint.
+    _av: Arc<Av>,
+    _cq: Arc<Cq>,
+}
+
+// SAFETY: see `Fabric`.
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// An enabled endpoint bound to both.
+    pub(super) fn open(domain: &Arc<Domain>, info: &Info, av: &Arc<Av>, cq: &Arc<Cq>) -> Result<Self, Error> {
+        let mut object = ptr::null_mut();
+        let serial = domain.lock();
+        // SAFETY: `domain` is open; `info` lives through the call.
+        let result =
+            unsafe { sys::fi_endpoint(domain.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut()) };
+        drop(serial);
+        judge("fi_endpoint", result)?;
+        let object = made("fi_endpoint", object)?;
+        let endpoint = Self { object, domain: Arc::clone(domain), _av: Arc::clone(av), _cq: Arc::clone(cq) };
+        let both = sys::FI_TRANSMIT | sys::FI_RECV;
+        let serial = domain.lock();
+        // SAFETY: all three are open, and the endpoint owns the others.
+        let results = unsafe {
+            [
+                ("fi_ep_bind(av)", sys::fi_ep_bind(object.as_ptr(), &raw mut (*av.object.as_ptr()).fid, 0)),
+                ("fi_ep_bind(cq)", sys::fi_ep_bind(object.as_ptr(), cq.fid(), both)),
+                ("fi_enable", sys::fi_enable(object.as_ptr())),
+            ]
+        };
+        drop(serial);
+        results.into_iter().try_for_each(|(call, result)| judge(call, result))?;
+        Ok(endpoint)
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::fid_ep {
+        self.object.as_ptr()
+    }
+
+    pub(super) fn fid(&self) -> *mut sys::fid {
+        // SAFETY: the object is open, and only the field's address is taken.
+        unsafe { &raw mut (*self.object.as_ptr()).fid }
+    }
+
+    /// The endpoint's own name, in the provider's format.
+    pub(super) fn name(&self) -> Result<Vec<u8>, Error> {
+        let mut name = vec![0_u8; 1024];
+        let mut len = name.len();
+        let serial = self.domain.lock();
+        // SAFETY: the endpoint is open; at most `len` bytes are written.
+        let result = unsafe { sys::fi_getname(self.fid(), name.as_mut_ptr().cast::<c_void>(), &raw mut len) };
+        drop(serial);
+        judge("fi_getname", result)?;
+        if len == 0 || len > name.len() {
+            return Err(Error::Unexpected { call: "fi_getname", value: format!("{len} bytes") });
+        }
+        name.truncate(len);
+        Ok(name)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let _serial = self.domain.lock();
+        // SAFETY: open, and dropped once.
+        unsafe { close("endpoint", self.fid()) };
+    }
+}

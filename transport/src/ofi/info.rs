@@ -1,0 +1,323 @@
+//! Asks libfabric what there is (`fi_getinfo`), and finds out why a provider does not fit.
+//!
+//! `fi_getinfo` only ever says "no data". So when a provider refuses, the requirements are dropped one at a
+//! time: the one whose absence brings the provider back is the one that excluded it.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::CString,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ptr::{self, NonNull},
+};
+
+use super::{call, provider, sys};
+use crate::Error;
+
+/// The interface version spoken: that of the oldest library supported, whichever one runs.
+const SPOKEN: u32 = (1 << 16) | 17;
+
+/// Memory registration modes that are honoured (see `region.rs`).
+const MR_MODES: u64 = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT;
+
+/// One or more `fi_info` of libfabric's.
+#[derive(Debug)]
+pub(super) struct Info(NonNull<sys::fi_info>);
+
+// SAFETY: plain data on libfabric's heap, not tied to a thread.
+unsafe impl Send for Info {}
+// SAFETY: never changed once made.
+unsafe impl Sync for Info {}
+
+impl Info {
+    fn empty() -> Result<Self, Error> {
+        // SAFETY: without a template it allocates an empty one.
+        NonNull::new(unsafe { sys::fi_allocinfo() })
+            .map(Self)
+            .ok_or_else(|| Error::Unexpected { call: "fi_allocinfo", value: "null".into() })
+    }
+
+    fn copy(entry: &sys::fi_info) -> Result<Self, Error> {
+        // SAFETY: copies the one entry; the copy's `next` is null.
+        NonNull::new(unsafe { sys::fi_dupinfo(ptr::from_ref(entry)) })
+            .map(Self)
+            .ok_or_else(|| Error::Unexpected { call: "fi_dupinfo", value: "null".into() })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &sys::fi_info> {
+        // SAFETY: a list that libfabric made and `self` owns; attributes are checked by `whole`.
+        std::iter::successors(Some(self.raw()), |entry| unsafe { entry.next.as_ref() })
+            .filter(|entry| whole(entry))
+    }
+
+    pub(super) fn raw(&self) -> &sys::fi_info {
+        // SAFETY: owned and never null.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(super) fn pointer(&self) -> *mut sys::fi_info {
+        self.0.as_ptr()
+    }
+
+    pub(super) fn domain(&self) -> &sys::fi_domain_attr {
+        // SAFETY: `whole` has seen that it is there.
+        unsafe { &*self.raw().domain_attr }
+    }
+
+    pub(super) fn tx(&self) -> &sys::fi_tx_attr {
+        // SAFETY: as above.
+        unsafe { &*self.raw().tx_attr }
+    }
+
+    pub(super) fn endpoint(&self) -> &sys::fi_ep_attr {
+        // SAFETY: as above.
+        unsafe { &*self.raw().ep_attr }
+    }
+
+    /// The provider's full name.
+    pub(super) fn provider(&self) -> String {
+        provider_of(self.raw())
+    }
+
+    /// The provider's own version.
+    pub(super) fn version(&self) -> String {
+        // SAFETY: `whole` has seen that it is there.
+        let version = unsafe { (*self.raw().fabric_attr).prov_version };
+        format!("{}.{}", version >> 16, version & 0xffff)
+    }
+
+    /// The device's name.
+    pub(super) fn device(&self) -> String {
+        // SAFETY: a string of libfabric's, or null.
+        unsafe { call::text(self.domain().name) }
+    }
+
+    /// The address it would send from, if it is an IP address.
+    pub(super) fn ip(&self) -> Option<IpAddr> {
+        ip_of(self.raw())
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: owned, and freed once.
+        unsafe { sys::fi_freeinfo(self.0.as_ptr()) };
+    }
+}
+
+/// Whether all parts are there that this crate reads.
+fn whole(entry: &sys::fi_info) -> bool {
+    !(entry.fabric_attr.is_null()
+        || entry.domain_attr.is_null()
+        || entry.ep_attr.is_null()
+        || entry.tx_attr.is_null()
+        || entry.rx_attr.is_null())
+}
+
+fn provider_of(entry: &sys::fi_info) -> String {
+    // SAFETY: `whole` entries have it; the name is a string or null.
+    unsafe { call::text((*entry.fabric_attr).prov_name) }
+}
+
+fn ip_of(entry: &sys::fi_info) -> Option<IpAddr> {
+    if entry.src_addr.is_null() {
+        return None;
+    }
+    // SAFETY: libfabric says how many bytes of address there are.
+    let bytes = unsafe { std::slice::from_raw_parts(entry.src_addr.cast::<u8>(), entry.src_addrlen) };
+    ip_in(entry.addr_format, bytes)
+}
+
+/// The IP address in a `sockaddr`, if it is one: family (2 bytes), port (2), then the address, which in an
+/// IPv6 address comes after 4 bytes of flow information.
+pub(super) fn ip_in(format: u32, bytes: &[u8]) -> Option<IpAddr> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+    match (format, family) {
+        (sys::FI_SOCKADDR_IN, _) | (sys::FI_SOCKADDR, 2) => {
+            Some(Ipv4Addr::from(*bytes.get(4..)?.first_chunk::<4>()?).into())
+        }
+        (sys::FI_SOCKADDR_IN6, _) | (sys::FI_SOCKADDR, 10) => {
+            Some(Ipv6Addr::from(*bytes.get(8..)?.first_chunk::<16>()?).into())
+        }
+        _ => None,
+    }
+}
+
+/// What is asked of a provider.
+#[derive(Clone, Debug)]
+struct Ask {
+    provider: Option<String>,
+    from: Option<IpAddr>,
+    reliable_datagrams: bool,
+    writes: bool,
+    immediate: bool,
+    honoured_modes: bool,
+    one_thread: bool,
+    manual_progress: bool,
+    resources: bool,
+}
+
+/// A requirement in words, and how to drop it.
+type Requirement = (&'static str, fn(&mut Ask));
+
+/// Every requirement but the provider's name.
+const REQUIREMENTS: &[Requirement] = &[
+    ("reliable datagrams (FI_EP_RDM)", |ask| ask.reliable_datagrams = false),
+    ("one-sided writes (FI_RMA, FI_WRITE, FI_REMOTE_WRITE)", |ask| ask.writes = false),
+    ("4 bytes of immediate data with a write (cq_data_size)", |ask| ask.immediate = false),
+    ("a memory registration mode that is supported here (mr_mode)", |ask| ask.honoured_modes = false),
+    ("being driven by one thread at a time (FI_THREAD_DOMAIN)", |ask| ask.one_thread = false),
+    ("progress by the caller (FI_PROGRESS_MANUAL)", |ask| ask.manual_progress = false),
+    ("completion queues that do not overrun (FI_RM_ENABLED)", |ask| ask.resources = false),
+    ("the wanted source address", |ask| ask.from = None),
+];
+
+impl Ask {
+    fn all(provider: Option<&str>, from: Option<IpAddr>) -> Self {
+        Self {
+            provider: provider.map(str::to_owned),
+            from,
+            reliable_datagrams: true,
+            writes: true,
+            immediate: true,
+            honoured_modes: true,
+            one_thread: true,
+            manual_progress: true,
+            resources: true,
+        }
+    }
+
+    fn hints(&self) -> Result<Info, Error> {
+        let hints = Info::empty()?;
+        // SAFETY: freshly allocated with all attributes and owned here alone; a name is given away as a
+        // copy on C's heap, from where `fi_freeinfo` frees it.
+        unsafe {
+            let raw = &mut *hints.0.as_ptr();
+            if !whole(raw) {
+                return Err(Error::Unexpected {
+                    call: "fi_allocinfo",
+                    value: "an incomplete fi_info".into(),
+                });
+            }
+            let (domain, endpoint) = (&mut *raw.domain_attr, &mut *raw.ep_attr);
+            // "Any mode" is every bit there may ever be.
+            raw.mode = if self.honoured_modes { sys::FI_CONTEXT | sys::FI_CONTEXT2 } else { !0 };
+            domain.mr_mode =
+                if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX };
+            if self.reliable_datagrams {
+                endpoint.type_ = sys::FI_EP_RDM;
+            }
+            if self.writes {
+                raw.caps = sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
+            }
+            if self.immediate {
+                // Four exactly: ofi_rxm hands it to verbs, which has no more.
+                domain.cq_data_size = 4;
+            }
+            if self.one_thread {
+                domain.threading = sys::FI_THREAD_DOMAIN;
+            }
+            if self.manual_progress {
+                domain.control_progress = sys::FI_PROGRESS_MANUAL;
+                domain.data_progress = sys::FI_PROGRESS_MANUAL;
+            }
+            if self.resources {
+                domain.resource_mgmt = sys::FI_RM_ENABLED;
+            }
+            if let Some(provider) = &self.provider {
+                let name = CString::new(provider.as_str()).map_err(|_| Error::NoProvider {
+                    asked: format!("provider {provider:?}"),
+                    report: "a provider's name has no zero byte".into(),
+                })?;
+                (*raw.fabric_attr).prov_name = sys::strdup(name.as_ptr());
+            }
+        }
+        Ok(hints)
+    }
+
+    /// What fits, in libfabric's order; `None` if nothing does.
+    fn query(&self) -> Result<Option<Info>, Error> {
+        let hints = self.hints()?;
+        let node = self.from.and_then(|from| CString::new(from.to_string()).ok());
+        let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
+        let mut found = ptr::null_mut();
+        // SAFETY: the strings and the hints live through the call.
+        let result =
+            unsafe { sys::fi_getinfo(SPOKEN, node, ptr::null(), flags, hints.pointer(), &raw mut found) };
+        match i64::from(result) {
+            0 => Ok(NonNull::new(found).map(Info)),
+            code if code == -call::NO_DATA => Ok(None),
+            code => Err(call::failure("fi_getinfo", code, self.provider.clone().unwrap_or_default())),
+        }
+    }
+
+    /// Which requirement keeps the provider away.
+    fn why_not(&self) -> Result<String, Error> {
+        for (words, drop) in REQUIREMENTS {
+            let mut relaxed = self.clone();
+            drop(&mut relaxed);
+            if relaxed.query()?.is_some() {
+                return Ok(match (self.from, *words) {
+                    (Some(from), "the wanted source address") => format!("it cannot send from {from}"),
+                    _ => format!("it lacks {words}"),
+                });
+            }
+        }
+        // No single one: drop them one after another and name those dropped until it appears.
+        let mut relaxed = self.clone();
+        let mut dropped = Vec::new();
+        for (words, drop) in REQUIREMENTS {
+            drop(&mut relaxed);
+            dropped.push(*words);
+            if relaxed.query()?.is_some() {
+                return Ok(format!("it lacks several of: {}", dropped.join(", ")));
+            }
+        }
+        Ok("it is not built into this libfabric, or finds no device".into())
+    }
+}
+
+/// Everything of one provider that fits, or why nothing does.
+pub(super) fn query(name: &str, from: Option<IpAddr>) -> Result<Result<Vec<Info>, String>, Error> {
+    let from = from.filter(|_| provider::facts(name).by_ip);
+    let ask = Ask::all(Some(name), from);
+    let fitting = match ask.query()? {
+        // A name may also bring providers layered over it: take the very one.
+        Some(list) => list
+            .entries()
+            .filter(|entry| provider_of(entry) == name)
+            .map(Info::copy)
+            .collect::<Result<Vec<_>, _>>()?,
+        None => Vec::new(),
+    };
+    if !fitting.is_empty() {
+        return Ok(Ok(fitting));
+    }
+    let mut reason = ask.why_not()?;
+    let mend = provider::facts(name).mend;
+    if !mend.is_empty() {
+        reason = format!("{reason}; {mend}");
+    }
+    Ok(Err(reason))
+}
+
+/// The names of all providers that the library finds here, whether they fit or not.
+pub(super) fn present() -> Result<Vec<String>, Error> {
+    let mut ask = Ask::all(None, None);
+    for (_, drop) in REQUIREMENTS {
+        drop(&mut ask);
+    }
+    let mut names: Vec<String> = Vec::new();
+    if let Some(list) = ask.query()? {
+        for entry in list.entries() {
+            let name = provider_of(entry);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    Ok(names)
+}

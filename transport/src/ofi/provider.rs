@@ -1,0 +1,134 @@
+//! What is known of each provider beyond what it says of itself: one row each.
+//!
+//! Sources are paths in libfabric's repository, as of v1.17.0 and v2.5.1 unless said otherwise.
+
+/// One provider's facts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Provider {
+    /// libfabric's name for it, layers included.
+    pub(super) name: &'static str,
+    /// Whether its endpoints are addressed by IP, so that an interface is to be chosen.
+    pub(super) by_ip: bool,
+    /// Whether registering pins no page (software providers keep a table and no more).
+    pub(super) cheap_registration: bool,
+    /// Whether a remote write's completion tells its length.
+    pub(super) arrival_len: bool,
+    /// How many writes from one peer may be under way before the target polls, where that is bounded.
+    pub(super) arrivals_per_peer: usize,
+    /// Whether an endpoint can write to itself, as the self-test does.
+    pub(super) to_itself: bool,
+    /// What to try where it is refused; may be empty.
+    pub(super) mend: &'static str,
+}
+
+/// Facts of a provider that has no row: nothing is taken for granted.
+const UNKNOWN: Provider = Provider {
+    name: "",
+    by_ip: false,
+    cheap_registration: false,
+    arrival_len: false,
+    arrivals_per_peer: usize::MAX,
+    to_itself: true,
+    mend: "",
+};
+
+const PROVIDERS: &[Provider] = &[
+    Provider {
+        name: "efa",
+        mend: "it needs an Elastic Fabric Adapter (/sys/class/infiniband/efa_*) and a libfabric built with efa",
+        ..UNKNOWN
+    },
+    Provider {
+        name: "cxi",
+        // Writes with immediate data are off by default since libfabric 2.5 (prov/cxi/src/cxip_ep.c).
+        mend: "it needs a Slingshot card (/dev/cxi*) and, from libfabric 2.5 on, FI_CXI_ENABLE_WRITEDATA=1",
+        ..UNKNOWN
+    },
+    Provider {
+        name: "psm3",
+        mend: "it needs an Omni-Path or RoCE card it knows and a libfabric built with psm3",
+        ..UNKNOWN
+    },
+    Provider {
+        name: "opx",
+        mend: "it needs an Omni-Path card (/dev/hfi1_*) and a libfabric built with opx",
+        ..UNKNOWN
+    },
+    Provider {
+        name: "verbs;ofi_rxm",
+        by_ip: true,
+        arrival_len: true,
+        // Each write with immediate data consumes a posted receive of the connection; ofi_rxm posts
+        // FI_OFI_RXM_MSG_RX_SIZE of them (prov/rxm/src/rxm_init.c, default 128).
+        arrivals_per_peer: 128,
+        mend: "it needs an RDMA card with an IP address (`rdma link`, `ibv_devices`) that has immediate data; \
+               on soft-RoCE set FI_UNIVERSE_SIZE=32, for its completion queues are short",
+        ..UNKNOWN
+    },
+    // Remote writes are reported with length 0 (prov/net/src/xnet_cq.c, xnet_report_success).
+    Provider {
+        name: "tcp",
+        by_ip: true,
+        cheap_registration: true,
+        mend: "it has reliable datagrams from libfabric 1.18 on; before that ask for `net` or `tcp;ofi_rxm`",
+        ..UNKNOWN
+    },
+    Provider {
+        name: "net",
+        by_ip: true,
+        cheap_registration: true,
+        mend: "it exists in libfabric 1.16 and 1.17 only; from 1.18 on ask for `tcp`",
+        ..UNKNOWN
+    },
+    Provider { name: "tcp;ofi_rxm", by_ip: true, cheap_registration: true, ..UNKNOWN },
+    Provider {
+        name: "shm",
+        cheap_registration: true,
+        mend: "it needs room in /dev/shm, and peers on one host",
+        ..UNKNOWN
+    },
+];
+
+/// What is known of this provider.
+pub(super) fn facts(name: &str) -> Provider {
+    PROVIDERS.iter().find(|row| row.name == name).copied().unwrap_or(UNKNOWN)
+}
+
+/// The names of all rows.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    PROVIDERS.iter().map(|row| row.name)
+}
+
+/// What a request means with this version of libfabric, best first. Without a request: what reaches other
+/// hosts, fast cards before TCP. `psm3` is left out there because it also answers on plain Ethernet, `shm`
+/// because it ends at the host.
+pub(super) fn expand(request: Option<&str>, version: (u32, u32)) -> Vec<String> {
+    // Until 1.17 the reliable datagrams of `tcp` lived in `net` (man/fi_tcp.7.md, NOTES).
+    let tcp = if version >= (1, 18) { ["tcp", "tcp;ofi_rxm"] } else { ["net", "tcp;ofi_rxm"] };
+    let names: Vec<&str> = match request {
+        None => ["efa", "cxi", "opx", "verbs;ofi_rxm"].into_iter().chain(tcp).collect(),
+        Some("tcp") => tcp.to_vec(),
+        Some("verbs") => vec!["verbs;ofi_rxm"],
+        Some(exact) => vec![exact],
+    };
+    names.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_means_what_the_version_has() {
+        assert_eq!(expand(Some("tcp"), (1, 17)), ["net", "tcp;ofi_rxm"]);
+        assert_eq!(expand(Some("tcp"), (1, 18)), ["tcp", "tcp;ofi_rxm"]);
+        assert_eq!(expand(Some("tcp"), (2, 5)), ["tcp", "tcp;ofi_rxm"]);
+    }
+
+    #[test]
+    fn other_names_stand_for_themselves() {
+        assert_eq!(expand(Some("verbs"), (2, 5)), ["verbs;ofi_rxm"]);
+        assert_eq!(expand(Some("tcp;ofi_rxm"), (1, 17)), ["tcp;ofi_rxm"]);
+        assert_eq!(expand(Some("no such thing"), (1, 17)), ["no such thing"]);
+    }
+}

@@ -1,0 +1,146 @@
+//! Begins puts, and keeps what a put needs until it is done: its context, token, peer and source regions.
+#![allow(unsafe_code)]
+
+use std::{cell::UnsafeCell, ffi::c_void, ptr};
+
+use super::sys;
+use crate::{Peer, Put, Region, Source};
+
+/// The most sources one put gathers; more than this nobody asks for.
+pub(super) const MAX_SOURCES: usize = 4;
+
+/// What libfabric may write into while a put is under way (`fi_context2` is 64 bytes long).
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Context(UnsafeCell<[u64; 8]>);
+
+// SAFETY: only the library writes to it, under `Domain::lock`; we use its address alone.
+unsafe impl Sync for Context {}
+
+/// A put under way.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    pub(super) token: u64,
+    pub(super) peer: Peer,
+    #[expect(dead_code, reason = "keeps the sources' memory; nobody reads it")]
+    regions: [Option<Region>; MAX_SOURCES],
+}
+
+impl UnderWay {
+    pub(super) fn new(put: &Put<'_>) -> Self {
+        let mut regions = [const { None }; MAX_SOURCES];
+        for (region, source) in regions.iter_mut().zip(put.sources) {
+            *region = Some(source.region().clone());
+        }
+        Self { token: put.token, peer: put.to, regions }
+    }
+}
+
+/// A fixed number of puts that may be under way, with contexts that never move.
+#[derive(Debug)]
+pub(super) struct Pool {
+    contexts: Box<[Context]>,
+    under_way: Vec<Option<UnderWay>>,
+    free: Vec<u32>,
+}
+
+impl Pool {
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            contexts: (0..size).map(|_| Context(UnsafeCell::new([0; 8]))).collect(),
+            under_way: (0..size).map(|_| None).collect(),
+            free: (0..size).rev().collect(),
+        }
+    }
+
+    /// A place for a put, if there is one: its number, and its context to hand to libfabric.
+    pub(super) fn reserve(&mut self) -> Option<(u32, *mut c_void)> {
+        let number = self.free.pop()?;
+        Some((number, self.contexts.get(number as usize)?.0.get().cast()))
+    }
+
+    /// The put was begun.
+    pub(super) fn keep(&mut self, number: u32, put: UnderWay) {
+        if let Some(place) = self.under_way.get_mut(number as usize) {
+            *place = Some(put);
+        }
+    }
+
+    /// The put was not begun.
+    pub(super) fn release(&mut self, number: u32) {
+        self.free.push(number);
+    }
+
+    /// The put that this context belongs to is done; `None` if no put under way has it.
+    pub(super) fn done(&mut self, context: *mut c_void) -> Option<UnderWay> {
+        let number = self.number(context)?;
+        let put = self.under_way.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        Some(put)
+    }
+
+    /// Whose put this context belongs to.
+    pub(super) fn peer(&self, context: *mut c_void) -> Option<Peer> {
+        self.under_way.get(self.number(context)? as usize)?.as_ref().map(|put| put.peer)
+    }
+
+    fn number(&self, context: *mut c_void) -> Option<u32> {
+        let offset = context.addr().checked_sub(self.contexts.as_ptr().addr())?;
+        let exact = offset.is_multiple_of(size_of::<Context>());
+        let number = offset / size_of::<Context>();
+        (exact && number < self.contexts.len()).then(|| u32::try_from(number).ok()).flatten()
+    }
+}
+
+/// The sources of a put as libfabric wants them; empty ones are left out.
+pub(super) struct Vectors {
+    pub(super) spans: [sys::iovec; MAX_SOURCES],
+    pub(super) descriptors: [*mut c_void; MAX_SOURCES],
+    pub(super) count: usize,
+}
+
+impl Vectors {
+    pub(super) fn new(sources: &[Source<'_>], with_descriptors: bool) -> Self {
+        let mut spans = [sys::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX_SOURCES];
+        let mut descriptors = [ptr::null_mut(); MAX_SOURCES];
+        let mut count = 0;
+        let places = spans.iter_mut().zip(&mut descriptors);
+        for (source, (span, descriptor)) in sources.iter().filter(|source| !source.is_empty()).zip(places) {
+            *span = sys::iovec { iov_base: start(source).cast(), iov_len: source.len() };
+            if with_descriptors {
+                *descriptor = source.region().descriptor();
+            }
+            count += 1;
+        }
+        Self { spans, descriptors, count }
+    }
+}
+
+/// Where a source begins.
+pub(super) fn start(source: &Source<'_>) -> *mut u8 {
+    // SAFETY: `Source` is in bounds of its region, which it borrows.
+    unsafe { source.region().base().add(source.offset()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_names_its_put_and_no_other_pointer_does() {
+        let mut pool = Pool::new(2);
+        let (first, context) = pool.reserve().expect("room for two");
+        let (second, other) = pool.reserve().expect("room for two");
+        assert!(pool.reserve().is_none());
+        pool.keep(first, UnderWay { token: 7, peer: Peer(3), ..UnderWay::default() });
+        assert_eq!(pool.peer(context), Some(Peer(3)));
+        assert!(pool.done(other).is_none(), "reserved but never begun");
+        assert!(pool.done(ptr::null_mut()).is_none());
+        assert!(pool.done(context.wrapping_byte_add(8)).is_none());
+        assert!(pool.done(context.wrapping_byte_add(4096)).is_none());
+        assert_eq!(pool.done(context).map(|put| put.token), Some(7));
+        assert!(pool.done(context).is_none(), "a put is done once");
+        pool.release(second);
+        assert!(pool.reserve().is_some() && pool.reserve().is_some() && pool.reserve().is_none());
+    }
+}
