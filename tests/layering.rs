@@ -1,0 +1,352 @@
+//! Holds the house together: which room may import which, where C may be spoken and the environment read, how
+//! long a file may be. The rules are the tables below; every violation is reported at once.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::{
+    collections::HashMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+#[path = "layering/source.rs"]
+mod source;
+
+use source::{code, line, paths, without_tests, words};
+
+/// The rooms of `src/` and those each may import besides itself; arrows point down only.
+const LIBRARY: &[(&str, &[&str])] = &[
+    ("dtype", &[]),
+    ("partition", &[]),
+    ("schedule", &["partition", "dtype"]),
+    ("algorithm", &["schedule", "partition"]),
+    ("reduce", &["dtype"]),
+    ("error", &["schedule"]),
+    ("buffer", &["dtype", "error"]),
+    ("config", &["dtype", "error", "schedule"]),
+    ("launch", &["config", "error", "schedule"]),
+    ("rendezvous", &["config", "error", "launch", "schedule"]),
+    ("engine", &["schedule", "partition", "reduce", "dtype", "buffer", "error"]),
+    ("work", &["buffer", "dtype", "error", "engine"]),
+    ("tensor", &["dtype", "error"]),
+    ("group", ALL),
+];
+/// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another.
+const TRANSPORT: &[(&str, &[&str])] = &[
+    ("region", &[]),
+    ("check", &["region"]),
+    ("memory", &["region", "check"]),
+    ("shared", &["region", "check"]),
+    ("sim", &["region", "check"]),
+    ("fault", &["region", "check"]),
+    ("ofi", &["region", "check"]),
+];
+const ALL: &[&str] = &["*"];
+/// The rooms of `src/` that may name the transport; algorithms and what is under them know of none.
+const USES_TRANSPORT: &[&str] = &["engine", "buffer", "group", "error", "config", "work"];
+/// The rooms of `src/` that are pure functions, and what these may not name.
+const PURE: &[&str] = &["algorithm", "schedule", "partition", "dtype"];
+const IMPURE: &[&str] =
+    &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
+/// Where `unsafe` may stand.
+const UNSAFE: &[&str] = &[
+    "transport/src/ofi/",
+    "transport/src/region.rs",
+    "transport/src/memory.rs",
+    "transport/src/shared.rs",
+    "src/buffer.rs",
+];
+/// Where the environment may be read: settings in one place, launchers' variables in one, PATH in one; and what
+/// is not part of the library or the program.
+const ENVIRONMENT: &[&str] = &[
+    "src/config.rs",
+    "src/launch.rs",
+    "cli/src/run/program.rs",
+    "build.rs",
+    "transport/build.rs",
+    "cli/build.rs",
+    "tests/",
+    "transport/tests/",
+    "cli/tests/",
+    "benches/",
+    "transport/benches/",
+    "examples/",
+];
+const READS: &[&str] = &["env::var", "env::var_os", "env::vars", "env::vars_os"];
+/// No file is longer, tests included.
+const LINES: usize = 600;
+
+/// Something that a rule forbids.
+#[derive(Debug, PartialEq, Eq)]
+struct Violation {
+    file: String,
+    line: usize,
+    what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.what)
+    }
+}
+
+/// What is wrong with these files, given as paths from the repository's root and their texts.
+fn check(files: &[(String, String)]) -> Vec<Violation> {
+    let text = |wanted: &str| files.iter().find(|(file, _)| file == wanted).map_or("", |(_, text)| text);
+    let library = reexports(&code(text("src/lib.rs")));
+    let transport = reexports(&code(text("transport/src/lib.rs")));
+    let mut found = Vec::new();
+    for (file, text) in files {
+        let mut tell = |line, what| found.push(Violation { file: file.clone(), line, what });
+        if !text.starts_with("//!") {
+            tell(1, "does not open with a `//!` that says what the file is for".into());
+        }
+        let count = text.lines().count();
+        if count > LINES {
+            tell(LINES + 1, format!("has {count} lines, {LINES} are allowed"));
+        }
+        let code = code(text);
+        if !within(file, UNSAFE) {
+            words(&code, "unsafe").for_each(|at| tell(line(&code, at), "`unsafe` outside its rooms".into()));
+        }
+        if !within(file, ENVIRONMENT) {
+            for name in READS {
+                let what = format!("`{name}` outside src/config.rs and src/launch.rs");
+                words(&code, name).for_each(|at| tell(line(&code, at), what.clone()));
+            }
+        }
+        if let Some(inside) = file.strip_prefix("src/") {
+            arrows(inside, &code, LIBRARY, &library, &mut tell);
+            purity(inside, &without_tests(&code), &mut tell);
+        } else if let Some(inside) = file.strip_prefix("transport/src/") {
+            arrows(inside, &code, TRANSPORT, &transport, &mut tell);
+        }
+    }
+    found
+}
+
+/// Whether a file is one of these, or in one of these folders.
+fn within(file: &str, places: &[&str]) -> bool {
+    places.iter().any(|place| file == *place || place.ends_with('/') && file.starts_with(place))
+}
+
+/// The names that `pub use room::Name` gives in `lib.rs`, each with its room.
+fn reexports(code: &str) -> HashMap<String, String> {
+    let uses = words(code, "pub use").flat_map(|at| paths(code, at + "pub use".len()));
+    uses.filter_map(|(_, path)| Some((path.last()?.clone(), path.first()?.clone()))).collect()
+}
+
+/// The module that a file below `src/` is: `engine/lane.rs` is `engine lane`, `lib.rs` the root.
+fn module(inside: &str) -> Vec<&str> {
+    let mut parts: Vec<_> = inside.trim_end_matches(".rs").split('/').collect();
+    if matches!(parts.last(), Some(&("mod" | "lib"))) {
+        parts.pop();
+    }
+    parts
+}
+
+/// Whether a file holds nothing but tests.
+fn only_tests(inside: &str) -> bool {
+    module(inside).iter().any(|part| *part == "tests" || part.ends_with("_tests"))
+}
+
+/// Reports the imports of a room that its row does not allow.
+fn arrows(
+    inside: &str,
+    code: &str,
+    table: &[(&str, &[&str])],
+    reexports: &HashMap<String, String>,
+    tell: &mut impl FnMut(usize, String),
+) {
+    let module = module(inside);
+    let Some(room) = module.first().copied() else { return };
+    let Some((_, allowed)) = table.iter().find(|(name, _)| *name == room) else {
+        tell(1, format!("the room `{room}` has no row in tests/layering.rs that says what it may import"));
+        return;
+    };
+    if only_tests(inside) {
+        return;
+    }
+    let code = without_tests(code);
+    let roots = words(&code, "crate").filter(|&at| code[at..].starts_with("crate::")).map(|at| (at, 0));
+    // `super::super::` is met twice; the second `super` alone would be read one level too deep.
+    let supers = words(&code, "super").filter(|&at| code[at..].starts_with("super::"));
+    let supers = supers.filter(|&at| !code[..at].ends_with("super::"));
+    for (at, _) in roots.chain(supers.map(|at| (at, 1))) {
+        for (at, path) in paths(&code, at) {
+            let mut from = module.clone();
+            let mut names = path.iter().map(String::as_str).peekable();
+            while let Some(step) = names.next_if(|name| ["crate", "super", "self"].contains(name)) {
+                match step {
+                    "crate" => from.clear(),
+                    "super" => drop(from.pop()),
+                    _ => {}
+                }
+            }
+            let Some(target) = from.first().copied().or_else(|| names.next()) else { continue };
+            let target = reexports.get(target).map_or(target, String::as_str);
+            let known = table.iter().any(|(name, _)| *name == target);
+            if target == room || *allowed == ALL || allowed.contains(&target) {
+                continue;
+            }
+            // What the root itself defines, the transport's trait and nouns, is everybody's.
+            if known || target == "*" || target.starts_with(char::is_lowercase) {
+                tell(line(&code, at), format!("`{room}` may not import `{target}`"));
+            }
+        }
+    }
+    if table == LIBRARY && !USES_TRANSPORT.contains(&room) {
+        for at in words(&code, "unisono_transport") {
+            tell(line(&code, at), format!("`{room}` may not import the transport"));
+        }
+    }
+}
+
+/// Reports what a pure room may not know: I/O, threads, clocks.
+fn purity(inside: &str, code: &str, tell: &mut impl FnMut(usize, String)) {
+    let Some(room) = module(inside).first().copied().filter(|room| PURE.contains(room)) else { return };
+    if only_tests(inside) {
+        return;
+    }
+    let mut seen =
+        |at, name: &str| tell(line(code, at), format!("`{room}` is pure and may not know `{name}`"));
+    for at in words(code, "std").filter(|&at| code[at..].starts_with("std::")) {
+        for (at, path) in paths(code, at) {
+            let name = path.iter().take(2).map(String::as_str).collect::<Vec<_>>().join("::");
+            if IMPURE.contains(&name.as_str()) {
+                seen(at, &name);
+            }
+        }
+    }
+    for name in IMPURE.iter().filter(|name| !name.contains("::")) {
+        words(code, name).for_each(|at| seen(at, name));
+    }
+}
+
+/// All Rust files below `directory`, except what was built and what is hidden.
+fn sources(directory: &Path, root: &Path, files: &mut Vec<(String, String)>) {
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "target" && !path.join("CACHEDIR.TAG").exists() {
+                sources(&path, root, files);
+            }
+        } else if name.ends_with(".rs") {
+            let text =
+                fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            files.push((path.strip_prefix(root).unwrap().to_string_lossy().into_owned(), text));
+        }
+    }
+}
+
+#[test]
+fn the_house_stands() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(root, root, &mut files);
+    for wanted in ["src/lib.rs", "transport/src/lib.rs", "cli/src/main.rs", "tests/layering.rs"] {
+        assert!(files.iter().any(|(file, _)| file == wanted), "{wanted} was not read");
+    }
+    let found = check(&files);
+    let report: Vec<_> = found.iter().map(Violation::to_string).collect();
+    assert!(found.is_empty(), "{} violations:\n{}", found.len(), report.join("\n"));
+}
+
+/// What [`check`] says of one file, and of the two `lib.rs` that it needs.
+fn told(file: &str, text: &str) -> Vec<(usize, String)> {
+    let files = [
+        (
+            "src/lib.rs".into(),
+            "//! x\npub use error::{Error, Result};\npub use group::ProcessGroup;\n".into(),
+        ),
+        ("transport/src/lib.rs".into(), "//! x\npub use region::{Memory, Region};\n".into()),
+        (file.to_owned(), format!("//! x\n{text}")),
+    ];
+    check(&files).into_iter().map(|violation| (violation.line, violation.what)).collect()
+}
+
+#[test]
+fn planted_arrows_are_found() {
+    let planted = [
+        ("src/algorithm/ring.rs", "use crate::engine::Engine;", "`algorithm` may not import `engine`"),
+        ("src/algorithm/ring.rs", "use super::super::engine;", "`algorithm` may not import `engine`"),
+        ("src/algorithm/mod.rs", "use super::{partition, group::X};", "`algorithm` may not import `group`"),
+        ("src/algorithm/ring.rs", "fn f() { crate::group::g(); }", "`algorithm` may not import `group`"),
+        ("src/algorithm/ring.rs", "use unisono_transport::Put;", "`algorithm` may not import the transport"),
+        (
+            "src/engine/lane.rs",
+            "use crate::{schedule, algorithm as a};",
+            "`engine` may not import `algorithm`",
+        ),
+        ("src/engine/lane.rs", "use crate::ProcessGroup;", "`engine` may not import `group`"),
+        ("src/engine/mod.rs", "use crate::*;", "`engine` may not import `*`"),
+        ("src/reduce.rs", "use crate::{\n dtype::{A, B},\n buffer::C };", "`reduce` may not import `buffer`"),
+        (
+            "src/schedule/check.rs",
+            "use std::{mem, thread};",
+            "`schedule` is pure and may not know `std::thread`",
+        ),
+        ("src/schedule/cost.rs", "use std::time::Instant;", "`schedule` is pure and may not know `Instant`"),
+        ("transport/src/memory.rs", "use crate::{ofi, Memory};", "`memory` may not import `ofi`"),
+        ("transport/src/ofi/put.rs", "use super::super::sim::Sim;", "`ofi` may not import `sim`"),
+        ("src/hall.rs", "", "the room `hall` has no row in tests/layering.rs that says what it may import"),
+    ];
+    for (file, text, wanted) in planted {
+        let found = told(file, text);
+        assert!(found.len() == 1 && found[0].1 == wanted, "{file}: {text}: {found:?}");
+    }
+    assert_eq!(told("src/reduce.rs", "use crate::{\n dtype::{A, B},\n buffer::C };")[0].0, 4);
+}
+
+#[test]
+fn allowed_arrows_are_not() {
+    let allowed = [
+        ("src/algorithm/ring.rs", "use crate::{partition::block, schedule::{Rank, Step}};\nuse super::tree;"),
+        (
+            "src/algorithm/ring.rs",
+            "// use crate::engine;\n/* use crate::group; */ const A: &str = \"crate::group\";",
+        ),
+        ("src/algorithm/ring.rs", "#[cfg(test)]\nmod tests {\n use crate::engine::X;\n fn f() { {} }\n}"),
+        ("src/algorithm/tests.rs", "use crate::engine::X;"),
+        ("src/engine/lane.rs", "use super::{flow::Flow, wire};\nuse crate::{Error, Result, error::Failure};"),
+        ("src/engine/lane.rs", "use unisono_transport::{Put, Transport};"),
+        ("src/group/mod.rs", "use crate::{algorithm, engine, rendezvous::tcp};"),
+        ("src/lib.rs", "pub mod engine;"),
+        ("src/schedule/cost.rs", "use std::{fmt, time::Duration};"),
+        ("transport/src/sim.rs", "use crate::{Address, Error, Memory, Put, check, region::Region};"),
+        ("cli/src/main.rs", "use unisono::group; use unisono_transport::ofi;"),
+    ];
+    for (file, text) in allowed {
+        assert_eq!(told(file, text), [], "{file}: {text}");
+    }
+}
+
+#[test]
+fn other_planted_violations_are_found() {
+    let long = "x\n".repeat(LINES);
+    let planted: &[(&str, &str, usize)] = &[
+        ("src/engine/mod.rs", "fn f() {\n unsafe { g() } }", 3),
+        ("cli/src/run/job.rs", "let a = 'u'; let b = '\\''; unsafe impl<'a> A for B<'a> {}", 2),
+        ("src/engine/mod.rs", "fn f() { std::env::var(\"X\"); }", 2),
+        ("cli/src/main.rs", "use std::env;\n\nfn f() { env::var_os(\"X\"); }", 4),
+        ("benches/a.rs", &long, 601),
+    ];
+    for (file, text, line) in planted {
+        let found = told(file, text);
+        assert!(found.len() == 1 && found[0].0 == *line, "{file}: {found:?}");
+    }
+    let files = [("examples/a.rs".to_owned(), "fn main() {}\n".to_owned())];
+    assert_eq!(check(&files)[0].line, 1);
+    for (file, text) in [
+        ("src/engine/mod.rs", "#![deny(unsafe_code)] // unsafe\nconst A: &str = r#\"unsafe \" \"#;"),
+        ("src/buffer.rs", "unsafe {}"),
+        ("src/config.rs", "std::env::var(\"X\")"),
+        ("transport/src/ofi/info.rs", "unsafe {}"),
+        ("cli/src/main.rs", "std::env::args()"),
+    ] {
+        assert_eq!(told(file, text), [], "{file}: {text}");
+    }
+}
