@@ -22,7 +22,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("algorithm", &["schedule", "partition"]),
     ("reduce", &["dtype"]),
     ("error", &["schedule"]),
-    ("buffer", &["dtype", "error"]),
+    ("buffer", &["dtype", "reduce", "error"]),
     ("config", &["dtype", "error", "schedule"]),
     ("launch", &["config", "error", "schedule"]),
     ("rendezvous", &["config", "error", "launch", "schedule"]),

