@@ -1,1 +1,421 @@
-//! (to be written)
+//! Every setting there is: a field of [`Config`], and a row of the table that names its variable.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use crate::{
+    error::{Error, Result},
+    schedule::Rank,
+};
+
+/// How a process joins a group and how the group works. Fields marked *alike* must be the same on every
+/// rank, which is checked at join; the others are each rank's own affair.
+///
+/// The default is a world of one, with the defaults of [`Config::variables`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This process's rank.
+    pub rank: Rank,
+    /// The world size; alike.
+    pub ranks: usize,
+    /// Its number among the ranks of this machine, where it is known.
+    pub local_rank: Option<usize>,
+    /// How many ranks this machine has, where it is known.
+    pub local_ranks: Option<usize>,
+    /// Where ranks meet; alike. A world of one needs none.
+    pub store: Option<StoreAddress>,
+    /// What tells this job from others that might meet it at the same store; alike. Not a secret.
+    pub token: String,
+    /// The libfabric provider; alike. `None`: the best there is.
+    pub provider: Option<String>,
+    /// The network interface or its address. `None`: the provider's choice.
+    pub interface: Option<String>,
+    /// How long anything that waits for another rank may take.
+    pub timeout: Duration,
+    /// How long joining may take: until the last rank has come.
+    pub join_timeout: Duration,
+    /// The unit of pipelining, in bytes; alike.
+    pub chunk: usize,
+    /// How many chunks are worked on side by side; alike.
+    pub lanes: usize,
+    /// How many chunks from one neighbour may wait on one lane; alike.
+    pub bulk_slots: usize,
+    /// The largest message that goes with its header in one put, in bytes; alike.
+    pub eager: usize,
+    /// How many such messages from one neighbour may wait; alike.
+    pub eager_slots: usize,
+    /// Whether windows and buffers are asked for in huge pages.
+    pub huge_pages: bool,
+    /// How long a wait spins before it sleeps. `None`: a little, but not at all where the ranks of this
+    /// machine outnumber its cores.
+    pub spin: Option<Duration>,
+    /// Forces an algorithm; alike. `None`: the fastest by the cost model.
+    pub algorithm: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            ranks: 1,
+            local_rank: None,
+            local_ranks: None,
+            store: None,
+            token: String::new(),
+            provider: None,
+            interface: None,
+            timeout: Duration::from_secs(300),
+            join_timeout: Duration::from_secs(60),
+            chunk: 128 << 10,
+            lanes: 4,
+            bulk_slots: 2,
+            eager: 8 << 10,
+            eager_slots: 8,
+            huge_pages: false,
+            spin: None,
+            algorithm: None,
+        }
+    }
+}
+
+type Set = fn(&mut Config, &str) -> std::result::Result<(), String>;
+
+/// A variable of the environment that this library reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means and which values it takes.
+    pub meaning: &'static str,
+    /// What holds where it is not set.
+    pub default: &'static str,
+    /// Sets the field; `None` for those that [`crate::launch`] reads.
+    set: Option<Set>,
+}
+
+/// All variables. The launchers' own are in [`crate::launch`].
+const VARIABLES: &[Variable] = &[
+    launch("UNISONO_RANK", "this process's rank, from 0; goes before what a launcher sets", "the launcher's"),
+    launch("UNISONO_WORLD_SIZE", "how many ranks there are", "the launcher's"),
+    launch("UNISONO_LOCAL_RANK", "this process's number on its machine", "the launcher's, or unknown"),
+    launch("UNISONO_LOCAL_WORLD_SIZE", "how many ranks this machine has", "the launcher's, or unknown"),
+    launch(
+        "UNISONO_STORE",
+        "where ranks meet: tcp://host:port (rank 0 serves it), tcp+served://host:port (another process does), \
+         file:///directory (shared by all ranks)",
+        "from MASTER_ADDR and MASTER_PORT, or the launcher",
+    ),
+    launch(
+        "UNISONO_TOKEN",
+        "any text that tells this job from others; the same on all its ranks",
+        "the launcher's job id",
+    ),
+    knob(
+        "UNISONO_PROVIDER",
+        "the libfabric provider, for instance tcp, shm or verbs",
+        "the best there is",
+        |config, text| name(text).map(|name| config.provider = Some(name)),
+    ),
+    knob(
+        "UNISONO_INTERFACE",
+        "the network interface or its address",
+        "the provider's choice",
+        |config, text| name(text).map(|name| config.interface = Some(name)),
+    ),
+    knob(
+        "UNISONO_TIMEOUT",
+        "how long waiting for another rank may take: 300, 5s, 200ms",
+        "300s",
+        |config, text| parse_duration(text).map(|time| config.timeout = time),
+    ),
+    knob(
+        "UNISONO_JOIN_TIMEOUT",
+        "how long joining may take, until the last rank has come",
+        "60s",
+        |config, text| parse_duration(text).map(|time| config.join_timeout = time),
+    ),
+    knob("UNISONO_CHUNK", "the unit of pipelining in bytes: 131072, 256K, 4M", "128K", |config, text| {
+        parse_size(text).map(|size| config.chunk = size)
+    }),
+    knob("UNISONO_LANES", "how many chunks are worked on side by side", "4", |config, text| {
+        number(text).map(|lanes| config.lanes = lanes)
+    }),
+    knob(
+        "UNISONO_BULK_SLOTS",
+        "how many chunks from one neighbour may wait on one lane",
+        "2",
+        |config, text| number(text).map(|slots| config.bulk_slots = slots),
+    ),
+    knob(
+        "UNISONO_EAGER",
+        "the largest message sent with its header in one put, in bytes",
+        "8K",
+        |config, text| parse_size(text).map(|size| config.eager = size),
+    ),
+    knob("UNISONO_EAGER_SLOTS", "how many such messages from one neighbour may wait", "8", |config, text| {
+        number(text).map(|slots| config.eager_slots = slots)
+    }),
+    knob(
+        "UNISONO_HUGE_PAGES",
+        "whether windows and buffers are asked for in huge pages: 1 or 0",
+        "0",
+        |config, text| {
+            config.huge_pages = match text {
+                "1" | "true" | "on" | "yes" => true,
+                "0" | "false" | "off" | "no" => false,
+                _ => return Err("wanted 1 or 0".into()),
+            };
+            Ok(())
+        },
+    ),
+    knob(
+        "UNISONO_SPIN",
+        "how long a wait spins before it sleeps: 0, 20us, 1ms, auto",
+        "auto: not where a machine's ranks outnumber its cores",
+        |config, text| {
+            config.spin = if text == "auto" { None } else { Some(parse_duration(text)?) };
+            Ok(())
+        },
+    ),
+    knob(
+        "UNISONO_ALGORITHM",
+        "forces an algorithm by its name",
+        "the fastest by the cost model",
+        |config, text| name(text).map(|name| config.algorithm = Some(name)),
+    ),
+];
+
+const fn launch(name: &'static str, meaning: &'static str, default: &'static str) -> Variable {
+    Variable { name, meaning, default, set: None }
+}
+
+const fn knob(name: &'static str, meaning: &'static str, default: &'static str, set: Set) -> Variable {
+    Variable { name, meaning, default, set: Some(set) }
+}
+
+impl Config {
+    /// All variables that this library reads of its own, for people to read.
+    #[must_use]
+    pub fn variables() -> &'static [Variable] {
+        VARIABLES
+    }
+
+    /// Reads the settings (not who this process is) that `variable` gives by name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a value that has no sense.
+    pub fn set_from(&mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
+        for row in VARIABLES {
+            let (Some(set), Some(value)) = (row.set, variable(row.name)) else { continue };
+            set(self, value.trim()).map_err(|problem| Error::Config {
+                name: row.name.into(),
+                value: Some(value.clone()),
+                problem: format!("{problem}; it is {}", row.meaning),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the settings have sense together.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the field, what it was and what would be right.
+    pub fn validate(&self) -> Result<()> {
+        let ranks = self.ranks;
+        let within = |name: &str, value: usize, least: usize, most: usize| {
+            check(name, &value, (least..=most).contains(&value), || format!("must be from {least} to {most}"))
+        };
+        within("ranks", ranks, 1, 1 << 20)?;
+        check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;
+        if let Some(local) = self.local_ranks {
+            within("local_ranks", local, 1, ranks)?;
+            if let Some(rank) = self.local_rank {
+                check("local_rank", &rank, rank < local, || {
+                    format!("must be less than local_ranks {local}")
+                })?;
+            }
+        }
+        check("store", &"none", self.store.is_some() || ranks == 1, || {
+            format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
+        })?;
+        within("chunk", self.chunk, 16, 64 << 20)?;
+        within("lanes", self.lanes, 1, 64)?;
+        within("bulk_slots", self.bulk_slots, 1, 64)?;
+        check(
+            "lanes × bulk_slots",
+            &(self.lanes * self.bulk_slots),
+            self.lanes * self.bulk_slots <= 64,
+            || "must be at most 64: each is a chunk that a neighbour may send unasked".into(),
+        )?;
+        within("eager", self.eager, 128, 1 << 20)?;
+        within("eager_slots", self.eager_slots, 1, 64)?;
+        for (name, time) in [("timeout", self.timeout), ("join_timeout", self.join_timeout)] {
+            check(name, &format!("{time:?}"), !time.is_zero(), || "must be longer than 0".into())?;
+        }
+        Ok(())
+    }
+
+    /// What must be alike on all ranks, by name.
+    #[must_use]
+    pub fn alike(&self) -> Vec<(&'static str, String)> {
+        let or_auto = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "auto".into());
+        vec![
+            ("version", env!("CARGO_PKG_VERSION").into()),
+            ("ranks", self.ranks.to_string()),
+            ("provider", or_auto(&self.provider)),
+            ("chunk", self.chunk.to_string()),
+            ("lanes", self.lanes.to_string()),
+            ("bulk_slots", self.bulk_slots.to_string()),
+            ("eager", self.eager.to_string()),
+            ("eager_slots", self.eager_slots.to_string()),
+            ("algorithm", or_auto(&self.algorithm)),
+        ]
+    }
+
+    /// A hash of [`Config::alike`] that is the same on every build and machine.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let text: String =
+            self.alike().into_iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        fnv(text.as_bytes())
+    }
+
+    /// Who this process is, for the rendezvous.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        Member { rank: self.rank, ranks: self.ranks, token: self.token.clone() }
+    }
+}
+
+/// Who this process is, and in which job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its rank.
+    pub rank: Rank,
+    /// The world size.
+    pub ranks: usize,
+    /// What tells this job from others that might meet it at the same address. Not a secret: it keeps
+    /// strangers out by accident, not by cryptography.
+    pub token: String,
+}
+
+/// Where a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAddress {
+    /// `tcp://host:port`, or `tcp+served://host:port` where a launcher serves it rather than rank 0.
+    Tcp {
+        /// A name or an address.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Whether a process that is no rank serves it.
+        served: bool,
+    },
+    /// `file:///directory`, shared by all ranks.
+    File(PathBuf),
+}
+
+impl StoreAddress {
+    /// Reads `tcp://host:port`, `tcp+served://host:port` or `file:///directory`; an IPv6 address stands in
+    /// brackets.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+        const WANTED: &str = "wanted tcp://host:port, tcp+served://host:port or file:///directory";
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| WANTED.to_owned())?;
+        match scheme {
+            "tcp" | "tcp+served" => {
+                let (host, port) = rest.rsplit_once(':').ok_or_else(|| format!("no port; {WANTED}"))?;
+                let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+                if host.is_empty() {
+                    return Err(format!("no host; {WANTED}"));
+                }
+                let port =
+                    port.parse().map_err(|_| format!("port {port:?} is not a number from 0 to 65535"))?;
+                Ok(Self::Tcp { host: host.to_owned(), port, served: scheme == "tcp+served" })
+            }
+            "file" if rest.starts_with('/') => Ok(Self::File(rest.into())),
+            "file" => Err(format!("the directory must be absolute; {WANTED}")),
+            _ => Err(format!("unknown scheme {scheme:?}; {WANTED}")),
+        }
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, served } => {
+                let scheme = if *served { "tcp+served" } else { "tcp" };
+                if host.contains(':') {
+                    write!(f, "{scheme}://[{host}]:{port}")
+                } else {
+                    write!(f, "{scheme}://{host}:{port}")
+                }
+            }
+            Self::File(directory) => write!(f, "file://{}", directory.display()),
+        }
+    }
+}
+
+/// FNV-1a: short, and the same everywhere, which the standard library's hashes do not promise.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Reads a number of bytes: `4096`, `256K`, `4M`, `1G`; the letters are powers of 1024, and `KiB` or `KB`
+/// mean the same as `K`.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_size(text: &str) -> std::result::Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let shift = match unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit) {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return Err("wanted a number of bytes such as 4096, 256K or 4M".into()),
+    };
+    let number: usize =
+        number.parse().map_err(|_| "wanted a number of bytes such as 4096, 256K or 4M".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
+}
+
+/// Reads a time: `300` (seconds), `1.5s`, `200ms`, `20us`, `10min`.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
+    let wrong = || "wanted a time such as 300 (seconds), 5s, 200ms or 20us".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let scale = match unit.trim() {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "us" | "µs" => 1e-6,
+        "min" => 60.0,
+        _ => return Err(wrong()),
+    };
+    // A year is as good as for ever, and sums with it do not overflow.
+    Duration::try_from_secs_f64((number * scale).min(365.0 * 86400.0)).map_err(|_| wrong())
+}
+
+fn number(text: &str) -> std::result::Result<usize, String> {
+    text.parse().map_err(|_| "wanted a number".into())
+}
+
+fn name(text: &str) -> std::result::Result<String, String> {
+    if text.is_empty() { Err("wanted a name".into()) } else { Ok(text.into()) }
+}
+
+fn check(name: &str, value: &impl ToString, right: bool, wanted: impl FnOnce() -> String) -> Result<()> {
+    if right {
+        return Ok(());
+    }
+    Err(Error::Config { name: name.into(), value: Some(value.to_string()), problem: wanted() })
+}

@@ -58,6 +58,16 @@ pub enum Error {
         /// How long it waited.
         waited: Duration,
     },
+    /// The store does not want this process.
+    #[error("the store at {store} refuses rank {rank}: {refusal}")]
+    Refused {
+        /// The store.
+        store: String,
+        /// Who wanted to join.
+        rank: Rank,
+        /// Why not, and what to do.
+        refusal: Refusal,
+    },
     /// The transport failed before there was a group.
     #[error("transport: {0}")]
     Transport(Arc<unisono_transport::Error>),
@@ -67,6 +77,58 @@ impl From<unisono_transport::Error> for Error {
     fn from(error: unisono_transport::Error) -> Self {
         Self::Transport(Arc::new(error))
     }
+}
+
+/// Why a store does not want a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Another version of this library.
+    #[error(
+        "the store speaks version {store} of the protocol, this process version {ours}; \
+        run the same build on all ranks"
+    )]
+    Version {
+        /// The store's.
+        store: u16,
+        /// This process's.
+        ours: u16,
+    },
+    /// Another job's store.
+    #[error(
+        "it belongs to another job (the tokens differ); give the jobs different ports, \
+        or all ranks of one job the same UNISONO_TOKEN"
+    )]
+    Token,
+    /// Another world size.
+    #[error(
+        "this process was told that there are {ours} ranks, the store that there are {store}; \
+        start all ranks with the same world size"
+    )]
+    WorldSize {
+        /// The store's.
+        store: usize,
+        /// This process's.
+        ours: usize,
+    },
+    /// A rank that cannot be.
+    #[error("there is no such rank in a world of {ranks}")]
+    NoSuchRank {
+        /// The world size.
+        ranks: usize,
+    },
+    /// Another process is this rank.
+    #[error("that rank is taken by {holder}; give every process a rank of its own")]
+    Duplicate {
+        /// Who.
+        holder: String,
+    },
+    /// This rank has left, and others are still there: a new round can begin when they have left too.
+    #[error("that rank has left the group, and the group has not ended; wait until all ranks have left")]
+    Left,
+    /// The group has failed.
+    #[error("the group has failed: {0}")]
+    Failed(Box<Failure>),
 }
 
 /// Why a group ended, in a form that travels: the first failure is told to every rank through the store,

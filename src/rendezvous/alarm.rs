@@ -1,0 +1,105 @@
+//! The latch that ends a group: raised once, by whoever sees the first failure, and read on the hot path.
+
+use std::{
+    sync::{
+        Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::error::Failure;
+
+/// Latches the first failure. The engine asks [`Alarm::raised`] in its loop; the watch raises it.
+///
+/// An engine that sees a failure itself tells [`Watch::report`](super::Watch::report) rather than raising
+/// the alarm, so that every rank ends with the failure that the store heard of first.
+#[derive(Debug, Default)]
+pub struct Alarm {
+    raised: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    changed: Condvar,
+}
+
+impl Alarm {
+    /// An alarm nobody has raised.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Latches `failure` if it is the first, and says whether it was.
+    pub fn raise(&self, failure: Failure) -> bool {
+        let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_some() {
+            return false;
+        }
+        *slot = Some(failure);
+        self.raised.store(true, Ordering::Release);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Whether the group has failed: one atomic load.
+    #[inline]
+    #[must_use]
+    pub fn raised(&self) -> bool {
+        self.raised.load(Ordering::Acquire)
+    }
+
+    /// The failure, if there is one.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        if !self.raised() {
+            return None;
+        }
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for a failure, `timeout` long at most.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Option<Failure> {
+        let until = Instant::now() + timeout;
+        let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if slot.is_some() || left.is_zero() {
+                return slot.clone();
+            }
+            slot = self.changed.wait_timeout(slot, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    fn died(rank: usize) -> Failure {
+        Failure::Died { rank, how: "test".into() }
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let alarm = Alarm::new();
+        assert!(!alarm.raised() && alarm.failure().is_none());
+        assert!(alarm.raise(died(1)));
+        assert!(!alarm.raise(died(2)));
+        assert!(alarm.raised());
+        assert_eq!(alarm.failure(), Some(died(1)));
+    }
+
+    #[test]
+    fn waiting_ends_with_the_failure_or_with_the_timeout() {
+        let alarm = Arc::new(Alarm::new());
+        assert_eq!(alarm.wait(Duration::from_millis(5)), None);
+        let waiter = thread::spawn({
+            let alarm = Arc::clone(&alarm);
+            move || alarm.wait(Duration::from_secs(60))
+        });
+        alarm.raise(died(3));
+        assert_eq!(waiter.join().unwrap(), Some(died(3)));
+    }
+}

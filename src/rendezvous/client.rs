@@ -1,0 +1,353 @@
+//! The tcp store as a rank sees it: one connection for requests, a second one for the watch.
+
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Alarm, Position, Store, Watch,
+    server::{self, TcpServer},
+    watch::TcpWatch,
+    wire::{self, Answer, Hello, MAX_FRAME, PREAMBLE, Purpose, Reply, Request},
+};
+use crate::{
+    config::{Member, StoreAddress},
+    error::{Error, Failure, Refusal, Result},
+    schedule::Rank,
+};
+
+/// How long one attempt to connect may take; then the next address is tried.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// How much later than asked for the server's answer may come before it is given up.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A store served over TCP.
+#[derive(Debug)]
+pub struct TcpStore {
+    name: String,
+    member: Member,
+    session: u64,
+    host: Option<Rank>,
+    at: SocketAddr,
+    /// `None` after an error, which leaves no telling what the next reply belongs to.
+    stream: Mutex<Option<TcpStream>>,
+    // Last, so that this rank's connection is closed when the server begins to wait for the others.
+    server: Option<Arc<TcpServer>>,
+}
+
+impl TcpStore {
+    /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host`
+    /// is `localhost` or a loopback address.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the port is in use.
+    pub fn host(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
+        let name = name(host, port);
+        let listener = listen(host, port).map_err(|error| server::refused(&name, &error))?;
+        let store = Self::host_on(listener, member, deadline)?;
+        Ok(Self { name: self::name(host, store.at.port()), ..store })
+    }
+
+    /// The same at a listener that is bound already, so that nobody else can take its port.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the listener cannot be used.
+    pub fn host_on(listener: TcpListener, member: &Member, deadline: Instant) -> Result<Self> {
+        let server = TcpServer::serve(listener, member.ranks, &member.token, Some(member.rank))?;
+        let port = server.address().port();
+        let here = match server.address().ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let mut store = Self::join(&here.to_string(), port, member, deadline)?;
+        store.server = Some(Arc::new(server));
+        Ok(store)
+    }
+
+    /// Joins a store that another process serves, which may yet have to begin.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if it was not reached before the deadline, [`Error::Refused`] if it does not
+    /// want this process.
+    pub fn join(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
+        let name = name(host, port);
+        let mut tries = Tries { name: &name, member, deadline };
+        let (stream, session, host) = tries.until_deadline(Purpose::Requests, || {
+            Ok((host, port)
+                .to_socket_addrs()
+                .map_err(|error| format!("cannot resolve {host:?}: {error}"))?
+                .collect())
+        })?;
+        let at = stream.peer_addr().map_err(|error| lost(&name, &error))?;
+        let stream = Mutex::new(Some(stream));
+        Ok(Self { name, member: member.clone(), session, host, at, stream, server: None })
+    }
+
+    /// Where it is reached from here.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Sends a request and hands its reply to `take`, which gives `None` for a reply that is no answer.
+    fn request<T>(
+        &self,
+        request: &Request<'_>,
+        wait: Duration,
+        take: impl FnOnce(Reply<'_>) -> Option<T>,
+    ) -> Result<T> {
+        let mut slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(stream) = slot.as_mut() else {
+            return Err(self.problem("the connection broke earlier".into()));
+        };
+        let mut bytes = Vec::new();
+        let mut ask = || -> io::Result<()> {
+            stream.set_read_timeout(Some(wait.saturating_add(GRACE)))?;
+            stream.write_all(&wire::frame(request)?)?;
+            wire::read_frame(stream, MAX_FRAME, &mut bytes)
+        };
+        let reply = ask().and_then(|()| wire::decode::<Reply<'_>>(&bytes));
+        match reply {
+            Ok(Reply::Failed(failure)) => Err(Error::Failed(failure)),
+            Ok(Reply::Impossible(problem)) => Err(self.problem(problem)),
+            Ok(reply) => {
+                take(reply).ok_or_else(|| self.problem("it answered something else than was asked".into()))
+            }
+            Err(error) => {
+                *slot = None;
+                // The watch, where there is one, tells the same in the words that all ranks use.
+                Err(match (error.kind(), self.host) {
+                    (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => {
+                        self.problem(format!("it did not answer within {:.1?}", wait + GRACE))
+                    }
+                    (io::ErrorKind::InvalidData, _) => lost(&self.name, &error),
+                    (_, Some(rank)) if rank != self.member.rank => Error::Failed(host_died(rank)),
+                    _ => lost(&self.name, &error),
+                })
+            }
+        }
+    }
+
+    fn problem(&self, problem: String) -> Error {
+        Error::Rendezvous { store: self.name.clone(), problem }
+    }
+}
+
+impl Store for TcpStore {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.request(&Request::Set { key, value }, Duration::ZERO, |reply| {
+            matches!(reply, Reply::Done).then_some(())
+        })
+    }
+
+    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        let (left, wait) = until(deadline);
+        self.request(&Request::Get { key, wait }, left, |reply| match reply {
+            Reply::Value(bytes) => Some(Some(bytes.to_vec())),
+            Reply::NotInTime => Some(None),
+            _ => None,
+        })
+    }
+
+    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        let (left, wait) = until(deadline);
+        self.request(&Request::Collect { prefix, count: count as u64, wait }, left, |reply| match reply {
+            Reply::Entries(entries) => {
+                Some(entries.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
+            }
+            _ => None,
+        })
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        self.request(&Request::Add { key, delta }, Duration::ZERO, |reply| match reply {
+            Reply::Count(sum) => Some(sum),
+            _ => None,
+        })
+    }
+
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
+        let mut tries = Tries { name: &self.name, member: &self.member, deadline: Instant::now() + GRACE };
+        let purpose = Purpose::Watch { session: self.session };
+        let (stream, _, host) = tries.until_deadline(purpose, || Ok(vec![self.at]))?;
+        let lost = match host {
+            Some(rank) => host_died(rank),
+            None => Failure::StoreLost {
+                how: format!("the connection to {}, which the launcher serves, closed", self.name),
+            },
+        };
+        let watch = TcpWatch::begin(stream, self.member.clone(), lost, alarm, position, self.server.clone());
+        Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
+    }
+}
+
+/// What it means that a store is gone whose process is a rank's. In the same words on every rank.
+fn host_died(rank: Rank) -> Failure {
+    Failure::Died { rank, how: "the store, which its process served, closed without a farewell".into() }
+}
+
+fn lost(name: &str, error: &io::Error) -> Error {
+    Error::Rendezvous { store: name.to_owned(), problem: format!("the connection broke: {error}") }
+}
+
+fn name(host: &str, port: u16) -> String {
+    StoreAddress::Tcp { host: host.to_owned(), port, served: false }.to_string()
+}
+
+/// What is left until the deadline, and the same in whole milliseconds, rounded up.
+fn until(deadline: Instant) -> (Duration, u64) {
+    let left = deadline.saturating_duration_since(Instant::now());
+    (left, u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX))
+}
+
+/// Binds where ranks on other machines can reach it. Not to what the host's name resolves to: Debian's
+/// /etc/hosts gives 127.0.1.1 for the machine's own name.
+fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    let literal: Option<IpAddr> = host.parse().ok();
+    if host == "localhost" || literal.is_some_and(|ip| ip.is_loopback()) {
+        return TcpListener::bind((host, port));
+    }
+    if let Ok(addresses) = (host, 0).to_socket_addrs() {
+        let addresses: Vec<SocketAddr> = addresses.collect();
+        if !addresses.is_empty() && addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
+            tracing::warn!(
+                "{host} is no address of this machine, which is to serve the store there as rank 0"
+            );
+        }
+    }
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Err(error),
+        _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+    })
+}
+
+/// Attempts to be let in.
+struct Tries<'a> {
+    name: &'a str,
+    member: &'a Member,
+    deadline: Instant,
+}
+
+/// What came of one.
+enum Outcome {
+    In(TcpStream, u64, Option<Rank>),
+    /// May go better later.
+    Later(String),
+    Never(Error),
+}
+
+impl Tries<'_> {
+    fn until_deadline(
+        &mut self,
+        purpose: Purpose,
+        resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
+    ) -> Result<(TcpStream, u64, Option<Rank>)> {
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(5);
+        let mut said = false;
+        loop {
+            let mut why = String::new();
+            let addresses = resolve().unwrap_or_else(|problem| {
+                why = problem;
+                Vec::new()
+            });
+            for at in addresses {
+                match self.once(at, purpose) {
+                    Outcome::In(stream, session, host) => return Ok((stream, session, host)),
+                    Outcome::Later(problem) => why = problem,
+                    Outcome::Never(error) => return Err(error),
+                }
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let problem = format!(
+                    "rank {} did not reach it within {:.1?}: {why}; is rank 0 running, and are the address and the \
+                     port the same on all ranks and open between their machines?",
+                    self.member.rank,
+                    begun.elapsed()
+                );
+                return Err(Error::Rendezvous { store: self.name.to_owned(), problem });
+            }
+            if !said && begun.elapsed() > Duration::from_secs(5) {
+                said = true;
+                tracing::warn!("rank {} still tries to reach {}: {why}", self.member.rank, self.name);
+            }
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
+        let left =
+            self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT);
+        let stream = match TcpStream::connect_timeout(&at, left) {
+            Ok(stream) => stream,
+            Err(error) => return Outcome::Later(format!("{at}: {error}")),
+        };
+        // Where nobody listens on a port of this machine's ephemeral range, TCP may connect to itself.
+        if stream.local_addr().ok() == Some(at) {
+            return Outcome::Later(format!("{at}: nobody listens there yet"));
+        }
+        match self.greet(&stream, purpose, left) {
+            Ok(Ok(Answer::Welcome { session, host })) => match host.map(wire::rank).transpose() {
+                Ok(host) => Outcome::In(stream, session, host),
+                Err(error) => Outcome::Never(lost(self.name, &error)),
+            },
+            Ok(Ok(Answer::Refused(refusal @ Refusal::Left))) => Outcome::Later(refusal.to_string()),
+            Ok(Ok(Answer::Refused(Refusal::Failed(failure)))) => Outcome::Never(Error::Failed(*failure)),
+            Ok(Ok(Answer::Refused(refusal)) | Err(refusal)) => {
+                let (store, rank) = (self.name.to_owned(), self.member.rank);
+                Outcome::Never(Error::Refused { store, rank, refusal })
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(Error::Rendezvous {
+                store: self.name.to_owned(),
+                problem: format!(
+                    "{at} is not a store of this library ({error}): another program has the port"
+                ),
+            }),
+            Err(error) => Outcome::Later(format!(
+                "{at} took the connection but did not answer as a store would ({error})"
+            )),
+        }
+    }
+
+    fn greet(
+        &self,
+        mut stream: &TcpStream,
+        purpose: Purpose,
+        left: Duration,
+    ) -> io::Result<std::result::Result<Answer, Refusal>> {
+        wire::tune(stream)?;
+        stream.set_read_timeout(Some(left))?;
+        stream.set_write_timeout(Some(GRACE))?;
+        let hello = Hello {
+            token: wire::token_hash(&self.member.token),
+            rank: self.member.rank as u64,
+            ranks: self.member.ranks as u64,
+            who: wire::who(),
+            purpose,
+        };
+        let mut opening = wire::preamble().to_vec();
+        opening.extend(wire::frame(&hello)?);
+        stream.write_all(&opening)?;
+        let mut preamble = [0; PREAMBLE];
+        stream.read_exact(&mut preamble)?;
+        let store = wire::version(&preamble)?;
+        if store != wire::VERSION {
+            return Ok(Err(Refusal::Version { store, ours: wire::VERSION }));
+        }
+        let answer = wire::read(stream, MAX_FRAME)?;
+        stream.set_read_timeout(None)?;
+        Ok(Ok(answer))
+    }
+}

@@ -1,0 +1,287 @@
+//! Where a rank stands: written by its engine without a lock, read by its watch while the engine computes
+//! or is stuck, and put into words once the stands of all ranks are known.
+
+use std::{
+    fmt::Write as _,
+    sync::atomic::{AtomicU64, Ordering, fence},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{error::list, schedule::Rank};
+
+/// How many ranks a report describes one by one; the others are counted.
+const DETAILS: usize = 16;
+
+/// Where this rank stands. One writer (the engine), any number of readers.
+///
+/// Writing is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next,
+/// except that the operation's number and call always belong together.
+#[derive(Debug)]
+pub struct Position {
+    /// Twice the operation's number, plus one while inside it, plus two so that 0 means "none yet".
+    place: AtomicU64,
+    call: [AtomicU64; 2],
+    steps: AtomicU64,
+    /// 0, or one more than the rank waited for.
+    waits: AtomicU64,
+    lane: AtomicU64,
+    render: fn([u64; 2]) -> String,
+}
+
+impl Position {
+    /// A position before any operation. `render` turns the call, as the engine encodes it, into words such
+    /// as `all_reduce(f32, sum)`; it is called by readers only.
+    #[must_use]
+    pub fn new(render: fn([u64; 2]) -> String) -> Self {
+        Self {
+            place: AtomicU64::new(0),
+            call: [AtomicU64::new(0), AtomicU64::new(0)],
+            steps: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            lane: AtomicU64::new(0),
+            render,
+        }
+    }
+
+    /// Enters operation `op`.
+    pub fn enter(&self, op: u64, call: [u64; 2]) {
+        // A reader that sees a new call also sees the place cleared or renewed, and reads again.
+        self.place.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.call[0].store(call[0], Ordering::Relaxed);
+        self.call[1].store(call[1], Ordering::Relaxed);
+        self.steps.store(0, Ordering::Relaxed);
+        self.waits.store(0, Ordering::Relaxed);
+        self.place.store((op << 1) + 3, Ordering::Release);
+    }
+
+    /// Has finished operation `op`.
+    pub fn finish(&self, op: u64) {
+        self.waits.store(0, Ordering::Relaxed);
+        self.place.store((op << 1) + 2, Ordering::Release);
+    }
+
+    /// Has done this many steps of the operation.
+    pub fn steps(&self, done: u64) {
+        self.steps.store(done, Ordering::Relaxed);
+    }
+
+    /// Can do nothing until `rank` does something on `lane`.
+    pub fn waits_for(&self, rank: Rank, lane: usize) {
+        self.lane.store(lane as u64, Ordering::Relaxed);
+        self.waits.store(rank as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Waits for nobody.
+    pub fn goes_on(&self) {
+        self.waits.store(0, Ordering::Relaxed);
+    }
+
+    /// What can be told others.
+    #[must_use]
+    pub fn snapshot(&self) -> Stand {
+        let mut place = self.place.load(Ordering::Acquire);
+        let mut call = [0; 2];
+        // The engine may be entering just now: the few stores it needs take nanoseconds unless it is
+        // descheduled between them, and then the stand is told without a call.
+        for _ in 0..1000 {
+            call = [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)];
+            fence(Ordering::Acquire);
+            let again = self.place.load(Ordering::Acquire);
+            if again == place && again != 0 {
+                break;
+            }
+            place = again;
+            std::hint::spin_loop();
+        }
+        if place == 0 {
+            return Stand { place: Place::Nowhere, call: String::new(), steps: 0, waits_for: None };
+        }
+        let op = (place - 2) >> 1;
+        let waits = self.waits.load(Ordering::Relaxed);
+        let lane = self.lane.load(Ordering::Relaxed);
+        Stand {
+            place: if place & 1 == 1 { Place::In(op) } else { Place::After(op) },
+            call: (self.render)(call),
+            steps: self.steps.load(Ordering::Relaxed),
+            waits_for: waits
+                .checked_sub(1)
+                .and_then(|rank| Some((usize::try_from(rank).ok()?, usize::try_from(lane).ok()?))),
+        }
+    }
+}
+
+/// Between, in or after operations, which are counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Has not entered an operation yet.
+    Nowhere,
+    /// Is in this one.
+    In(u64),
+    /// Has finished this one and entered no other.
+    After(u64),
+    /// Has left the group in good order.
+    Left,
+}
+
+/// Where a rank stood when asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stand {
+    /// In which operation.
+    pub place: Place,
+    /// That operation's call; empty if there is none.
+    pub call: String,
+    /// How many steps of it are done.
+    pub steps: u64,
+    /// The rank without which it cannot go on, and the lane on which it waits.
+    pub waits_for: Option<(Rank, usize)>,
+}
+
+impl Stand {
+    /// The stand of a rank that left in good order.
+    #[must_use]
+    pub const fn left() -> Self {
+        Self { place: Place::Left, call: String::new(), steps: 0, waits_for: None }
+    }
+
+    /// Whether this rank has entered operation `op` or a later one.
+    fn reached(&self, op: u64) -> bool {
+        matches!(self.place, Place::In(at) | Place::After(at) if at >= op)
+    }
+}
+
+/// Says in one line who has not entered operation `op` and who is stuck behind whom; `stands[r]` is what
+/// rank r told, or `None` if it gave no answer.
+///
+/// For instance: `rank 2 has not entered it (it finished op 16 all_gather(f32)); ranks 0, 1, 3 are in it:
+/// rank 0 waits for rank 2 (lane 1, 5 steps done), ...`.
+#[must_use]
+pub fn report(op: u64, stands: &[Option<Stand>]) -> String {
+    let mut parts = Vec::new();
+    let known = || stands.iter().enumerate().filter_map(|(rank, stand)| Some((rank, stand.as_ref()?)));
+    let (mut silent, mut left, mut inside) = (Vec::new(), Vec::new(), Vec::new());
+    for (rank, stand) in stands.iter().enumerate() {
+        match stand.as_ref().map(|stand| stand.place) {
+            None => silent.push(rank),
+            Some(Place::Left) => left.push(rank),
+            Some(Place::In(at)) if at == op => inside.push(rank),
+            Some(_) => {}
+        }
+    }
+
+    // Those that stand at the same place are named together.
+    let mut places: Vec<(String, Vec<Rank>)> = Vec::new();
+    for (rank, stand) in known() {
+        let call = if stand.call.is_empty() { String::new() } else { format!(" {}", stand.call) };
+        let words = match stand.place {
+            Place::Nowhere => "not entered it (nor any operation before)".to_owned(),
+            Place::After(at) if at < op => {
+                format!("not entered it (finished op {at}{call} and called nothing since)")
+            }
+            Place::In(at) if at < op => {
+                format!("not entered it (is still in op {at}{call}{})", waiting(stand))
+            }
+            Place::After(at) if at == op => "finished it".to_owned(),
+            Place::In(at) | Place::After(at) if at > op => format!("finished it (is at op {at}{call})"),
+            _ => continue,
+        };
+        match places.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => places.push((words, vec![rank])),
+        }
+    }
+    places.sort_by_key(|(words, _)| words.starts_with("finished"));
+    let more = places.len().saturating_sub(DETAILS);
+    for (words, ranks) in places.iter().take(DETAILS) {
+        parts.push(format!("{} {} {words}", named(ranks), if ranks.len() == 1 { "has" } else { "have" }));
+    }
+    if more > 0 {
+        parts.push(format!("{more} more such"));
+    }
+    if !left.is_empty() {
+        parts.push(format!("{} left the group", named(&left)));
+    }
+    if !silent.is_empty() {
+        parts.push(format!("{} gave no answer (stopped, or cut off)", named(&silent)));
+    }
+    if !inside.is_empty() {
+        let mut part = format!("{} {} in it", named(&inside), if inside.len() == 1 { "is" } else { "are" });
+        for (i, &rank) in inside.iter().take(DETAILS).enumerate() {
+            let Some(Some(stand)) = stands.get(rank) else { continue };
+            let _ = write!(part, "{} rank {rank}{}", if i == 0 { ":" } else { "," }, doing(stand));
+        }
+        if inside.len() > DETAILS {
+            let _ = write!(part, ", and {} more", inside.len() - DETAILS);
+        }
+        parts.push(part);
+    }
+    let culprits = behind(op, stands, &inside);
+    if !culprits.is_empty() {
+        parts.push(culprits);
+    }
+    parts.join("; ")
+}
+
+/// `rank 3` or `ranks 0, 3, 5–9`.
+fn named(ranks: &[Rank]) -> String {
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
+}
+
+/// What a rank inside the operation does.
+fn doing(stand: &Stand) -> String {
+    match stand.waits_for {
+        Some((rank, lane)) => format!(" waits for rank {rank} (lane {lane}, {} steps done)", stand.steps),
+        None => format!(" waits for nobody ({} steps done)", stand.steps),
+    }
+}
+
+/// The same for a rank that is in an earlier operation.
+fn waiting(stand: &Stand) -> String {
+    stand.waits_for.map(|(rank, _)| format!(", waits for rank {rank}")).unwrap_or_default()
+}
+
+/// Follows who waits for whom: the ranks at which all waiting ends, or the circle in which it turns.
+fn behind(op: u64, stands: &[Option<Stand>], inside: &[Rank]) -> String {
+    let mut ends: Vec<(Rank, Vec<Rank>)> = Vec::new();
+    let mut circle: Option<Vec<Rank>> = None;
+    let next = |rank: Rank| {
+        let stand = stands.get(rank)?.as_ref().filter(|stand| stand.reached(op))?;
+        stand.waits_for.map(|(rank, _)| rank)
+    };
+    for &start in inside.iter().take(1024) {
+        let mut path = vec![start];
+        let mut at = start;
+        while let Some(to) = next(at) {
+            if let Some(from) = path.iter().position(|&rank| rank == to) {
+                let mut turn = path.split_off(from);
+                let low = turn.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(i, _)| i);
+                turn.rotate_left(low);
+                circle.get_or_insert(turn);
+                path.clear();
+                break;
+            }
+            path.push(to);
+            at = to;
+        }
+        if path.len() > 1 {
+            match ends.iter_mut().find(|(end, _)| *end == at) {
+                Some((_, behind)) => behind.push(start),
+                None => ends.push((at, vec![start])),
+            }
+        }
+    }
+    let mut words = Vec::new();
+    for (end, behind) in ends.iter().take(DETAILS) {
+        words.push(format!(
+            "{} {} stuck behind rank {end}",
+            named(behind),
+            if behind.len() == 1 { "is" } else { "are" }
+        ));
+    }
+    if let Some(turn) = circle {
+        let chain: Vec<String> = turn.iter().chain(turn.first()).map(ToString::to_string).collect();
+        words.push(format!("ranks {} wait for each other in a circle", chain.join(" → ")));
+    }
+    words.join(", ")
+}

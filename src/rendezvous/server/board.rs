@@ -1,0 +1,242 @@
+//! The server's values and counters, and the requests that wait for them. Knows no sockets.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{
+        MAX_KEY, MAX_VALUE,
+        wire::{self, Reply, Request},
+    },
+    Frame, Id, Mail,
+};
+use crate::error::Failure;
+
+/// All values together, in bytes: what a job can make the process that serves the store hold.
+const MAX_TOTAL: usize = 1 << 30;
+
+/// The longest a request may wait at the server; clients ask again.
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// Values, counters and waiting requests.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    values: BTreeMap<String, Value>,
+    total: usize,
+    counters: HashMap<String, i64>,
+    /// What waits, and until when; at most one request per connection.
+    waiting: HashMap<Id, (Want, Instant)>,
+    gets: HashMap<String, Vec<Id>>,
+    collects: Vec<Collect>,
+    failure: Option<Failure>,
+}
+
+/// A value, kept as the reply that gives it: one copy in memory however many ask for it.
+#[derive(Debug)]
+struct Value {
+    reply: Frame,
+    /// Where in the reply the value's own bytes begin.
+    start: usize,
+}
+
+impl Value {
+    fn new(bytes: &[u8]) -> io::Result<Self> {
+        let reply = frame(&Reply::Value(bytes))?;
+        let start = reply.len() - bytes.len();
+        Ok(Self { reply, start })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.reply.get(self.start..).unwrap_or_default()
+    }
+}
+
+#[derive(Debug)]
+enum Want {
+    Value(String),
+    Entries(String),
+}
+
+#[derive(Debug)]
+struct Collect {
+    who: Id,
+    prefix: String,
+    count: usize,
+    have: usize,
+}
+
+impl Board {
+    /// Serves a request of `who`. `Some` if it waits, and until when.
+    pub(super) fn request(
+        &mut self,
+        who: Id,
+        request: Request<'_>,
+        now: Instant,
+        mail: &mut Mail,
+    ) -> io::Result<Option<Instant>> {
+        let reply = match request {
+            Request::Set { key, value } => self.set(key, value, mail)?,
+            Request::Add { key, .. } if key.len() > MAX_KEY => too_long(key)?,
+            Request::Add { key, delta } => {
+                let counter = self.counters.entry(key.to_owned()).or_default();
+                match counter.checked_add(delta) {
+                    Some(sum) => {
+                        *counter = sum;
+                        frame(&Reply::Count(sum))?
+                    }
+                    None => {
+                        frame(&Reply::Impossible(format!("counter {key}: {counter} + {delta} overflows")))?
+                    }
+                }
+            }
+            Request::Get { key, wait } => match self.values.get(key) {
+                Some(value) => Arc::clone(&value.reply),
+                None if wait == 0 => frame(&Reply::NotInTime)?,
+                None if self.failure.is_some() => self.failed()?,
+                None => {
+                    self.gets.entry(key.to_owned()).or_default().push(who);
+                    return Ok(Some(self.wait(who, Want::Value(key.to_owned()), now, wait)));
+                }
+            },
+            Request::Collect { prefix, count, wait } => {
+                let have = self.with(prefix).count();
+                let count = usize::try_from(count).unwrap_or(usize::MAX);
+                if have >= count || wait == 0 {
+                    self.entries(prefix)?
+                } else if self.failure.is_some() {
+                    self.failed()?
+                } else {
+                    self.collects.push(Collect { who, prefix: prefix.to_owned(), count, have });
+                    return Ok(Some(self.wait(who, Want::Entries(prefix.to_owned()), now, wait)));
+                }
+            }
+        };
+        mail.push((who, reply));
+        Ok(None)
+    }
+
+    /// Whether `who` waits; nothing else of it is served meanwhile.
+    pub(super) fn waits(&self, who: Id) -> bool {
+        self.waiting.contains_key(&who)
+    }
+
+    fn wait(&mut self, who: Id, want: Want, now: Instant, wait: u64) -> Instant {
+        let until = now + Duration::from_millis(wait).min(MAX_WAIT);
+        self.waiting.insert(who, (want, until));
+        until
+    }
+
+    /// Ends the waiting of `who` if its time is over.
+    pub(super) fn expire(&mut self, who: Id, now: Instant) -> io::Result<Option<Frame>> {
+        if self.waiting.get(&who).is_none_or(|(_, until)| *until > now) {
+            return Ok(None);
+        }
+        Ok(match self.forget(who) {
+            None => None,
+            Some(Want::Value(_)) => Some(frame(&Reply::NotInTime)?),
+            Some(Want::Entries(prefix)) => Some(self.entries(&prefix)?),
+        })
+    }
+
+    /// Ends the waiting of `who`, which is gone.
+    pub(super) fn gone(&mut self, who: Id) {
+        self.forget(who);
+    }
+
+    /// Ends all waiting, now and from now on.
+    pub(super) fn fail(&mut self, failure: &Failure, mail: &mut Mail) -> io::Result<()> {
+        self.failure = Some(failure.clone());
+        self.gets.clear();
+        self.collects.clear();
+        let reply = self.failed()?;
+        mail.extend(self.waiting.drain().map(|(who, _)| (who, Arc::clone(&reply))));
+        Ok(())
+    }
+
+    fn set(&mut self, key: &str, bytes: &[u8], mail: &mut Mail) -> io::Result<Frame> {
+        if key.len() > MAX_KEY {
+            return too_long(key);
+        }
+        let old = self.values.get(key).map(|value| value.bytes().len() + key.len());
+        let total = self.total - old.unwrap_or_default() + bytes.len() + key.len();
+        if bytes.len() > MAX_VALUE || total > MAX_TOTAL {
+            return frame(&Reply::Impossible(format!(
+                "{key} has {} bytes; at most {MAX_VALUE} are allowed, and {MAX_TOTAL} for all values together",
+                bytes.len()
+            )));
+        }
+        let value = Value::new(bytes)?;
+        for who in self.gets.remove(key).unwrap_or_default() {
+            self.waiting.remove(&who);
+            mail.push((who, Arc::clone(&value.reply)));
+        }
+        self.values.insert(key.to_owned(), value);
+        self.total = total;
+        if old.is_none() {
+            for collect in self.collects.iter_mut().filter(|collect| key.starts_with(&collect.prefix)) {
+                collect.have += 1;
+            }
+            let (done, rest) =
+                std::mem::take(&mut self.collects).into_iter().partition(|c| c.have >= c.count);
+            self.collects = rest;
+            for Collect { who, prefix, .. } in done {
+                self.waiting.remove(&who);
+                mail.push((who, self.entries(&prefix)?));
+            }
+        }
+        frame(&Reply::Done)
+    }
+
+    fn with(&self, prefix: &str) -> impl Iterator<Item = (&str, &Value)> {
+        let prefix = prefix.to_owned();
+        self.values
+            .range(prefix.clone()..)
+            .take_while(move |(key, _)| key.starts_with(&prefix))
+            .map(|(key, value)| (key.as_str(), value))
+    }
+
+    fn entries(&self, prefix: &str) -> io::Result<Frame> {
+        let size: usize = self.with(prefix).map(|(key, value)| key.len() + value.bytes().len() + 16).sum();
+        if size > MAX_VALUE {
+            return frame(&Reply::Impossible(format!(
+                "{prefix}*: {size} bytes; at most {MAX_VALUE} are allowed"
+            )));
+        }
+        frame(&Reply::Entries(self.with(prefix).map(|(key, value)| (key, value.bytes())).collect()))
+    }
+
+    fn failed(&self) -> io::Result<Frame> {
+        match &self.failure {
+            Some(failure) => frame(&Reply::Failed(failure.clone())),
+            None => frame(&Reply::NotInTime),
+        }
+    }
+
+    fn forget(&mut self, who: Id) -> Option<Want> {
+        let (want, _) = self.waiting.remove(&who)?;
+        match &want {
+            Want::Value(key) => {
+                if let Some(list) = self.gets.get_mut(key) {
+                    list.retain(|&other| other != who);
+                    if list.is_empty() {
+                        self.gets.remove(key);
+                    }
+                }
+            }
+            Want::Entries(_) => self.collects.retain(|collect| collect.who != who),
+        }
+        Some(want)
+    }
+}
+
+fn frame(reply: &Reply<'_>) -> io::Result<Frame> {
+    wire::frame(reply).map(Arc::from)
+}
+
+fn too_long(key: &str) -> io::Result<Frame> {
+    frame(&Reply::Impossible(format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len())))
+}

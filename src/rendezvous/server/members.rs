@@ -1,0 +1,257 @@
+//! Who is there, who has left, who is dead, and what everybody is told of it. Knows no sockets.
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{
+        Stand,
+        wire::{self, Hello, MAX_WHO, Purpose, Tell, Told},
+    },
+    Frame, Id, Mail,
+};
+use crate::{
+    error::{Failure, Refusal},
+    schedule::Rank,
+};
+
+/// The longest a query for all positions may take, whatever was asked for.
+const MAX_QUERY: Duration = Duration::from_secs(10);
+
+/// The seats of a world, one per rank.
+#[derive(Debug)]
+pub(super) struct Members {
+    token: u64,
+    seats: Vec<Seat>,
+    sessions: u64,
+    failure: Option<Failure>,
+    query: Option<Query>,
+    queries: u64,
+}
+
+/// What became of a rank.
+#[derive(Debug)]
+enum Seat {
+    Empty,
+    Taken { session: u64, who: String, watch: Option<Id> },
+    Left,
+    Dead,
+}
+
+/// What a connection is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Role {
+    pub(super) rank: Rank,
+    pub(super) session: u64,
+    pub(super) watch: bool,
+}
+
+/// A question to all, on behalf of one or several.
+#[derive(Debug)]
+struct Query {
+    number: u64,
+    askers: Vec<(Id, u64)>,
+    stands: Vec<Option<Stand>>,
+    until: Instant,
+}
+
+impl Members {
+    pub(super) fn new(ranks: usize, token: &str) -> Self {
+        Self {
+            token: wire::token_hash(token),
+            seats: (0..ranks).map(|_| Seat::Empty).collect(),
+            sessions: 0,
+            failure: None,
+            query: None,
+            queries: 0,
+        }
+    }
+
+    /// Gives a new connection its role, or refuses it.
+    pub(super) fn hello(&mut self, id: Id, hello: &Hello, mail: &mut Mail) -> Result<Role, Refusal> {
+        let ranks = self.seats.len();
+        if hello.token != self.token {
+            return Err(Refusal::Token);
+        }
+        let ours = usize::try_from(hello.ranks).unwrap_or(usize::MAX);
+        if ours != ranks {
+            return Err(Refusal::WorldSize { store: ranks, ours });
+        }
+        let rank = usize::try_from(hello.rank).unwrap_or(usize::MAX);
+        let Some(seat) = self.seats.get_mut(rank) else {
+            return Err(Refusal::NoSuchRank { ranks });
+        };
+        match (hello.purpose, &mut *seat) {
+            (Purpose::Watch { session }, Seat::Taken { session: held, watch: watch @ None, .. })
+                if session == *held =>
+            {
+                *watch = Some(id);
+                if let Some(told) = self.failure.clone().and_then(|failure| frame(&Told::Failure(failure))) {
+                    mail.push((id, told));
+                }
+                Ok(Role { rank, session, watch: true })
+            }
+            (_, Seat::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
+            (_, Seat::Left) => Err(Refusal::Left),
+            (Purpose::Requests, Seat::Empty) if self.failure.is_none() => {
+                self.sessions += 1;
+                let who: String = hello.who.chars().filter(|c| !c.is_control()).take(MAX_WHO).collect();
+                *seat = Seat::Taken { session: self.sessions, who, watch: None };
+                Ok(Role { rank, session: self.sessions, watch: false })
+            }
+            (_, Seat::Empty | Seat::Dead) => Err(match &self.failure {
+                Some(failure) => Refusal::Failed(Box::new(failure.clone())),
+                None => Refusal::Left,
+            }),
+        }
+    }
+
+    /// Hears what a watch says. Gives the group's failure if this was the first word of it.
+    pub(super) fn tell(
+        &mut self,
+        id: Id,
+        role: Role,
+        tell: Tell,
+        now: Instant,
+        mail: &mut Mail,
+    ) -> Option<Failure> {
+        match tell {
+            Tell::Failure(failure) => {
+                if let Some(first) = &self.failure {
+                    // Told before, but perhaps not yet read there; once more does no harm.
+                    mail.extend(frame(&Told::Failure(first.clone())).map(|told| (id, told)));
+                    return None;
+                }
+                return self.fail(failure, mail);
+            }
+            Tell::Stand { query: number, stand } => {
+                if let Some(query) = self.query.as_mut().filter(|query| query.number == number)
+                    && let Some(slot) = query.stands.get_mut(role.rank)
+                {
+                    *slot = Some(stand);
+                }
+                self.answer(now, mail);
+            }
+            Tell::WhereIsEveryone { number, wait } => {
+                let until = now + Duration::from_millis(wait).min(MAX_QUERY);
+                self.ask(id, number, until, mail);
+                self.answer(now, mail);
+            }
+            Tell::Farewell => {
+                if let Some(seat @ Seat::Taken { .. }) = self.seats.get_mut(role.rank) {
+                    *seat = Seat::Left;
+                }
+                mail.extend(frame(&Told::Goodbye).map(|told| (id, told)));
+                self.answer(now, mail);
+            }
+        }
+        None
+    }
+
+    /// Notes that a connection has closed. Gives the group's failure if this was the first sign of it.
+    pub(super) fn closed(&mut self, role: Role, now: Instant, mail: &mut Mail) -> Option<Failure> {
+        let seat = self.seats.get_mut(role.rank)?;
+        let Seat::Taken { session, who, watch } = seat else { return None };
+        // Once there is a watch, it alone says whether the rank lives.
+        if *session != role.session || (watch.is_some() && !role.watch) {
+            return None;
+        }
+        let how = format!("{who}: its connection to the store closed without a farewell");
+        *seat = Seat::Dead;
+        let failure = self.fail(Failure::Died { rank: role.rank, how }, mail);
+        self.answer(now, mail);
+        failure
+    }
+
+    /// Latches the first failure and tells every watch.
+    pub(super) fn fail(&mut self, failure: Failure, mail: &mut Mail) -> Option<Failure> {
+        if self.failure.is_some() {
+            return None;
+        }
+        tracing::warn!("the group failed: {failure}");
+        if let Some(told) = frame(&Told::Failure(failure.clone())) {
+            mail.extend(self.watches().map(|(_, id)| (id, Arc::clone(&told))));
+        }
+        self.failure = Some(failure.clone());
+        Some(failure)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Whether a rank is there that has neither left nor died.
+    pub(super) fn anyone(&self) -> bool {
+        self.seats.iter().any(|seat| matches!(seat, Seat::Taken { .. }))
+    }
+
+    /// Whether every rank has come and gone, so that a new round may begin.
+    pub(super) fn all_gone(&self) -> bool {
+        self.seats.iter().all(|seat| matches!(seat, Seat::Left | Seat::Dead))
+    }
+
+    /// Begins a new round. Sessions go on counting, so that old connections mean nothing in it.
+    pub(super) fn renew(&mut self) {
+        self.seats.iter_mut().for_each(|seat| *seat = Seat::Empty);
+        self.failure = None;
+        self.query = None;
+    }
+
+    /// Whether this connection's rank is there.
+    pub(super) fn is_here(&self, role: Role) -> bool {
+        matches!(self.seats.get(role.rank), Some(Seat::Taken { session, .. }) if *session == role.session)
+    }
+
+    /// When the query's time is over.
+    pub(super) fn query_until(&self) -> Option<Instant> {
+        self.query.as_ref().map(|query| query.until)
+    }
+
+    /// Ends the query if everyone has answered, or its time is over.
+    pub(super) fn answer(&mut self, now: Instant, mail: &mut Mail) {
+        let Some(query) = &self.query else { return };
+        let silent = self.watches().any(|(rank, _)| query.stands.get(rank).is_some_and(Option::is_none));
+        if silent && now < query.until {
+            return;
+        }
+        let Some(mut query) = self.query.take() else { return };
+        for (seat, stand) in self.seats.iter().zip(&mut query.stands) {
+            if matches!(seat, Seat::Left) {
+                *stand = Some(Stand::left());
+            }
+        }
+        for (id, number) in query.askers {
+            mail.extend(frame(&Told::Stands { number, stands: query.stands.clone() }).map(|told| (id, told)));
+        }
+    }
+
+    /// Asks every watch, or joins the question that is under way.
+    fn ask(&mut self, id: Id, number: u64, until: Instant, mail: &mut Mail) {
+        if let Some(query) = &mut self.query {
+            query.askers.push((id, number));
+            return;
+        }
+        self.queries += 1;
+        let stands = self.seats.iter().map(|_| None).collect();
+        self.query = Some(Query { number: self.queries, askers: vec![(id, number)], stands, until });
+        if let Some(told) = frame(&Told::WhereAreYou { query: self.queries }) {
+            mail.extend(self.watches().map(|(_, id)| (id, Arc::clone(&told))));
+        }
+    }
+
+    fn watches(&self) -> impl Iterator<Item = (Rank, Id)> {
+        self.seats.iter().enumerate().filter_map(|(rank, seat)| match seat {
+            Seat::Taken { watch: Some(id), .. } => Some((rank, *id)),
+            _ => None,
+        })
+    }
+}
+
+/// What a watch is told. Encoding into memory fails only for a message longer than 4 GiB.
+fn frame(told: &Told) -> Option<Frame> {
+    let encoded: io::Result<Vec<u8>> = wire::frame(told);
+    encoded.inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok().map(Arc::from)
+}

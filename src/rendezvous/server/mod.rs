@@ -1,0 +1,498 @@
+//! The tcp store's server: one thread, one poll loop, connections that never block it.
+
+mod board;
+mod connection;
+mod members;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::Resource,
+};
+
+use self::{
+    board::Board,
+    connection::{Connection, Opening},
+    members::Members,
+};
+use super::{
+    LINGER,
+    wire::{self, Answer, MAX_FRAME, MAX_HELLO},
+};
+use crate::{
+    error::{Error, Failure, Refusal, Result},
+    schedule::Rank,
+};
+
+/// How long a new connection may take to say who it is.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// How long the last messages may take to leave when the server ends.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Connections that may be there without having said who they are, besides two per rank.
+const STRANGERS: usize = 256;
+
+/// A connection's number, counted from 1.
+type Id = u64;
+
+/// A whole frame, shared by all it is sent to.
+type Frame = Arc<[u8]>;
+
+/// What is to be sent to whom.
+type Mail = Vec<(Id, Frame)>;
+
+/// Serves a job's store until it is dropped; then stays until all ranks have left, at most [`LINGER`].
+#[derive(Debug)]
+pub struct TcpServer {
+    address: SocketAddr,
+    /// Its closing tells the thread to end.
+    control: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TcpServer {
+    /// Serves at `address`; port 0 takes a free one. `host` is the rank in whose process it runs, or `None`
+    /// for a launcher, which is no rank.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the port is in use or the address is not this machine's.
+    pub fn bind(address: impl ToSocketAddrs, ranks: usize, token: &str, host: Option<Rank>) -> Result<Self> {
+        let listener = TcpListener::bind(address).map_err(|error| refused("tcp", &error))?;
+        Self::serve(listener, ranks, token, host)
+    }
+
+    /// Serves at a listener that is bound already, so that nobody else can take its port meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the listener cannot be used or no thread can be started.
+    pub fn serve(listener: TcpListener, ranks: usize, token: &str, host: Option<Rank>) -> Result<Self> {
+        Self::start(listener, ranks, token, host).map_err(|error| refused("tcp", &error))
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn start(listener: TcpListener, ranks: usize, token: &str, host: Option<Rank>) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        // The standard library's backlog of 128 would make the ranks of a large job wait and try again.
+        rustix::net::listen(&listener, 4096)?;
+        raise_file_limit(2 * ranks as u64 + STRANGERS as u64 + 64);
+        let (control, theirs) = UnixStream::pair()?;
+        let server = Server {
+            listener: Some(listener),
+            accept_after: None,
+            control: theirs,
+            stage: Stage::Serving,
+            host,
+            connections: BTreeMap::new(),
+            last: 0,
+            board: Board::default(),
+            members: Members::new(ranks, token),
+            timers: BinaryHeap::new(),
+            mail: Vec::new(),
+            scratch: vec![0; 64 << 10],
+            strangers: 0,
+            most_strangers: STRANGERS.saturating_add(ranks.saturating_mul(2)),
+        };
+        let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
+        Ok(Self { address, control: Some(control), thread: Some(thread) })
+    }
+}
+
+impl Drop for TcpServer {
+    fn drop(&mut self) {
+        self.control = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the store's thread panicked");
+        }
+    }
+}
+
+/// Why a server could not begin.
+pub(super) fn refused(store: &str, error: &io::Error) -> Error {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process listens there: choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
+        }
+        io::ErrorKind::AddrNotAvailable => "; the address is not one of this machine, on which rank 0 runs",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 are for root: choose another port",
+        _ => "",
+    };
+    Error::Rendezvous { store: store.to_owned(), problem: format!("cannot serve the store: {error}{advice}") }
+}
+
+/// A job of 500 ranks needs more descriptors than the usual 1024.
+fn raise_file_limit(wanted: u64) {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+    if rustix::process::setrlimit(Resource::Nofile, limit).is_err() || limit.current < Some(wanted) {
+        tracing::warn!("the store needs {wanted} file descriptors for this world size; raise `ulimit -n`");
+    }
+}
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Serving,
+    /// Told to end; stays for those that have not left.
+    Lingering(Instant),
+    /// Everything has been said; waits until it has been heard.
+    Flushing(Instant),
+}
+
+struct Server {
+    listener: Option<TcpListener>,
+    /// Set while there is no descriptor for another connection.
+    accept_after: Option<Instant>,
+    control: UnixStream,
+    stage: Stage,
+    host: Option<Rank>,
+    connections: BTreeMap<Id, Connection>,
+    last: Id,
+    board: Board,
+    members: Members,
+    timers: BinaryHeap<Reverse<(Instant, Id)>>,
+    mail: Mail,
+    scratch: Vec<u8>,
+    strangers: usize,
+    most_strangers: usize,
+}
+
+impl Server {
+    fn run(mut self) {
+        loop {
+            let now = Instant::now();
+            self.advance(now);
+            if matches!(self.stage, Stage::Flushing(until) if now >= until || self.connections.is_empty()) {
+                return;
+            }
+            let events = match self.poll(now) {
+                Ok(events) => events,
+                Err(error) => {
+                    tracing::error!("the store ends: poll: {error}");
+                    return;
+                }
+            };
+            let now = Instant::now();
+            for (id, flags) in events {
+                self.serve(id, flags, now);
+            }
+            self.expire(now);
+            self.members.answer(now, &mut self.mail);
+            self.deliver();
+        }
+    }
+
+    /// Moves through the stages of the end.
+    fn advance(&mut self, now: Instant) {
+        if self.members.all_gone() {
+            self.members.renew();
+            self.board = Board::default();
+        }
+        if let Stage::Lingering(until) = self.stage {
+            if self.members.anyone() && now >= until {
+                let how = match self.host {
+                    Some(rank) => format!(
+                        "rank {rank}, whose process served it, left in good order {} s ago while others went on",
+                        LINGER.as_secs()
+                    ),
+                    None => "the launcher ended it".to_owned(),
+                };
+                self.fail(Failure::StoreLost { how });
+            }
+            if !self.members.anyone() || self.members.has_failed() {
+                self.stage = Stage::Flushing(now + FLUSH);
+            }
+        }
+        if let Stage::Flushing(_) = self.stage {
+            self.deliver();
+            for connection in self.connections.values_mut() {
+                connection.shut_when_written();
+            }
+            let members = &self.members;
+            self.connections.retain(|_, connection| {
+                connection.wants_write()
+                    || connection.role.is_some_and(|role| role.watch && members.is_here(role))
+            });
+        }
+    }
+
+    /// Waits for something to happen. Ids 0 are the listener and the control.
+    fn poll(&mut self, now: Instant) -> io::Result<Vec<(Id, PollFlags)>> {
+        if self.accept_after.is_some_and(|after| after <= now) {
+            self.accept_after = None;
+        }
+        let stage = match self.stage {
+            Stage::Serving => None,
+            Stage::Lingering(until) | Stage::Flushing(until) => Some(until),
+        };
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let until = [stage, timer, self.members.query_until(), self.accept_after].into_iter().flatten().min();
+        // A millisecond more, so as not to wake just before the time.
+        let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
+        let timeout = timeout.map(Timespec::try_from).transpose().map_err(wire::invalid)?;
+
+        let mut ids = Vec::with_capacity(self.connections.len() + 2);
+        let mut fds = Vec::with_capacity(self.connections.len() + 2);
+        if matches!(self.stage, Stage::Serving) {
+            ids.push(0);
+            fds.push(PollFd::new(&self.control, PollFlags::IN));
+        }
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) {
+            ids.push(0);
+            fds.push(PollFd::new(listener, PollFlags::IN));
+        }
+        for (&id, connection) in &self.connections {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, connection.wants_read());
+            flags.set(PollFlags::OUT, connection.wants_write());
+            ids.push(id);
+            fds.push(PollFd::new(&connection.stream, flags));
+        }
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        let happened = ids.into_iter().zip(&fds).map(|(id, fd)| (id, fd.revents()));
+        Ok(happened.filter(|(_, flags)| !flags.is_empty()).collect())
+    }
+
+    fn serve(&mut self, id: Id, flags: PollFlags, now: Instant) {
+        if id == 0 {
+            self.control(now);
+            self.accept(now);
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let mut open = Ok(true);
+        if flags.intersects(PollFlags::OUT) {
+            open = connection.write().map(|()| !connection.ending || connection.wants_write());
+        }
+        if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
+            if connection.wants_read() {
+                open = connection.read(&mut self.scratch);
+                // Even at the end of the stream, what came before it counts: a farewell above all.
+                if let Err(error) = self.hear(id, now) {
+                    open = Err(error);
+                }
+            } else if flags.intersects(PollFlags::HUP | PollFlags::ERR) {
+                open = Ok(false);
+            }
+        }
+        match open {
+            Ok(true) => {}
+            Ok(false) => self.close(id, now),
+            Err(error) => {
+                if let Some(connection) = self.connections.get(&id) {
+                    tracing::warn!(peer = %connection.peer, "the store drops a connection: {error}");
+                }
+                self.close(id, now);
+            }
+        }
+    }
+
+    /// Ends when the handle is gone.
+    fn control(&mut self, now: Instant) {
+        use std::io::Read as _;
+        if !matches!(self.stage, Stage::Serving) || self.control.set_nonblocking(true).is_err() {
+            return;
+        }
+        if matches!(self.control.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            return;
+        }
+        // The port is free from now on: whoever comes after this belongs to a later store.
+        self.listener = None;
+        self.stage = Stage::Lingering(now + LINGER);
+    }
+
+    fn accept(&mut self, now: Instant) {
+        // Not more than this in one turn; the rest is still there in the next.
+        for _ in 0..64 {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) else {
+                return;
+            };
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    tracing::warn!("the store cannot accept a connection: {error}");
+                    self.accept_after = Some(now + Duration::from_millis(100));
+                    return;
+                }
+            };
+            if self.strangers >= self.most_strangers {
+                tracing::warn!(%peer, "the store drops a connection: {} others have not said who they are", self.strangers);
+                continue;
+            }
+            match Connection::new(stream, peer, now + HELLO) {
+                Ok(connection) => {
+                    self.last += 1;
+                    self.strangers += 1;
+                    self.timers.push(Reverse((now + HELLO, self.last)));
+                    self.connections.insert(self.last, connection);
+                }
+                Err(error) => tracing::warn!(%peer, "the store drops a connection: {error}"),
+            }
+        }
+    }
+
+    /// Handles the whole frames a connection has brought.
+    fn hear(&mut self, id: Id, now: Instant) -> io::Result<()> {
+        loop {
+            let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.ending)
+            else {
+                return Ok(());
+            };
+            let Some(role) = connection.role else {
+                match connection.opening()? {
+                    Opening::More => return Ok(()),
+                    Opening::Version(ours) => {
+                        tracing::warn!(peer = %connection.peer, "the store refuses version {ours} of the protocol");
+                        connection.send(Arc::from(wire::preamble()));
+                        connection.ending = true;
+                        return Ok(());
+                    }
+                    Opening::Hello => self.greet(id)?,
+                }
+                continue;
+            };
+            if self.board.waits(id) {
+                return Ok(());
+            }
+            let Some(frame) = connection.next_frame(MAX_FRAME)? else { return Ok(()) };
+            if role.watch {
+                let failure = self.members.tell(id, role, wire::decode(&frame)?, now, &mut self.mail);
+                self.spread(failure)?;
+            } else if let Some(until) = self.board.request(id, wire::decode(&frame)?, now, &mut self.mail)? {
+                self.timers.push(Reverse((until, id)));
+            }
+        }
+    }
+
+    /// Answers a hello.
+    fn greet(&mut self, id: Id) -> io::Result<()> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        connection.skip_preamble();
+        let Some(frame) = connection.next_frame(MAX_HELLO)? else { return Ok(()) };
+        let hello = wire::decode(&frame)?;
+        let mut mail = Vec::new();
+        let judged = match self.stage {
+            Stage::Serving => self.members.hello(id, &hello, &mut mail),
+            Stage::Lingering(_) | Stage::Flushing(_) => Err(Refusal::Left),
+        };
+        let answer = match judged {
+            Ok(role) => {
+                connection.role = Some(role);
+                self.strangers = self.strangers.saturating_sub(1);
+                Answer::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
+            }
+            Err(refusal) => {
+                // One that is only early for the next round tries again.
+                if refusal != Refusal::Left {
+                    tracing::warn!(peer = %connection.peer, rank = hello.rank, "the store refuses a process: {refusal}");
+                }
+                connection.ending = true;
+                Answer::Refused(refusal)
+            }
+        };
+        connection.send(Arc::from(wire::preamble()));
+        connection.send(wire::frame(&answer)?.into());
+        self.mail.append(&mut mail);
+        Ok(())
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let first = self.members.fail(failure, &mut self.mail);
+        if let Err(error) = self.spread(first) {
+            tracing::error!("the store cannot tell of the failure: {error}");
+        }
+    }
+
+    /// Tells those that wait for a value of the group's failure.
+    fn spread(&mut self, failure: Option<Failure>) -> io::Result<()> {
+        failure.map_or(Ok(()), |failure| self.board.fail(&failure, &mut self.mail))
+    }
+
+    fn close(&mut self, id: Id, now: Instant) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.board.gone(id);
+        match connection.role {
+            None => self.strangers = self.strangers.saturating_sub(1),
+            Some(role) => {
+                let failure = self.members.closed(role, now, &mut self.mail);
+                if let Err(error) = self.spread(failure) {
+                    tracing::error!("the store cannot tell of the failure: {error}");
+                }
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some(&Reverse((at, id))) = self.timers.peek() {
+            if at > now {
+                return;
+            }
+            self.timers.pop();
+            let Some(connection) = self.connections.get(&id) else { continue };
+            if connection.role.is_none() {
+                if connection.hello_until <= now {
+                    tracing::warn!(peer = %connection.peer, "the store drops a connection: it did not say who it is");
+                    self.close(id, now);
+                }
+                continue;
+            }
+            match self.board.expire(id, now) {
+                Ok(reply) => self.mail.extend(reply.map(|reply| (id, reply))),
+                Err(error) => tracing::error!("the store cannot answer: {error}"),
+            }
+        }
+    }
+
+    /// Sends the mail; a connection that cannot take it now gets it when it can. Those that go on from
+    /// waiting may have said more meanwhile.
+    fn deliver(&mut self) {
+        let now = Instant::now();
+        while !self.mail.is_empty() {
+            let mut broken = Vec::new();
+            for (id, frame) in std::mem::take(&mut self.mail) {
+                let Some(connection) = self.connections.get_mut(&id) else { continue };
+                connection.send(frame);
+                if let Err(error) = connection.write() {
+                    broken.push((id, error));
+                    continue;
+                }
+                if let Err(error) = self.hear(id, now) {
+                    broken.push((id, error));
+                }
+            }
+            for (id, error) in broken {
+                if let Some(connection) = self.connections.get(&id) {
+                    tracing::warn!(peer = %connection.peer, "the store drops a connection: {error}");
+                }
+                self.close(id, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! This rank's watch at a tcp store: a thread that sleeps in `read` until the server has something to say.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    net::{Shutdown, TcpStream},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Alarm, ECHO, Position, Stand, Watch,
+    server::TcpServer,
+    wire::{self, MAX_FRAME, Tell, Told},
+};
+use crate::{config::Member, error::Failure};
+
+/// How long a message to the server may take; it goes into the kernel's buffer as a rule.
+const WRITE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct TcpWatch {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    // Last, so that this rank's connection is closed when the server begins to wait for the others.
+    _server: Option<Arc<TcpServer>>,
+}
+
+struct Shared {
+    stream: TcpStream,
+    writing: Mutex<()>,
+    member: Member,
+    /// What it means if the server is gone.
+    lost: Failure,
+    alarm: Arc<Alarm>,
+    position: Arc<Position>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// This rank has said farewell, or is dropping its watch: the end of the connection means nothing.
+    going: bool,
+    /// The thread has ended.
+    ended: bool,
+    last: u64,
+    /// Answers to questions still waited for.
+    stands: HashMap<u64, Option<Vec<Option<Stand>>>>,
+}
+
+impl TcpWatch {
+    pub(super) fn begin(
+        stream: TcpStream,
+        member: Member,
+        lost: Failure,
+        alarm: Arc<Alarm>,
+        position: Arc<Position>,
+        server: Option<Arc<TcpServer>>,
+    ) -> io::Result<Self> {
+        stream.set_write_timeout(Some(WRITE))?;
+        let shared = Arc::new(Shared {
+            stream,
+            writing: Mutex::new(()),
+            member,
+            lost,
+            alarm,
+            position,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let thread = thread::Builder::new().name("unisono-watch".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.listen()
+        })?;
+        Ok(Self { shared, thread: Some(thread), _server: server })
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(&self) {
+        let end = self.hear_all();
+        let mut state = self.state();
+        if !state.going {
+            if let Err(error) = end
+                && error.kind() != io::ErrorKind::UnexpectedEof
+            {
+                tracing::warn!("rank {} lost its watch: {error}", self.member.rank);
+            }
+            self.alarm.raise(self.lost.clone());
+        }
+        state.ended = true;
+        self.changed.notify_all();
+        drop(state);
+        // The server may be waiting for this before it ends; if it is gone there is nobody to tell.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    fn hear_all(&self) -> io::Result<()> {
+        loop {
+            match wire::read(&self.stream, MAX_FRAME)? {
+                Told::Failure(failure) => {
+                    self.alarm.raise(failure);
+                }
+                Told::WhereAreYou { query } => {
+                    self.say(&Tell::Stand { query, stand: self.position.snapshot() })?;
+                }
+                Told::Stands { number, stands } => {
+                    if let Some(slot) = self.state().stands.get_mut(&number) {
+                        *slot = Some(stands);
+                    }
+                    self.changed.notify_all();
+                }
+                Told::Goodbye => return Ok(()),
+            }
+        }
+    }
+
+    fn say(&self, tell: &Tell) -> io::Result<()> {
+        let bytes = wire::frame(tell)?;
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.stream).write_all(&bytes)
+    }
+
+    /// Waits until `done` gives something, the thread has ended, or the time is over.
+    fn wait<T>(&self, time: Duration, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        let until = Instant::now() + time;
+        let mut state = self.state();
+        loop {
+            if let Some(found) = done(&mut state) {
+                return Some(found);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if state.ended || left.is_zero() {
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Watch for TcpWatch {
+    fn report(&self, failure: &Failure) -> Failure {
+        if let Err(error) = self.shared.say(&Tell::Failure(failure.clone())) {
+            tracing::warn!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+        } else if let Some(first) = self.shared.alarm.wait(ECHO) {
+            return first;
+        }
+        self.shared.alarm.raise(failure.clone());
+        self.shared.alarm.failure().unwrap_or_else(|| failure.clone())
+    }
+
+    fn positions(&self, wait: Duration) -> Vec<Option<Stand>> {
+        let number = {
+            let mut state = self.shared.state();
+            state.last += 1;
+            let number = state.last;
+            state.stands.insert(number, None);
+            number
+        };
+        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let said = self.shared.say(&Tell::WhereIsEveryone { number, wait: millis });
+        // The server answers when the time is over; it needs some of its own.
+        let patience = wait + Duration::from_millis(500);
+        let answer = said
+            .ok()
+            .and_then(|()| self.shared.wait(patience, |state| state.stands.get_mut(&number)?.take()));
+        self.shared.state().stands.remove(&number);
+        let mut stands = answer.unwrap_or_default();
+        stands.resize(self.shared.member.ranks, None);
+        if let Some(own) = stands.get_mut(self.shared.member.rank) {
+            *own = Some(self.shared.position.snapshot());
+        }
+        stands
+    }
+
+    fn leave(&self) {
+        if std::mem::replace(&mut self.shared.state().going, true) {
+            return;
+        }
+        match self.shared.say(&Tell::Farewell) {
+            // The thread ends when the server has heard it.
+            Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
+            Err(error) => {
+                tracing::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)
+            }
+        }
+    }
+}
+
+impl Drop for TcpWatch {
+    fn drop(&mut self) {
+        self.shared.state().going = true;
+        // An error means that the connection is closed already.
+        let _ = self.shared.stream.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the watch's thread panicked");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The rendezvous: one suite for both stores, with real sockets, real files and real processes.
+
+// Helpers outside of `#[test]` functions are tests too.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod stores;
+mod world;

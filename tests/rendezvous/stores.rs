@@ -1,0 +1,281 @@
+//! What every store does.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use unisono::{
+    Error, Failure,
+    error::Refusal,
+    rendezvous::{MAX_KEY, Place as Where, Stand, exchange, open, report},
+};
+
+use crate::world::{KINDS, Place, SOON, after, member, part, soon, stores, together, world};
+
+#[test]
+fn values_are_set_got_and_replaced() {
+    for kind in KINDS {
+        let (_place, all) = stores(kind, 2);
+        let big: Vec<u8> = (0..3_000_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+        for value in [&b""[..], b"x", &big] {
+            all[1].set("a/b c%\u{e4}", value).unwrap();
+            assert_eq!(all[0].get("a/b c%\u{e4}", soon()).unwrap().as_deref(), Some(value), "{kind:?}");
+        }
+        let error = all[0].set(&"k".repeat(MAX_KEY + 1), b"").unwrap_err();
+        assert!(error.to_string().contains("1024"), "{kind:?}: {error}");
+        assert_eq!(all[0].get("", after(0)).unwrap(), None, "{kind:?}: still usable after a bad request");
+    }
+}
+
+#[test]
+fn get_waits_for_the_value_and_no_longer_than_the_deadline() {
+    for kind in KINDS {
+        let (_place, all) = stores(kind, 2);
+        let begun = Instant::now();
+        assert_eq!(all[1].get("k", after(60)).unwrap(), None, "{kind:?}");
+        assert!(begun.elapsed() >= Duration::from_millis(60), "{kind:?}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < SOON, "{kind:?}");
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| all[1].get("k", soon()).unwrap());
+            thread::sleep(Duration::from_millis(20));
+            all[0].set("k", b"v").unwrap();
+            assert_eq!(waiter.join().unwrap().as_deref(), Some(&b"v"[..]), "{kind:?}");
+        });
+    }
+}
+
+#[test]
+fn collect_gives_what_there_is() {
+    for kind in KINDS {
+        let (_place, all) = stores(kind, 2);
+        all[0].set("p/2", b"two").unwrap();
+        all[0].set("q", b"other").unwrap();
+        let two = ("p/2".to_owned(), b"two".to_vec());
+        assert_eq!(all[1].collect("p/", 2, after(30)).unwrap(), std::slice::from_ref(&two), "{kind:?}");
+        assert_eq!(all[1].collect("r/", 0, soon()).unwrap(), [], "{kind:?}");
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| all[1].collect("p/", 2, soon()).unwrap());
+            thread::sleep(Duration::from_millis(20));
+            all[0].set("p/2", b"two").unwrap();
+            all[0].set("p/1", b"one").unwrap();
+            let one = ("p/1".to_owned(), b"one".to_vec());
+            assert_eq!(waiter.join().unwrap(), [one, two], "{kind:?}: in the order of names");
+        });
+    }
+}
+
+#[test]
+fn counters_count_every_addition_once() {
+    for kind in KINDS {
+        let (_place, all) = stores(kind, 4);
+        let each = 25;
+        let sums =
+            together(&all, |_, store| (0..each).map(|_| store.add("n", 1).unwrap()).collect::<Vec<_>>());
+        let seen: BTreeSet<i64> = sums.into_iter().flatten().collect();
+        assert_eq!(seen, (1..=4 * each).collect(), "{kind:?}: every sum is seen by exactly one");
+        assert_eq!(all[0].add("n", -40).unwrap(), 60, "{kind:?}");
+        assert!(all[0].add("n", i64::MAX).is_err(), "{kind:?}: overflow");
+    }
+}
+
+#[test]
+fn exchange_gives_everyone_everything() {
+    for kind in KINDS {
+        for ranks in [1, 2, 3, 7, 64] {
+            let (_place, all) = stores(kind, ranks);
+            for round in 0..2 {
+                let bytes = |rank: usize| format!("{round} of {rank}").repeat(rank % 3).into_bytes();
+                let tables = together(&all, |rank, store| {
+                    let key = format!("round {round}");
+                    exchange(store.as_ref(), &key, rank, ranks, &bytes(rank), soon()).unwrap()
+                });
+                for table in tables {
+                    assert_eq!(table, (0..ranks).map(bytes).collect::<Vec<_>>(), "{kind:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rank_is_told_who_is_missing() {
+    for kind in KINDS {
+        let mut place = Place::new(kind);
+        let all: Vec<_> = [0, 1, 3, 4].map(|rank| (rank, place.open(rank, 6))).into();
+        let deadline = after(150);
+        let errors = together(&all, |_, (rank, store)| {
+            exchange(store.as_ref(), "x", *rank, 6, b"", deadline).unwrap_err()
+        });
+        for (error, (me, _)) in errors.into_iter().zip(&all) {
+            let Error::Missing { rank, ranks: 6, missing, .. } = &error else { panic!("{kind:?}: {error}") };
+            assert_eq!((rank, &missing[..]), (me, &[2, 5][..]), "{kind:?}");
+            assert!(error.to_string().contains("2 of 6 ranks: 2, 5"), "{kind:?}: {error}");
+        }
+        // Who comes later is told that it is too late.
+        let late = place.open(2, 6);
+        let error = exchange(late.as_ref(), "x", 2, 6, b"", soon()).unwrap_err();
+        assert!(error.to_string().contains("rank 2 came too late"), "{kind:?}: {error}");
+    }
+}
+
+#[test]
+fn without_rank_0_the_others_say_so() {
+    for kind in KINDS {
+        if kind == crate::world::Kind::Tcp {
+            let place = Place::new(kind);
+            let address = place.address.clone();
+            drop(place);
+            let error = open(&address, &member(1, 2), after(100)).err().unwrap();
+            assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
+            assert!(error.to_string().contains("is rank 0 running"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn strangers_are_refused_and_disturb_nobody() {
+    for kind in KINDS {
+        let (place, all) = world(kind, 2);
+        let refusal = |member| match open(&place.address, &member, after(300)).err() {
+            Some(Error::Refused { refusal, .. }) => refusal,
+            other => panic!("{kind:?}: {other:?}"),
+        };
+        let taken = refusal(member(1, 2));
+        assert!(
+            matches!(&taken, Refusal::Duplicate { holder } if holder.contains("pid ")),
+            "{kind:?}: {taken:?}"
+        );
+        assert_eq!(refusal(member(1, 3)), Refusal::WorldSize { store: 2, ours: 3 }, "{kind:?}");
+        assert_eq!(refusal(member(7, 2)), Refusal::NoSuchRank { ranks: 2 }, "{kind:?}");
+        all[1].store.set("k", b"v").unwrap();
+        assert_eq!(all[0].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]), "{kind:?}");
+        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}");
+        part(all);
+    }
+}
+
+#[test]
+fn ranks_leave_in_any_order_and_meet_again() {
+    for kind in KINDS {
+        for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+            let (_place, all) = world(kind, 3);
+            let alarms: Vec<_> = all.iter().map(|one| Arc::clone(&one.alarm)).collect();
+            let mut all: Vec<_> = all.into_iter().map(Some).collect();
+            thread::scope(|scope| {
+                for rank in order {
+                    let one = all[rank].take().unwrap();
+                    one.watch.leave();
+                    // Rank 0's store stays until the others have left.
+                    scope.spawn(move || drop(one));
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+            assert!(alarms.iter().all(|alarm| !alarm.raised()), "{kind:?} {order:?}");
+        }
+    }
+}
+
+#[test]
+fn whoever_drops_its_watch_without_farewell_is_dead() {
+    for kind in KINDS {
+        let (_place, mut all) = world(kind, 3);
+        let begun = Instant::now();
+        drop(all.remove(1));
+        for one in &all {
+            let failure = one.alarm.wait(SOON).unwrap();
+            assert!(
+                matches!(&failure, Failure::Died { rank: 1, how } if how.contains("pid ")),
+                "{kind:?}: {failure}"
+            );
+            assert!(begun.elapsed() < Duration::from_secs(1), "{kind:?}: {:?}", begun.elapsed());
+        }
+        assert!(
+            matches!(all[0].store.get("never", soon()), Err(Error::Failed(_))),
+            "{kind:?}: waiting fails too"
+        );
+    }
+}
+
+#[test]
+fn the_first_failure_wins_everywhere() {
+    for kind in KINDS {
+        let (_place, all) = world(kind, 5);
+        let reports = together(&all, |rank, one| {
+            one.watch.report(&Failure::Aborted { rank, why: "each its own".into() })
+        });
+        assert!(reports.iter().all(|failure| *failure == reports[0]), "{kind:?}: {reports:?}");
+        for one in &all {
+            assert_eq!(one.alarm.failure().as_ref(), Some(&reports[0]), "{kind:?}");
+        }
+        part(all);
+    }
+}
+
+#[test]
+fn a_failure_ends_the_waiting_of_all() {
+    for kind in KINDS {
+        let (_place, all) = world(kind, 3);
+        let failure = Failure::Aborted { rank: 2, why: "enough".into() };
+        let results = together(&all, |rank, one| match rank {
+            2 => {
+                thread::sleep(Duration::from_millis(30));
+                one.watch.report(&failure);
+                None
+            }
+            1 => Some(one.store.collect("never/", 3, soon()).unwrap_err()),
+            _ => Some(one.store.get("never", soon()).unwrap_err()),
+        });
+        for error in results.into_iter().flatten() {
+            assert!(matches!(&error, Error::Failed(same) if *same == failure), "{kind:?}: {error}");
+        }
+        part(all);
+    }
+}
+
+#[test]
+fn positions_tell_who_is_where() {
+    for kind in KINDS {
+        let (mut place, mut all) = (Place::new(kind), Vec::new());
+        for rank in 0..4 {
+            let store = place.open(rank, 5);
+            all.push(crate::world::One::new(store));
+        }
+        // Rank 4 has joined but watches nothing: it is as silent as a stopped process.
+        let _silent = place.open(4, 5);
+        all.pop().unwrap().leave();
+        for one in &all {
+            one.position.enter(16, [7, 0]);
+            one.position.finish(16);
+        }
+        all[0].position.enter(17, [8, 1]);
+        all[0].position.steps(5);
+        all[0].position.waits_for(2, 1);
+        all[1].position.enter(17, [8, 1]);
+        all[1].position.waits_for(0, 0);
+        let stands =
+            all[1].watch.positions(Duration::from_secs(if kind == crate::world::Kind::Tcp { 10 } else { 1 }));
+        assert_eq!(stands.len(), 5);
+        let stand =
+            |place, call: &str, steps, waits_for| Some(Stand { place, call: call.into(), steps, waits_for });
+        assert_eq!(stands[0], stand(Where::In(17), "call8(1)", 5, Some((2, 1))), "{kind:?}");
+        assert_eq!(stands[1], stand(Where::In(17), "call8(1)", 0, Some((0, 0))), "{kind:?}");
+        assert_eq!(stands[2], stand(Where::After(16), "call7(0)", 0, None), "{kind:?}");
+        assert_eq!(stands[3], Some(Stand::left()), "{kind:?}");
+        assert_eq!(stands[4], None, "{kind:?}");
+        assert_eq!(
+            report(17, &stands),
+            "rank 2 has not entered it (finished op 16 call7(0) and called nothing since); rank 3 left the group; \
+             rank 4 gave no answer (stopped, or cut off); ranks 0, 1 are in it: rank 0 waits for rank 2 (lane 1, \
+             5 steps done), rank 1 waits for rank 0 (lane 0, 0 steps done); ranks 0, 1 are stuck behind rank 2",
+            "{kind:?}"
+        );
+        // All may ask at once.
+        for stands in together(&all, |_, one| one.watch.positions(Duration::from_millis(300))) {
+            assert!(stands[..3].iter().all(Option::is_some), "{kind:?}: {stands:?}");
+        }
+        all.drain(1..).for_each(crate::world::One::leave);
+    }
+}

@@ -1,0 +1,117 @@
+//! Worlds to test in: several ranks' stores, watches and alarms in one process.
+
+use std::{
+    net::TcpListener,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use unisono::{
+    config::{Member, StoreAddress},
+    rendezvous::{Alarm, Position, Store, TcpStore, Watch, open},
+};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tcp,
+}
+
+pub(crate) const KINDS: [Kind; 1] = [Kind::Tcp];
+
+/// A place where ranks can meet.
+pub(crate) struct Place {
+    pub(crate) address: StoreAddress,
+    listener: Option<TcpListener>,
+    _directory: Option<TempDir>,
+}
+
+impl Place {
+    pub(crate) fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = listener.local_addr().unwrap().port();
+                let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
+                Self { address, listener: Some(listener), _directory: None }
+            }
+        }
+    }
+
+    /// Opens the store as this rank; as rank 0 with the listener that holds the port.
+    pub(crate) fn open(&mut self, rank: usize, ranks: usize) -> Arc<dyn Store> {
+        let member = member(rank, ranks);
+        match self.listener.take_if(|_| rank == 0) {
+            Some(listener) => Arc::new(TcpStore::host_on(listener, &member, soon()).unwrap()),
+            None => open(&self.address, &member, soon()).unwrap(),
+        }
+    }
+}
+
+pub(crate) fn member(rank: usize, ranks: usize) -> Member {
+    Member { rank, ranks, token: "test".into() }
+}
+
+pub(crate) fn soon() -> Instant {
+    Instant::now() + SOON
+}
+
+pub(crate) fn after(millis: u64) -> Instant {
+    Instant::now() + Duration::from_millis(millis)
+}
+
+/// One rank. The watch goes first when it is dropped.
+pub(crate) struct One {
+    pub(crate) watch: Box<dyn Watch>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) position: Arc<Position>,
+}
+
+impl One {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        let alarm = Arc::new(Alarm::new());
+        let position = Arc::new(Position::new(|call| format!("call{}({})", call[0], call[1])));
+        let watch = store.watch(Arc::clone(&alarm), Arc::clone(&position)).unwrap();
+        Self { watch, store, alarm, position }
+    }
+
+    /// Leaves in good order and is gone.
+    pub(crate) fn leave(self) {
+        self.watch.leave();
+    }
+}
+
+/// All ranks of a world, rank 0 first.
+pub(crate) fn stores(kind: Kind, ranks: usize) -> (Place, Vec<Arc<dyn Store>>) {
+    let mut place = Place::new(kind);
+    let stores = (0..ranks).map(|rank| place.open(rank, ranks)).collect();
+    (place, stores)
+}
+
+/// All ranks of a world, each with its watch.
+pub(crate) fn world(kind: Kind, ranks: usize) -> (Place, Vec<One>) {
+    let (place, stores) = stores(kind, ranks);
+    (place, stores.into_iter().map(One::new).collect())
+}
+
+/// Has all leave: rank 0 last, so that nobody waits for anybody.
+pub(crate) fn part(mut world: Vec<One>) {
+    while let Some(one) = world.pop() {
+        one.leave();
+    }
+}
+
+/// Runs `body` for every rank in a thread of its own and gives the results in the order of ranks.
+pub(crate) fn together<T: Send, S: Sync>(ranks: &[S], body: impl Fn(usize, &S) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> =
+            ranks.iter().enumerate().map(|(rank, one)| scope.spawn(move || body(rank, one))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
