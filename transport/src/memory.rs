@@ -143,8 +143,8 @@ impl Hub {
                 max_sources: 4,
                 local_registration: false,
                 cheap_registration: true,
-                arrivals: 4096,
-                arrivals_per_peer: 4096,
+                arrivals: 1024,
+                arrivals_per_peer: 1024,
                 wakes: true,
             },
         }

@@ -185,18 +185,24 @@ unsafe impl Sync for Cq {}
 
 impl Cq {
     /// A queue of at least `size` entries, with a file descriptor to wait on where the provider has one.
-    pub(super) fn open(domain: &Arc<Domain>, size: usize) -> Result<Arc<Self>, Error> {
+    /// `stuck`: its own descriptor is of no use (see `provider.rs`).
+    pub(super) fn open(domain: &Arc<Domain>, size: usize, stuck: bool) -> Result<Arc<Self>, Error> {
         match Self::open_with(domain, size, sys::FI_WAIT_FD) {
-            Ok(queue) => Ok(queue),
+            Ok(mut queue) => {
+                if stuck {
+                    queue.wait = queue.wait.and_then(inner_epoll);
+                }
+                Ok(Arc::new(queue))
+            }
             // Whatever it dislikes, the queue that sleeps by a timer does not ask for it.
             Err(error) => {
                 tracing::debug!(%error, "no completion queue with a file descriptor; waiting by timer");
-                Self::open_with(domain, size, sys::FI_WAIT_NONE)
+                Self::open_with(domain, size, sys::FI_WAIT_NONE).map(Arc::new)
             }
         }
     }
 
-    fn open_with(domain: &Arc<Domain>, size: usize, wait_obj: sys::fi_wait_obj) -> Result<Arc<Self>, Error> {
+    fn open_with(domain: &Arc<Domain>, size: usize, wait_obj: sys::fi_wait_obj) -> Result<Self, Error> {
         // SAFETY: an attribute struct is numbers and pointers, for which zero means the default.
         let mut attributes: sys::fi_cq_attr = unsafe { std::mem::zeroed() };
         attributes.size = size;
@@ -224,7 +230,7 @@ impl Cq {
             }
             queue.wait = Some(fd);
         }
-        Ok(Arc::new(queue))
+        Ok(queue)
     }
 
     pub(super) fn fid(&self) -> *mut sys::fid {
@@ -254,6 +260,18 @@ impl Cq {
         }
         judge("fi_trywait", result).map(|()| true)
     }
+}
+
+/// The epoll instance that another one watches: the provider's sockets, without the queue's signal beside
+/// them. The system lists what an epoll watches in its `fdinfo`.
+fn inner_epoll(outer: RawFd) -> Option<RawFd> {
+    let list = std::fs::read_to_string(format!("/proc/self/fdinfo/{outer}")).ok()?;
+    let watched =
+        list.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok());
+    watched.into_iter().find(|fd: &RawFd| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}"))
+            .is_ok_and(|link| link.as_os_str() == "anon_inode:[eventpoll]")
+    })
 }
 
 impl Drop for Cq {

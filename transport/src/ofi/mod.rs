@@ -9,6 +9,7 @@ mod call;
 mod choice;
 mod handle;
 mod info;
+mod neighbours;
 mod provider;
 mod put;
 mod region;
@@ -16,7 +17,7 @@ mod sys;
 
 use std::{
     collections::HashMap,
-    mem::MaybeUninit,
+    mem::{ManuallyDrop, MaybeUninit},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -48,9 +49,7 @@ const MAGIC: &[u8; 4] = b"ofi1";
 
 /// An endpoint of a libfabric provider.
 pub struct Ofi {
-    // Order matters: the endpoint is closed first, and only then is the memory let go that it may read.
-    endpoint: Endpoint,
-    pool: Pool,
+    live: ManuallyDrop<Live>,
     cq: Arc<Cq>,
     av: Arc<Av>,
     domain: Arc<Domain>,
@@ -64,6 +63,13 @@ pub struct Ofi {
     completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of an injected put are joined.
     joined: Vec<u8>,
+}
+
+/// What must not be let go before the endpoint is closed.
+struct Live {
+    // Order matters: the endpoint is closed first, and only then is the memory let go that it may read.
+    endpoint: Endpoint,
+    pool: Pool,
 }
 
 // SAFETY: the completion entries hold pointers that nobody follows; everything else is `Send` by itself.
@@ -119,7 +125,7 @@ impl Ofi {
         let fabric = Fabric::open(info)?;
         let domain = Domain::open(&fabric, info)?;
         let av = Av::open(&domain, info)?;
-        let cq = Cq::open(&domain, options.arrivals.saturating_add(depth))?;
+        let cq = Cq::open(&domain, options.arrivals.saturating_add(depth), facts.stuck_descriptor)?;
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
         let (major, minor) = library_version();
@@ -143,9 +149,12 @@ impl Ofi {
         address.extend_from_slice(name);
         address.extend_from_slice(&endpoint.name()?);
 
+        let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
+        if facts.trusts_neighbours {
+            neighbours::enter();
+        }
         let mut ofi = Self {
-            endpoint,
-            pool: Pool::new(u32::try_from(depth).unwrap_or(1)),
+            live: ManuallyDrop::new(Live { endpoint, pool }),
             cq,
             av,
             registrar: Registrar::new(&domain, mode),
@@ -290,7 +299,7 @@ impl Ofi {
         }
         let code = i64::from(entry.err);
         Error::Completion {
-            peer: self.pool.peer(entry.op_context),
+            peer: self.live.pool.peer(entry.op_context),
             code,
             reason: call::reason(code),
             provider_code: entry.prov_errno.into(),
@@ -342,7 +351,7 @@ impl Transport for Ofi {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.registrar.register(memory, &self.endpoint)
+        self.registrar.register(memory, &self.live.endpoint)
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
@@ -367,7 +376,7 @@ impl Transport for Ofi {
             // SAFETY: the endpoint is open; `len` bytes are readable; the library copies them.
             let result = unsafe {
                 sys::fi_inject_writedata(
-                    self.endpoint.as_ptr(),
+                    self.live.endpoint.as_ptr(),
                     start.cast(),
                     len,
                     put.immediate.into(),
@@ -385,7 +394,7 @@ impl Transport for Ofi {
                 return Err(Error::BadPut { reason: "a source is registered with another transport".into() });
             }
         }
-        let Some((number, context)) = self.pool.reserve() else {
+        let Some((number, context)) = self.live.pool.reserve() else {
             return Ok(Posted::Full);
         };
         let mut vectors = Vectors::new(put.sources, self.limits.local_registration);
@@ -404,12 +413,12 @@ impl Transport for Ofi {
         let serial = self.domain.lock();
         // SAFETY: the endpoint is open; the message's arrays live through the call; the source memory is kept
         // by the pool, and the context stays in place, until the completion or the endpoint's end.
-        let result = unsafe { sys::fi_writemsg(self.endpoint.as_ptr(), &raw const message, flags) };
+        let result = unsafe { sys::fi_writemsg(self.live.endpoint.as_ptr(), &raw const message, flags) };
         drop(serial);
         let outcome = posted("fi_writemsg", result, put);
         match outcome {
-            Ok(Posted::Yes) => self.pool.keep(number, UnderWay::new(put)),
-            _ => self.pool.release(number),
+            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put)),
+            _ => self.live.pool.release(number),
         }
         outcome
     }
@@ -437,7 +446,7 @@ impl Transport for Ofi {
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            events.push(Self::judge(&mut self.pool, &self.facts, entry)?);
+            events.push(Self::judge(&mut self.live.pool, &self.facts, entry)?);
         }
         Ok(())
     }
@@ -470,6 +479,11 @@ impl Transport for Ofi {
 impl Drop for Ofi {
     fn drop(&mut self) {
         self.registrar.unbind();
+        // SAFETY: taken out once, here, and not touched again.
+        let live = unsafe { ManuallyDrop::take(&mut self.live) };
+        if self.facts.trusts_neighbours {
+            neighbours::retire(live);
+        }
     }
 }
 

@@ -17,6 +17,11 @@ pub(super) struct Provider {
     pub(super) arrivals_per_peer: usize,
     /// Whether an endpoint can write to itself, as the self-test does.
     pub(super) to_itself: bool,
+    /// Whether its completion queue's descriptor, once readable, stays so for good.
+    pub(super) stuck_descriptor: bool,
+    /// Whether endpoints of one process look into one another's memory without asking whether they are
+    /// still open.
+    pub(super) trusts_neighbours: bool,
     /// What to try where it is refused; may be empty.
     pub(super) mend: &'static str,
 }
@@ -29,6 +34,8 @@ const UNKNOWN: Provider = Provider {
     arrival_len: false,
     arrivals_per_peer: usize::MAX,
     to_itself: true,
+    stuck_descriptor: false,
+    trusts_neighbours: false,
     mend: "",
 };
 
@@ -77,6 +84,9 @@ const PROVIDERS: &[Provider] = &[
         name: "net",
         by_ip: true,
         cheap_registration: true,
+        // Each completion raises the queue's signal, and fi_trywait, which should lower it, does nothing
+        // (prov/net/src/xnet_cq.c, xnet_report_success; xnet_progress.c, xnet_trywait).
+        stuck_descriptor: true,
         mend: "it exists in libfabric 1.16 and 1.17 only; from 1.18 on ask for `tcp`",
         ..UNKNOWN
     },
@@ -84,6 +94,9 @@ const PROVIDERS: &[Provider] = &[
     Provider {
         name: "shm",
         cheap_registration: true,
+        // Endpoints of one process share one mapping, which closing one of them unmaps
+        // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
+        trusts_neighbours: true,
         mend: "it needs room in /dev/shm, and peers on one host",
         ..UNKNOWN
     },

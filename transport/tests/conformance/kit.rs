@@ -1,0 +1,223 @@
+//! What the cases are made of: worlds to open endpoints in, patterns, and deadlines.
+
+use std::{
+    collections::HashMap,
+    error,
+    time::{Duration, Instant},
+};
+
+use unisono_transport::{
+    Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    memory::Hub,
+    ofi::{Ofi, Options},
+    sim::{Config, Fabric},
+};
+
+/// How a case ends.
+pub(crate) type Outcome = Result<(), Box<dyn error::Error>>;
+/// A case, given a world of its own.
+pub(crate) type Case = fn(&mut World) -> Outcome;
+
+/// The longest any wait may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Ends the case with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// An endpoint of whatever kind.
+pub(crate) type Node = Box<dyn Transport>;
+
+/// A transport to be judged.
+pub(crate) struct Kind {
+    pub(crate) name: String,
+    pub(crate) required: bool,
+    make: Box<dyn Fn() -> World>,
+}
+
+/// Where endpoints that can reach one another are opened.
+pub(crate) struct World(Box<dyn FnMut() -> Result<Node, Error>>);
+
+impl Kind {
+    pub(crate) fn all() -> Vec<Self> {
+        let mut kinds = vec![Self {
+            name: "memory".into(),
+            required: true,
+            make: Box::new(|| {
+                let hub = Hub::new();
+                World(Box::new(move || Ok(Box::new(hub.open()))))
+            }),
+        }];
+        for seed in 0..6 {
+            // Seeds differ in more than delays, so that each switch is seen both ways.
+            let config = Config {
+                seed,
+                max_inject: if seed % 2 == 0 { 64 } else { 0 },
+                max_sources: if seed % 2 == 0 { 4 } else { 2 },
+                local_registration: seed % 3 != 0,
+                virtual_addresses: seed % 2 == 0,
+                depth: if seed % 3 == 0 { 3 } else { 64 },
+                tells_len: seed % 2 == 1,
+                ..Config::default()
+            };
+            kinds.push(Self {
+                name: format!("sim, seed {seed}"),
+                required: true,
+                make: Box::new(move || {
+                    let fabric = Fabric::new(config.clone());
+                    World(Box::new(move || Ok(Box::new(fabric.open()))))
+                }),
+            });
+        }
+        kinds.push(Self::ofi("tcp", true));
+        kinds.push(Self::ofi("shm", false));
+        let more = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_default();
+        kinds.extend(more.split(',').filter(|name| !name.is_empty()).map(|name| Self::ofi(name, false)));
+        kinds
+    }
+
+    fn ofi(provider: &str, required: bool) -> Self {
+        // Software providers stay on the loopback; a card has no way to it and chooses for itself.
+        let loopback = ["tcp", "net", "tcp;ofi_rxm", "shm"].contains(&provider);
+        let towards = loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into());
+        // Few arrivals, for soft-RoCE has short queues.
+        let options =
+            Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
+        Self {
+            name: format!("ofi:{provider}"),
+            required,
+            make: Box::new(move || {
+                let options = options.clone();
+                World(Box::new(move || Ok(Box::new(Ofi::open(&options)?))))
+            }),
+        }
+    }
+
+    pub(crate) fn world(&self) -> World {
+        (self.make)()
+    }
+}
+
+impl World {
+    pub(crate) fn open(&mut self) -> Result<Node, Error> {
+        (self.0)()
+    }
+
+    /// Two endpoints, each knowing the other as its peer 0.
+    pub(crate) fn pair(&mut self) -> Result<(Node, Node), Error> {
+        let (mut here, mut there) = (self.open()?, self.open()?);
+        here.connect(there.address())?;
+        there.connect(here.address())?;
+        Ok((here, there))
+    }
+}
+
+/// The first peer.
+pub(crate) const FIRST: Peer = Peer(0);
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_le_bytes()
+    };
+    let mut bytes: Vec<u8> =
+        std::iter::repeat_with(&mut next).flatten().take(len.next_multiple_of(4)).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// A registered region holding these bytes.
+pub(crate) fn filled(transport: &mut dyn Transport, bytes: &[u8]) -> Result<Region, Error> {
+    let region = transport.register(Memory::map(bytes.len(), false)?)?;
+    region.write(0, bytes)?;
+    Ok(region)
+}
+
+/// What a peer is told of a registered region.
+pub(crate) fn remote(region: &Region) -> Result<RemoteRegion, Box<dyn error::Error>> {
+    region.remote().ok_or_else(|| "a registered region has no remote".into())
+}
+
+/// The bytes of a region.
+pub(crate) fn bytes_of(region: &Region, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; len];
+    region.read(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// All of a region as one source, to an offset in the first peer's region.
+pub(crate) fn put_all(
+    transport: &mut dyn Transport,
+    source: &Region,
+    region: RemoteRegion,
+    offset: u64,
+    immediate: u32,
+) -> Result<Posted, Error> {
+    let sources = [Source::new(source, 0, source.len())?];
+    let target = Target { region, offset };
+    transport.put(&Put { to: FIRST, sources: &sources, target, immediate, token: immediate.into() })
+}
+
+/// Counts what happened, whatever the order.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) arrived: HashMap<u32, usize>,
+    pub(crate) sent: HashMap<u64, usize>,
+    events: Vec<Event>,
+}
+
+impl Tally {
+    /// Polls once; says whether anything happened.
+    pub(crate) fn poll(&mut self, transport: &mut dyn Transport) -> Result<bool, Error> {
+        transport.poll(&mut self.events)?;
+        let any = !self.events.is_empty();
+        for event in self.events.drain(..) {
+            match event {
+                Event::Arrived { immediate, .. } => *self.arrived.entry(immediate).or_default() += 1,
+                Event::Sent { token } => *self.sent.entry(token).or_default() += 1,
+            }
+        }
+        Ok(any)
+    }
+
+    /// Fails unless exactly these arrived and were sent, each once.
+    pub(crate) fn expect(
+        &self,
+        arrived: impl IntoIterator<Item = u32>,
+        sent: impl IntoIterator<Item = u64>,
+    ) -> Outcome {
+        let arrived: HashMap<u32, usize> = arrived.into_iter().map(|immediate| (immediate, 1)).collect();
+        let sent: HashMap<u64, usize> = sent.into_iter().map(|token| (token, 1)).collect();
+        ensure!(self.arrived == arrived, "arrived {:?}, wanted {arrived:?}", self.arrived);
+        ensure!(self.sent == sent, "sent {:?}, wanted {sent:?}", self.sent);
+        Ok(())
+    }
+}
+
+/// Repeats until it says true, or fails when patience ends.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool, Box<dyn error::Error>>) -> Outcome {
+    let began = Instant::now();
+    while !done()? {
+        ensure!(began.elapsed() < PATIENCE, "{what}: nothing after {PATIENCE:?}");
+    }
+    Ok(())
+}
+
+/// Repeats for a while, whatever it says.
+pub(crate) fn linger(time: Duration, mut go: impl FnMut() -> Outcome) -> Outcome {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        go()?;
+    }
+    Ok(())
+}

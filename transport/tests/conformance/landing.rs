@@ -1,0 +1,362 @@
+//! Puts land whole, with their immediates, each exactly once.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Barrier, Mutex, PoisonError},
+    time::Duration,
+};
+
+use unisono_transport::{Address, Event, Memory, Peer, Posted, Put, RemoteRegion, Source, Target, Transport};
+
+use crate::kit::{
+    FIRST, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
+};
+
+/// The sizes at which something may change: around the inject limit, pages and the usual buffers.
+pub(crate) fn every_size(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let limits = here.limits().clone();
+    let inject = limits.max_inject;
+    let mut sizes = vec![1, 2, 7, 8, 4095, 4096, 4097, 65536, (1 << 20) + 1];
+    sizes.extend([inject.saturating_sub(1), inject, inject + 1]);
+    sizes.retain(|size| (1..=limits.max_put).contains(size));
+    let largest = sizes.iter().copied().max().unwrap_or(1);
+    let margin = 3;
+    let window = there.register(Memory::map(largest + 2 * margin, false)?)?;
+    for (immediate, len) in (0_u32..).zip(sizes) {
+        window.write(0, &vec![0xee; window.len()])?;
+        let bytes = pattern(immediate, len);
+        let source = filled(&mut *here, &bytes)?;
+        let region = remote(&window)?;
+        let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+        let mut posted = false;
+        let large = len > inject;
+        until(&format!("{len} bytes"), || {
+            if !posted {
+                posted = put_all(&mut *here, &source, region, margin as u64, immediate)? == Posted::Yes;
+            }
+            ours.poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(posted && !theirs.arrived.is_empty() && ours.sent.is_empty() != large)
+        })?;
+        linger(Duration::from_millis(1), || {
+            ours.poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(())
+        })?;
+        theirs.expect([immediate], [])?;
+        ours.expect([], large.then_some(immediate.into()))?;
+        ensure!(bytes_of(&window, margin, len)? == bytes, "of {len} bytes not all are as they were sent");
+        ensure!(bytes_of(&window, 0, margin)? == [0xee; 3], "bytes before the target were written");
+        ensure!(
+            bytes_of(&window, margin + len, margin)? == [0xee; 3],
+            "bytes behind the target were written"
+        );
+    }
+    Ok(())
+}
+
+/// Several sources are joined in order, empty ones left out, both injected and not.
+pub(crate) fn gathered(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let most = here.limits().max_sources;
+    ensure!(most >= 2, "{most} sources, at least 2 are promised");
+    let bytes = pattern(9, 200_000);
+    let source = filled(&mut *here, &bytes)?;
+    let other = filled(&mut *here, &pattern(10, 5000))?;
+    let window = there.register(Memory::map(300_000, false)?)?;
+    let mut lists = vec![vec![3, 5], vec![0, 9], vec![9, 0], vec![0, 100_000], vec![64, 65_536], vec![1, 1]];
+    if most >= 4 {
+        lists.extend([vec![1, 0, 2, 0], vec![40_000, 1, 0, 77], vec![8, 8, 8, 8], vec![3, 0, 0, 3]]);
+    }
+    for (immediate, list) in (0_u32..).zip(lists) {
+        let mut wanted = Vec::new();
+        let mut sources = Vec::new();
+        for (turn, len) in list.iter().copied().enumerate() {
+            let from = if turn % 2 == 1 && len <= other.len() { &other } else { &source };
+            sources.push(Source::new(from, turn, len.min(from.len() - turn))?);
+            wanted.extend(bytes_of(from, turn, len.min(from.len() - turn))?);
+        }
+        let target = Target { region: remote(&window)?, offset: 17 };
+        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3 };
+        let large = wanted.len() > here.limits().max_inject;
+        let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+        let mut posted = false;
+        until(&format!("sources of {list:?} bytes"), || {
+            if !posted {
+                posted = here.put(&put)? == Posted::Yes;
+            }
+            ours.poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(posted && !theirs.arrived.is_empty() && ours.sent.is_empty() != large)
+        })?;
+        theirs.expect([immediate], [])?;
+        ensure!(
+            bytes_of(&window, 17, wanted.len())? == wanted,
+            "sources of {list:?} bytes are not joined in order"
+        );
+    }
+    Ok(())
+}
+
+/// All 32 bits of an immediate arrive, and the length too where it is told.
+pub(crate) fn immediates(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let window = there.register(Memory::map(64, false)?)?;
+    let source = filled(&mut *here, &[1, 2, 3])?;
+    for immediate in [0, 1, 0x7fff_ffff, 0x8000_0000, 0xdead_beef, u32::MAX] {
+        let mut events = Vec::new();
+        let mut posted = false;
+        until(&format!("immediate {immediate:#x}"), || {
+            if !posted {
+                posted = put_all(&mut *here, &source, remote(&window)?, 0, immediate)? == Posted::Yes;
+            }
+            Tally::default().poll(&mut *here)?;
+            there.poll(&mut events)?;
+            Ok(!events.is_empty())
+        })?;
+        let right = matches!(events[..], [Event::Arrived { immediate: seen, len }]
+            if seen == immediate && len.is_none_or(|len| len == 3));
+        ensure!(right, "3 bytes with immediate {immediate:#x} gave {events:?}");
+    }
+    Ok(())
+}
+
+/// Puts until there is no room, without the peer's polling; then everything flows, each exactly once.
+pub(crate) fn flood(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let limits = here.limits().clone();
+    let most = limits.arrivals.min(limits.arrivals_per_peer);
+    let slot = 20_000;
+    let count = u32::try_from(most.min(1500))?;
+    let window = there.register(Memory::map(count as usize * slot, false)?)?;
+    let region = remote(&window)?;
+    let bytes: Vec<Vec<u8>> = (0..16).map(|seed| pattern(seed, slot)).collect();
+    let sources = bytes.iter().map(|bytes| filled(&mut *here, bytes)).collect::<Result<Vec<_>, _>>()?;
+    // Sixteen large ones to one small one, so that room runs out before the arrivals do.
+    let len_of = |number: u32| if number % 16 == 5 { limits.max_inject.clamp(1, 8) } else { slot };
+    let mut next = 0;
+    let mut was_full = false;
+    let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+    until("a flood", || {
+        // Not a poll before there is no room left.
+        while next < count {
+            let len = len_of(next);
+            let Some(source) = sources.get(next as usize % 16) else { return Err("no source".into()) };
+            let sources = [Source::new(source, 0, len)?];
+            let target = Target { region, offset: u64::from(next) * slot as u64 };
+            let put = Put { to: FIRST, sources: &sources, target, immediate: next, token: next.into() };
+            if here.put(&put)? == Posted::Full {
+                was_full = true;
+                break;
+            }
+            next += 1;
+        }
+        ours.poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(theirs.arrived.len() == count as usize
+            && ours.sent.len() == (0..count).filter(|number| len_of(*number) > limits.max_inject).count())
+    })?;
+    theirs.expect(0..count, [])?;
+    ours.expect([], (0..count).filter(|number| len_of(*number) > limits.max_inject).map(u64::from))?;
+    for number in 0..count {
+        let len = len_of(number);
+        let landed = bytes_of(&window, number as usize * slot, len)?;
+        let wanted = bytes.get(number as usize % 16).and_then(|bytes| bytes.get(..len));
+        ensure!(wanted == Some(&landed[..]), "message {number} of the flood is not as it was sent");
+    }
+    ensure!(was_full || count as usize == most, "{count} puts at once and never full");
+    Ok(())
+}
+
+/// Two streams in opposite directions, in one thread.
+pub(crate) fn both_ways(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let (slots, count, len) = (8_u32, 200_u32, 50_000_usize);
+    let windows = [
+        here.register(Memory::map(slots as usize * len, false)?)?,
+        there.register(Memory::map(slots as usize * len, false)?)?,
+    ];
+    let [mine, others] = [remote(&windows[0])?, remote(&windows[1])?];
+    let bytes = pattern(1, len);
+    let sources = [filled(&mut *here, &bytes)?, filled(&mut *there, &bytes)?];
+    let mut tallies = [Tally::default(), Tally::default()];
+    let mut next = [0_u32; 2];
+    until("two streams", || {
+        for (side, transport, region) in [(0, &mut here, others), (1, &mut there, mine)] {
+            // A slot is reused when the message before it in that slot has arrived over there.
+            let landed = u32::try_from(tallies[1 - side].arrived.len())?;
+            while next[side] < count && next[side] < landed + slots {
+                let number = next[side];
+                let sources = [Source::new(&sources[side], 0, 1 + number as usize * 249)?];
+                let target = Target { region, offset: u64::from(number % slots) * len as u64 };
+                let put =
+                    Put { to: FIRST, sources: &sources, target, immediate: number, token: number.into() };
+                if transport.put(&put)? == Posted::Full {
+                    break;
+                }
+                next[side] += 1;
+            }
+            tallies[side].poll(&mut **transport)?;
+        }
+        Ok(tallies.iter().all(|tally| tally.arrived.len() == count as usize))
+    })?;
+    let inject = here.limits().max_inject;
+    let large = move || (0..count).filter(move |number| 1 + *number as usize * 249 > inject).map(u64::from);
+    until("the last acknowledgements", || {
+        tallies[0].poll(&mut *here)?;
+        tallies[1].poll(&mut *there)?;
+        Ok(tallies.iter().all(|tally| tally.sent.len() == large().count()))
+    })?;
+    tallies.iter().try_for_each(|tally| tally.expect(0..count, large()))
+}
+
+/// Each of three endpoints writes to all three, itself included.
+pub(crate) fn each_to_each(world: &mut World) -> Outcome {
+    let mut nodes = [world.open()?, world.open()?, world.open()?];
+    let addresses: Vec<Address> = nodes.iter().map(|node| node.address().clone()).collect();
+    let (rounds, len) = (5_usize, 10_000_usize);
+    let mut windows = Vec::new();
+    let mut sources = Vec::new();
+    for (rank, node) in (0_u32..).zip(&mut nodes) {
+        for (wanted, address) in (0_u32..).zip(&addresses) {
+            let peer = node.connect(address)?;
+            ensure!(
+                peer == Peer(wanted),
+                "peers count from 0 in order of connecting: {peer:?} is the {wanted}th"
+            );
+        }
+        windows.push(node.register(Memory::map(3 * rounds * len, false)?)?);
+        sources.push(filled(&mut **node, &pattern(rank, len))?);
+    }
+    let mut queue: Vec<(usize, u32, usize)> = Vec::new();
+    for from in 0..3 {
+        for to in 0..3 {
+            queue.extend((0..rounds).map(|round| (from, to, round)));
+        }
+    }
+    let mut tallies = [Tally::default(), Tally::default(), Tally::default()];
+    until("nine streams", || {
+        let mut left = Vec::new();
+        for (from, to, round) in queue.drain(..) {
+            let slot = from * rounds + round;
+            let target = Target { region: remote(&windows[to as usize])?, offset: (slot * len) as u64 };
+            let sources = [Source::new(&sources[from], 0, len)?];
+            let immediate = u32::try_from(slot)?;
+            let put = Put {
+                to: Peer(to),
+                sources: &sources,
+                target,
+                immediate,
+                token: slot as u64 * 4 + u64::from(to),
+            };
+            if nodes[from].put(&put)? == Posted::Full {
+                left.push((from, to, round));
+            }
+        }
+        queue = left;
+        for (node, tally) in nodes.iter_mut().zip(&mut tallies) {
+            tally.poll(&mut **node)?;
+        }
+        Ok(tallies.iter().all(|tally| tally.arrived.len() == 3 * rounds))
+    })?;
+    for (to, tally) in tallies.iter().enumerate() {
+        let wanted: HashSet<u32> = (0..u32::try_from(3 * rounds)?).collect();
+        ensure!(
+            tally.arrived.keys().copied().collect::<HashSet<_>>() == wanted,
+            "endpoint {to} got {tally:?}"
+        );
+        for from in 0..3_u32 {
+            for round in 0..rounds {
+                let landed = bytes_of(&windows[to], (from as usize * rounds + round) * len, len)?;
+                ensure!(
+                    landed == pattern(from, len),
+                    "endpoint {to}: round {round} of {from} is not as it was sent"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Three threads, each with its endpoint, write to one another and park when there is nothing to do.
+pub(crate) fn threads(world: &mut World) -> Outcome {
+    const RANKS: usize = 3;
+    const ROUNDS: u32 = 60;
+    const LEN: usize = 3000;
+    type Board = Mutex<Vec<Option<(Address, RemoteRegion)>>>;
+    let board: Arc<Board> = Arc::new(Mutex::new(vec![None; RANKS]));
+    let barrier = Arc::new(Barrier::new(RANKS));
+
+    fn rank(me: usize, mut node: Box<dyn Transport>, board: &Board, barrier: &Barrier) -> Outcome {
+        let window = node.register(Memory::map(RANKS * ROUNDS as usize * LEN, false)?)?;
+        let source = filled(&mut *node, &pattern(u32::try_from(me)?, LEN))?;
+        if let Some(place) = board.lock().unwrap_or_else(PoisonError::into_inner).get_mut(me) {
+            *place = Some((node.address().clone(), remote(&window)?));
+        }
+        barrier.wait();
+        let all: Vec<_> =
+            board.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().cloned().collect();
+        let peers = all.iter().map(|(address, _)| node.connect(address)).collect::<Result<Vec<_>, _>>()?;
+        let mut queue: Vec<(usize, u32)> =
+            (0..ROUNDS).flat_map(|round| (0..RANKS).map(move |to| (to, round))).collect();
+        queue.reverse();
+        let mut tally = Tally::default();
+        let all_of_it = RANKS * ROUNDS as usize;
+        let quiet = |tally: &Tally, limit: usize| tally.sent.len() == if LEN > limit { all_of_it } else { 0 };
+        until(&format!("thread {me}"), || {
+            while let Some((to, round)) = queue.last().copied() {
+                let slot = u32::try_from(me)? * ROUNDS + round;
+                let sources = [Source::new(&source, 0, LEN)?];
+                let target = Target { region: all[to].1, offset: u64::from(slot) * LEN as u64 };
+                let token = u64::from(slot) * 8 + to as u64;
+                if node.put(&Put { to: peers[to], sources: &sources, target, immediate: slot, token })?
+                    == Posted::Full
+                {
+                    break;
+                }
+                queue.pop();
+            }
+            if !tally.poll(&mut *node)? {
+                node.park(Duration::from_millis(50))?;
+            }
+            Ok(queue.is_empty()
+                && tally.arrived.len() == all_of_it
+                && quiet(&tally, node.limits().max_inject))
+        })?;
+        for slot in 0..all_of_it {
+            let from = u32::try_from(slot / ROUNDS as usize)?;
+            ensure!(
+                bytes_of(&window, slot * LEN, LEN)? == pattern(from, LEN),
+                "thread {me}: message {slot} is damaged"
+            );
+        }
+        // The others may still need this one's progress.
+        barrier_with_progress(&mut *node, board, me)
+    }
+
+    /// Goes on polling until all have taken their entry from the board.
+    fn barrier_with_progress(node: &mut dyn Transport, board: &Board, me: usize) -> Outcome {
+        if let Some(place) = board.lock().unwrap_or_else(PoisonError::into_inner).get_mut(me) {
+            *place = None;
+        }
+        until("the other threads", || {
+            node.poll(&mut Vec::new())?;
+            Ok(board.lock().unwrap_or_else(PoisonError::into_inner).iter().all(Option::is_none))
+        })
+    }
+
+    let nodes = (0..RANKS).map(|_| world.open()).collect::<Result<Vec<_>, _>>()?;
+    let handles: Vec<_> = nodes
+        .into_iter()
+        .enumerate()
+        .map(|(me, node)| {
+            let (board, barrier) = (Arc::clone(&board), Arc::clone(&barrier));
+            std::thread::spawn(move || rank(me, node, &board, &barrier).map_err(|error| error.to_string()))
+        })
+        .collect();
+    for handle in handles {
+        handle.join().map_err(|_| format!("a thread panicked within {PATIENCE:?}"))??;
+    }
+    Ok(())
+}

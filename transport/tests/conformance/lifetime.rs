@@ -1,0 +1,190 @@
+//! What is let go, in whatever order, is neither used afterwards nor leaked into a hang.
+
+use std::time::{Duration, Instant};
+
+use unisono_transport::{Error, Memory, Posted, Put, Source, Target};
+
+use crate::kit::{
+    FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
+};
+
+/// The transport keeps the sources of a put under way, though nobody else does.
+pub(crate) fn source_let_go(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let len = here.limits().max_inject + 300_000;
+    let window = there.register(Memory::map(len, false)?)?;
+    let bytes = pattern(6, len);
+    let mut source = Some(filled(&mut *here, &bytes)?);
+    let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+    let mut scribbled = Vec::new();
+    until("a put whose source was let go", || {
+        if let Some(held) = &source
+            && put_all(&mut *here, held, remote(&window)?, 0, 8)? == Posted::Yes
+        {
+            source = None;
+            // Whoever gets the pages next writes to them.
+            for _ in 0..4 {
+                scribbled.push(filled(&mut *here, &vec![0xff; len])?);
+            }
+        }
+        ours.poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(!theirs.arrived.is_empty() && !ours.sent.is_empty())
+    })?;
+    ensure!(
+        bytes_of(&window, 0, len)? == bytes,
+        "the put's bytes are not those of the source that was let go"
+    );
+    Ok(())
+}
+
+/// Two endpoints and their regions, with puts under way, are dropped in every order.
+pub(crate) fn drop_orders(world: &mut World) -> Outcome {
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1], [1, 3, 0, 2], [2, 3, 0, 1]] {
+        let (mut here, mut there) = world.pair()?;
+        let window = there.register(Memory::map(100_000, false)?)?;
+        let source = filled(&mut *here, &pattern(0, 100_000))?;
+        let mut theirs = Tally::default();
+        let mut posted = false;
+        until("a put before the end", || {
+            if !posted {
+                posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
+            }
+            Tally::default().poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(!theirs.arrived.is_empty())
+        })?;
+        for immediate in 2..6 {
+            let _ = put_all(&mut *here, &source, remote(&window)?, 0, immediate)?;
+        }
+        let (mut here, mut there, mut window, mut source) =
+            (Some(here), Some(there), Some(window), Some(source));
+        for which in order {
+            match which {
+                0 => drop(here.take()),
+                1 => drop(there.take()),
+                2 => drop(window.take()),
+                _ => drop(source.take()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Regions are registered here and dropped by another thread while puts go on.
+pub(crate) fn regions_beside_traffic(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let window = there.register(Memory::map(10_000, false)?)?;
+    let bytes = pattern(2, 10_000);
+    let source = filled(&mut *here, &bytes)?;
+    let (give, take) = std::sync::mpsc::channel();
+    let dropper = std::thread::spawn(move || take.into_iter().count());
+    let (rounds, mut next) = (300, 0);
+    let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+    until("traffic beside dropped regions", || {
+        if next == theirs.arrived.len() && next < rounds {
+            give.send(here.register(Memory::map(4096, false)?)?)?;
+            give.send(there.register(Memory::map(4096, false)?)?)?;
+            if put_all(&mut *here, &source, remote(&window)?, 0, u32::try_from(next)?)? == Posted::Yes {
+                next += 1;
+            }
+        }
+        ours.poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(theirs.arrived.len() == rounds)
+    })?;
+    drop(give);
+    let dropped = dropper.join().map_err(|_| "the dropping thread panicked")?;
+    ensure!(dropped >= 2 * rounds, "{dropped} regions were dropped");
+    ensure!(bytes_of(&window, 0, 10_000)? == bytes, "the bytes are damaged");
+    Ok(())
+}
+
+/// A put into a region that was taken back is an error somewhere, or nothing; never an arrival, and never
+/// bytes in memory that has since been given to another region.
+pub(crate) fn taken_back(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let len = here.limits().max_inject + 20_000;
+    let window = there.register(Memory::map(len, false)?)?;
+    let source = filled(&mut *here, &vec![0x77; len])?;
+    let mut theirs = Tally::default();
+    let mut posted = false;
+    until("a put before the region is taken back", || {
+        if !posted {
+            posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
+        }
+        Tally::default().poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(!theirs.arrived.is_empty())
+    })?;
+    let stale = remote(&window)?;
+    drop(window);
+    let canary = filled(&mut *there, &vec![0x11; len])?;
+    let mut broken = false;
+    let mut posted = false;
+    linger(Duration::from_millis(300), || {
+        if broken {
+            return Ok(());
+        }
+        let mut step = || -> Result<(), Error> {
+            if !posted {
+                posted = put_all(&mut *here, &source, stale, 0, 2)? == Posted::Yes;
+            }
+            Tally::default().poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(())
+        };
+        match step() {
+            Ok(()) => {}
+            Err(Error::Completion { .. } | Error::Call { .. }) => broken = true,
+            Err(other) => return Err(other.into()),
+        }
+        Ok(())
+    })?;
+    ensure!(!theirs.arrived.contains_key(&2), "a put into a region that was taken back has arrived");
+    ensure!(bytes_of(&canary, 0, len)? == vec![0x11; len], "it was written into another region");
+    Ok(())
+}
+
+/// Putting to an endpoint that was dropped ends in an error that names the peer, or in waiting; it neither
+/// blocks nor reports an error for anybody else.
+pub(crate) fn peer_gone(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let mut third = world.open()?;
+    here.connect(third.address())?;
+    let window = there.register(Memory::map(50_000, false)?)?;
+    let source = filled(&mut *here, &pattern(0, 50_000))?;
+    let region = remote(&window)?;
+    let mut theirs = Tally::default();
+    let mut posted = false;
+    until("a put to a peer that will be gone", || {
+        if !posted {
+            posted = put_all(&mut *here, &source, region, 0, 1)? == Posted::Yes;
+        }
+        Tally::default().poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(!theirs.arrived.is_empty())
+    })?;
+    drop((there, window));
+    let began = Instant::now();
+    let mut seen = None;
+    while seen.is_none() && began.elapsed() < Duration::from_secs(1) {
+        let sources = [Source::new(&source, 0, source.len())?];
+        let put = Put {
+            to: FIRST,
+            sources: &sources,
+            target: Target { region, offset: 0 },
+            immediate: 2,
+            token: 2,
+        };
+        let before = Instant::now();
+        let outcome = here.put(&put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));
+        ensure!(before.elapsed() < Duration::from_secs(5), "a put and a poll took {:?}", before.elapsed());
+        third.poll(&mut Vec::new())?;
+        seen = outcome.err();
+    }
+    match seen {
+        None | Some(Error::Call { .. } | Error::Completion { peer: Some(FIRST) | None, .. }) => Ok(()),
+        Some(other) => Err(format!("a peer that is gone gave: {other:?}").into()),
+    }
+}

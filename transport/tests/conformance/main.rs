@@ -1,0 +1,103 @@
+//! One suite for every transport: whatever implements `Transport` must pass all of it.
+//!
+//! `memory`, `sim` and `ofi:tcp` must run; `ofi:shm`, and those named in `UNISONO_TEST_PROVIDERS`
+//! (separated by commas, for instance `verbs`), are skipped with the reason where the machine has none. An
+//! argument that is no option selects cases whose name contains it, as with any test.
+
+mod kit;
+mod landing;
+mod lifetime;
+mod refusal;
+mod waiting;
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    process::ExitCode,
+    time::Instant,
+};
+
+use kit::{Case, Kind};
+use unisono_transport::Error;
+
+/// One case: its name, and what it does.
+const CASES: &[(&str, Case)] = &[
+    ("puts of every size land whole", landing::every_size),
+    ("sources are gathered", landing::gathered),
+    ("immediates of every value arrive", landing::immediates),
+    ("a flood is stopped, and flows on", landing::flood),
+    ("both directions at once", landing::both_ways),
+    ("three endpoints, each to each and to itself", landing::each_to_each),
+    ("several threads", landing::threads),
+    ("no source out of bounds", refusal::out_of_bounds),
+    ("no malformed put", refusal::malformed),
+    ("no unregistered source where one is needed", refusal::unregistered),
+    ("no foreign address", refusal::foreign_address),
+    ("an address has one peer", refusal::one_peer_per_address),
+    ("a source let go at once is still sent", lifetime::source_let_go),
+    ("dropped in every order", lifetime::drop_orders),
+    ("regions come and go beside the traffic", lifetime::regions_beside_traffic),
+    ("a region taken back is not written", lifetime::taken_back),
+    ("a peer that is gone is no hang", lifetime::peer_gone),
+    ("parking ends with the timeout", waiting::timeout),
+    ("parking ends with an arrival", waiting::arrival),
+];
+
+/// What became of one transport.
+enum Verdict {
+    Passed(usize),
+    Skipped(String),
+    Failed(Vec<String>),
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let level = tracing_subscriber::EnvFilter::try_from_default_env();
+    if let Ok(level) = level {
+        tracing_subscriber::fmt().with_env_filter(level).init();
+    }
+    let mut failed = false;
+    for kind in Kind::all() {
+        let began = Instant::now();
+        let verdict = judge(&kind, &filter);
+        let seconds = began.elapsed().as_secs_f32();
+        match verdict {
+            Verdict::Passed(count) => println!("RAN      {}: {count} cases in {seconds:.2} s", kind.name),
+            Verdict::Skipped(why) if kind.required => {
+                println!("FAILED   {}: it must run here, but {why}", kind.name);
+                failed = true;
+            }
+            Verdict::Skipped(why) => println!("SKIPPED  {}: {why}", kind.name),
+            Verdict::Failed(cases) => {
+                cases.iter().for_each(|case| println!("FAILED   {}: {case}", kind.name));
+                failed = true;
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn judge(kind: &Kind, filter: &str) -> Verdict {
+    match kind.world().open() {
+        Ok(_) => {}
+        Err(error @ Error::NoProvider { .. }) => return Verdict::Skipped(error.to_string()),
+        Err(error) => return Verdict::Failed(vec![format!("it does not open: {error}")]),
+    }
+    let chosen = CASES.iter().filter(|(name, _)| name.contains(filter));
+    let mut count = 0;
+    let mut failures = Vec::new();
+    for (name, case) in chosen {
+        count += 1;
+        let began = Instant::now();
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| case(&mut kind.world())));
+        let seconds = began.elapsed().as_secs_f32();
+        if seconds > 1.0 {
+            println!("SLOW     {}: {name} took {seconds:.2} s", kind.name);
+        }
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failures.push(format!("{name}: {error}")),
+            Err(_) => failures.push(format!("{name}: it panicked")),
+        }
+    }
+    if failures.is_empty() { Verdict::Passed(count) } else { Verdict::Failed(failures) }
+}

@@ -1,0 +1,71 @@
+//! Parking ends with an arrival or with its timeout, whichever comes first.
+
+use std::time::{Duration, Instant};
+
+use unisono_transport::{Memory, Posted};
+
+use crate::kit::{Outcome, Tally, World, ensure, filled, put_all, remote, until};
+
+pub(crate) fn timeout(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    Tally::default().poll(&mut *there)?;
+    for milliseconds in [0, 1, 20, 100] {
+        let timeout = Duration::from_millis(milliseconds);
+        let began = Instant::now();
+        here.park(timeout)?;
+        // Generous, for the machine may be busy; what is looked for is sleeping without end.
+        ensure!(began.elapsed() < timeout + Duration::from_secs(2), "{timeout:?} took {:?}", began.elapsed());
+    }
+    Ok(())
+}
+
+/// A thread that parks is woken by a put from another thread, and does not spin meanwhile.
+pub(crate) fn arrival(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let wakes = there.limits().wakes;
+    let window = there.register(Memory::map(8, false)?)?;
+    let region = remote(&window)?;
+    let (rounds, pause) = (5_u32, Duration::from_millis(40));
+    let (tell, told) = std::sync::mpsc::channel::<()>();
+
+    let sleeper = std::thread::spawn(move || -> Result<(u32, Duration), String> {
+        let mut tally = Tally::default();
+        let mut parks = 0;
+        let began = Instant::now();
+        for round in 0..rounds {
+            until("an arrival while parked", || {
+                if !tally.poll(&mut *there)? {
+                    there.park(Duration::from_secs(20))?;
+                    parks += 1;
+                }
+                Ok(tally.arrived.contains_key(&round))
+            })
+            .map_err(|error| error.to_string())?;
+            tell.send(()).map_err(|error| error.to_string())?;
+        }
+        Ok((parks, began.elapsed()))
+    });
+    let source = filled(&mut *here, &[1; 8])?;
+    for round in 0..rounds {
+        std::thread::sleep(pause);
+        let mut posted = false;
+        until("a put to a parked peer", || {
+            if !posted {
+                posted = put_all(&mut *here, &source, region, 0, round)? == Posted::Yes;
+            }
+            Tally::default().poll(&mut *here)?;
+            match told.try_recv() {
+                Ok(()) => Ok(true),
+                Err(std::sync::mpsc::TryRecvError::Empty) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })?;
+    }
+    let (parks, took) = sleeper.join().map_err(|_| "the parked thread panicked")??;
+    ensure!(took < Duration::from_secs(10), "{rounds} arrivals took {took:?}: parking does not wake");
+    if wakes {
+        // Setting up the wire wakes it a few times too.
+        ensure!(parks < 50 * rounds, "{parks} parks for {rounds} arrivals: it spins instead of sleeping");
+    }
+    Ok(())
+}
