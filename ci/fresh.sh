@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Tries commands on a fresh machine: a minimal Debian with git, make and this machine's Rust toolchain, nothing else.
+#
+#   ci/fresh.sh [-s SUITE] [GOAL...]          as root; needs the package debootstrap; default: -s bookworm demo test
+#
+# The system is made anew below a temporary directory and removed afterwards. Inside, make runs in a clone of the
+# last commit, as on a machine that has never seen this project: packages are really missing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+suite=bookworm
+if [ "${1:-}" = -s ]; then
+  suite=$2
+  shift 2
+fi
+[ $# -gt 0 ] || set -- demo test
+if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
+  echo "fresh: needs root and the package debootstrap" >&2
+  exit 1
+fi
+# Mounts stay in a namespace of their own, so that none is left behind and removing cannot reach through one.
+if [ "${FRESH_INSIDE:-}" != yes ]; then
+  root=$(mktemp -d)
+  trap 'rm -rf --one-file-system "$root"' EXIT
+  debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" >"$root.log" ||
+    { tail -n 20 "$root.log" >&2; exit 1; }
+  rm "$root.log"
+  git clone -q . "$root/unisono"
+  FRESH_INSIDE=yes FRESH_ROOT=$root unshare --mount "$0" "$@"
+  exit
+fi
+root=$FRESH_ROOT
+mkdir "$root/rust"
+mount --bind "$(rustc --print sysroot)" "$root/rust"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/tmp"
+# The way to the network is this machine's.
+cp /etc/resolv.conf /etc/hosts "$root/etc/"
+cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+exec chroot "$root" env -i HOME=/root TERM="${TERM:-dumb}" CI=true PATH=/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+  PIP_CERT=/etc/ssl/certs/ca-certificates.crt make -C /unisono "$@" </dev/null
