@@ -20,6 +20,7 @@ fi
 # Mounts stay in a namespace of their own, so that none is left behind and removing cannot reach through one.
 if [ "${FRESH_INSIDE:-}" != yes ]; then
   root=$(mktemp -d)
+  chmod 755 "$root"
   trap 'rm -rf --one-file-system "$root"' EXIT
   debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" >"$root.log" ||
     { tail -n 20 "$root.log" >&2; exit 1; }

@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
+    net::TcpStream,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -72,6 +73,23 @@ fn ranks_know_their_numbers() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(sorted(&output.stdout), ["[0] 0 3 0 3 0 3 0 3", "[1] 1 3 1 3 1 3 1 3", "[2] 2 3 2 3 2 3 2 3"]);
     assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn ranks_are_told_where_to_meet() {
+    let (mut launcher, mut output, pids) =
+        start(2, "echo $$; echo $UNISONO_STORE $UNISONO_TOKEN; exec sleep 60");
+    let mut line = String::new();
+    while !line.contains("tcp+served://") {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0);
+    }
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words[2].len(), 32);
+    TcpStream::connect(words[1].strip_prefix("tcp+served://").unwrap()).unwrap();
+    kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
+    launcher.wait().unwrap();
+    gone(&pids);
 }
 
 #[test]
@@ -160,6 +178,7 @@ fn a_program_that_cannot_start_is_told_once() {
         assert!(said.lines().count() == 1 && said.contains(program), "{said}");
     }
     assert_eq!(unisono(&["-n", "2", plain.to_str().unwrap()]).output().unwrap().status.code(), Some(126));
+    assert_eq!(unisono(&["-n", "1", "--timeout", "soon", "true"]).output().unwrap().status.code(), Some(2));
     assert_eq!(unisono(&["-n", "0", "true"]).output().unwrap().status.code(), Some(2));
 }
 

@@ -13,7 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, waitid};
+use rustix::{
+    process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, waitid},
+    rand::{GetRandomFlags, getrandom},
+};
+use unisono::rendezvous::TcpServer;
 
 use super::{
     lines::{Sink, Stream},
@@ -86,12 +90,16 @@ impl Job {
     /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
     /// ended the job. To be called on the main thread, since a rank dies with the thread that started it.
     pub(crate) fn run(&self) -> io::Result<End> {
+        let token = token()?;
+        let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
+        let store = TcpServer::bind("127.0.0.1:0", count, &token, None).map_err(io::Error::other)?;
+        let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
         let (tell, events) = mpsc::channel();
         let to = tell.clone();
         signals::watch(move |signal| drop(to.send(Event::Signal(signal))))?;
         let mut ranks = Ranks { sink: Arc::default(), tell, children: Vec::new(), outputs: 0 };
         for number in 0..self.ranks {
-            if let Err(error) = ranks.start(self, number) {
+            if let Err(error) = ranks.start(number, self.command(number, &meet)) {
                 ranks.supervise(&events, Some(End::Status(1)));
                 return Err(io::Error::new(error.kind(), format!("cannot start rank {number}: {error}")));
             }
@@ -99,8 +107,8 @@ impl Job {
         Ok(ranks.supervise(&events, None))
     }
 
-    /// The command that becomes rank `number`.
-    fn command(&self, number: u32) -> Command {
+    /// The command that becomes rank `number`; `meet` tells it where.
+    fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
         // The link stays good when the file of this program has been replaced by a newer one.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("unisono").arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
@@ -112,6 +120,7 @@ impl Job {
                 command.env(format!("{prefix}{local}WORLD_SIZE"), &size);
             }
         }
+        command.envs(meet.iter().map(|(name, value)| (name, value)));
         command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
         command.stdin(Stdio::null()).process_group(0);
         if self.output == Output::Prefixed {
@@ -133,8 +142,8 @@ struct Ranks {
 }
 
 impl Ranks {
-    fn start(&mut self, job: &Job, number: u32) -> io::Result<()> {
-        let mut child = job.command(number).spawn()?;
+    fn start(&mut self, number: u32, mut command: Command) -> io::Result<()> {
+        let mut child = command.spawn()?;
         let (pid, stdout, stderr) = (pid(&child), child.stdout.take(), child.stderr.take());
         self.children.push(child);
         let tell = self.tell.clone();
@@ -248,6 +257,13 @@ impl Ranks {
             }
         }
     }
+}
+
+/// What tells this job from all others that might meet at our port.
+fn token() -> io::Result<String> {
+    let mut bytes = [0_u8; 16];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(bytes[..filled].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Tells people why the job ends.

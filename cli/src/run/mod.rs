@@ -12,7 +12,7 @@ use job::{Job, Output};
 
 /// Starts a program as ranks 0 to N-1 on this machine.
 ///
-/// Each rank finds its number and the way to the others in its environment (UNISONO_* and torchrun's RANK,
+/// Each rank finds its number and where to meet the others in its environment (UNISONO_* and torchrun's RANK,
 /// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and its exit status
 /// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all.
 #[derive(clap::Args)]
@@ -23,8 +23,8 @@ pub(crate) struct Run {
     /// The libfabric provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
     #[arg(long)]
     provider: Option<OsString>,
-    /// How long a rank waits for the others, in seconds (sets UNISONO_TIMEOUT).
-    #[arg(long, value_name = "SECONDS")]
+    /// How long a rank waits for another: 300, 5s, 200ms (sets UNISONO_TIMEOUT).
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<OsString>,
     /// Pass the ranks' output through as it comes, instead of line by line behind `[rank] `.
     #[arg(long)]
@@ -32,6 +32,11 @@ pub(crate) struct Run {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// A time, as the ranks will read it.
+fn duration(text: &str) -> Result<OsString, String> {
+    unisono::config::parse_duration(text).map(|_| text.into())
 }
 
 impl Run {
