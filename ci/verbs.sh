@@ -17,7 +17,7 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs
 for program in $programs; do
   echo "test-verbs: $(basename "$program")"
-  ci/verbs-vm/run.sh . "$program" --test-threads 1
+  ci/verbs-vm/run.sh . "$program" --test-threads=1
 done
 for ranks in 2 4; do
   echo "test-verbs: bench all_reduce, $ranks ranks"

@@ -53,6 +53,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/ofi/",
     "transport/src/region.rs",
     "transport/src/memory.rs",
+    "transport/src/sim.rs",
     "transport/src/shared.rs",
     "src/buffer.rs",
 ];
