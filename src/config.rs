@@ -419,3 +419,112 @@ fn check(name: &str, value: &impl ToString, right: bool, wanted: impl FnOnce() -
     }
     Err(Error::Config { name: name.into(), value: Some(value.to_string()), problem: wanted() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(name: &str, value: &str) -> Result<Config> {
+        let mut config = Config::default();
+        config.set_from(&|asked| (asked == name).then(|| value.to_owned()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn every_variable_sets_its_field_and_the_table_tells_the_defaults() {
+        for row in VARIABLES.iter().filter(|row| row.set.is_some()) {
+            let value = match row.name {
+                "UNISONO_PROVIDER" | "UNISONO_INTERFACE" | "UNISONO_ALGORITHM" => "tcp",
+                "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_SPIN" => "7ms",
+                "UNISONO_CHUNK" | "UNISONO_EAGER" => "4K",
+                "UNISONO_LANES" | "UNISONO_BULK_SLOTS" | "UNISONO_EAGER_SLOTS" => "3",
+                _ => "1",
+            };
+            assert_ne!(set(row.name, value).unwrap(), Config::default(), "{}", row.name);
+            // A default that is a value can be given as one, and changes nothing.
+            if row.default.starts_with(|c: char| c.is_ascii_digit()) {
+                assert_eq!(set(row.name, row.default).unwrap(), Config::default(), "{}", row.name);
+            }
+            assert!(set(row.name, "").is_err(), "{} takes an empty value", row.name);
+        }
+    }
+
+    #[test]
+    fn what_has_no_sense_is_refused_with_its_name_and_value() {
+        for (name, value, words) in [
+            ("UNISONO_CHUNK", "8", "from 16 to 67108864"),
+            ("UNISONO_CHUNK", "65M", "from 16 to"),
+            ("UNISONO_CHUNK", "1T", "such as 4096, 256K or 4M"),
+            ("UNISONO_CHUNK", "99999999999G", "too large"),
+            ("UNISONO_LANES", "0", "from 1 to 64"),
+            ("UNISONO_LANES", "33", "at most 64"),
+            ("UNISONO_EAGER_SLOTS", "65", "from 1 to 64"),
+            ("UNISONO_TIMEOUT", "0", "longer than 0"),
+            ("UNISONO_TIMEOUT", "-1s", "such as 300 (seconds)"),
+            ("UNISONO_SPIN", "5 parsecs", "such as 300 (seconds)"),
+            ("UNISONO_HUGE_PAGES", "2", "wanted 1 or 0"),
+        ] {
+            let error = set(name, value).unwrap_err();
+            let Error::Config { value: Some(_), problem, .. } = &error else { panic!("{error}") };
+            assert!(problem.contains(words), "{error}");
+        }
+        let alone = Config { ranks: 2, ..Config::default() };
+        assert!(alone.validate().unwrap_err().to_string().contains("need a place to meet"));
+        assert!(Config { rank: 1, ..Config::default() }.validate().is_err());
+    }
+
+    #[test]
+    fn sizes_and_times() {
+        for (text, size) in
+            [("0", 0), ("4096", 4096), ("256K", 256 << 10), ("4 MiB", 4 << 20), ("1gb", 1 << 30)]
+        {
+            assert_eq!(parse_size(text), Ok(size), "{text}");
+        }
+        for (text, millis) in
+            [("300", 300_000), ("5s", 5_000), ("200ms", 200), ("1.5 s", 1_500), ("2min", 120_000)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(parse_duration("20us"), Ok(Duration::from_micros(20)));
+        assert!(
+            parse_duration("1e400s").is_err()
+                && parse_duration("..").is_err()
+                && parse_duration("s").is_err()
+        );
+        assert!(parse_duration("99999999999999999999").is_ok(), "a very long time is one that never ends");
+    }
+
+    #[test]
+    fn the_hash_covers_what_must_be_alike_and_nothing_else() {
+        let hash = Config::default().hash();
+        assert_eq!(
+            Config { rank: 0, timeout: Duration::from_secs(1), huge_pages: true, ..Config::default() }.hash(),
+            hash
+        );
+        let changed = [
+            Config { chunk: 64, ..Config::default() },
+            Config { lanes: 1, ..Config::default() },
+            Config { bulk_slots: 1, ..Config::default() },
+            Config { eager: 128, ..Config::default() },
+            Config { eager_slots: 1, ..Config::default() },
+            Config { ranks: 3, ..Config::default() },
+            Config { provider: Some("tcp".into()), ..Config::default() },
+            Config { algorithm: Some("ring".into()), ..Config::default() },
+        ];
+        assert!(changed.iter().all(|config| config.hash() != hash));
+    }
+
+    #[test]
+    fn stores_are_written_as_they_are_read() {
+        for text in
+            ["tcp://node01:29500", "tcp://[::1]:0", "tcp+served://10.0.0.1:65535", "file:///shared/dir"]
+        {
+            assert_eq!(StoreAddress::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "node01:1", "tcp://node01", "tcp://:1", "tcp://a:65536", "file://here", "udp://a:1"]
+        {
+            assert!(StoreAddress::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Who a process is, by the environments that real launchers made (captured from Open MPI 5.0.11, MPICH 5.0.2
+//! and Slurm 22.05, some of them within each other) and by broken ones.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use unisono::{
+    Error,
+    config::StoreAddress,
+    launch::{Launch, Meeting, detect},
+};
+
+/// Reads `NAME=value` words.
+fn launch(environment: &str) -> Result<Launch, Error> {
+    let pairs: Vec<(&str, &str)> =
+        environment.split_whitespace().map(|word| word.split_once('=').unwrap()).collect();
+    detect(&|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+}
+
+const TORCHRUN: &str = "LOCAL_RANK=1 RANK=3 GROUP_RANK=1 ROLE_RANK=3 ROLE_NAME=default LOCAL_WORLD_SIZE=2 \
+    WORLD_SIZE=4 GROUP_WORLD_SIZE=2 ROLE_WORLD_SIZE=4 MASTER_ADDR=node01 MASTER_PORT=29500 \
+    TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=0 TORCHELASTIC_RUN_ID=job7 \
+    TORCHELASTIC_USE_AGENT_STORE=True";
+const OPEN_MPI: &str = "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_NODE_RANK=1 \
+    OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_MCA_num_procs=2 OMPI_UNIVERSE_SIZE=2 \
+    OMPI_WORLD_LOCAL_SIZE=2 OMPI_WORLD_SIZE=2 PMIX_HOSTNAME=vm PMIX_NAMESPACE=prterun-vm-11994@1 PMIX_RANK=1";
+const MPICH: &str =
+    "HYDI_CONTROL_FD=7 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_FD=11 PMI_HOSTNAME=vm PMI_RANK=1 PMI_SIZE=2";
+/// `srun -N2 -n3`, task 2.
+const SLURM: &str = "SLURMD_NODENAME=node02 SLURM_GTIDS=2 SLURM_JOBID=1 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=node[01-02] \
+    SLURM_JOB_NUM_NODES=2 SLURM_LOCALID=0 SLURM_NNODES=2 SLURM_NODEID=1 SLURM_NODELIST=node[01-02] SLURM_NPROCS=3 \
+    SLURM_NTASKS=3 SLURM_PROCID=2 SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=node[01-02] \
+    SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_TASKS_PER_NODE=2,1";
+/// `sbatch -n2`: the script itself, which is no step.
+const SLURM_BATCH: &str = "SLURM_JOB_ID=2 SLURM_LOCALID=0 SLURM_NODELIST=node01 SLURM_NPROCS=2 SLURM_NTASKS=2 \
+    SLURM_PROCID=0 SLURM_TASKS_PER_NODE=2";
+/// `srun --mpi=pmi2 -n2`, task 1.
+const SLURM_PMI2: &str = "PMI_FD=13 PMI_JOBID=3.0 PMI_RANK=1 PMI_SIZE=2 SLURM_JOB_ID=3 SLURM_LOCALID=1 SLURM_NTASKS=2 \
+    SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 \
+    SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=node01";
+/// `mpiexec -n 4` in a batch script on two nodes, on the second: Slurm tells of the two daemons.
+const MPICH_IN_SLURM: &str = "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_FD=6 PMI_HOSTNAME=node02 PMI_RANK=3 PMI_SIZE=4 \
+    SLURM_JOB_ID=5 SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NTASKS=2 SLURM_PROCID=1 \
+    SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=node[01-02] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 \
+    SLURM_STEP_TASKS_PER_NODE=1(x2)";
+/// `mpirun -n 4` in a batch script, all on the first node.
+const OPEN_MPI_IN_SLURM: &str = "OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=4 OMPI_COMM_WORLD_RANK=3 \
+    OMPI_COMM_WORLD_SIZE=4 PMIX_NAMESPACE=prterun-vm-30171@1 PMIX_RANK=3 SLURM_JOB_ID=4 \
+    SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_ID=0 \
+    SLURM_STEP_NODELIST=node[01-02] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)";
+
+/// What a launch is expected to be: launcher, rank, ranks, local rank, local ranks, token.
+type Told = (&'static str, usize, usize, Option<usize>, Option<usize>, &'static str);
+
+#[test]
+fn real_launchers_are_understood() {
+    let cases: [(&str, Told); 8] = [
+        (TORCHRUN, ("torchrun", 3, 4, Some(1), Some(2), "job7")),
+        (OPEN_MPI, ("Open MPI", 1, 2, Some(1), Some(2), "prterun-vm-11994@1")),
+        (MPICH, ("MPICH", 1, 2, Some(1), Some(2), "")),
+        (SLURM, ("Slurm", 2, 3, Some(0), Some(1), "slurm-1.0")),
+        (SLURM_PMI2, ("MPICH", 1, 2, Some(1), Some(2), "slurm-3.0")),
+        (MPICH_IN_SLURM, ("MPICH", 3, 4, Some(1), Some(2), "slurm-5.0")),
+        (OPEN_MPI_IN_SLURM, ("Open MPI", 3, 4, Some(3), Some(4), "prterun-vm-30171@1")),
+        ("UNISONO_RANK=0 UNISONO_WORLD_SIZE=1", ("unisono", 0, 1, None, None, "")),
+    ];
+    for (environment, told) in cases {
+        let it = launch(environment).unwrap_or_else(|error| panic!("{error}\n{environment}"));
+        let got = (it.launcher, it.rank, it.ranks, it.local_rank, it.local_ranks, it.token.as_str());
+        assert_eq!(got, told, "{environment}");
+    }
+}
+
+/// The port of a `tcp://` meeting, whose host must be this.
+fn port_at(meeting: Meeting, wanted: &str) -> u16 {
+    match meeting {
+        Meeting::At(StoreAddress::Tcp { host, port, served: false }) if host == wanted => port,
+        other => panic!("{other:?}, not at {wanted}"),
+    }
+}
+
+#[test]
+fn ranks_are_told_where_to_meet() {
+    let meeting = |environment: &str| launch(environment).unwrap_or_else(|error| panic!("{error}")).meeting;
+    // torchrun's agent has the port itself, if it says so.
+    assert_eq!(port_at(meeting(TORCHRUN), "node01"), 29501);
+    assert_eq!(port_at(meeting(&TORCHRUN.replace("=True", "=False")), "node01"), 29500);
+    // Slurm's step names the machine, and the job's number gives the port, the same for all its tasks.
+    let port = port_at(meeting(SLURM), "node01");
+    assert!((20000..30000).contains(&port));
+    assert_eq!(port_at(meeting(&SLURM.replace("PROCID=2", "PROCID=0")), "node01"), port);
+    assert_ne!(port_at(meeting(&SLURM.replace("STEP_ID=0", "STEP_ID=1")), "node01"), port);
+    port_at(meeting(MPICH_IN_SLURM), "node01");
+    for alone in [OPEN_MPI, MPICH, SLURM_PMI2, OPEN_MPI_IN_SLURM] {
+        assert_eq!(meeting(alone), Meeting::ThisMachine, "{alone}");
+    }
+    // What the user says goes first.
+    for environment in [SLURM, MPICH, OPEN_MPI, MPICH_IN_SLURM] {
+        let told = format!("{environment} MASTER_ADDR=10.0.0.1 MASTER_PORT=1234");
+        assert_eq!(port_at(meeting(&told), "10.0.0.1"), 1234, "{environment}");
+        let store = StoreAddress::File("/shared/here".into());
+        assert_eq!(meeting(&format!("{told} UNISONO_STORE=file:///shared/here")), Meeting::At(store));
+    }
+    let slurm = format!("{SLURM} MASTER_ADDR=10.0.0.1");
+    assert_eq!(port_at(meeting(&slurm), "10.0.0.1"), port, "the address alone is enough in Slurm");
+    assert_eq!(meeting("RANK=0 WORLD_SIZE=1"), Meeting::Nowhere);
+    assert_eq!(port_at(meeting("RANK=0 WORLD_SIZE=1 MASTER_ADDR=::1 MASTER_PORT=5"), "::1"), 5);
+}
+
+#[test]
+fn our_own_variables_go_first() {
+    let ours = "UNISONO_RANK=5 UNISONO_WORLD_SIZE=9 UNISONO_LOCAL_RANK=1 UNISONO_LOCAL_WORLD_SIZE=3 \
+        UNISONO_STORE=tcp+served://127.0.0.1:77 UNISONO_TOKEN=mine";
+    for other in [TORCHRUN, OPEN_MPI, MPICH, SLURM, SLURM_BATCH] {
+        let it = launch(&format!("{other} {ours}")).unwrap();
+        assert_eq!((it.launcher, it.rank, it.ranks, &it.token[..]), ("unisono", 5, 9, "mine"), "{other}");
+        assert_eq!((it.local_rank, it.local_ranks), (Some(1), Some(3)), "{other}");
+        let store = StoreAddress::Tcp { host: "127.0.0.1".into(), port: 77, served: true };
+        assert_eq!(it.meeting, Meeting::At(store));
+    }
+    assert_eq!(launch(&format!("{SLURM} UNISONO_TOKEN=mine")).unwrap().token, "mine");
+}
+
+#[test]
+fn whatever_is_wrong_is_named() {
+    let rank = |rank: &str| TORCHRUN.replace(" RANK=3", &format!(" RANK={rank}"));
+    let cases = [
+        (String::new(), "UNISONO_RANK", "unisono run"),
+        ("PATH=/bin HOME=/root".into(), "UNISONO_RANK", "torchrun"),
+        (SLURM_BATCH.into(), "SLURM_STEP_NUM_TASKS", "start the program by `srun`"),
+        (rank("4"), "RANK", "must be less than 4, by WORLD_SIZE"),
+        (rank("-1"), "RANK", "wanted a number from 0"),
+        (rank("x3"), "RANK", "wanted a number from 0"),
+        (rank(""), "RANK", "wanted a number from 0"),
+        (rank("99999999999999999999999"), "RANK", "wanted a number from 0"),
+        (TORCHRUN.replace(" WORLD_SIZE=4", " WORLD_SIZE=0"), "WORLD_SIZE", "at least 1"),
+        (TORCHRUN.replace(" WORLD_SIZE=4", ""), "WORLD_SIZE", "is not set, though RANK is"),
+        (TORCHRUN.replace(" RANK=3", ""), "RANK", "is not set, though WORLD_SIZE is"),
+        (
+            TORCHRUN.replace("LOCAL_RANK=1", "LOCAL_RANK=2"),
+            "LOCAL_RANK",
+            "must be less than 2, by LOCAL_WORLD_SIZE",
+        ),
+        (
+            TORCHRUN.replace("LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=5"),
+            "LOCAL_WORLD_SIZE",
+            "must be less than 5",
+        ),
+        (
+            TORCHRUN.replace("LOCAL_WORLD_SIZE=2", "LOCAL_WORLD_SIZE=0").replace("LOCAL_RANK=1", ""),
+            "LOCAL_WORLD_SIZE",
+            "at least 1",
+        ),
+        (TORCHRUN.replace("MASTER_ADDR=node01", ""), "MASTER_ADDR", "need a place to meet"),
+        (TORCHRUN.replace("MASTER_PORT=29500", ""), "MASTER_PORT", "is not set, though MASTER_ADDR is"),
+        (TORCHRUN.replace("=29500", "=65536"), "MASTER_PORT", "from 1 to 65535"),
+        (TORCHRUN.replace("=29500", "=65535"), "MASTER_PORT", "choose a lower one"),
+        (format!("{MPICH} UNISONO_RANK=0"), "UNISONO_WORLD_SIZE", "is not set, though UNISONO_RANK is"),
+        ("UNISONO_RANK=0 UNISONO_WORLD_SIZE=2".into(), "UNISONO_STORE", "need a place to meet"),
+        (format!("{MPICH} UNISONO_STORE=host:80"), "UNISONO_STORE", "wanted tcp://host:port"),
+        (
+            MPICH.replace("LOCALNRANKS=2", "LOCALNRANKS=1").replace("RANKID=1", "RANKID=0"),
+            "MASTER_ADDR",
+            "mpiexec -genv",
+        ),
+        (
+            SLURM.replace("STEP_NODELIST=node[01-02]", "STEP_NODELIST=node["),
+            "SLURM_STEP_NODELIST",
+            "a list of hosts",
+        ),
+        (SLURM.replace("PER_NODE=2,1", "PER_NODE=2"), "SLURM_STEP_TASKS_PER_NODE", "an entry for node 1"),
+    ];
+    for (environment, wanted, words) in cases {
+        match launch(&environment) {
+            Err(Error::Config { name, problem, .. }) if name == wanted && problem.contains(words) => {}
+            other => panic!("{other:?}\nwanted {wanted}: {words}\n{environment}"),
+        }
+    }
+    // The whole sentence, as people see it.
+    assert_eq!(launch(&rank("4")).unwrap_err().to_string(), "RANK=4: must be less than 4, by WORLD_SIZE");
+}
