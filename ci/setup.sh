@@ -82,6 +82,10 @@ for what; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
+command -v apt-get >/dev/null || {
+  echo "setup: there is no apt-get here; install what Debian calls: ${missing[*]}" >&2
+  exit 1
+}
 as_root=()
 if [ "$(id -u)" != 0 ]; then
   command -v sudo >/dev/null || {
@@ -90,10 +94,6 @@ if [ "$(id -u)" != 0 ]; then
   }
   as_root=(sudo)
 fi
-command -v apt-get >/dev/null || {
-  echo "setup: there is no apt-get here; install what Debian calls: ${missing[*]}" >&2
-  exit 1
-}
 echo "setup: installing with apt-get: ${missing[*]}"
 install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
 "${as_root[@]}" apt-get update -qq
