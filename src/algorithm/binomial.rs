@@ -1,4 +1,5 @@
-//! Binomial tree: broadcast of small messages in ⌈log2 n⌉ hops.
+//! Binomial tree: broadcast of small messages in ⌊log2 n⌋ hops, with at most
+//! ⌈log2 n⌉ messages from any rank.
 //!
 //! Counted from the root, a rank's parent is its number without its lowest bit. The child with the largest
 //! subtree is served first. Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective
@@ -6,12 +7,12 @@
 //! 19(1), 2005, section 4.2.
 
 use super::{
-    Plan, Traffic,
+    Plan,
     turns::{Lanes, Pattern, Steps},
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Rank, Span},
+    schedule::{Collective, Job, Rank, Span, Traffic},
 };
 
 /// What the binomial tree can do.
@@ -25,7 +26,8 @@ pub(super) const PLANS: &[Plan] = &[Plan {
             elements: job.count * children,
         }
     },
-    hops: |ranks| ranks.next_power_of_two().ilog2() as usize,
+    // No place below n has more bits than that.
+    hops: |ranks| ranks.ilog2() as usize,
     depth: 1,
 }];
 

@@ -5,10 +5,10 @@
 //! International Journal of Parallel Programming 17(1), 1988.
 
 use super::{
-    Plan, Traffic,
+    Plan,
     turns::{Lanes, Pattern, Steps},
 };
-use crate::schedule::{Collective, Rank, Span};
+use crate::schedule::{Collective, Rank, Span, Traffic};
 
 /// What dissemination can do.
 pub(super) const PLANS: &[Plan] = &[Plan {

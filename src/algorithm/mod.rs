@@ -13,7 +13,7 @@ mod turns;
 
 pub use choose::{Choice, choose};
 
-use crate::schedule::{Collective, Job, Schedule};
+use crate::schedule::{Collective, Job, Schedule, Traffic};
 
 /// An algorithm and what it can do.
 #[derive(Debug)]
@@ -38,19 +38,6 @@ pub struct Plan {
     hops: fn(usize) -> usize,
     /// How many slots each flow needs at least; with fewer it may come to a standstill.
     pub depth: usize,
-}
-
-/// What one rank sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Messages, empty ones too.
-    pub messages: usize,
-    /// Elements in all of them together.
-    pub elements: usize,
-}
-
-impl Traffic {
-    const NONE: Self = Self { messages: 0, elements: 0 };
 }
 
 /// All algorithms.

@@ -2,7 +2,7 @@
 //! everything.
 //!
 //! Ranks beyond the greatest power of two first give their contribution to a rank below it, and get the
-//! result at the end (two hops more). Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of
+//! result at the end (up to two hops more). Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of
 //! collective communication operations in MPICH", International Journal of High Performance Computing
 //! Applications 19(1), 2005, section 4.4.
 //!
@@ -12,12 +12,12 @@
 use std::ops::Range;
 
 use super::{
-    Plan, Traffic,
+    Plan,
     turns::{Lanes, Pattern, Steps},
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Place, Rank, Span, Step},
+    schedule::{Collective, Job, Place, Rank, Span, Step, Traffic},
 };
 
 /// What recursive doubling can do.
@@ -25,13 +25,21 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::AllReduce,
     make: |job| Lanes::schedule(job, AllReduce::new(job)),
     traffic,
-    hops: |ranks| levels(ranks) + if ranks.is_power_of_two() { 0 } else { 2 },
+    hops,
     depth: 1,
 }];
 
 /// Exchanges among the ranks below the greatest power of two.
 const fn levels(ranks: usize) -> usize {
     ranks.ilog2() as usize
+}
+
+/// A contribution from beyond the power of two takes a hop more. The result takes another to get there; it
+/// is the last only if the other half of the ranks had to wait for such a contribution too.
+fn hops(ranks: usize) -> usize {
+    let power = 1 << levels(ranks);
+    let beyond = ranks - power;
+    levels(ranks) + usize::from(beyond > 0) + usize::from(beyond > power / 2)
 }
 
 fn traffic(job: &Job) -> Traffic {

@@ -7,12 +7,12 @@
 use std::ops::Range;
 
 use super::{
-    Plan, Traffic,
+    Plan,
     turns::{Lanes, Pattern, Steps},
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Rank, Span, Step},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic},
 };
 
 /// What the ring can do.

@@ -120,6 +120,20 @@ pub trait Schedule: Send {
     fn next(&mut self, lane: usize) -> Option<Step>;
 }
 
+/// What one rank sends in one collective.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages, empty ones too.
+    pub messages: usize,
+    /// Elements in all of them together.
+    pub elements: usize,
+}
+
+impl Traffic {
+    /// Nothing is sent.
+    pub const NONE: Self = Self { messages: 0, elements: 0 };
+}
+
 /// A collective operation, as ranks must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Collective {

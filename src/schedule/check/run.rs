@@ -1,0 +1,489 @@
+//! The world in which schedules run: lanes, flows with their slots, puts on their way.
+
+use std::{collections::BTreeSet, ops::Range};
+
+use super::{
+    Fault, Report, Setup, Violation,
+    memory::{Area, Cell, Memory, everyone},
+    policy::{Action, Agenda},
+};
+use crate::schedule::{Collective, Place, Rank, Schedule, Span, Step, Traffic};
+
+pub(super) struct World<'a> {
+    setup: &'a Setup,
+    ranks: usize,
+    width: usize,
+    limit: usize,
+    schedules: Vec<Box<dyn Schedule>>,
+    /// Indexed by rank and lane.
+    lanes: Vec<Lane>,
+    /// Indexed by sender, receiver and lane.
+    flows: Vec<Flow>,
+    memories: Vec<Memory>,
+    puts: Vec<Put>,
+    /// The puts of each rank that have not arrived.
+    under_way: Vec<Vec<usize>>,
+    /// Of whom each rank has heard.
+    heard: Vec<u64>,
+    traffic: Vec<Traffic>,
+    taken: Vec<BTreeSet<Rank>>,
+    agenda: Agenda,
+    hops: usize,
+    /// Room for the operands of a step.
+    left: Vec<Cell>,
+    right: Vec<Cell>,
+}
+
+#[derive(Default)]
+struct Lane {
+    /// The step that waits for something.
+    waits: Option<Step>,
+    /// Whether it is on the agenda.
+    listed: bool,
+    ended: bool,
+    steps: usize,
+    /// Puts of which it does not know that they have left.
+    unsent: usize,
+    /// The longest chain of messages that ends here.
+    chain: usize,
+}
+
+/// Message numbers; message `m` lies in slot `m % depth`.
+#[derive(Default)]
+struct Flow {
+    sent: usize,
+    taken: usize,
+    freed: usize,
+    /// Freed, and no longer the source of a put: the sender may use the slots again.
+    released: usize,
+    slots: Vec<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// The number of the message that lies here.
+    arrived: Option<usize>,
+    cells: Vec<Cell>,
+    /// Puts that read from here and have not left.
+    readers: usize,
+    heard: u64,
+    chain: usize,
+}
+
+struct Put {
+    from: Rank,
+    to: Rank,
+    lane: usize,
+    number: usize,
+    area: Area,
+    range: Range<usize>,
+    step: usize,
+    heard: u64,
+    chain: usize,
+}
+
+/// Whether a step was done or must wait.
+type Outcome = Result<bool, Fault>;
+
+impl<'a> World<'a> {
+    pub(super) fn new(schedules: Vec<Box<dyn Schedule>>, setup: &'a Setup) -> Result<Self, Violation> {
+        let ranks = setup.job.ranks;
+        let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
+        let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
+        if schedules.len() != ranks || ranks > 64 {
+            return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
+        }
+        let width = schedules.first().map_or(1, |schedule| schedule.lanes());
+        let limit = schedules.first().map_or(0, |schedule| schedule.max_message());
+        if limit > setup.job.chunk {
+            return shape(0, "max_message", limit, setup.job.chunk);
+        }
+        if width == 0 || width > setup.job.lanes {
+            return shape(0, "lanes", width, setup.job.lanes);
+        }
+        for (rank, schedule) in schedules.iter().enumerate() {
+            if schedule.lanes() != width {
+                return shape(rank, "lanes", schedule.lanes(), width);
+            }
+            if schedule.max_message() != limit {
+                return shape(rank, "max_message", schedule.max_message(), limit);
+            }
+        }
+        let mut memories = Vec::new();
+        for rank in 0..ranks {
+            let Some(memory) = Memory::new(setup, rank) else {
+                return shape(rank, "the count", setup.job.count, usize::MAX / ranks);
+            };
+            memories.push(memory);
+        }
+        let slots = || (0..setup.depth).map(|_| Slot::default()).collect();
+        let mut agenda = Agenda::new(setup.policy, setup.seed);
+        for index in 0..ranks * width {
+            agenda.add(Action::Step { rank: index / width, lane: index % width });
+        }
+        Ok(Self {
+            setup,
+            ranks,
+            width,
+            limit,
+            schedules,
+            lanes: (0..ranks * width).map(|_| Lane { listed: true, ..Lane::default() }).collect(),
+            flows: (0..ranks * ranks * width).map(|_| Flow { slots: slots(), ..Flow::default() }).collect(),
+            memories,
+            puts: Vec::new(),
+            under_way: vec![Vec::new(); ranks],
+            heard: (0..ranks).map(|rank| 1 << rank).collect(),
+            traffic: vec![Traffic::NONE; ranks],
+            taken: vec![BTreeSet::new(); ranks],
+            agenda,
+            hops: 0,
+            left: Vec::new(),
+            right: Vec::new(),
+        })
+    }
+
+    pub(super) fn run(mut self, formula: Option<&[Traffic]>) -> Result<Report, Violation> {
+        while let Some(action) = self.agenda.next() {
+            match action {
+                Action::Step { rank, lane } => self.advance(rank, lane)?,
+                Action::Arrive { put, .. } => self.arrive(put),
+                Action::Sent { put, .. } => self.sent(put),
+            }
+        }
+        self.judge(formula)?;
+        Ok(Report { traffic: self.traffic, hops: self.hops })
+    }
+
+    fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
+        Violation { rank, lane, step: self.lanes[rank * self.width + lane].steps, fault }
+    }
+
+    fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
+        (from * self.ranks + to) * self.width + lane
+    }
+
+    /// Lets a lane take one step, or lay it aside until something happens.
+    fn advance(&mut self, rank: Rank, lane: usize) -> Result<(), Violation> {
+        let index = rank * self.width + lane;
+        self.lanes[index].listed = false;
+        let Some(step) = self.lanes[index].waits.take().or_else(|| self.schedules[rank].next(lane)) else {
+            self.lanes[index].ended = true;
+            return match self.schedules[rank].next(lane) {
+                Some(step) => Err(self.violation(rank, lane, Fault::NotOver(Box::new(step)))),
+                None => Ok(()),
+            };
+        };
+        if self.execute(rank, lane, step).map_err(|fault| self.violation(rank, lane, fault))? {
+            self.lanes[index].steps += 1;
+            self.lanes[index].listed = true;
+            self.agenda.add(Action::Step { rank, lane });
+        } else {
+            self.lanes[index].waits = Some(step);
+        }
+        Ok(())
+    }
+
+    /// Something happened for which this lane may have waited.
+    fn wake(&mut self, rank: Rank, lane: usize) {
+        let state = &mut self.lanes[rank * self.width + lane];
+        if state.waits.is_some() && !state.listed {
+            state.listed = true;
+            self.agenda.add(Action::Step { rank, lane });
+        }
+    }
+
+    /// Whether a step need not wait.
+    fn ready(&self, rank: Rank, lane: usize, step: &Step) -> bool {
+        match *step {
+            Step::Put { to, .. } => {
+                let flow = &self.flows[self.flow(rank, to, lane)];
+                flow.sent < flow.released + self.setup.depth
+            }
+            Step::Take { from, .. } => {
+                let flow = &self.flows[self.flow(from, rank, lane)];
+                flow.slots.iter().any(|slot| slot.arrived == Some(flow.taken))
+            }
+            Step::Settle => self.lanes[rank * self.width + lane].unsent == 0,
+            _ => true,
+        }
+    }
+
+    fn execute(&mut self, rank: Rank, lane: usize, step: Step) -> Outcome {
+        if let Step::Put { to: peer, .. } | Step::Take { from: peer, .. } | Step::Free { from: peer } = step
+            && (peer >= self.ranks || peer == rank)
+        {
+            return Err(Fault::Peer(peer));
+        }
+        if !self.ready(rank, lane, &step) {
+            return Ok(false);
+        }
+        match step {
+            Step::Put { to, from } => self.put(rank, lane, to, from)?,
+            Step::Take { from, len } => self.take(rank, lane, from, len)?,
+            Step::Reduce { a, b, into, last } => self.reduce(rank, lane, [a, b, into], last)?,
+            Step::Copy { from, into } => self.copy(rank, lane, from, into)?,
+            Step::Free { from } => {
+                let index = self.flow(from, rank, lane);
+                if self.flows[index].freed == self.flows[index].taken {
+                    return Err(Fault::FreeNothing(from));
+                }
+                self.flows[index].freed += 1;
+                self.release(index);
+            }
+            Step::Settle => {}
+        }
+        Ok(true)
+    }
+
+    fn put(&mut self, rank: Rank, lane: usize, to: Rank, from: Span) -> Result<(), Fault> {
+        if from.len > self.limit {
+            return Err(Fault::TooLong { len: from.len, limit: self.limit });
+        }
+        let (area, range) = self.find(rank, lane, &from)?;
+        if let Area::Slot { flow, slot } = area {
+            self.flows[flow].slots[slot].readers += 1;
+        }
+        let index = self.flow(rank, to, lane);
+        let number = self.flows[index].sent;
+        self.flows[index].sent += 1;
+        self.traffic[rank].messages += 1;
+        self.traffic[rank].elements += from.len;
+        let state = &mut self.lanes[rank * self.width + lane];
+        state.unsent += 1;
+        let (step, chain) = (state.steps, state.chain + 1);
+        self.hops = self.hops.max(chain);
+        let put = self.puts.len();
+        let heard = self.heard[rank];
+        self.puts.push(Put { from: rank, to, lane, number, area, range, step, heard, chain });
+        self.under_way[rank].push(put);
+        self.agenda.add(Action::Arrive { put, to, lane });
+        Ok(())
+    }
+
+    /// A put's source is read, and its message is there.
+    fn arrive(&mut self, index: usize) {
+        let Put { from, to, lane, number, area, ref range, heard, chain, .. } = self.puts[index];
+        let mut cells = std::mem::take(&mut self.left);
+        cells.clear();
+        cells.extend_from_slice(&self.cells(from, area)[range.clone()]);
+        self.under_way[from].retain(|&put| put != index);
+        let flow = self.flow(from, to, lane);
+        let slot = &mut self.flows[flow].slots[number % self.setup.depth];
+        std::mem::swap(&mut slot.cells, &mut cells);
+        slot.arrived = Some(number);
+        slot.heard = heard;
+        slot.chain = chain;
+        self.left = cells;
+        self.agenda.add(Action::Sent { put: index, lane });
+        self.wake(to, lane);
+    }
+
+    fn sent(&mut self, index: usize) {
+        let Put { from, lane, area, .. } = self.puts[index];
+        if let Area::Slot { flow, slot } = area {
+            self.flows[flow].slots[slot].readers -= 1;
+            self.release(flow);
+        }
+        self.lanes[from * self.width + lane].unsent -= 1;
+        self.wake(from, lane);
+    }
+
+    /// Gives freed slots back to the sender, as far as nothing is sent from them any more.
+    fn release(&mut self, index: usize) {
+        let flow = &mut self.flows[index];
+        while flow.released < flow.freed {
+            let slot = &mut flow.slots[flow.released % self.setup.depth];
+            if slot.readers > 0 {
+                break;
+            }
+            slot.arrived = None;
+            flow.released += 1;
+        }
+        let (sender, lane) = (index / self.width / self.ranks, index % self.width);
+        self.wake(sender, lane);
+    }
+
+    fn take(&mut self, rank: Rank, lane: usize, from: Rank, len: usize) -> Result<(), Fault> {
+        let index = self.flow(from, rank, lane);
+        let flow = &mut self.flows[index];
+        let slot = &flow.slots[flow.taken % self.setup.depth];
+        if slot.cells.len() != len {
+            return Err(Fault::Length { from, sent: slot.cells.len(), wanted: len });
+        }
+        flow.taken += 1;
+        self.heard[rank] |= slot.heard;
+        let state = &mut self.lanes[rank * self.width + lane];
+        state.chain = state.chain.max(slot.chain);
+        self.taken[rank].insert(from);
+        Ok(())
+    }
+
+    fn reduce(&mut self, rank: Rank, lane: usize, [a, b, into]: [Span; 3], last: bool) -> Result<(), Fault> {
+        let mut left = std::mem::take(&mut self.left);
+        let mut right = std::mem::take(&mut self.right);
+        self.read(rank, lane, &a, &mut left)?;
+        self.read(rank, lane, &b, &mut right)?;
+        for (span, other) in [(&a, &b), (&a, &into), (&b, &into)] {
+            self.apart_or_same(rank, lane, span, other)?;
+        }
+        for (left, right) in left.iter_mut().zip(&right) {
+            if left.element != right.element {
+                return Err(Fault::Elements { left: left.element, right: right.element });
+            }
+            let common = left.ranks & right.ranks;
+            if common != 0 {
+                return Err(Fault::Twice { element: left.element, rank: common.trailing_zeros() as usize });
+            }
+            left.ranks |= right.ranks;
+            left.done = left.ranks == everyone(self.ranks);
+            if left.done != last {
+                let present = left.ranks.count_ones() as usize;
+                return Err(Fault::Last { element: left.element, present, ranks: self.ranks, last });
+            }
+        }
+        self.write(rank, lane, &into, &left)?;
+        self.left = left;
+        self.right = right;
+        Ok(())
+    }
+
+    fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
+        self.apart_or_same(rank, lane, &from, &into)?;
+        if self.find(rank, lane, &from)? == self.find(rank, lane, &into)? {
+            return Ok(());
+        }
+        let mut cells = std::mem::take(&mut self.left);
+        self.read(rank, lane, &from, &mut cells)?;
+        self.write(rank, lane, &into, &cells)?;
+        self.left = cells;
+        Ok(())
+    }
+
+    /// Where a span really lies.
+    fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
+        let bounds = |room| Fault::Bounds { span: *span, room };
+        let Place::Landed(from) = span.place else {
+            let found = self.memories[rank].find(span.place == Place::Input, span.offset, span.len);
+            return found.map_err(bounds);
+        };
+        if from >= self.ranks || from == rank {
+            return Err(Fault::Peer(from));
+        }
+        let index = self.flow(from, rank, lane);
+        let flow = &self.flows[index];
+        if flow.taken == flow.freed {
+            return Err(Fault::NotHeld(from));
+        }
+        let slot = (flow.taken - 1) % self.setup.depth;
+        let room = flow.slots[slot].cells.len();
+        let end = span.offset.checked_add(span.len).filter(|&end| end <= room).ok_or_else(|| bounds(room))?;
+        Ok((Area::Slot { flow: index, slot }, span.offset..end))
+    }
+
+    fn cells(&self, rank: Rank, area: Area) -> &[Cell] {
+        match area {
+            Area::Slot { flow, slot } => &self.flows[flow].slots[slot].cells,
+            own => self.memories[rank].cells(own),
+        }
+    }
+
+    fn read(&self, rank: Rank, lane: usize, span: &Span, into: &mut Vec<Cell>) -> Result<(), Fault> {
+        let (area, range) = self.find(rank, lane, span)?;
+        into.clear();
+        into.extend_from_slice(&self.cells(rank, area)[range]);
+        match into.iter().position(|cell| !cell.is_defined()) {
+            Some(at) => Err(Fault::Undefined { span: *span, at }),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, rank: Rank, lane: usize, span: &Span, cells: &[Cell]) -> Result<(), Fault> {
+        if span.place == Place::Input {
+            return Err(Fault::WritesInput(*span));
+        }
+        let (area, range) = self.find(rank, lane, span)?;
+        for put in self.under_way[rank].iter().map(|&put| &self.puts[put]) {
+            if put.area == area && put.range.start < range.end && range.start < put.range.end {
+                return Err(Fault::InFlight { span: *span, to: put.to, put: put.step });
+            }
+        }
+        let memory = match area {
+            Area::Slot { flow, slot } => &mut self.flows[flow].slots[slot].cells[..],
+            own => self.memories[rank].cells_mut(own),
+        };
+        memory[range].copy_from_slice(cells);
+        Ok(())
+    }
+
+    /// Two spans of one step have the same length, and are the same memory or have none in common.
+    fn apart_or_same(&self, rank: Rank, lane: usize, one: &Span, other: &Span) -> Result<(), Fault> {
+        let ((area, range), (there, theirs)) = (self.find(rank, lane, one)?, self.find(rank, lane, other)?);
+        let overlap = area == there && range.start < theirs.end && theirs.start < range.end;
+        if one.len != other.len || (overlap && range != theirs) {
+            return Err(Fault::Operands(*one, *other));
+        }
+        Ok(())
+    }
+
+    /// What holds when nothing can happen any more.
+    fn judge(&self, formula: Option<&[Traffic]>) -> Result<(), Violation> {
+        self.stuck()?;
+        for from in 0..self.ranks {
+            for to in 0..self.ranks {
+                for lane in 0..self.width {
+                    let flow = &self.flows[self.flow(from, to, lane)];
+                    if flow.taken < flow.sent {
+                        let fault = Fault::NeverTaken { from, count: flow.sent - flow.taken };
+                        return Err(self.violation(to, lane, fault));
+                    }
+                    if flow.freed < flow.taken {
+                        let fault = Fault::NeverFreed { from, count: flow.taken - flow.freed };
+                        return Err(self.violation(to, lane, fault));
+                    }
+                }
+            }
+        }
+        for rank in 0..self.ranks {
+            let fail = |fault| self.violation(rank, 0, fault);
+            self.memories[rank].judge(self.setup, rank).map_err(fail)?;
+            let missing = everyone(self.ranks) & !self.heard[rank];
+            if self.setup.job.collective == Collective::Barrier && missing != 0 {
+                let missing = (0..self.ranks).filter(|rank| missing >> rank & 1 == 1).collect();
+                return Err(fail(Fault::Unheard(missing)));
+            }
+            let mut named = Vec::new();
+            self.schedules[rank].sources(&mut |source| named.push(source));
+            let taken = &self.taken[rank];
+            if named.len() != taken.len() || !named.iter().all(|source| taken.contains(source)) {
+                return Err(fail(Fault::Sources { taken: taken.clone(), named }));
+            }
+            if let Some(wanted) = formula.and_then(|formula| formula.get(rank).copied()) {
+                let sent = self.traffic[rank];
+                if sent != wanted {
+                    return Err(fail(Fault::Traffic { sent, wanted }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stuck(&self) -> Result<(), Violation> {
+        let waiting: Vec<(usize, Step)> =
+            self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.waits?))).collect();
+        let Some(&(first, _)) = waiting.first() else {
+            debug_assert!(self.lanes.iter().all(|lane| lane.ended));
+            return Ok(());
+        };
+        let told = waiting.iter().map(|&(index, step)| {
+            let (rank, lane) = (index / self.width, index % self.width);
+            let what = match step {
+                Step::Put { to, .. } => format!("for a slot at rank {to}"),
+                Step::Take { from, .. } => format!("for a message from rank {from}"),
+                _ => "for its puts to leave".to_owned(),
+            };
+            format!("rank {rank} lane {lane} waits {what}")
+        });
+        let told = told.collect::<Vec<_>>().join(", ");
+        Err(self.violation(first / self.width, first % self.width, Fault::Stuck(told)))
+    }
+}
