@@ -67,7 +67,7 @@ impl Drop for Fabric {
 #[derive(Debug)]
 pub(super) struct Domain {
     object: NonNull<sys::fid_domain>,
-    serial: Mutex<()>,
+    serial: Arc<Mutex<()>>,
     fabric: Arc<Fabric>,
 }
 
@@ -77,14 +77,21 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Self>, Error> {
+    /// `serial` is what calls into it are serialised by: of its own, or shared with other domains.
+    pub(super) fn open(
+        fabric: &Arc<Fabric>,
+        info: &Info,
+        serial: Arc<Mutex<()>>,
+    ) -> Result<Arc<Self>, Error> {
         let mut object = ptr::null_mut();
+        let held = serial.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: `fabric` is open; `info` lives through the call.
         judge("fi_domain", unsafe {
             sys::fi_domain(fabric.0.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut())
         })?;
+        drop(held);
         let object = made("fi_domain", object)?;
-        Ok(Arc::new(Self { object, serial: Mutex::new(()), fabric: Arc::clone(fabric) }))
+        Ok(Arc::new(Self { object, serial, fabric: Arc::clone(fabric) }))
     }
 
     /// Serialises calls into this domain and everything that belongs to it. Not reentrant: no handle and
@@ -100,6 +107,7 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
+        let _serial = self.lock();
         // SAFETY: open, and dropped once; its children own it, so none is left.
         unsafe { close("domain", &raw mut (*self.object.as_ptr()).fid) };
     }

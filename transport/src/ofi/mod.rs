@@ -42,6 +42,11 @@ const BATCH: usize = 64;
 const DEPTH: usize = 512;
 /// How long `park` sleeps at most where there is nothing to wait on.
 const NAP: Duration = Duration::from_micros(50);
+/// How often in a row the library may forbid to sleep and then have nothing, before `park` naps all the
+/// same: `ofi_rxm` does so for milliseconds on end while a connection is being made.
+const FUTILE: u32 = 32;
+/// The longest such nap.
+const LONG_NAP: Duration = Duration::from_millis(1);
 /// How long the self-test may take; it takes well under a millisecond.
 const SELF_TEST: Duration = Duration::from_secs(5);
 /// What an address begins with, so that another kind's is told apart.
@@ -63,6 +68,8 @@ pub struct Ofi {
     completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of an injected put are joined.
     joined: Vec<u8>,
+    /// How often in a row the library has forbidden to sleep and then had nothing.
+    futile: u32,
 }
 
 /// What must not be let go before the endpoint is closed.
@@ -123,7 +130,8 @@ impl Ofi {
         let facts = provider::facts(&provider);
         let depth = info.tx().size.clamp(1, DEPTH);
         let fabric = Fabric::open(info)?;
-        let domain = Domain::open(&fabric, info)?;
+        let serial = if facts.trusts_neighbours { neighbours::serial() } else { Arc::default() };
+        let domain = Domain::open(&fabric, info, serial)?;
         let av = Av::open(&domain, info)?;
         let cq = Cq::open(&domain, options.arrivals.saturating_add(depth), facts.stuck_descriptor)?;
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
@@ -166,6 +174,7 @@ impl Ofi {
             known: HashMap::new(),
             peers: Vec::new(),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
+            futile: 0,
         };
         if facts.to_itself {
             ofi.test_itself()?;
@@ -443,6 +452,7 @@ impl Transport for Ofi {
                 ));
             }
         };
+        self.futile = 0;
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
@@ -457,8 +467,14 @@ impl Transport for Ofi {
             return Ok(());
         };
         if !self.cq.may_sleep()? {
+            self.futile += 1;
+            if self.futile > FUTILE {
+                std::thread::sleep((NAP * (self.futile - FUTILE)).min(LONG_NAP).min(timeout));
+                self.futile %= 2 * FUTILE;
+            }
             return Ok(());
         }
+        self.futile = 0;
         let timeout = rustix::event::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
@@ -483,6 +499,9 @@ impl Drop for Ofi {
         let live = unsafe { ManuallyDrop::take(&mut self.live) };
         if self.facts.trusts_neighbours {
             neighbours::retire(live);
+        } else if self.facts.unsafe_to_close {
+            // It stays open until the process ends, and nobody drives it: nothing lands any more.
+            std::mem::forget(live);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Keeps closed endpoints open as long as a neighbour in this process may still look into them.
+//! What providers need whose endpoints look into one another's memory within a process (`provider.rs`).
 //!
-//! For providers that trust their neighbours ([`super::provider`]): an endpoint that is dropped retires, with
-//! the puts it has under way, and is closed together with the last one of this process. It is not driven
-//! any more, so nothing lands in its memory.
+//! Calls are serialised over the whole process. And an endpoint that is dropped retires, with the puts it
+//! has under way, and is closed together with the last one of this process; it is not driven any more, so
+//! nothing lands in its memory.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::Live;
 
@@ -15,6 +15,12 @@ struct House {
 }
 
 static HOUSE: Mutex<House> = Mutex::new(House { in_use: 0, retired: Vec::new() });
+
+/// What calls into domains of such providers are serialised by.
+pub(super) fn serial() -> Arc<Mutex<()>> {
+    static SERIAL: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+    Arc::clone(&SERIAL)
+}
 
 /// An endpoint is opened.
 pub(super) fn enter() {

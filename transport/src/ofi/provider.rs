@@ -22,6 +22,8 @@ pub(super) struct Provider {
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
     pub(super) trusts_neighbours: bool,
+    /// Whether closing an endpoint may crash.
+    pub(super) unsafe_to_close: bool,
     /// What to try where it is refused; may be empty.
     pub(super) mend: &'static str,
 }
@@ -36,6 +38,7 @@ const UNKNOWN: Provider = Provider {
     to_itself: true,
     stuck_descriptor: false,
     trusts_neighbours: false,
+    unsafe_to_close: false,
     mend: "",
 };
 
@@ -90,7 +93,16 @@ const PROVIDERS: &[Provider] = &[
         mend: "it exists in libfabric 1.16 and 1.17 only; from 1.18 on ask for `tcp`",
         ..UNKNOWN
     },
-    Provider { name: "tcp;ofi_rxm", by_ip: true, cheap_registration: true, ..UNKNOWN },
+    Provider {
+        name: "tcp;ofi_rxm",
+        by_ip: true,
+        cheap_registration: true,
+        // When a connection ends in the middle of an arriving write, `tcp` reports the failed write with no
+        // context and ofi_rxm follows the null pointer (prov/rxm/src/rxm_cq.c, rxm_handle_comp_error; seen
+        // in 1.17.0 and 2.5.1). An endpoint left open does not meet it; one whose peer dies may.
+        unsafe_to_close: true,
+        ..UNKNOWN
+    },
     Provider {
         name: "shm",
         cheap_registration: true,
