@@ -158,8 +158,9 @@ impl Ofi {
         address.extend_from_slice(&endpoint.name()?);
 
         let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
+        let address = Address(address);
         if facts.trusts_neighbours {
-            neighbours::enter();
+            neighbours::enter(&address);
         }
         let mut ofi = Self {
             live: ManuallyDrop::new(Live { endpoint, pool }),
@@ -170,7 +171,7 @@ impl Ofi {
             facts,
             joined: Vec::with_capacity(limits.max_inject),
             limits,
-            address: Address(address),
+            address,
             known: HashMap::new(),
             peers: Vec::new(),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
@@ -344,6 +345,19 @@ impl Transport for Ofi {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        if self.facts.trusts_neighbours
+            && *address != self.address
+            && neighbours::unreachable(address, library_version())
+        {
+            return Err(Error::BadAddress {
+                address: address.clone(),
+                provider: self.limits.provider.clone(),
+                reason: format!(
+                    "with {} its endpoints reach those of other processes only; `memory` serves within one",
+                    self.limits.version
+                ),
+            });
+        }
         let known = match self.known.get(address) {
             Some((_, Some(peer))) => return Ok(*peer),
             Some((known, None)) => *known,
@@ -498,7 +512,7 @@ impl Drop for Ofi {
         // SAFETY: taken out once, here, and not touched again.
         let live = unsafe { ManuallyDrop::take(&mut self.live) };
         if self.facts.trusts_neighbours {
-            neighbours::retire(live);
+            neighbours::retire(&self.address, live);
         } else if self.facts.unsafe_to_close {
             // It stays open until the process ends, and nobody drives it: nothing lands any more.
             std::mem::forget(live);

@@ -4,17 +4,26 @@
 //! has under way, and is closed together with the last one of this process; it is not driven any more, so
 //! nothing lands in its memory.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::Live;
+use crate::Address;
+
+/// The last version with which neighbours were seen to work. In 2.5.1 an endpoint that a neighbour has
+/// greeted sends to it before it has mapped it back, and the neighbour follows a bad pointer
+/// (prov/shm/src/smr_av.c, smr_map_to_region skips smr_map_to_endpoint for regions of the same process).
+const LAST_GOOD: (u32, u32) = (1, 17);
 
 /// Endpoints in use, and those that wait for them.
 struct House {
-    in_use: usize,
+    in_use: Vec<Address>,
     retired: Vec<Live>,
 }
 
-static HOUSE: Mutex<House> = Mutex::new(House { in_use: 0, retired: Vec::new() });
+fn house() -> MutexGuard<'static, House> {
+    static HOUSE: Mutex<House> = Mutex::new(House { in_use: Vec::new(), retired: Vec::new() });
+    HOUSE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What calls into domains of such providers are serialised by.
 pub(super) fn serial() -> Arc<Mutex<()>> {
@@ -22,17 +31,22 @@ pub(super) fn serial() -> Arc<Mutex<()>> {
     Arc::clone(&SERIAL)
 }
 
-/// An endpoint is opened.
-pub(super) fn enter() {
-    HOUSE.lock().unwrap_or_else(PoisonError::into_inner).in_use += 1;
+/// An endpoint with this address is opened.
+pub(super) fn enter(address: &Address) {
+    house().in_use.push(address.clone());
+}
+
+/// Whether this is the address of an endpoint of this process that others cannot reach.
+pub(super) fn unreachable(address: &Address, version: (u32, u32)) -> bool {
+    version > LAST_GOOD && house().in_use.contains(address)
 }
 
 /// An endpoint that entered is no longer used.
-pub(super) fn retire(live: Live) {
-    let mut house = HOUSE.lock().unwrap_or_else(PoisonError::into_inner);
+pub(super) fn retire(address: &Address, live: Live) {
+    let mut house = house();
     house.retired.push(live);
-    house.in_use = house.in_use.saturating_sub(1);
-    let closing = if house.in_use == 0 { std::mem::take(&mut house.retired) } else { Vec::new() };
+    house.in_use.retain(|in_use| in_use != address);
+    let closing = if house.in_use.is_empty() { std::mem::take(&mut house.retired) } else { Vec::new() };
     // Closing drops regions, which is no business of the lock's.
     drop(house);
     drop(closing);
