@@ -1,6 +1,6 @@
 //! Who this process is, by what its launcher says: the variables of torchrun, Slurm, Open MPI, MPICH, Intel
-//! MPI and our own. A launcher is one row of [`FAMILIES`] and, where it tells of a place to meet, one step
-//! of [`meeting`].
+//! MPI and our own. A launcher is one row of `FAMILIES` and, where it tells of a place to meet, one step
+//! of `meeting`.
 
 mod slurm;
 
@@ -114,15 +114,19 @@ impl Config {
             }
         }
         let launch = detect(&variable)?;
+        let token = match launch.meeting {
+            Meeting::ThisMachine if launch.token.is_empty() => format!("job-{}", starter(launch.launcher)),
+            _ => launch.token,
+        };
         let mut config = Self {
             rank: launch.rank,
             ranks: launch.ranks,
             local_rank: launch.local_rank,
             local_ranks: launch.local_ranks,
-            token: launch.token,
+            token,
             store: match launch.meeting {
                 Meeting::At(address) => Some(address),
-                Meeting::ThisMachine => Some(StoreAddress::File(directory(launch.launcher)?)),
+                Meeting::ThisMachine => Some(StoreAddress::File(directory()?)),
                 Meeting::Nowhere => None,
             },
             ..Self::default()
@@ -310,9 +314,8 @@ fn wrong(variable: &impl Fn(&str) -> Option<String>, name: &str, problem: String
     Error::Config { name: name.into(), value: variable(name), problem }
 }
 
-/// The directory in which this job's ranks meet if all are on this machine: this user's alone, and named by
-/// the process that started them all.
-fn directory(launcher: &str) -> Result<PathBuf> {
+/// The directory in which jobs meet whose ranks are all on this machine: this user's alone.
+fn directory() -> Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
     let user = rustix::process::getuid().as_raw();
     let base = env::temp_dir().join(format!("unisono-{user}"));
@@ -327,7 +330,7 @@ fn directory(launcher: &str) -> Result<PathBuf> {
     if there.uid() != user || !there.is_dir() {
         return Err(bad("it is not a directory of this user; set TMPDIR or UNISONO_STORE".into()));
     }
-    Ok(base.join(format!("job-{}", starter(launcher))))
+    Ok(base)
 }
 
 /// The nearest ancestor that is a launcher's daemon, else the parent: the same process for all local ranks,

@@ -1,7 +1,7 @@
 //! How ranks find each other, and how each learns what became of the others.
 //!
 //! A [`Store`] is a small key-value service that all ranks of a job reach: [`TcpStore`], served by rank 0's
-//! process or by a launcher. Through it ranks exchange addresses ([`exchange`]) once; from then on it keeps one [`Watch`] per rank, which raises the rank's
+//! process or by a launcher, or [`FileStore`], a directory that all ranks share. Through it ranks exchange addresses ([`exchange`]) once; from then on it keeps one [`Watch`] per rank, which raises the rank's
 //! [`Alarm`] as soon as any rank died or reported a failure, and tells others where this rank stands.
 //!
 //! # Membership
@@ -16,6 +16,7 @@
 
 mod alarm;
 mod client;
+mod file;
 mod position;
 mod server;
 mod watch;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use alarm::Alarm;
 pub use client::TcpStore;
+pub use file::FileStore;
 pub use position::{Place, Position, Stand, report};
 pub use server::TcpServer;
 
@@ -183,9 +185,6 @@ pub fn open(address: &StoreAddress, member: &Member, deadline: Instant) -> Resul
                 Arc::new(TcpStore::join(host, *port, member, deadline)?)
             }
         }
-        StoreAddress::File(_) => {
-            let problem = "this build has no file store".into();
-            return Err(Error::Rendezvous { store: address.to_string(), problem });
-        }
+        StoreAddress::File(directory) => Arc::new(FileStore::open(directory, member, deadline)?),
     })
 }

@@ -3,5 +3,7 @@
 // Helpers outside of `#[test]` functions are tests too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod death;
+mod hostile;
 mod stores;
 mod world;

@@ -161,7 +161,7 @@ fn strangers_are_refused_and_disturb_nobody() {
 fn ranks_leave_in_any_order_and_meet_again() {
     for kind in KINDS {
         for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
-            let (_place, all) = world(kind, 3);
+            let (place, all) = world(kind, 3);
             let alarms: Vec<_> = all.iter().map(|one| Arc::clone(&one.alarm)).collect();
             let mut all: Vec<_> = all.into_iter().map(Some).collect();
             thread::scope(|scope| {
@@ -174,6 +174,13 @@ fn ranks_leave_in_any_order_and_meet_again() {
                 }
             });
             assert!(alarms.iter().all(|alarm| !alarm.raised()), "{kind:?} {order:?}");
+            if let Some(directory) = &place.directory {
+                assert_eq!(
+                    directory.path().read_dir().unwrap().count(),
+                    0,
+                    "{order:?}: nothing is left behind"
+                );
+            }
         }
     }
 }

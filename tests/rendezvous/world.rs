@@ -19,15 +19,16 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Tcp,
+    File,
 }
 
-pub(crate) const KINDS: [Kind; 1] = [Kind::Tcp];
+pub(crate) const KINDS: [Kind; 2] = [Kind::Tcp, Kind::File];
 
 /// A place where ranks can meet.
 pub(crate) struct Place {
     pub(crate) address: StoreAddress,
     listener: Option<TcpListener>,
-    _directory: Option<TempDir>,
+    pub(crate) directory: Option<TempDir>,
 }
 
 impl Place {
@@ -37,7 +38,12 @@ impl Place {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let port = listener.local_addr().unwrap().port();
                 let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
-                Self { address, listener: Some(listener), _directory: None }
+                Self { address, listener: Some(listener), directory: None }
+            }
+            Kind::File => {
+                let directory = tempfile::tempdir().unwrap();
+                let address = StoreAddress::File(directory.path().into());
+                Self { address, listener: None, directory: Some(directory) }
             }
         }
     }

@@ -1,0 +1,398 @@
+//! The store in a directory that all ranks share: no port, no server, for one machine or a shared file
+//! system.
+//!
+//! A job meets in a folder named by its token. Every time rank 0 opens the store it begins a new round, a
+//! folder of its own ([`room`]), and names it in `current`; the others join the round in which rank 0 is
+//! alive, which its lock shows. So what an earlier job left behind confuses nobody, even with the same
+//! token. The last one to leave removes the round.
+//!
+//! Ranks find changes by looking again, at most [`LOOK`] apart, so a death is known to all after three
+//! looks at most. On a network file system the client's caches may add to that.
+
+mod room;
+mod watch;
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::FlockOperation;
+
+use self::{
+    room::{Room, Seat, there},
+    watch::FileWatch,
+};
+use super::{Alarm, MAX_KEY, MAX_VALUE, Position, Store, Watch};
+use crate::{
+    config::{Member, StoreAddress, fnv},
+    error::{Error, Failure, Refusal, Result},
+};
+
+/// How long a rank may be without looking what has changed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Keys and their values.
+type Entries = Vec<(String, Vec<u8>)>;
+
+/// A store in a shared directory.
+#[derive(Debug)]
+pub struct FileStore {
+    name: String,
+    room: Room,
+    /// The lock that says that this rank lives; the watch takes it over.
+    seat: Mutex<Option<File>>,
+    /// The keys of value files already seen, by their names.
+    keys: Mutex<HashMap<String, String>>,
+    /// Rank 0's, so that there is one rank 0.
+    _host: Option<Host>,
+}
+
+impl FileStore {
+    /// Opens the store in `directory`, which is made if it is not there; waits for rank 0.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if rank 0 did not come before the deadline or the directory cannot be used,
+    /// [`Error::Refused`] if this rank is taken.
+    pub fn open(directory: &Path, member: &Member, deadline: Instant) -> Result<Self> {
+        let name = StoreAddress::File(directory.into()).to_string();
+        let begun = Instant::now();
+        let base = directory.join(format!("unisono-{:016x}", fnv(member.token.as_bytes())));
+        let mut pause = Pause::new();
+        loop {
+            let refused = match Self::once(&name, &base, member) {
+                Ok(Ok(store)) => return Ok(store),
+                Ok(Err(Refusal::Failed(failure))) => return Err(Error::Failed(*failure)),
+                Ok(Err(refusal)) => refusal,
+                Err(error) => {
+                    return Err(problem(&name, format!("rank {} cannot use it: {error}", member.rank)));
+                }
+            };
+            if refused != Refusal::Left {
+                return Err(Error::Refused { store: name, rank: member.rank, refusal: refused });
+            }
+            if !pause.sleep(deadline) {
+                let problem = format!(
+                    "rank {} found no rank 0 there within {:.1?}; is rank 0 running, and has it the same directory, \
+                     shared between their machines, and the same token?",
+                    member.rank,
+                    begun.elapsed()
+                );
+                return Err(self::problem(&name, problem));
+            }
+        }
+    }
+
+    /// One attempt; [`Refusal::Left`] means that it may go better later.
+    fn once(name: &str, base: &Path, member: &Member) -> io::Result<std::result::Result<Self, Refusal>> {
+        fs::create_dir_all(base)?;
+        let room = |path| Room { path, rank: member.rank, ranks: member.ranks };
+        if member.rank >= member.ranks {
+            return Ok(Err(Refusal::NoSuchRank { ranks: member.ranks }));
+        }
+        let (room, seat, host) = if member.rank == 0 {
+            let Some(host) = Host::take(base)? else {
+                let current = current(base)?.map(room);
+                return Ok(Err(match current {
+                    Some(room) if !room.has_left(0) && room.seat(0)? == Seat::Alive => {
+                        Refusal::Duplicate { holder: holder(&room)? }
+                    }
+                    // It is going, or only just coming, or somebody tidies up.
+                    _ => Refusal::Left,
+                }));
+            };
+            let room = room(host.next_round()?);
+            room.create()?;
+            let seat = room.sit()?;
+            host.announce(&room)?;
+            (room, seat, Some(host))
+        } else {
+            let Some(room) = current(base)?.map(room) else { return Ok(Err(Refusal::Left)) };
+            // A round without a living rank 0 is an earlier job's, or over.
+            if room.seat(0)? != Seat::Alive || room.has_left(member.rank) {
+                return Ok(Err(Refusal::Left));
+            }
+            match room.world()? {
+                Some(store) if store != member.ranks => {
+                    // A rank that is in neither world is named as such.
+                    return Ok(Err(if member.rank >= store {
+                        Refusal::NoSuchRank { ranks: store }
+                    } else {
+                        Refusal::WorldSize { store, ours: member.ranks }
+                    }));
+                }
+                Some(_) => {}
+                None => return Ok(Err(Refusal::Left)),
+            }
+            if let Some(failure) = room.failure()? {
+                return Ok(Err(Refusal::Failed(Box::new(failure))));
+            }
+            let seat = room.sit()?;
+            (room, seat, None)
+        };
+        let Some(seat) = seat else {
+            return Ok(Err(match room.seat(room.rank)? {
+                Seat::Alive => Refusal::Duplicate { holder: holder(&room)? },
+                Seat::Left | Seat::Absent => Refusal::Left,
+                Seat::Dead(who) => {
+                    let how = format!("{who}: it let go of its lock in the store without a farewell");
+                    Refusal::Failed(Box::new(room.latch(&Failure::Died { rank: room.rank, how })?))
+                }
+            }));
+        };
+        let (seat, keys) = (Mutex::new(Some(seat)), Mutex::default());
+        Ok(Ok(Self { name: name.to_owned(), room, seat, keys, _host: host }))
+    }
+
+    fn bad(&self, error: &io::Error) -> Error {
+        problem(&self.name, error.to_string())
+    }
+
+    fn limits(&self, key: &str, value: usize) -> Result<()> {
+        if key.len() > MAX_KEY {
+            return Err(problem(
+                &self.name,
+                format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len()),
+            ));
+        }
+        if value > MAX_VALUE {
+            let problem = format!("{key} has {value} bytes; at most {MAX_VALUE} are allowed");
+            return Err(self::problem(&self.name, problem));
+        }
+        Ok(())
+    }
+
+    /// Looks again and again until `look` finds something, the group fails or the time is over.
+    fn wait<T>(&self, deadline: Instant, look: impl Fn() -> io::Result<Option<T>>) -> Result<Option<T>> {
+        let mut pause = Pause::new();
+        let mut patrolled = Instant::now();
+        loop {
+            if let Some(found) = look().map_err(|error| self.bad(&error))? {
+                return Ok(Some(found));
+            }
+            if patrolled.elapsed() >= LOOK {
+                patrolled = Instant::now();
+                if let Some(failure) = self.room.patrol().map_err(|error| self.bad(&error))? {
+                    return Err(Error::Failed(failure));
+                }
+            }
+            if !pause.sleep(deadline) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn value(&self, file: &str) -> io::Result<Option<(String, Vec<u8>)>> {
+        let Some(mut bytes) = self.room.read(&format!("values/{file}"))? else { return Ok(None) };
+        let (key, from) =
+            split(&bytes).ok_or_else(|| super::wire::invalid(format!("values/{file} is damaged")))?;
+        bytes.drain(..from);
+        Ok(Some((key, bytes)))
+    }
+
+    /// All values whose keys begin with `prefix`, in order, or `None` while there are fewer than `count`.
+    fn with(&self, prefix: &str, count: usize) -> io::Result<Option<Entries>> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        for file in self.room.names("values")? {
+            if !keys.contains_key(&file) {
+                let Some((key, _)) = self.value(&file)? else { continue };
+                keys.insert(file.clone(), key);
+            }
+            if keys.get(&file).is_some_and(|key| key.starts_with(prefix)) {
+                found.push(file);
+            }
+        }
+        if found.len() < count {
+            return Ok(None);
+        }
+        let values = found.iter().filter_map(|file| self.value(file).transpose());
+        let mut values: Vec<_> = values.collect::<io::Result<_>>()?;
+        values.sort();
+        Ok(Some(values))
+    }
+}
+
+impl Store for FileStore {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.limits(key, value.len())?;
+        self.room.write(&format!("values/{}", file(key)), &join(key, value)).map_err(|error| self.bad(&error))
+    }
+
+    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        let file = file(key);
+        Ok(self.wait(deadline, || self.value(&file))?.map(|(_, value)| value))
+    }
+
+    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        match self.wait(deadline, || self.with(prefix, count))? {
+            Some(all) => Ok(all),
+            None => Ok(self.with(prefix, 0).map_err(|error| self.bad(&error))?.unwrap_or_default()),
+        }
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        self.limits(key, 0)?;
+        let change = || -> io::Result<Option<i64>> {
+            let lock = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(self.room.path.join("lock"))?;
+            // Held for two small files' time; whoever dies with it lets go of it.
+            rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+            let name = format!("counters/{}", file(key));
+            let sum = self.room.message::<i64>(&name)?.unwrap_or_default().checked_add(delta);
+            if let Some(sum) = sum {
+                self.room.write_message(&name, &sum)?;
+            }
+            Ok(sum)
+        };
+        change()
+            .map_err(|error| self.bad(&error))?
+            .ok_or_else(|| problem(&self.name, format!("counter {key}: adding {delta} overflows")))
+    }
+
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
+        let Some(seat) = self.seat.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Err(problem(&self.name, "there is a watch already".into()));
+        };
+        let watch = FileWatch::begin(self.room.clone(), seat, alarm, position);
+        Ok(Box::new(watch.map_err(|error| self.bad(&error))?))
+    }
+}
+
+/// A value's file begins with the key and its length.
+fn join(key: &str, value: &[u8]) -> Vec<u8> {
+    [&(key.len() as u64).to_le_bytes(), key.as_bytes(), value].concat()
+}
+
+fn split(bytes: &[u8]) -> Option<(String, usize)> {
+    let len = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<8>()?)).ok()?;
+    let end = len.checked_add(8)?;
+    Some((String::from_utf8(bytes.get(8..end)?.to_vec()).ok()?, end))
+}
+
+fn file(key: &str) -> String {
+    format!("{:016x}", fnv(key.as_bytes()))
+}
+
+fn problem(name: &str, problem: String) -> Error {
+    Error::Rendezvous { store: name.to_owned(), problem }
+}
+
+/// The round that rank 0 announced last.
+fn current(base: &Path) -> io::Result<Option<PathBuf>> {
+    let Some(name) = there(fs::read_to_string(base.join("current")))? else { return Ok(None) };
+    Ok(name.strip_prefix("round-").and_then(|n| n.parse::<u64>().ok()).map(|_| base.join(&name)))
+}
+
+/// Who is this rank in the room.
+fn holder(room: &Room) -> io::Result<String> {
+    let who = room.read(&format!("rank-{}", room.rank))?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&who).into_owned())
+}
+
+/// The lock that makes a process the job's rank 0.
+#[derive(Debug)]
+struct Host {
+    base: PathBuf,
+    _lock: File,
+}
+
+impl Host {
+    fn take(base: &Path) -> io::Result<Option<Self>> {
+        let path = base.join("host");
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            other => other?,
+        }
+        // Whoever tidied up may have removed the file meanwhile, and the lock with it.
+        let same = there(fs::metadata(&path))?
+            .is_some_and(|there| lock.metadata().is_ok_and(|own| own.ino() == there.ino()));
+        Ok(same.then(|| Self { base: base.to_owned(), _lock: lock }))
+    }
+
+    /// A new round's folder. Rounds in which nobody lives are removed.
+    fn next_round(&self) -> io::Result<PathBuf> {
+        let mut last = 0;
+        for entry in fs::read_dir(&self.base)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.strip_prefix("round-")?.parse().ok())
+            else {
+                continue;
+            };
+            last = last.max(number);
+            let room = Room { path: entry.path(), rank: 0, ranks: 0 };
+            let ranks = room.world()?.unwrap_or_default();
+            let anyone = (0..ranks)
+                .any(|rank| !matches!(room.seat(rank), Ok(Seat::Absent | Seat::Left | Seat::Dead(_))));
+            if !anyone {
+                fs::remove_dir_all(room.path)?;
+            }
+        }
+        Ok(self.base.join(format!("round-{}", last + 1_u64)))
+    }
+
+    fn announce(&self, room: &Room) -> io::Result<()> {
+        let name = room.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        fs::write(room.path.join("name"), name)?;
+        fs::rename(room.path.join("name"), self.base.join("current"))
+    }
+}
+
+impl Drop for Host {
+    /// Removes the job's folder if there is no round in it.
+    fn drop(&mut self) {
+        if current(&self.base).ok().flatten().is_some_and(|round| !round.exists()) {
+            // What is gone already is no error, and a folder with something in it stays.
+            let _ = fs::remove_file(self.base.join("current"));
+            let _ = fs::remove_file(self.base.join("host"));
+            let _ = fs::remove_dir(&self.base);
+        }
+    }
+}
+
+/// Removes the round when all have left, and the job's folder with it.
+fn tidy(room: &Room) {
+    let Some(base) = room.path.parent() else { return };
+    if !(0..room.ranks).all(|rank| room.has_left(rank)) {
+        return;
+    }
+    // Others may be doing the same: what is gone already is no error.
+    let _ = fs::remove_dir_all(&room.path);
+    // If rank 0's store is still there, it does the rest when it goes.
+    drop(Host::take(base));
+}
+
+/// Looks again soon at first, and less and less often.
+struct Pause(Duration);
+
+impl Pause {
+    fn new() -> Self {
+        Self(Duration::from_micros(200))
+    }
+
+    /// `false` if the deadline has passed.
+    fn sleep(&mut self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        thread::sleep(self.0.min(left));
+        self.0 = (self.0 * 3 / 2).min(LOOK / 4);
+        true
+    }
+}

@@ -1,0 +1,183 @@
+//! The directory in which one round of a job meets: files that appear whole or not at all, and locks that
+//! tell who lives.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `world` | the world size |
+//! | `rank-R` | locked by rank R as long as it lives; says which process that is |
+//! | `left-R` | rank R's farewell |
+//! | `failure` | the group's first failure |
+//! | `values/`, `counters/` | one file per key, named by the key's hash, which begins with the key |
+//! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::fs::FlockOperation;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::super::wire;
+use crate::{config::fnv, error::Failure, schedule::Rank};
+
+/// One round's directory, as one rank sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Room {
+    pub(super) path: PathBuf,
+    pub(super) rank: Rank,
+    pub(super) ranks: usize,
+}
+
+/// What became of a rank.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    Absent,
+    Alive,
+    Left,
+    /// With what its file says of the process.
+    Dead(String),
+}
+
+impl Room {
+    /// Makes the directory; for rank 0.
+    pub(super) fn create(&self) -> io::Result<()> {
+        for part in ["values", "counters", "asks", "stands"] {
+            fs::create_dir_all(self.path.join(part))?;
+        }
+        self.write("world", self.ranks.to_string().as_bytes())
+    }
+
+    /// The world size that rank 0 was told.
+    pub(super) fn world(&self) -> io::Result<Option<usize>> {
+        let Some(text) = self.read("world")? else { return Ok(None) };
+        let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+        number.map(Some).ok_or_else(|| {
+            wire::invalid(format!("{} is not a world size", self.path.join("world").display()))
+        })
+    }
+
+    /// Takes this rank's seat; `None` if it is taken. The file is locked before it appears, so that nobody
+    /// ever sees it unlocked while this rank lives.
+    pub(super) fn sit(&self) -> io::Result<Option<File>> {
+        let (temporary, file) = self.temporary(wire::who().as_bytes())?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(self.link(&temporary, &format!("rank-{}", self.rank))?.then_some(file))
+    }
+
+    pub(super) fn seat(&self, rank: Rank) -> io::Result<Seat> {
+        let left = || self.path.join(format!("left-{rank}")).try_exists();
+        let Some(mut file) = there(File::open(self.path.join(format!("rank-{rank}"))))? else {
+            return Ok(Seat::Absent);
+        };
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Seat::Alive),
+            other => other?,
+        }
+        // The farewell is written before the lock is let go.
+        if left()? {
+            return Ok(Seat::Left);
+        }
+        let mut who = String::new();
+        file.by_ref().take(wire::MAX_WHO as u64).read_to_string(&mut who)?;
+        Ok(Seat::Dead(who))
+    }
+
+    /// Whether this rank said farewell.
+    pub(super) fn has_left(&self, rank: Rank) -> bool {
+        self.path.join(format!("left-{rank}")).exists()
+    }
+
+    pub(super) fn failure(&self) -> io::Result<Option<Failure>> {
+        self.message("failure")
+    }
+
+    /// Latches a failure and gives the first one.
+    pub(super) fn latch(&self, failure: &Failure) -> io::Result<Failure> {
+        let (temporary, _) = self.temporary(&encode(failure)?)?;
+        if self.link(&temporary, "failure")? {
+            return Ok(failure.clone());
+        }
+        self.failure()?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Gives the group's failure, or looks whether the next rank that is not known to have left still
+    /// lives, and latches its death. Every living rank looks after one other, so that together they look
+    /// after all, at a cost that does not grow with the world.
+    pub(super) fn patrol(&self) -> io::Result<Option<Failure>> {
+        if let Some(failure) = self.failure()? {
+            return Ok(Some(failure));
+        }
+        for rank in (self.rank + 1..self.ranks).chain(0..self.rank) {
+            match self.seat(rank)? {
+                Seat::Alive => break,
+                Seat::Dead(who) => {
+                    let how = format!("{who}: it let go of its lock in the store without a farewell");
+                    return self.latch(&Failure::Died { rank, how }).map(Some);
+                }
+                Seat::Left | Seat::Absent => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes a file that appears whole.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let (temporary, _) = self.temporary(bytes)?;
+        fs::rename(temporary, self.path.join(name))
+    }
+
+    pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        there(fs::read(self.path.join(name)))
+    }
+
+    /// Writes a message to a file that appears whole.
+    pub(super) fn write_message(&self, name: &str, message: &impl Serialize) -> io::Result<()> {
+        self.write(name, &encode(message)?)
+    }
+
+    pub(super) fn message<M: DeserializeOwned>(&self, name: &str) -> io::Result<Option<M>> {
+        self.read(name)?.map(|bytes| wire::decode(&bytes)).transpose()
+    }
+
+    /// The names in a part of the room.
+    pub(super) fn names(&self, part: &str) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(self.path.join(part))?;
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn temporary(&self, bytes: &[u8]) -> io::Result<(PathBuf, File)> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = self.path.join(format!("tmp-{:016x}-{number}", fnv(wire::who().as_bytes())));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        io::Write::write_all(&mut &file, bytes)?;
+        Ok((path, file))
+    }
+
+    /// Gives a file its name if nothing has it; `false` if something does.
+    fn link(&self, temporary: &Path, name: &str) -> io::Result<bool> {
+        let linked = fs::hard_link(temporary, self.path.join(name));
+        fs::remove_file(temporary)?;
+        match linked {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_allocvec(message).map_err(wire::invalid)
+}
+
+/// `None` for a file that is not there.
+pub(super) fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,179 @@
+//! This rank's watch in a directory: a thread that looks again and again.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{Alarm, Position, Stand, Watch},
+    LOOK,
+    room::{Room, Seat},
+    tidy,
+};
+use crate::error::Failure;
+
+/// See the module.
+pub(super) struct FileWatch {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held as long as this rank lives.
+    seat: Mutex<Option<File>>,
+    questions: AtomicU64,
+}
+
+struct Shared {
+    room: Room,
+    alarm: Arc<Alarm>,
+    position: Arc<Position>,
+    /// Whether this rank is going.
+    going: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl FileWatch {
+    pub(super) fn begin(
+        room: Room,
+        seat: File,
+        alarm: Arc<Alarm>,
+        position: Arc<Position>,
+    ) -> io::Result<Self> {
+        let shared =
+            Arc::new(Shared { room, alarm, position, going: Mutex::new(false), changed: Condvar::new() });
+        let thread = thread::Builder::new().name("unisono-watch".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.look_until_gone()
+        })?;
+        let (thread, seat) = (Mutex::new(Some(thread)), Mutex::new(Some(seat)));
+        Ok(Self { shared, thread, seat, questions: AtomicU64::new(0) })
+    }
+
+    /// Ends the thread; `false` if it had been ended before.
+    fn stop(&self) -> bool {
+        *self.shared.going.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.changed.notify_all();
+        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return false;
+        };
+        if thread.join().is_err() {
+            tracing::error!("the watch's thread panicked");
+        }
+        true
+    }
+
+    fn ask(&self, wait: Duration) -> io::Result<Vec<Option<Stand>>> {
+        let room = &self.shared.room;
+        let ask = format!("{}-{}", room.rank, self.questions.fetch_add(1, Ordering::Relaxed));
+        room.write(&format!("asks/{ask}"), b"")?;
+        let until = Instant::now() + wait;
+        let mut stands = vec![None; room.ranks];
+        loop {
+            let mut waiting = false;
+            for (rank, stand) in stands.iter_mut().enumerate().filter(|(_, stand)| stand.is_none()) {
+                *stand = room.message(&format!("stands/{ask}-{rank}"))?;
+                if stand.is_none() {
+                    match room.seat(rank)? {
+                        Seat::Alive => waiting = true,
+                        Seat::Left => *stand = Some(Stand::left()),
+                        Seat::Absent | Seat::Dead(_) => {}
+                    }
+                }
+            }
+            if !waiting || Instant::now() >= until {
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        fs::remove_file(room.path.join(format!("asks/{ask}")))?;
+        Ok(stands)
+    }
+}
+
+impl Shared {
+    fn look_until_gone(&self) {
+        let mut answered = HashSet::new();
+        let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*going {
+            drop(going);
+            if let Err(error) = self.look(&mut answered) {
+                // One error may be a network file system's bad moment; a missing room is not.
+                if matches!(self.room.world(), Ok(Some(_))) {
+                    tracing::warn!("rank {} cannot look after the store: {error}", self.room.rank);
+                } else {
+                    let how = format!("{} cannot be read any more", self.room.path.display());
+                    self.alarm.raise(Failure::StoreLost { how });
+                }
+            }
+            going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*going {
+                going = self.changed.wait_timeout(going, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    fn look(&self, answered: &mut HashSet<String>) -> io::Result<()> {
+        let asks = self.room.names("asks")?;
+        answered.retain(|ask| asks.contains(ask));
+        for ask in asks {
+            if !answered.contains(&ask) {
+                self.room
+                    .write_message(&format!("stands/{ask}-{}", self.room.rank), &self.position.snapshot())?;
+                answered.insert(ask);
+            }
+        }
+        if !self.alarm.raised()
+            && let Some(failure) = self.room.patrol()?
+        {
+            self.alarm.raise(failure);
+        }
+        Ok(())
+    }
+}
+
+impl Watch for FileWatch {
+    fn report(&self, failure: &Failure) -> Failure {
+        let first = self.shared.room.latch(failure).unwrap_or_else(|error| {
+            tracing::warn!("rank {} cannot report {failure}: {error}", self.shared.room.rank);
+            failure.clone()
+        });
+        self.shared.alarm.raise(first.clone());
+        self.shared.alarm.failure().unwrap_or(first)
+    }
+
+    fn positions(&self, wait: Duration) -> Vec<Option<Stand>> {
+        let room = &self.shared.room;
+        let mut stands = self.ask(wait).unwrap_or_else(|error| {
+            tracing::warn!("rank {} cannot ask where the others are: {error}", room.rank);
+            vec![None; room.ranks]
+        });
+        if let Some(own) = stands.get_mut(room.rank) {
+            *own = Some(self.shared.position.snapshot());
+        }
+        stands
+    }
+
+    fn leave(&self) {
+        if !self.stop() {
+            return;
+        }
+        let room = &self.shared.room;
+        if let Err(error) = room.write(&format!("left-{}", room.rank), b"") {
+            tracing::debug!("rank {} left a store that is gone: {error}", room.rank);
+        }
+        *self.seat.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        tidy(room);
+    }
+}
+
+impl Drop for FileWatch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
