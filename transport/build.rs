@@ -22,6 +22,13 @@ const CONSTANTS: &str = "FI_(RMA|WRITE|REMOTE_WRITE|REMOTE_CQ_DATA|COMPLETION|TR
     AV_(UNSPEC|MAP|TABLE)|WAIT_(NONE|FD)|CQ_FORMAT_DATA|EP_RDM|THREAD_(UNSPEC|DOMAIN)|PROGRESS_(UNSPEC|MANUAL|AUTO)|\
     RM_(UNSPEC|ENABLED)|CQ_COND_NONE)";
 
+/// From libfabric 2.0 on the field lies in an anonymous union, which only C names alike in all versions.
+const MANUAL_PROGRESS: &str = "
+static inline void ask_for_manual_progress(struct fi_domain_attr *attr) {
+    attr->control_progress = attr->data_progress = FI_PROGRESS_MANUAL;
+}
+";
+
 fn main() {
     if let Err(sentence) = build() {
         // To stderr and without a panic, so that cargo shows this sentence and no trace.
@@ -44,7 +51,7 @@ fn build() -> Result<(), String> {
         .map(|name| format!("#include <rdma/{name}.h>\n"))
         .concat();
     let written = |error: io::Error| format!("cannot write to {}: {error}", out.display());
-    fs::write(&header, format!("#include <string.h>\n{includes}")).map_err(written)?;
+    fs::write(&header, format!("#include <string.h>\n{includes}{MANUAL_PROGRESS}")).map_err(written)?;
 
     let flags: Vec<String> =
         library.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
@@ -53,7 +60,7 @@ fn build() -> Result<(), String> {
         .header(header.to_string_lossy())
         .clang_args(&flags)
         .allowlist_function(FUNCTIONS)
-        .allowlist_function("strdup")
+        .allowlist_function("strdup|ask_for_manual_progress")
         .allowlist_type("fi_cq_data_entry|fi_context2")
         .allowlist_var(CONSTANTS)
         .default_enum_style(bindgen::EnumVariation::Consts)

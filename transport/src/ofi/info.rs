@@ -221,8 +221,7 @@ impl Ask {
                 domain.threading = sys::FI_THREAD_DOMAIN;
             }
             if self.manual_progress {
-                domain.control_progress = sys::FI_PROGRESS_MANUAL;
-                domain.data_progress = sys::FI_PROGRESS_MANUAL;
+                sys::ask_for_manual_progress(domain);
             }
             if self.resources {
                 domain.resource_mgmt = sys::FI_RM_ENABLED;
