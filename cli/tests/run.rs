@@ -139,8 +139,12 @@ fn no_rank_reads_our_input() {
 
 #[test]
 fn the_first_failure_gives_the_status() {
-    for (end, status, told) in [("exit 3", 3, "rank 1 ended with status 3"), ("kill -9 $$", 137, "signal 9")]
-    {
+    for (end, status, told) in [
+        ("exit 3", 3, "rank 1 ended with status 3"),
+        ("kill -9 $$", 137, "signal 9"),
+        // Only if the launcher, which blocks it for itself, does not hand that down.
+        ("kill -TERM $$; sleep 9", 143, "signal 15"),
+    ] {
         let begun = Instant::now();
         let output = script(4, &format!("if [ $RANK = 1 ]; then {end}; fi; exec sleep 60"));
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());

@@ -90,13 +90,13 @@ impl Job {
     /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
     /// ended the job. To be called on the main thread, since a rank dies with the thread that started it.
     pub(crate) fn run(&self) -> io::Result<End> {
+        let (tell, events) = mpsc::channel();
+        let to = tell.clone();
+        signals::watch(move |signal| drop(to.send(Event::Signal(signal))))?;
         let token = token()?;
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
         let store = TcpServer::bind("127.0.0.1:0", count, &token, None).map_err(io::Error::other)?;
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
-        let (tell, events) = mpsc::channel();
-        let to = tell.clone();
-        signals::watch(move |signal| drop(to.send(Event::Signal(signal))))?;
         let mut ranks = Ranks { sink: Arc::default(), tell, children: Vec::new(), outputs: 0 };
         for number in 0..self.ranks {
             if let Err(error) = ranks.start(number, self.command(number, &meet)) {
@@ -120,6 +120,9 @@ impl Job {
                 command.env(format!("{prefix}{local}WORLD_SIZE"), &size);
             }
         }
+        // Without it libinfinipath, which comes with Debian's libfabric, makes of a rank that crashes or is
+        // interrupted one that ended with status 1.
+        command.env("IPATH_NO_BACKTRACE", "1");
         command.envs(meet.iter().map(|(name, value)| (name, value)));
         command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
         command.stdin(Stdio::null()).process_group(0);

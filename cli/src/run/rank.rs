@@ -10,6 +10,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
+use super::signals;
+
 /// What the subcommand is called.
 pub(crate) const NAME: &str = "run-one-rank";
 
@@ -28,6 +30,10 @@ impl Rank {
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
             eprintln!("unisono run: cannot tie the rank's life to the launcher's: {error}");
+            return ExitCode::FAILURE;
+        }
+        if let Err(error) = signals::unblock() {
+            eprintln!("unisono run: cannot let signals end the rank: {error}");
             return ExitCode::FAILURE;
         }
         // A launcher that died before the line above took effect sends no signal any more.

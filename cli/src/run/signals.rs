@@ -2,20 +2,41 @@
 
 use std::{fs, io, thread};
 
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
-    iterator::Signals,
+use nix::{
+    errno::Errno,
+    sys::signal::{SigSet, Signal},
 };
 
+/// The signals that ask a process to end.
+const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
 /// Calls `tell` with each signal that asks this process to end, from a thread of its own. A signal that was
-/// ignored when the process began (SIGHUP under nohup) stays ignored.
+/// ignored when the process began (SIGHUP under nohup) stays ignored. To be called before there are other
+/// threads.
+///
+/// The signals are blocked and waited for, not handled: a library under libfabric (libinfinipath, which Debian's
+/// libfabric brings along) installs handlers as it is loaded that end the process.
 pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    let wanted =
-        [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(wanted)?;
-    thread::Builder::new().name("signals".into()).spawn(move || signals.forever().for_each(tell))?;
-    Ok(())
+    let wanted: SigSet =
+        ENDING.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0).collect();
+    wanted.thread_block()?;
+    let wait = move || {
+        loop {
+            match wanted.wait() {
+                Ok(signal) => tell(signal as i32),
+                Err(Errno::EINTR) => {}
+                // Only a set that is none could fail.
+                Err(_) => return,
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
+/// Lets a rank be ended by the signals that the launcher has blocked for itself and, so, for its children.
+pub(super) fn unblock() -> io::Result<()> {
+    Ok(ENDING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
 /// The mask of ignored signals in the text of `/proc/self/status`; bit 0 is signal 1.
