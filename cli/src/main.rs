@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod doctor;
 mod run;
 
 /// Collective communication by one-sided RDMA writes over libfabric.
@@ -17,6 +18,7 @@ struct Unisono {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Doctor(doctor::Doctor),
     #[command(name = run::rank::NAME, hide = true)]
     Rank(run::rank::Rank),
 }
@@ -24,6 +26,7 @@ enum Command {
 fn main() -> ExitCode {
     match Unisono::parse().command {
         Command::Run(run) => run.run(),
+        Command::Doctor(doctor) => doctor.run(),
         Command::Rank(rank) => rank.run(),
     }
 }

@@ -1,0 +1,250 @@
+//! What the environment asks for: our own variables, the launcher's, libfabric's.
+
+use serde::Serialize;
+use unisono::config::{Config, StoreAddress};
+
+use super::report::Section;
+
+/// What all our variables begin with.
+const OURS: &str = "UNISONO_";
+/// The launchers' variables from which a rank may learn who it is (torchrun, Slurm, Open MPI, MPICH and
+/// others that speak PMI).
+const LAUNCHERS: &[&str] = &[
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_NODELIST",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+];
+/// Where the loader looks for libraries first, and so decides which libfabric runs.
+const LOADER: &str = "LD_LIBRARY_PATH";
+/// How unlike a name may be (insertions, deletions, replacements, swaps) to be taken for a typing mistake.
+const ALIKE: usize = 5;
+/// How much of a value is shown.
+const SHOWN: usize = 120;
+
+/// A variable that is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Setting {
+    /// Its name.
+    pub(super) name: String,
+    /// What it is set to.
+    pub(super) value: String,
+}
+
+/// A variable with our prefix that nobody reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Stray {
+    /// Its name.
+    pub(super) name: String,
+    /// The name that was probably meant.
+    pub(super) meant: Option<String>,
+}
+
+/// What matters of the environment.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Environment {
+    /// Our variables that are set.
+    pub(super) ours: Vec<Setting>,
+    /// Names with our prefix that mean nothing.
+    pub(super) strays: Vec<Stray>,
+    /// Launchers' variables that are set.
+    pub(super) launcher: Vec<Setting>,
+    /// libfabric's variables that are set, and the loader's path.
+    pub(super) libfabric: Vec<Setting>,
+    /// What our variables have wrong.
+    pub(super) wrong: Option<String>,
+}
+
+impl Environment {
+    /// Reads this process's environment.
+    pub(super) fn gather() -> Self {
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self::of(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+    }
+
+    fn of(variables: impl Iterator<Item = (String, String)>) -> Self {
+        let mut environment = Self::default();
+        let mut all: Vec<_> = variables.map(|(name, value)| Setting { name, value }).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        for setting in all {
+            if setting.name.starts_with(OURS) {
+                if Config::variables().iter().any(|known| known.name == setting.name) {
+                    environment.ours.push(setting);
+                } else {
+                    environment.strays.push(Stray { meant: nearest(&setting.name), name: setting.name });
+                }
+            } else if LAUNCHERS.contains(&setting.name.as_str()) {
+                environment.launcher.push(setting);
+            } else if setting.name.starts_with("FI_") || setting.name == LOADER {
+                environment.libfabric.push(setting);
+            }
+        }
+        let mut config = Config::default();
+        let set = config.set_from(&|name| environment.value(name).map(str::to_owned));
+        environment.wrong = set.and_then(|()| config.validate()).err().map(|error| error.to_string());
+        environment
+    }
+
+    /// What a variable is set to.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        let mut all = self.ours.iter().chain(&self.launcher).chain(&self.libfabric);
+        all.find(|setting| setting.name == name).map(|setting| setting.value.as_str())
+    }
+
+    /// The settings in force; the defaults where the environment is wrong.
+    pub(super) fn config(&self) -> Config {
+        let mut config = Config::default();
+        let set = config.set_from(&|name| self.value(name).map(str::to_owned));
+        set.and_then(|()| config.validate()).map_or_else(|_| Config::default(), |()| config)
+    }
+
+    /// The host where ranks are to meet, if one is named.
+    pub(super) fn master(&self) -> Option<String> {
+        match self.value("UNISONO_STORE").map(StoreAddress::parse) {
+            Some(Ok(StoreAddress::Tcp { host, .. })) => Some(host),
+            Some(_) => None,
+            None => self.value("MASTER_ADDR").filter(|host| !host.is_empty()).map(str::to_owned),
+        }
+    }
+
+    /// How many ranks this machine has, if a launcher says so.
+    pub(super) fn local_ranks(&self) -> Option<usize> {
+        let names =
+            ["UNISONO_LOCAL_WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
+        names.into_iter().find_map(|name| self.value(name)?.trim().parse().ok()).filter(|ranks| *ranks > 0)
+    }
+
+    pub(super) fn judge(&self) -> Section {
+        let mut section = Section::new("environment");
+        for stray in &self.strays {
+            let mend = match &stray.meant {
+                Some(meant) => format!("perhaps {meant} was meant"),
+                None => format!("unset it; the names known are {}", known().collect::<Vec<_>>().join(", ")),
+            };
+            section.warn(format!("{} is set, but nothing of that name is read", stray.name), mend);
+        }
+        if let Some(wrong) = &self.wrong {
+            section.problem(wrong.clone(), "correct it or unset it");
+        }
+        for Setting { name, value } in self.ours.iter().chain(&self.launcher) {
+            section.note(format!("{name}={}", short(value)));
+        }
+        for Setting { name, value } in &self.libfabric {
+            let set = format!("{name}={}", short(value));
+            if name == "FI_PROVIDER" {
+                section.warn(
+                    format!("{set} hides all other providers from every program that uses libfabric"),
+                    "unset it, and choose with UNISONO_PROVIDER",
+                );
+            } else {
+                section.note(set);
+            }
+        }
+        if section.lines.is_empty() {
+            section.note("no variable of unisono, of a launcher or of libfabric is set");
+        }
+        section
+    }
+}
+
+/// A value as one short line.
+fn short(value: &str) -> String {
+    let line: String = value.chars().map(|c| if c.is_control() { '?' } else { c }).take(SHOWN).collect();
+    if line.chars().count() < value.chars().count() { format!("{line}...") } else { line }
+}
+
+/// The names of all our variables.
+fn known() -> impl Iterator<Item = &'static str> {
+    Config::variables().iter().map(|known| known.name)
+}
+
+/// The known name that is most like this one.
+fn nearest(name: &str) -> Option<String> {
+    let distance = |known: &str| strsim::damerau_levenshtein(&name.to_ascii_uppercase(), known);
+    let (distance, known) = known().map(|known| (distance(known), known)).min()?;
+    // Half of what follows the prefix must be right.
+    let most = ALIKE.min(name.len().saturating_sub(OURS.len()) / 2);
+    (distance <= most).then(|| known.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment::of(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[test]
+    fn typing_mistakes_are_recognised() {
+        for (written, meant) in [
+            ("UNISONO_PROVDER", Some("UNISONO_PROVIDER")),
+            ("UNISONO_LANE", Some("UNISONO_LANES")),
+            ("UNISONO_CHUNKS", Some("UNISONO_CHUNK")),
+            ("UNISONO_lanes", Some("UNISONO_LANES")),
+            ("UNISONO_HUGEPAGES", Some("UNISONO_HUGE_PAGES")),
+            ("UNISONO_", None),
+            ("UNISONO_X", None),
+            ("UNISONO_COFFEE_STRENGTH", None),
+        ] {
+            let strays = environment(&[(written, "1")]).strays;
+            assert_eq!(strays, [Stray { name: written.into(), meant: meant.map(str::to_owned) }]);
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_sorted_into_its_kind() {
+        let found = environment(&[
+            ("PATH", "/bin"),
+            ("FI_PROVIDER", "tcp"),
+            ("UNISONO_LANES", "2"),
+            ("RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "4"),
+            ("MASTER_ADDR", "10.0.0.1"),
+        ]);
+        assert_eq!(found.config().lanes, 2);
+        assert_eq!((found.local_ranks(), found.master().as_deref()), (Some(4), Some("10.0.0.1")));
+        assert_eq!((found.ours.len(), found.launcher.len(), found.libfabric.len()), (1, 3, 1));
+        assert_eq!(found.wrong, None);
+    }
+
+    #[test]
+    fn the_store_goes_before_the_master() {
+        let master = |store| environment(&[("MASTER_ADDR", "a"), ("UNISONO_STORE", store)]).master();
+        assert_eq!(master("tcp://[fd00::1]:1").as_deref(), Some("fd00::1"));
+        assert_eq!(master("file:///tmp/x"), None);
+        assert_eq!(master("nonsense"), None);
+    }
+
+    #[test]
+    fn wrong_values_are_told_and_do_not_count() {
+        let found = environment(&[("UNISONO_LANES", "two"), ("LOCAL_WORLD_SIZE", "many")]);
+        assert!(found.wrong.as_ref().is_some_and(|wrong| wrong.contains("UNISONO_LANES")), "{found:?}");
+        assert_eq!(found.config(), Config::default());
+        assert_eq!(found.local_ranks(), None);
+        let found = environment(&[("UNISONO_LANES", "64"), ("UNISONO_BULK_SLOTS", "64")]);
+        assert!(found.wrong.is_some());
+    }
+
+    #[test]
+    fn values_are_shown_in_one_short_line() {
+        assert_eq!(short("a\nb\x1b[31m"), "a?b?[31m");
+        assert_eq!(short(&"é".repeat(500)).chars().count(), SHOWN + 3);
+    }
+}

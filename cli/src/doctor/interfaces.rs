@@ -1,0 +1,337 @@
+//! Network interfaces, RDMA devices, and the way to where ranks meet.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket},
+    time::Duration,
+};
+
+use serde::Serialize;
+
+use super::{files::Files, report::Section, within};
+
+/// How long asking for the address of a name may take.
+const RESOLVING: Duration = Duration::from_secs(5);
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Interface {
+    /// Its name.
+    pub(super) name: String,
+    /// Its addresses.
+    pub(super) addresses: Vec<IpAddr>,
+    /// Whether it is up and has a carrier.
+    pub(super) up: Option<bool>,
+    /// The largest packet in bytes.
+    pub(super) mtu: Option<u32>,
+    /// Its speed in Mbit/s, where the driver knows it.
+    pub(super) mbit: Option<u32>,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Port {
+    /// The device's name.
+    pub(super) device: String,
+    /// The port's number.
+    pub(super) number: String,
+    /// For instance `4: ACTIVE`.
+    pub(super) state: Option<String>,
+    /// For instance `100 Gb/sec (4X EDR)`.
+    pub(super) rate: Option<String>,
+    /// `InfiniBand` or `Ethernet`.
+    pub(super) link: Option<String>,
+}
+
+/// The way to where ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Route {
+    /// The host as it was named.
+    pub(super) host: String,
+    /// Its address.
+    pub(super) address: Option<IpAddr>,
+    /// The address from which packets would go.
+    pub(super) from: Option<IpAddr>,
+    /// What went wrong.
+    pub(super) problem: Option<String>,
+}
+
+/// What there is to send through.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Interfaces {
+    /// All interfaces.
+    pub(super) interfaces: Vec<Interface>,
+    /// All ports of RDMA devices.
+    pub(super) rdma: Vec<Port>,
+    /// Whether programs can reach RDMA devices: there is a `/dev/infiniband/uverbs*`.
+    pub(super) verbs_files: bool,
+    /// The way to where ranks meet, if that is known.
+    pub(super) route: Option<Route>,
+    /// Why addresses are unknown.
+    pub(super) problem: Option<String>,
+}
+
+impl Interfaces {
+    pub(super) fn gather(files: &Files, master: Option<String>) -> Self {
+        let (addresses, problem) = match if_addrs::get_if_addrs() {
+            Ok(found) => (found.into_iter().map(|it| (it.name.clone(), it.ip())).collect(), None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        Self {
+            interfaces: interfaces(files, addresses),
+            rdma: ports(files),
+            verbs_files: files.names("/dev/infiniband").iter().any(|name| name.starts_with("uverbs")),
+            route: master.map(route),
+            problem,
+        }
+    }
+
+    /// The interface with this address.
+    fn with(&self, address: IpAddr) -> Option<&Interface> {
+        self.interfaces.iter().find(|interface| interface.addresses.contains(&address))
+    }
+
+    pub(super) fn judge(&self) -> Section {
+        let mut section = Section::new("interfaces");
+        if let Some(problem) = &self.problem {
+            section.warn(
+                format!("the addresses of this machine cannot be read: {problem}"),
+                "name one with UNISONO_INTERFACE",
+            );
+        }
+        for interface in &self.interfaces {
+            section.note(interface.words());
+        }
+        let outward = |interface: &&Interface| {
+            interface.up != Some(false) && interface.addresses.iter().any(|address| !address.is_loopback())
+        };
+        if self.problem.is_none() && !self.interfaces.iter().any(|interface| outward(&interface)) {
+            section.warn(
+                "no interface that is up has an address but loopback",
+                "ranks on this machine can meet; for others, bring an interface up (`ip addr`)",
+            );
+        }
+        for port in &self.rdma {
+            let unknown = || "unknown".to_owned();
+            let words = format!(
+                "RDMA device {} port {}: {}, {}, {}",
+                port.device,
+                port.number,
+                port.state.clone().unwrap_or_else(unknown),
+                port.rate.clone().unwrap_or_else(unknown),
+                port.link.clone().unwrap_or_else(unknown)
+            );
+            match &port.state {
+                Some(state) if !state.contains("ACTIVE") => {
+                    section.warn(
+                        words,
+                        "the port is not active: look at its cable, and on InfiniBand at the subnet manager",
+                    );
+                }
+                _ => section.ok(words),
+            }
+        }
+        if !self.rdma.is_empty() && !self.verbs_files {
+            section.warn(
+                "there are RDMA devices, but no /dev/infiniband/uverbs*: programs cannot reach them",
+                "load the kernel module ib_uverbs; in a container add --device=/dev/infiniband",
+            );
+        }
+        match &self.route {
+            Some(route) => self.judge_route(route, &mut section),
+            None => {
+                section.note("no MASTER_ADDR and no UNISONO_STORE is set: no way to a master is looked for")
+            }
+        }
+        section
+    }
+
+    fn judge_route(&self, route: &Route, section: &mut Section) {
+        let host = &route.host;
+        let named = match route.address {
+            Some(address) if address.to_string() != *host => format!("{host} ({address})"),
+            _ => host.clone(),
+        };
+        match (&route.problem, route.from) {
+            (Some(problem), _) => section.problem(
+                format!("there is no way to {named}: {problem}"),
+                "correct MASTER_ADDR or UNISONO_STORE, /etc/hosts or the routes (`ip route get ADDRESS`)",
+            ),
+            (None, Some(from)) => {
+                let name = self.with(from).map_or("an unknown interface", |interface| &interface.name);
+                let way = format!("the way to {named} goes from {from} on {name}");
+                if from.is_loopback() {
+                    section.ok(format!("{way}: only ranks of this machine can meet there"));
+                } else {
+                    section.ok(way);
+                }
+            }
+            (None, None) => section.note(format!("the way to {named} is unknown")),
+        }
+    }
+}
+
+impl Interface {
+    fn words(&self) -> String {
+        let state = match self.up {
+            Some(true) => "up",
+            Some(false) => "down",
+            None => "state unknown",
+        };
+        let mut words = format!("{}: {state}", self.name);
+        if let Some(mbit) = self.mbit {
+            words += &format!(", {mbit} Mbit/s");
+        }
+        if let Some(mtu) = self.mtu {
+            words += &format!(", mtu {mtu}");
+        }
+        if self.addresses.is_empty() {
+            words += ", no address";
+        } else {
+            let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
+            words += &format!(", {}", addresses.join(" "));
+        }
+        words
+    }
+}
+
+/// All interfaces: those the kernel lists and those that have an address.
+fn interfaces(files: &Files, addresses: Vec<(String, IpAddr)>) -> Vec<Interface> {
+    let mut all: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    // Bonding leaves a plain file of settings among the directories.
+    for name in files.names("/sys/class/net") {
+        if files.has(&format!("/sys/class/net/{name}/flags")) {
+            all.insert(name, Vec::new());
+        }
+    }
+    for (name, address) in addresses {
+        all.entry(name).or_default().push(address);
+    }
+    let interface = |(name, addresses): (String, Vec<IpAddr>)| {
+        let path = |file: &str| format!("/sys/class/net/{name}/{file}");
+        let up = match files.text(&path("operstate")).as_deref() {
+            Some("up") => Some(true),
+            Some("down" | "lowerlayerdown" | "notpresent" | "dormant") => Some(false),
+            // Loopback and tunnels have no such state; whether they are switched on (IFF_UP) must do.
+            _ => flags(&files.text(&path("flags")).unwrap_or_default()).map(|flags| flags & 1 != 0),
+        };
+        // The driver's "unknown" is -1, and 0 or 2^32-1 with some.
+        let mbit = files.number::<i64>(&path("speed")).filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit));
+        Interface {
+            up,
+            mtu: files.number(&path("mtu")),
+            mbit: mbit.and_then(|mbit| u32::try_from(mbit).ok()),
+            addresses,
+            name,
+        }
+    };
+    all.into_iter().map(interface).collect()
+}
+
+/// Flags as the kernel writes them: `0x1003`.
+fn flags(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
+/// The ports of all RDMA devices.
+fn ports(files: &Files) -> Vec<Port> {
+    let mut ports = Vec::new();
+    for device in files.names("/sys/class/infiniband") {
+        for number in files.names(&format!("/sys/class/infiniband/{device}/ports")) {
+            let text = |file| files.text(&format!("/sys/class/infiniband/{device}/ports/{number}/{file}"));
+            let (state, rate, link) = (text("state"), text("rate"), text("link_layer"));
+            ports.push(Port { device: device.clone(), number, state, rate, link });
+        }
+    }
+    ports
+}
+
+/// The way to a host. No packet is sent, but a name may be asked for.
+fn route(host: String) -> Route {
+    let none = |host, address, problem: String| Route { host, address, from: None, problem: Some(problem) };
+    let asked = host.clone();
+    let address = match within(RESOLVING, move || (asked.as_str(), 0).to_socket_addrs()) {
+        Some(Ok(mut addresses)) => addresses.next().map(|address| address.ip()),
+        Some(Err(error)) => return none(host, None, format!("its address is unknown ({error})")),
+        None => {
+            let problem = format!("nobody told its address within {} s", RESOLVING.as_secs());
+            return none(host, None, problem);
+        }
+    };
+    let Some(address) = address else { return none(host, None, "it has no address".into()) };
+    match routed_from(address) {
+        Ok(from) => Route { host, address: Some(address), from: Some(from), problem: None },
+        Err(error) => none(host, Some(address), error.to_string()),
+    }
+}
+
+/// The address from which the system would send to `towards`: connecting a UDP socket only looks it up.
+fn routed_from(towards: IpAddr) -> std::io::Result<IpAddr> {
+    let any: IpAddr =
+        if towards.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(SocketAddr::new(towards, 9))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn this_machine_has_loopback() {
+        let found = Interfaces::gather(&Files::below("/"), Some("127.0.0.1".into()));
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        let interface = found.with(loopback);
+        assert!(interface.is_some_and(|interface| interface.up == Some(true)), "{found:?}");
+        let route = found.route.as_ref().unwrap();
+        assert_eq!((route.from, route.problem.as_ref()), (Some(loopback), None));
+    }
+
+    #[test]
+    fn a_host_that_is_none_is_a_problem() {
+        for host in ["", "no host has this name", "host.invalid", "999.1.1.1"] {
+            let route = route(host.into());
+            assert!(route.problem.is_some(), "{route:?}");
+        }
+    }
+
+    #[test]
+    fn interfaces_and_ports_are_read_and_odd_files_are_unknown() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::below(directory.path());
+        for (path, text) in [
+            ("sys/class/net/bonding_masters", "bond0"),
+            ("sys/class/net/eth0/flags", "0x1003"),
+            ("sys/class/net/eth0/operstate", "up\n"),
+            ("sys/class/net/eth0/speed", "25000"),
+            ("sys/class/net/eth0/mtu", "9000"),
+            ("sys/class/net/odd/flags", "\u{fffd}"),
+            ("sys/class/net/odd/operstate", "unknown"),
+            ("sys/class/net/odd/speed", "-1"),
+            ("sys/class/net/odd/mtu", "-5"),
+            ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE"),
+            ("sys/class/infiniband/mlx5_0/ports/1/rate", "100 Gb/sec (4X EDR)"),
+        ] {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let told: Vec<_> = interfaces(&files, vec![("tun0".into(), Ipv4Addr::LOCALHOST.into())])
+            .iter()
+            .map(Interface::words)
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "eth0: up, 25000 Mbit/s, mtu 9000, no address",
+                "odd: state unknown, no address",
+                "tun0: state unknown, 127.0.0.1"
+            ]
+        );
+        let port = &ports(&files)[0];
+        assert_eq!((port.device.as_str(), port.link.as_ref()), ("mlx5_0", None));
+    }
+}

@@ -1,0 +1,343 @@
+//! What the system lets a rank have, against what it needs.
+
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+use unisono::config::Config;
+
+use super::{
+    files::Files,
+    report::{Section, bytes, some},
+    self_test::Success,
+};
+
+/// The number of the capability to lock memory without limit (CAP_IPC_LOCK).
+const IPC_LOCK: u32 = 14;
+/// The number of the capability to read other processes' memory (CAP_SYS_PTRACE).
+const SYS_PTRACE: u32 = 19;
+/// The smallest chunk to which windows shrink where the limit on locked memory is small.
+const LEAST_CHUNK: usize = 4 << 10;
+/// What containers get for /dev/shm when nobody asks for more (docker run --shm-size).
+const CONTAINER_SHM: u64 = 64 << 20;
+
+/// A limit of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Limit {
+    /// What holds; `None` is no limit.
+    pub(super) soft: Option<u64>,
+    /// How far a process may raise it itself.
+    pub(super) hard: Option<u64>,
+}
+
+impl Limit {
+    fn of(resource: Resource) -> Self {
+        let limit = getrlimit(resource);
+        Self { soft: limit.current, hard: limit.maximum }
+    }
+}
+
+/// Huge pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct HugePages {
+    /// The size of one in bytes.
+    pub(super) size: u64,
+    /// How many are set aside.
+    pub(super) total: Option<u64>,
+    /// How many of these are free.
+    pub(super) free: Option<u64>,
+}
+
+/// The memory that windows take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Windows {
+    /// For so many ranks.
+    pub(super) ranks: usize,
+    /// Bytes per rank.
+    pub(super) bytes: u64,
+    /// Bytes per rank with the smallest chunks.
+    pub(super) least: u64,
+    /// Whether huge pages are asked for.
+    pub(super) huge_pages: bool,
+}
+
+impl Windows {
+    /// By the formula in docs/wire.md: small messages from as many ranks as there are rounds in a
+    /// logarithmic algorithm (twice, for there and back), and at least 7 (direct algorithms end at 8 ranks);
+    /// chunks from the one neighbour of a ring; staging as where sources must be registered.
+    pub(super) fn of(config: &Config, ranks: usize) -> Self {
+        let of = |chunk: usize| {
+            let slot = |bytes: usize| bytes.next_multiple_of(64) as u64 + 64;
+            let others = ranks.saturating_sub(1);
+            let rounds = usize::try_from(usize::BITS - others.leading_zeros()).unwrap_or(0);
+            let eager =
+                others.min((2 * rounds).max(7)) as u64 * config.eager_slots as u64 * slot(config.eager);
+            let bulk = others.min(1) as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
+            let staging = 2 * config.lanes.max(2) as u64 * chunk.max(config.eager) as u64;
+            eager + bulk + 256 * ranks as u64 + 8192 + staging
+        };
+        Self {
+            ranks,
+            bytes: of(config.chunk),
+            least: of(config.chunk.min(LEAST_CHUNK)),
+            huge_pages: config.huge_pages,
+        }
+    }
+}
+
+/// What the system lets a rank have.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Limits {
+    /// Locked memory in bytes.
+    pub(super) memlock: Limit,
+    /// Whether this process may lock more (CAP_IPC_LOCK).
+    pub(super) may_lock: Option<bool>,
+    /// Open files.
+    pub(super) files: Limit,
+    /// Bytes of /dev/shm: all, free.
+    pub(super) shm: Option<(u64, u64)>,
+    /// Yama's ptrace scope; 0 where there is no Yama.
+    pub(super) ptrace_scope: Option<u32>,
+    /// Whether this process may read other processes' memory all the same (CAP_SYS_PTRACE).
+    pub(super) may_ptrace: Option<bool>,
+    /// Huge pages, by size.
+    pub(super) huge_pages: Vec<HugePages>,
+    /// Transparent huge pages: `always`, `madvise` or `never`.
+    pub(super) transparent: Option<String>,
+    /// Whether there are RDMA devices.
+    pub(super) rdma: bool,
+    /// What windows need.
+    pub(super) windows: Windows,
+}
+
+impl Limits {
+    pub(super) fn gather(files: &Files, windows: Windows) -> Self {
+        let status = files.text("/proc/self/status");
+        let may = |capability| status.as_deref().and_then(|status| capable(status, capability));
+        let shm = rustix::fs::statvfs(files.path("/dev/shm")).ok();
+        let yama = "/proc/sys/kernel/yama/ptrace_scope";
+        Self {
+            memlock: Limit::of(Resource::Memlock),
+            may_lock: may(IPC_LOCK),
+            files: Limit::of(Resource::Nofile),
+            shm: shm.map(|shm| {
+                (shm.f_blocks.saturating_mul(shm.f_frsize), shm.f_bavail.saturating_mul(shm.f_frsize))
+            }),
+            ptrace_scope: if files.has(yama) { files.number(yama) } else { Some(0) },
+            may_ptrace: may(SYS_PTRACE),
+            huge_pages: huge_pages(files),
+            transparent: files
+                .text("/sys/kernel/mm/transparent_hugepage/enabled")
+                .and_then(|text| chosen(&text)),
+            rdma: !files.names("/sys/class/infiniband").is_empty(),
+            windows,
+        }
+    }
+
+    /// `chosen` is the provider that works by default, or the one asked for.
+    pub(super) fn judge(&self, chosen: Option<&Success>) -> Section {
+        let mut section = Section::new("limits");
+        self.judge_locked(chosen, &mut section);
+        self.judge_files(&mut section);
+        self.judge_shared(&mut section);
+        self.judge_huge(&mut section);
+        section
+    }
+
+    fn judge_locked(&self, chosen: Option<&Success>, section: &mut Section) {
+        let need = format!(
+            "windows and staging for {} need {} per rank",
+            some(self.windows.ranks, "rank"),
+            bytes(self.windows.bytes)
+        );
+        let Some(limit) = self.memlock.soft else {
+            return section.ok(format!("locked memory: no limit; {need}"));
+        };
+        let limit_is = format!("locked memory: {}", bytes(limit));
+        if self.may_lock == Some(true) {
+            return section.ok(format!("{limit_is}, but this process may lock more (CAP_IPC_LOCK); {need}"));
+        }
+        let mend = "raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf, LimitMEMLOCK=infinity for \
+                    slurmd and other services, docker run --ulimit memlock=-1";
+        let pins = chosen.is_some_and(|chosen| chosen.pins);
+        if !pins && !self.rdma {
+            let why = chosen.map_or_else(
+                || "there is no RDMA device".to_owned(),
+                |chosen| format!("{} locks none", chosen.provider),
+            );
+            section.ok(format!("{limit_is}; {need}, but {why}"));
+        } else if limit >= self.windows.bytes {
+            section.ok(format!("{limit_is}; {need}, and your registered buffers come on top"));
+        } else if limit >= self.windows.least {
+            section
+                .warn(format!("{limit_is}, but {need}: chunks would be made smaller, which is slower"), mend);
+        } else if pins {
+            section.problem(
+                format!(
+                    "{limit_is}, but {need}, and even with the smallest chunks {}",
+                    bytes(self.windows.least)
+                ),
+                mend,
+            );
+        } else {
+            section.warn(format!("{limit_is}, but {need}: RDMA devices will not serve"), mend);
+        }
+    }
+
+    fn judge_files(&self, section: &mut Section) {
+        let Some(limit) = self.files.soft else {
+            return section.ok("open files: no limit");
+        };
+        // A connection each way for every rank, with its timers and events, and what is open anyway.
+        let need = 4 * self.windows.ranks as u64 + 64;
+        let words = format!("open files: {limit}");
+        if limit >= need {
+            section.ok(words);
+        } else {
+            section.warn(
+                format!("{words}, but {} over TCP may need {need}", some(self.windows.ranks, "rank")),
+                format!("raise it: `ulimit -n {need}`"),
+            );
+        }
+    }
+
+    fn judge_shared(&self, section: &mut Section) {
+        match self.shm {
+            None => {
+                section.warn("/dev/shm cannot be looked at: shm will not serve", "mount a tmpfs on /dev/shm")
+            }
+            Some((total, free)) => {
+                let words = format!("/dev/shm: {} of {} are free", bytes(free), bytes(total));
+                if free <= CONTAINER_SHM {
+                    section.warn(
+                        format!("{words}: with many ranks here shm may not find room"),
+                        "remove what is left over in /dev/shm; in a container: docker run --shm-size=1g or --ipc=host",
+                    );
+                } else {
+                    section.ok(words);
+                }
+            }
+        }
+        let words = "reading other processes' memory (CMA, for large messages of shm)";
+        match (self.ptrace_scope, self.may_ptrace) {
+            (Some(0), _) => section.ok(format!("{words}: ptrace scope 0 allows it")),
+            (Some(scope), Some(true)) => {
+                section.ok(format!("{words}: allowed by CAP_SYS_PTRACE (ptrace scope {scope})"))
+            }
+            (Some(scope), _) => section.warn(
+                format!("{words}: ptrace scope {scope} forbids it, and shm copies once more"),
+                "`sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE",
+            ),
+            (None, _) => section.note(format!("{words}: ptrace scope unknown")),
+        }
+    }
+
+    fn judge_huge(&self, section: &mut Section) {
+        let set: Vec<_> =
+            self.huge_pages.iter().filter(|pages| pages.total.is_some_and(|total| total > 0)).collect();
+        let free = |pages: &HugePages| pages.free.unwrap_or(0).saturating_mul(pages.size);
+        for pages in &set {
+            section.ok(format!(
+                "huge pages of {}: {} of {} are free",
+                bytes(pages.size),
+                pages.free.map_or_else(|| "an unknown number".into(), |free| free.to_string()),
+                pages.total.unwrap_or(0)
+            ));
+        }
+        let room: u64 = set.iter().map(|pages| free(pages)).fold(0, u64::saturating_add);
+        let transparent = self.transparent.as_deref().unwrap_or("unknown");
+        if self.windows.huge_pages && room < self.windows.bytes && transparent == "never" {
+            section.warn(
+                format!("UNISONO_HUGE_PAGES asks for huge pages, but {} of them are free", bytes(room)),
+                "`sysctl vm.nr_hugepages=64`, or allow transparent ones: \
+                 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            );
+        } else if set.is_empty() {
+            section.note(format!("huge pages: none are set aside; transparent ones: {transparent}"));
+        } else {
+            section.note(format!("transparent huge pages: {transparent}"));
+        }
+    }
+}
+
+/// Whether the text of `/proc/self/status` says that a capability is in force.
+fn capable(status: &str, capability: u32) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    Some(u64::from_str_radix(mask.trim(), 16).ok()? >> capability & 1 == 1)
+}
+
+/// The choice in brackets: `always [madvise] never`.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    rest.split_once(']').map(|(chosen, _)| chosen.to_owned())
+}
+
+/// Huge pages of all sizes that the kernel knows, the smallest first.
+fn huge_pages(files: &Files) -> Vec<HugePages> {
+    let base = "/sys/kernel/mm/hugepages";
+    let mut all: Vec<HugePages> = Vec::new();
+    for name in files.names(base) {
+        let size =
+            name.strip_prefix("hugepages-").and_then(|name| name.strip_suffix("kB")?.parse::<u64>().ok());
+        let Some(size) = size.and_then(|size| size.checked_mul(1024)) else { continue };
+        let number = |file| files.number(&format!("{base}/{name}/{file}"));
+        all.push(HugePages { size, total: number("nr_hugepages"), free: number("free_hugepages") });
+    }
+    all.sort_by_key(|pages| pages.size);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn this_machine_has_sane_values() {
+        let limits = Limits::gather(&Files::below("/"), Windows::of(&Config::default(), 4));
+        assert!(limits.files.soft.is_none_or(|files| files > 3));
+        assert!(limits.shm.is_none_or(|(total, free)| free <= total), "{limits:?}");
+        assert!(limits.may_lock.is_some() && limits.may_ptrace.is_some());
+    }
+
+    #[test]
+    fn nothing_is_known_without_the_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4));
+        assert_eq!((limits.may_lock, limits.shm, limits.transparent), (None, None, None));
+        assert_eq!((limits.ptrace_scope, limits.huge_pages.len(), limits.rdma), (Some(0), 0, false));
+    }
+
+    #[test]
+    fn odd_files_are_unknown() {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("proc/sys/kernel/yama/ptrace_scope", "many"),
+            ("proc/self/status", "CapEff:\tzz"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise"),
+            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "-4"),
+            ("sys/kernel/mm/hugepages/hugepages-99999999999999999999kB/nr_hugepages", "1"),
+            ("sys/kernel/mm/hugepages/something/nr_hugepages", "1"),
+        ] {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4));
+        assert_eq!((limits.may_lock, limits.ptrace_scope, limits.transparent), (None, None, None));
+        assert_eq!(limits.huge_pages, [HugePages { size: 2 << 20, total: None, free: None }]);
+    }
+
+    #[test]
+    fn the_windows_of_two_ranks_are_as_documented() {
+        let config = Config::default();
+        let windows = Windows::of(&config, 2);
+        // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
+        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 512 + 8192 + 2 * 4 * 131_072;
+        assert_eq!(windows.bytes, wanted);
+        assert!(windows.least < windows.bytes);
+        let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
+        assert!(Windows::of(&huge, 1 << 20).bytes > 1 << 30);
+        assert_eq!(capable("x\nCapEff:\t0000000000004000\n", IPC_LOCK), Some(true));
+        assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
+    }
+}

@@ -1,0 +1,315 @@
+//! Cores, NUMA nodes and caches, by hwloc; and how much of them this process may use.
+
+use hwlocality::{
+    Topology,
+    object::{attributes::ObjectAttributes, types::ObjectType},
+};
+use serde::Serialize;
+
+use super::{
+    files::Files,
+    report::{Section, bytes, some},
+};
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Node {
+    /// Its number.
+    pub(super) number: Option<usize>,
+    /// Its cores.
+    pub(super) cores: usize,
+    /// Its memory in bytes.
+    pub(super) memory: Option<u64>,
+}
+
+/// Caches of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Cache {
+    /// For instance `L2` or `L1d`.
+    pub(super) name: String,
+    /// The size of each in bytes.
+    pub(super) size: Option<u64>,
+    /// How many there are.
+    pub(super) count: usize,
+}
+
+/// What hwloc says of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Layout {
+    /// Packages (sockets).
+    pub(super) packages: usize,
+    /// Cores.
+    pub(super) cores: usize,
+    /// Hardware threads.
+    pub(super) threads: usize,
+    /// NUMA nodes.
+    pub(super) nodes: Vec<Node>,
+    /// Data caches, the largest first.
+    pub(super) caches: Vec<Cache>,
+}
+
+/// What there is to compute on.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Machine {
+    /// The processor's name.
+    pub(super) model: Option<String>,
+    /// What hwloc says; an error's text where it says nothing.
+    pub(super) layout: Result<Layout, String>,
+    /// How many hardware threads this process may run on, limits of a container included.
+    pub(super) usable: Option<usize>,
+    /// How many processors' worth of time its control group may use, where that is limited.
+    pub(super) quota: Option<f64>,
+    /// How many ranks are to run here, where that is known.
+    pub(super) ranks: Option<usize>,
+}
+
+impl Machine {
+    pub(super) fn gather(files: &Files, ranks: Option<usize>) -> Self {
+        Self {
+            model: files.text("/proc/cpuinfo").and_then(|text| model(&text)),
+            layout: Topology::new().map(|topology| layout(&topology)).map_err(|error| error.to_string()),
+            usable: std::thread::available_parallelism().ok().map(usize::from),
+            quota: quota(files),
+            ranks,
+        }
+    }
+
+    pub(super) fn judge(&self) -> Section {
+        let mut section = Section::new("machine");
+        if let Some(model) = &self.model {
+            section.note(model.clone());
+        }
+        match &self.layout {
+            Ok(layout) => {
+                section.ok(format!(
+                    "{} in {}, {}",
+                    some(layout.cores, "core"),
+                    some(layout.packages, "package"),
+                    some(layout.threads, "hardware thread")
+                ));
+                for node in &layout.nodes {
+                    let number = node.number.map_or_else(|| "?".into(), |number| number.to_string());
+                    let memory = node.memory.map_or_else(|| "unknown".into(), bytes);
+                    section.note(format!(
+                        "NUMA node {number}: {}, {memory} of memory",
+                        some(node.cores, "core")
+                    ));
+                }
+                let cache = |cache: &Cache| {
+                    format!(
+                        "{} {} x {}",
+                        cache.name,
+                        cache.count,
+                        cache.size.map_or_else(|| "?".into(), bytes)
+                    )
+                };
+                let caches: Vec<_> = layout.caches.iter().map(cache).collect();
+                if !caches.is_empty() {
+                    section.note(format!("caches: {}", caches.join(", ")));
+                }
+            }
+            Err(error) => section.warn(
+                format!("hwloc cannot tell what the machine looks like: {error}"),
+                "try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set",
+            ),
+        }
+        let threads = self.layout.as_ref().map_or(0, |layout| layout.threads);
+        if let Some(usable) = self.usable
+            && usable < threads
+        {
+            let quota = self.quota.map_or_else(String::new, |quota| {
+                format!(" (its control group's limit is {quota:.1} processors' worth of time)")
+            });
+            section.warn(
+                format!("this process may use {usable} of the {threads} hardware threads{quota}"),
+                "if that is not wanted: widen the binding (`taskset -p $$`, srun --cpu-bind) or the container's limit \
+                 (docker --cpus)",
+            );
+        }
+        self.judge_ranks(&mut section);
+        section
+    }
+
+    fn judge_ranks(&self, section: &mut Section) {
+        let cores = match (&self.layout, self.usable) {
+            (Ok(layout), Some(usable)) => Some(layout.cores.min(usable)),
+            (Ok(layout), None) => Some(layout.cores),
+            (Err(_), usable) => usable,
+        };
+        match (self.ranks, cores) {
+            (Some(ranks), Some(cores)) if ranks > cores => section.warn(
+                format!("{} would share {}: waits sleep instead of spinning", some(ranks, "rank"), some(cores, "core")),
+                format!("it works, but every message waits for its receiver to be scheduled; start at most {cores} here"),
+            ),
+            (Some(ranks), Some(_)) => section.ok(format!("{} have a core each", some(ranks, "rank"))),
+            _ => {}
+        }
+    }
+}
+
+/// The processor's name in the text of `/proc/cpuinfo`.
+fn model(cpuinfo: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, name)| name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Reads hwloc's topology.
+fn layout(topology: &Topology) -> Layout {
+    let count = |kind| topology.objects_with_type(kind).count();
+    let nodes = topology.objects_with_type(ObjectType::NUMANode).map(|node| Node {
+        number: node.os_index(),
+        cores: topology
+            .objects_with_type(ObjectType::Core)
+            .filter(|core| match (core.cpuset(), node.cpuset()) {
+                (Some(core), Some(node)) => node.includes(core),
+                _ => false,
+            })
+            .count(),
+        memory: match node.attributes() {
+            Some(ObjectAttributes::NUMANode(node)) => node.local_memory().map(Into::into),
+            _ => None,
+        },
+    });
+    let kinds = [
+        (ObjectType::L5Cache, "L5"),
+        (ObjectType::L4Cache, "L4"),
+        (ObjectType::L3Cache, "L3"),
+        (ObjectType::L2Cache, "L2"),
+        (ObjectType::L1Cache, "L1d"),
+    ];
+    let mut caches: Vec<Cache> = Vec::new();
+    for (kind, name) in kinds {
+        for object in topology.objects_with_type(kind) {
+            let size = match object.attributes() {
+                Some(ObjectAttributes::Cache(cache)) => cache.size().map(Into::into),
+                _ => None,
+            };
+            // Machines with two kinds of cores have caches of two sizes.
+            match caches.iter_mut().find(|cache| cache.name == name && cache.size == size) {
+                Some(cache) => cache.count += 1,
+                None => caches.push(Cache { name: name.into(), size, count: 1 }),
+            }
+        }
+    }
+    Layout {
+        packages: count(ObjectType::Package),
+        cores: count(ObjectType::Core),
+        threads: count(ObjectType::PU),
+        nodes: nodes.collect(),
+        caches,
+    }
+}
+
+/// The limit of this process's control group, and of all above it, in processors' worth of time.
+fn quota(files: &Files) -> Option<f64> {
+    let groups = files.text("/proc/self/cgroup")?;
+    let mut least: Option<f64> = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
+        // Version 2 has one tree without controllers' names; version 1 one tree for each set of them.
+        let mount = if controllers.is_empty() {
+            "/sys/fs/cgroup".to_owned()
+        } else if controllers.split(',').any(|controller| controller == "cpu") {
+            format!("/sys/fs/cgroup/{controllers}")
+        } else {
+            continue;
+        };
+        let mut group = group.trim_end_matches('/');
+        loop {
+            let found = limit(files, &format!("{mount}{group}"));
+            least = match (least, found) {
+                (Some(least), Some(found)) => Some(least.min(found)),
+                (least, found) => least.or(found),
+            };
+            let Some((parent, _)) = group.rsplit_once('/') else { break };
+            group = parent;
+        }
+    }
+    least
+}
+
+/// The limit that one control group sets.
+fn limit(files: &Files, group: &str) -> Option<f64> {
+    let (quota, period): (f64, f64) = match files.text(&format!("{group}/cpu.max")) {
+        // "max 100000" is no limit.
+        Some(text) => {
+            let (quota, period) = text.split_once(' ')?;
+            (quota.parse().ok()?, period.parse().ok()?)
+        }
+        // -1 is no limit.
+        None => (
+            files.number(&format!("{group}/cpu.cfs_quota_us"))?,
+            files.number(&format!("{group}/cpu.cfs_period_us"))?,
+        ),
+    };
+    (quota > 0.0 && period > 0.0).then_some(quota / period).filter(|limit| limit.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_described_machine_is_read_whole() {
+        let description = "pack:2 [numa(memory=1073741824)] l3:2(size=33554432) l2:4 core:1 pu:2";
+        let topology = Topology::builder().from_synthetic(description).unwrap().build().unwrap();
+        let layout = layout(&topology);
+        assert_eq!((layout.packages, layout.cores, layout.threads), (2, 16, 32));
+        let node = |number| Node { number: Some(number), cores: 8, memory: Some(1 << 30) };
+        assert_eq!(layout.nodes, [node(0), node(1)]);
+        assert_eq!(layout.caches[0], Cache { name: "L3".into(), size: Some(32 << 20), count: 4 });
+        assert_eq!((layout.caches[1].name.as_str(), layout.caches[1].count), ("L2", 16));
+    }
+
+    #[test]
+    fn this_machine_has_sane_values() {
+        let machine = Machine::gather(&Files::below("/"), Some(1));
+        let layout = machine.layout.unwrap();
+        assert!(layout.cores > 0 && layout.threads >= layout.cores && !layout.nodes.is_empty(), "{layout:?}");
+        assert!(machine.usable.is_some_and(|usable| usable > 0));
+        assert!(machine.quota.is_none_or(|quota| quota > 0.0));
+    }
+
+    /// A tree with these files, and the limit it makes.
+    fn quota_of(tree: &[(&str, &str)]) -> Option<f64> {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, text) in tree {
+            let path = directory.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        quota(&Files::below(directory.path()))
+    }
+
+    #[test]
+    fn the_narrowest_limit_of_the_control_groups_counts() {
+        let group = ("proc/self/cgroup", "0::/job/step\n");
+        let cpu = |max| ("sys/fs/cgroup/job/step/cpu.max", max);
+        assert_eq!(quota_of(&[group, cpu("150000 100000\n")]), Some(1.5));
+        let above = ("sys/fs/cgroup/job/cpu.max", "50000 100000\n");
+        assert_eq!(quota_of(&[group, cpu("150000 100000\n"), above]), Some(0.5));
+        assert_eq!(quota_of(&[group, cpu("max 100000\n")]), None);
+        let version_1 = [
+            ("proc/self/cgroup", "4:memory:/x\n1:cpu,cpuacct:/\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+        ];
+        assert_eq!(quota_of(&version_1), Some(2.0));
+    }
+
+    #[test]
+    fn odd_control_groups_are_unknown() {
+        for text in ["", "nonsense", "::", "0::", "0::/../..", "1:cpu"] {
+            assert_eq!(quota_of(&[("proc/self/cgroup", text)]), None, "{text}");
+        }
+        for max in ["", "max", "0 0", "1 0", "-1 100000", "inf 1", "a b", "1 2 3"] {
+            let tree = [("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", max)];
+            assert_eq!(quota_of(&tree), None, "{max}");
+        }
+        assert_eq!(model("processor: 0\nmodel name\n"), None);
+        assert_eq!(model("model name\t: A chip\n").as_deref(), Some("A chip"));
+    }
+}

@@ -1,0 +1,227 @@
+//! `unisono doctor`: why it does not run here, or why it is slow.
+//!
+//! Each topic has a file with what is found out (plain data, `gather`) and what to say of it (`judge`, which
+//! touches nothing). Sections are printed as they are done, so that a provider that takes the process down
+//! leaves all that was known before.
+
+use std::{
+    fs, io,
+    io::{IsTerminal, Write},
+    net::IpAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use serde::Serialize;
+use unisono_transport::ofi::Options;
+
+mod environment;
+mod files;
+mod interfaces;
+mod limits;
+mod machine;
+mod providers;
+mod report;
+mod self_test;
+#[cfg(test)]
+mod tests;
+mod versions;
+
+use self::{
+    environment::Environment,
+    files::Files,
+    interfaces::Interfaces,
+    limits::{Limits, Windows},
+    machine::Machine,
+    providers::Providers,
+    report::{Mark, Section, some},
+    self_test::SelfTest,
+    versions::Versions,
+};
+
+/// How many ranks are assumed where nobody says how many there are.
+const RANKS: usize = 8;
+
+/// Tells why unisono does not run here or is slow: providers, limits, interfaces, cores, environment.
+///
+/// Every line is marked: ok, warn, PROBLEM, or - for what is merely so; behind => stands what to do. Endpoints are opened and
+/// write to themselves; no other machine is written to. The exit status is 0 if a provider works, 1 otherwise.
+#[derive(clap::Args)]
+pub(crate) struct Doctor {
+    /// Look at this libfabric provider only, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
+    #[arg(long)]
+    provider: Option<String>,
+    /// Look at this network interface only, by address or device name [default: UNISONO_INTERFACE].
+    #[arg(long)]
+    interface: Option<String>,
+    /// Judge cores and memory for so many ranks on this machine [default: the launcher's, or 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: Option<u32>,
+    /// Also write everything to this file as one JSON object; with - to standard output, and nothing else.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Everything found out, and what is said of it: the JSON object.
+#[derive(Serialize)]
+struct Findings {
+    works: bool,
+    versions: Versions,
+    environment: Environment,
+    machine: Machine,
+    interfaces: Interfaces,
+    providers: Providers,
+    self_test: SelfTest,
+    limits: Limits,
+    sections: Vec<Section>,
+}
+
+impl Doctor {
+    pub(crate) fn run(self) -> ExitCode {
+        match self.examine() {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            // Whoever closed our output has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("unisono doctor: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Whether a provider works.
+    fn examine(&self) -> io::Result<bool> {
+        let files = Files::below("/");
+        let json_only = self.json.as_ref().is_some_and(|file| file.as_os_str() == "-");
+        let mut out = Printer { quiet: json_only, colours: io::stdout().is_terminal(), sections: Vec::new() };
+
+        let versions = Versions::gather(&files);
+        out.print(versions.judge())?;
+        let environment = Environment::gather();
+        out.print(environment.judge())?;
+        let config = environment.config();
+        let given = self.ranks.and_then(|ranks| usize::try_from(ranks).ok());
+        let ranks = given.or_else(|| environment.local_ranks());
+        let machine = Machine::gather(&files, ranks);
+        out.print(machine.judge())?;
+        let interfaces = Interfaces::gather(&files, environment.master());
+        out.print(interfaces.judge())?;
+
+        let interface = self.interface.clone().or_else(|| config.interface.clone());
+        let options = Options {
+            provider: self.provider.clone().or_else(|| config.provider.clone()),
+            // Parsing an interface cannot fail: what is no address is a name.
+            interface: interface.and_then(|interface| interface.parse().ok()),
+            towards: towards(&interfaces),
+            ..Options::default()
+        };
+        let providers = Providers::gather(&options);
+        out.print(providers.judge())?;
+        let self_test = SelfTest::gather(&options, &providers);
+        out.print(self_test.judge())?;
+        let limits = Limits::gather(&files, Windows::of(&config, ranks.unwrap_or(RANKS)));
+        out.print(limits.judge(self_test.chosen()))?;
+        out.finish(&self_test)?;
+
+        let works = self_test.works();
+        if let Some(file) = &self.json {
+            let sections = out.sections;
+            let findings = Findings {
+                works,
+                versions,
+                environment,
+                machine,
+                interfaces,
+                providers,
+                self_test,
+                limits,
+                sections,
+            };
+            let mut json = serde_json::to_string_pretty(&findings).map_err(io::Error::other)?;
+            json.push('\n');
+            if json_only {
+                io::stdout().lock().write_all(json.as_bytes())?;
+            } else {
+                fs::write(file, json).map_err(|error| {
+                    io::Error::new(error.kind(), format!("cannot write {}: {error}", file.display()))
+                })?;
+            }
+        }
+        Ok(works)
+    }
+}
+
+/// Where ranks are to meet.
+fn towards(interfaces: &Interfaces) -> Option<IpAddr> {
+    interfaces.route.as_ref()?.address
+}
+
+/// Prints sections and keeps them.
+struct Printer {
+    quiet: bool,
+    colours: bool,
+    sections: Vec<Section>,
+}
+
+impl Printer {
+    fn print(&mut self, section: Section) -> io::Result<()> {
+        if !self.quiet {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(section.render(self.colours).as_bytes())?;
+            stdout.flush()?;
+        }
+        self.sections.push(section);
+        Ok(())
+    }
+
+    /// Says in one line how it stands.
+    fn finish(&mut self, self_test: &SelfTest) -> io::Result<()> {
+        let verdict = verdict(&self.sections, self_test);
+        self.print(verdict)
+    }
+}
+
+/// How it stands, in a line.
+fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
+    let count = |mark| sections.iter().map(|section| section.count(mark)).sum::<usize>();
+    let (problems, warnings) = (count(Mark::Problem), count(Mark::Warn));
+    let marks = match (problems, warnings) {
+        (0, 0) => "nothing to complain of".to_owned(),
+        (0, warnings) => some(warnings, "warning"),
+        (problems, 0) => some(problems, "problem"),
+        (problems, warnings) => format!("{}, {}", some(problems, "problem"), some(warnings, "warning")),
+    };
+    let mut section = Section::new("verdict");
+    let mut working: Vec<&str> = Vec::new();
+    for success in self_test.trials.iter().filter_map(|trial| trial.outcome.as_ref().ok()) {
+        if !working.contains(&success.provider.as_str()) {
+            working.push(&success.provider);
+        }
+    }
+    if working.is_empty() {
+        section.problem(format!("no provider works here; {marks}"), "begin with the first PROBLEM above");
+    } else {
+        section.ok(format!("{}; {marks}", join(&working)));
+    }
+    section
+}
+
+/// `net works`, `net and shm work`.
+fn join(names: &[&str]) -> String {
+    match names {
+        [name] => format!("{name} works"),
+        _ => format!("{} work", names.join(" and ")),
+    }
+}
+
+/// What `work` gives if it is done in time. Otherwise it is left to itself, since what hangs in a foreign
+/// library cannot be stopped.
+fn within<T: Send + 'static>(time: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = mpsc::channel();
+    thread::Builder::new().spawn(move || drop(tell.send(work()))).ok()?;
+    told.recv_timeout(time).ok()
+}

@@ -1,0 +1,160 @@
+//! Which providers libfabric offers here, and which one each request would take.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+use unisono_transport::ofi::{self, Options};
+
+use super::report::Section;
+
+/// The requests that people make.
+const REQUESTS: [&str; 3] = ["tcp", "shm", "verbs"];
+
+/// One thing that libfabric offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Candidate {
+    /// The provider's name.
+    pub(super) name: String,
+    /// The provider's own version; empty if it offered nothing.
+    pub(super) version: String,
+    /// The device; empty if it offered nothing.
+    pub(super) device: String,
+    /// The address it would send from.
+    pub(super) address: Option<IpAddr>,
+    /// Whether it would be tried first.
+    pub(super) taken: bool,
+    /// Why, or why not and what would mend that.
+    pub(super) reason: String,
+}
+
+impl From<ofi::Candidate> for Candidate {
+    fn from(candidate: ofi::Candidate) -> Self {
+        let ofi::Candidate { name, version, domain, address, taken, reason } = candidate;
+        Self { name, version, device: domain, address, taken, reason }
+    }
+}
+
+impl Candidate {
+    /// Its device and address.
+    fn place(&self) -> String {
+        let mut words = Vec::new();
+        words.extend((!self.device.is_empty()).then(|| self.device.clone()));
+        words.extend(self.address.map(|address| address.to_string()));
+        words.join(" ")
+    }
+
+    /// Its name, device and address.
+    fn words(&self) -> String {
+        match self.place() {
+            place if place.is_empty() || place == self.name => self.name.clone(),
+            place => format!("{} on {place}", self.name),
+        }
+    }
+}
+
+/// What one request would get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Way {
+    /// What is asked for; `None` leaves the choice.
+    pub(super) request: Option<String>,
+    /// What would be tried first; where that is nothing, why.
+    pub(super) taken: Result<Candidate, String>,
+}
+
+/// What libfabric offers.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Providers {
+    /// The provider asked for.
+    pub(super) provider: Option<String>,
+    /// The interface asked for.
+    pub(super) interface: Option<String>,
+    /// The way each request would go: the one made, or without one all that people make.
+    pub(super) ways: Vec<Way>,
+    /// Everything there is, for the first of these requests.
+    pub(super) candidates: Vec<Candidate>,
+}
+
+impl Providers {
+    /// `options.provider` and `options.interface` narrow what is asked for.
+    pub(super) fn gather(options: &Options) -> Self {
+        let mut found = Self {
+            provider: options.provider.clone(),
+            interface: options.interface.as_ref().map(ToString::to_string),
+            ..Self::default()
+        };
+        let mut requests = vec![options.provider.clone()];
+        if options.provider.is_none() {
+            requests.extend(REQUESTS.map(|request| Some(request.to_owned())));
+        }
+        for request in requests {
+            let survey = ofi::survey(&Options { provider: request.clone(), ..options.clone() });
+            let taken = match survey {
+                Ok(survey) => {
+                    let survey: Vec<Candidate> = survey.into_iter().map(Candidate::from).collect();
+                    let taken = survey.iter().find(|candidate| candidate.taken).cloned();
+                    // The survey begins with what the request means.
+                    let why = || survey.first().map_or_else(|| "there is none".into(), refusal);
+                    let taken = taken.ok_or_else(why);
+                    if found.ways.is_empty() {
+                        found.candidates = survey;
+                    }
+                    taken
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            found.ways.push(Way { request, taken });
+        }
+        found
+    }
+
+    pub(super) fn judge(&self) -> Section {
+        let mut section = Section::new("providers");
+        for (at, way) in self.ways.iter().enumerate() {
+            let request = way.request.as_deref().unwrap_or("by default");
+            match &way.taken {
+                Ok(taken) => section.ok(format!("{request}: {}; {}", taken.words(), taken.reason)),
+                // The first is what was asked for, the others are for information.
+                Err(reason) if at == 0 => section.problem(
+                    format!("{request}: no provider fits{}; {reason}", self.narrowed()),
+                    "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info has libfabric say \
+                     more; Debian's libfabric1 has tcp and shm built in",
+                ),
+                Err(reason) => section.note(format!("{request}: none; {reason}")),
+            }
+        }
+        // What is not taken, a line for each provider and reason.
+        let mut rest: Vec<(&str, &str, Vec<String>)> = Vec::new();
+        let told = |candidate: &Candidate| {
+            self.ways.iter().any(|way| match &way.taken {
+                Ok(taken) => taken.words() == candidate.words(),
+                Err(why) => *why == refusal(candidate),
+            })
+        };
+        for candidate in self.candidates.iter().filter(|candidate| !told(candidate)) {
+            let place = candidate.place();
+            match rest
+                .iter_mut()
+                .find(|(name, reason, _)| (*name, *reason) == (&candidate.name, &candidate.reason))
+            {
+                Some((_, _, places)) => places.push(place),
+                None => rest.push((&candidate.name, &candidate.reason, vec![place])),
+            }
+        }
+        for (name, reason, mut places) in rest {
+            places.retain(|place| !place.is_empty() && place != name);
+            let places = if places.is_empty() { String::new() } else { format!(" on {}", places.join(", ")) };
+            section.note(format!("not taken: {name}{places}: {reason}"));
+        }
+        section
+    }
+
+    /// What narrows the choice, in words.
+    fn narrowed(&self) -> String {
+        self.interface.as_ref().map_or_else(String::new, |interface| format!(" on interface {interface}"))
+    }
+}
+
+/// Why a candidate is refused, with its name.
+fn refusal(candidate: &Candidate) -> String {
+    format!("{}: {}", candidate.name, candidate.reason)
+}

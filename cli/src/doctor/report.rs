@@ -1,0 +1,196 @@
+//! What doctor says: sections of marked lines, and how these look on a terminal.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+/// How wide a line may be, in characters.
+const WIDTH: usize = 100;
+/// How wide marks are, with the space before and behind.
+const MARGIN: usize = 11;
+
+/// What a line means to the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mark {
+    /// It is as it is; neither good nor bad.
+    Note,
+    /// It is as it should be.
+    Ok,
+    /// It works, but less well than it could, or it will not in some circumstances.
+    Warn,
+    /// It does not work.
+    Problem,
+}
+
+impl Mark {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Note => "-",
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Problem => "PROBLEM",
+        }
+    }
+
+    /// The colour's escape sequence.
+    fn colour(self) -> &'static str {
+        match self {
+            Self::Note => "\x1b[2m",
+            Self::Ok => "\x1b[32m",
+            Self::Warn => "\x1b[33m",
+            Self::Problem => "\x1b[1;31m",
+        }
+    }
+}
+
+/// One thing to be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Line {
+    /// What it means.
+    pub(super) mark: Mark,
+    /// What is so.
+    pub(super) text: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mend: Option<String>,
+}
+
+/// Lines that belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Section {
+    /// What they are about.
+    pub(super) title: &'static str,
+    /// The lines.
+    pub(super) lines: Vec<Line>,
+}
+
+impl Section {
+    pub(super) fn new(title: &'static str) -> Self {
+        Self { title, lines: Vec::new() }
+    }
+
+    /// Adds what is so, neither good nor bad.
+    pub(super) fn note(&mut self, text: impl Into<String>) {
+        self.lines.push(Line { mark: Mark::Note, text: text.into(), mend: None });
+    }
+
+    /// Adds what is as it should be.
+    pub(super) fn ok(&mut self, text: impl Into<String>) {
+        self.lines.push(Line { mark: Mark::Ok, text: text.into(), mend: None });
+    }
+
+    /// Adds what could be better, and what to do.
+    pub(super) fn warn(&mut self, text: impl Into<String>, mend: impl Into<String>) {
+        self.lines.push(Line { mark: Mark::Warn, text: text.into(), mend: Some(mend.into()) });
+    }
+
+    /// Adds what does not work, and what to do.
+    pub(super) fn problem(&mut self, text: impl Into<String>, mend: impl Into<String>) {
+        self.lines.push(Line { mark: Mark::Problem, text: text.into(), mend: Some(mend.into()) });
+    }
+
+    /// How many lines have this mark.
+    pub(super) fn count(&self, mark: Mark) -> usize {
+        self.lines.iter().filter(|line| line.mark == mark).count()
+    }
+
+    /// The section as text for people, with an empty line behind it.
+    pub(super) fn render(&self, colours: bool) -> String {
+        let (bold, plain) = if colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        let mut out = format!("{bold}{}{plain}\n", self.title);
+        for line in &self.lines {
+            let colour = if colours { line.mark.colour() } else { "" };
+            let word = line.mark.word();
+            let pad = " ".repeat(MARGIN.saturating_sub(2 + word.len()));
+            let first = format!("  {colour}{word}{plain}{pad}");
+            put(&mut out, &first, MARGIN, &line.text);
+            if let Some(mend) = &line.mend {
+                put(&mut out, &format!("{}=> ", " ".repeat(MARGIN)), MARGIN + 3, mend);
+            }
+        }
+        out.push('\n');
+        out
+    }
+}
+
+/// Appends `text`, broken between words, behind `first`, which shows `indent` characters wide.
+fn put(out: &mut String, first: &str, indent: usize, text: &str) {
+    let mut column = indent;
+    out.push_str(first);
+    let mut fresh = true;
+    for word in text.split_whitespace() {
+        let len = word.chars().count();
+        if !fresh && column + 1 + len > WIDTH {
+            let _ = write!(out, "\n{}", " ".repeat(indent));
+            (column, fresh) = (indent, true);
+        }
+        if !fresh {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += len;
+        fresh = false;
+    }
+    out.push('\n');
+}
+
+/// A number of bytes as people say it: `8 MiB`, `11.1 GiB`, `96 B`.
+pub(super) fn bytes(count: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let Some((shift, unit)) = units.into_iter().find(|(shift, _)| count >> shift > 0) else {
+        return format!("{count} B");
+    };
+    let tenths = (u128::from(count) * 10 + (1 << (shift - 1))) >> shift;
+    if tenths.is_multiple_of(10) || tenths >= 1000 {
+        format!("{} {unit}", tenths / 10)
+    } else {
+        format!("{}.{} {unit}", tenths / 10, tenths % 10)
+    }
+}
+
+/// `1 core`, `2 cores`.
+pub(super) fn some(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_told_shortly() {
+        let told = [0, 96, 1024, 1536, 8 << 20, 11_905_748_992, u64::MAX].map(bytes);
+        assert_eq!(told, ["0 B", "96 B", "1 KiB", "1.5 KiB", "8 MiB", "11.1 GiB", "16777216 TiB"]);
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_never_too_wide() {
+        let mut section = Section::new("title");
+        section.problem("word ".repeat(60), "do this ".repeat(40));
+        section.note("x".repeat(120));
+        let text = section.render(false);
+        assert!(text.lines().filter(|line| !line.contains("xx")).all(|line| line.chars().count() <= WIDTH));
+        assert!(text.lines().skip(2).all(|line| line.is_empty() || line.starts_with("  ")), "{text}");
+        let words = |text: &str, word: &str| text.split_whitespace().filter(|it| *it == word).count();
+        assert_eq!((words(&text, "word"), words(&text, "this")), (60, 40));
+    }
+
+    #[test]
+    fn colours_change_nothing_but_colours() {
+        let mut section = Section::new("title");
+        section.ok("good");
+        section.warn("bad", "mend it");
+        let mut coloured = section.render(true);
+        for sequence in ["\x1b[0m", "\x1b[1m", "\x1b[32m", "\x1b[33m"] {
+            assert!(coloured.contains(sequence));
+            coloured = coloured.replace(sequence, "");
+        }
+        assert_eq!(coloured, section.render(false));
+        assert_eq!(coloured, "title\n  ok       good\n  warn     bad\n           => mend it\n\n");
+    }
+}

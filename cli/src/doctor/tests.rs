@@ -1,0 +1,391 @@
+//! What doctor says of machines that are not this one, word by word.
+
+use std::net::IpAddr;
+
+use unisono::config::Config;
+
+use super::{
+    interfaces::{Interface, Interfaces, Port, Route},
+    limits::{HugePages, Limit, Limits, Windows},
+    machine::{Cache, Layout, Machine, Node},
+    providers::{Candidate, Providers, Way},
+    report::Section,
+    self_test::{SelfTest, Success, Trial},
+    verdict,
+    versions::Versions,
+};
+
+/// Compares what is said with what should be, where `|` stands for the margin.
+#[track_caller]
+fn says(section: &Section, wanted: &str) {
+    let text = section.render(false);
+    let wanted: Vec<_> = wanted.lines().filter_map(|line| line.trim_start().strip_prefix('|')).collect();
+    assert_eq!(text.trim_end().lines().collect::<Vec<_>>(), wanted, "it says:\n{text}");
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str) -> Candidate {
+    Candidate {
+        name: name.into(),
+        version: if device.is_empty() { String::new() } else { "117.0".into() },
+        device: device.into(),
+        address: address.parse().ok(),
+        taken,
+        reason: reason.into(),
+    }
+}
+
+fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {
+    let success = Success {
+        provider: provider.into(),
+        open_ms: 1.34,
+        latency_us: 5.678,
+        pins: provider.starts_with("verbs"),
+        staging: provider.starts_with("verbs"),
+        wakes: provider != "shm",
+    };
+    Trial { request: request.map(str::to_owned), asked, outcome: Ok(success) }
+}
+
+/// A machine with nothing special.
+fn limits() -> Limits {
+    Limits {
+        memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
+        may_lock: Some(false),
+        files: Limit { soft: Some(1024), hard: Some(524_288) },
+        shm: Some((16 << 30, 15 << 30)),
+        ptrace_scope: Some(0),
+        may_ptrace: Some(false),
+        huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
+        transparent: Some("madvise".into()),
+        rdma: false,
+        windows: Windows::of(&Config::default(), 8),
+    }
+}
+
+fn machine(ranks: Option<usize>) -> Machine {
+    Machine {
+        model: Some("A Chip 9000".into()),
+        layout: Ok(Layout {
+            packages: 2,
+            cores: 16,
+            threads: 32,
+            nodes: (0..2)
+                .map(|number| Node { number: Some(number), cores: 8, memory: Some(64 << 30) })
+                .collect(),
+            caches: vec![
+                Cache { name: "L3".into(), size: Some(32 << 20), count: 2 },
+                Cache { name: "L2".into(), size: None, count: 16 },
+            ],
+        }),
+        usable: Some(32),
+        quota: None,
+        ranks,
+    }
+}
+
+#[test]
+fn no_provider() {
+    let why = "it is not built into this libfabric, or finds no device";
+    let providers = Providers {
+        interface: Some("eth9".into()),
+        ways: vec![
+            Way { request: None, taken: Err(format!("efa: {why}")) },
+            Way { request: Some("tcp".into()), taken: Err(format!("net: {why}")) },
+        ],
+        candidates: vec![
+            candidate("efa", "", "", false, why),
+            candidate("net", "", "", false, why),
+            candidate("tcp;ofi_rxm", "", "", false, why),
+        ],
+        ..Providers::default()
+    };
+    let section = providers.judge();
+    says(
+        &section,
+        "|providers
+         |  PROBLEM  by default: no provider fits on interface eth9; efa: it is not built into this libfabric,
+         |           or finds no device
+         |           => unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info has libfabric say more; Debian's
+         |              libfabric1 has tcp and shm built in
+         |  -        tcp: none; net: it is not built into this libfabric, or finds no device
+         |  -        not taken: tcp;ofi_rxm: it is not built into this libfabric, or finds no device",
+    );
+    let self_test = SelfTest::default();
+    let tested = self_test.judge();
+    says(
+        &tested,
+        "|self-test
+         |  PROBLEM  there is no provider to test
+         |           => see the providers above",
+    );
+    assert!(!self_test.works());
+    says(
+        &verdict(&[section, tested], &self_test),
+        "|verdict
+         |  PROBLEM  no provider works here; 2 problems
+         |           => begin with the first PROBLEM above",
+    );
+}
+
+#[test]
+fn a_provider_of_several_addresses_and_one_that_fails() {
+    let first = "it is the way to 10.0.0.9";
+    let second = "it fits, but net comes first";
+    let net = candidate("net", "eth0", "10.0.0.1", true, first);
+    let providers = Providers {
+        ways: vec![
+            Way { request: None, taken: Ok(net.clone()) },
+            Way { request: Some("shm".into()), taken: Ok(candidate("shm", "shm", "", true, "it fits")) },
+        ],
+        candidates: vec![
+            net,
+            candidate("net", "lo", "127.0.0.1", false, second),
+            candidate("net", "lo", "::1", false, second),
+            candidate("shm", "shm", "", false, "it fits, but only when asked for by name"),
+        ],
+        ..Providers::default()
+    };
+    says(
+        &providers.judge(),
+        "|providers
+         |  ok       by default: net on eth0 10.0.0.1; it is the way to 10.0.0.9
+         |  ok       shm: shm; it fits
+         |  -        not taken: net on lo 127.0.0.1, lo ::1: it fits, but net comes first",
+    );
+    let failed = Trial { request: Some("shm".into()), asked: false, outcome: Err("it broke".into()) };
+    let self_test = SelfTest { trials: vec![trial(None, true, "net"), failed] };
+    let section = self_test.judge();
+    says(
+        &section,
+        "|self-test
+         |  ok       by default: net wrote to itself, opened in 1.3 ms; about 5.68 us one way for 8 bytes,
+         |           both ends driven by one thread
+         |  warn     shm: it broke
+         |           => run it again with FI_LOG_LEVEL=info, and see the limits below",
+    );
+    assert_eq!(self_test.chosen().map(|chosen| chosen.provider.as_str()), Some("net"));
+    says(
+        &verdict(&[section], &self_test),
+        "|verdict
+         |  ok       net works; 1 warning",
+    );
+}
+
+#[test]
+fn little_locked_memory() {
+    let verbs = trial(None, true, "verbs;ofi_rxm").outcome.unwrap();
+    let locked = |limit, rdma, chosen| {
+        let memlock = Limit { soft: limit, hard: limit };
+        let mut section = Limits { memlock, rdma, ..limits() }.judge(chosen);
+        section.lines.truncate(1);
+        section
+    };
+    says(
+        &locked(Some(64 << 10), true, Some(&verbs)),
+        "|limits
+         |  PROBLEM  locked memory: 64 KiB, but windows and staging for 8 ranks need 2.5 MiB per rank, and
+         |           even with the smallest chunks 558 KiB
+         |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
+         |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
+    );
+    says(
+        &locked(Some(1 << 20), true, Some(&verbs)),
+        "|limits
+         |  warn     locked memory: 1 MiB, but windows and staging for 8 ranks need 2.5 MiB per rank: chunks
+         |           would be made smaller, which is slower
+         |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
+         |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
+    );
+    says(
+        &locked(Some(8 << 20), true, Some(&verbs)),
+        "|limits
+         |  ok       locked memory: 8 MiB; windows and staging for 8 ranks need 2.5 MiB per rank, and your
+         |           registered buffers come on top",
+    );
+    let net = trial(None, true, "net").outcome.unwrap();
+    says(
+        &locked(Some(64 << 10), false, Some(&net)),
+        "|limits
+         |  ok       locked memory: 64 KiB; windows and staging for 8 ranks need 2.5 MiB per rank, but net
+         |           locks none",
+    );
+    says(
+        &locked(None, true, None),
+        "|limits
+         |  ok       locked memory: no limit; windows and staging for 8 ranks need 2.5 MiB per rank",
+    );
+}
+
+#[test]
+fn no_huge_pages_and_tight_limits() {
+    let windows = Windows::of(&Config { huge_pages: true, ..Config::default() }, 300);
+    let tight = Limits {
+        memlock: Limit { soft: None, hard: None },
+        shm: Some((64 << 20, 32 << 20)),
+        ptrace_scope: Some(1),
+        transparent: Some("never".into()),
+        windows,
+        ..limits()
+    };
+    says(
+        &tight.judge(None),
+        "|limits
+         |  ok       locked memory: no limit; windows and staging for 300 ranks need 3.2 MiB per rank
+         |  warn     open files: 1024, but 300 ranks over TCP may need 1264
+         |           => raise it: `ulimit -n 1264`
+         |  warn     /dev/shm: 32 MiB of 64 MiB are free: with many ranks here shm may not find room
+         |           => remove what is left over in /dev/shm; in a container: docker run --shm-size=1g or
+         |              --ipc=host
+         |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 1 forbids
+         |           it, and shm copies once more
+         |           => `sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE
+         |  warn     UNISONO_HUGE_PAGES asks for huge pages, but 0 B of them are free
+         |           => `sysctl vm.nr_hugepages=64`, or allow transparent ones: echo madvise >
+         |              /sys/kernel/mm/transparent_hugepage/enabled",
+    );
+    let set = vec![HugePages { size: 2 << 20, total: Some(512), free: Some(500) }];
+    let mut section = Limits { huge_pages: set, windows, ..limits() }.judge(None);
+    section.lines.drain(..section.lines.len() - 2);
+    says(
+        &section,
+        "|limits
+         |  ok       huge pages of 2 MiB: 500 of 512 are free
+         |  -        transparent huge pages: madvise",
+    );
+}
+
+#[test]
+fn more_ranks_than_cores() {
+    says(
+        &machine(Some(17)).judge(),
+        "|machine
+         |  -        A Chip 9000
+         |  ok       16 cores in 2 packages, 32 hardware threads
+         |  -        NUMA node 0: 8 cores, 64 GiB of memory
+         |  -        NUMA node 1: 8 cores, 64 GiB of memory
+         |  -        caches: L3 2 x 32 MiB, L2 16 x ?
+         |  warn     17 ranks would share 16 cores: waits sleep instead of spinning
+         |           => it works, but every message waits for its receiver to be scheduled; start at most 16
+         |              here",
+    );
+    let mut enough = machine(Some(16)).judge();
+    enough.lines.drain(..5);
+    says(
+        &enough,
+        "|machine
+         |  ok       16 ranks have a core each",
+    );
+    let narrow = Machine { usable: Some(2), quota: Some(1.5), layout: Err("no".into()), ..machine(Some(3)) };
+    says(
+        &narrow.judge(),
+        "|machine
+         |  -        A Chip 9000
+         |  warn     hwloc cannot tell what the machine looks like: no
+         |           => try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set
+         |  warn     3 ranks would share 2 cores: waits sleep instead of spinning
+         |           => it works, but every message waits for its receiver to be scheduled; start at most 2
+         |              here",
+    );
+    let mut bound = Machine { usable: Some(2), quota: Some(1.5), ..machine(None) }.judge();
+    bound.lines.drain(..5);
+    says(
+        &bound,
+        "|machine
+         |  warn     this process may use 2 of the 32 hardware threads (its control group's limit is 1.5
+         |           processors' worth of time)
+         |           => if that is not wanted: widen the binding (`taskset -p $$`, srun --cpu-bind) or the
+         |              container's limit (docker --cpus)",
+    );
+}
+
+#[test]
+fn interfaces_of_a_cluster_node() {
+    let interface = |name: &str, addresses: &[&str], up, mbit| Interface {
+        name: name.into(),
+        addresses: addresses.iter().map(|text| ip(text)).collect(),
+        up,
+        mtu: Some(1500),
+        mbit,
+    };
+    let port = |number: &str, state: &str| Port {
+        device: "mlx5_0".into(),
+        number: number.into(),
+        state: Some(state.into()),
+        rate: Some("100 Gb/sec (4X EDR)".into()),
+        link: None,
+    };
+    let route = |from: Option<&str>, problem: Option<&str>| Route {
+        host: "node0".into(),
+        address: from.map(|_| ip("10.0.0.9")),
+        from: from.map(ip),
+        problem: problem.map(str::to_owned),
+    };
+    let found = Interfaces {
+        interfaces: vec![
+            interface("eth0", &["10.0.0.1", "fe80::1"], Some(true), Some(25000)),
+            interface("eth1", &[], Some(false), None),
+            interface("lo", &["127.0.0.1"], None, None),
+        ],
+        rdma: vec![port("1", "4: ACTIVE"), port("2", "1: DOWN")],
+        verbs_files: false,
+        route: Some(route(Some("10.0.0.1"), None)),
+        problem: None,
+    };
+    says(
+        &found.judge(),
+        "|interfaces
+         |  -        eth0: up, 25000 Mbit/s, mtu 1500, 10.0.0.1 fe80::1
+         |  -        eth1: down, mtu 1500, no address
+         |  -        lo: state unknown, mtu 1500, 127.0.0.1
+         |  ok       RDMA device mlx5_0 port 1: 4: ACTIVE, 100 Gb/sec (4X EDR), unknown
+         |  warn     RDMA device mlx5_0 port 2: 1: DOWN, 100 Gb/sec (4X EDR), unknown
+         |           => the port is not active: look at its cable, and on InfiniBand at the subnet manager
+         |  warn     there are RDMA devices, but no /dev/infiniband/uverbs*: programs cannot reach them
+         |           => load the kernel module ib_uverbs; in a container add --device=/dev/infiniband
+         |  ok       the way to node0 (10.0.0.9) goes from 10.0.0.1 on eth0",
+    );
+    let alone = Interfaces {
+        interfaces: vec![interface("lo", &["127.0.0.1"], Some(true), None)],
+        route: Some(route(None, Some("its address is unknown"))),
+        ..Interfaces::default()
+    };
+    says(
+        &alone.judge(),
+        "|interfaces
+         |  -        lo: up, mtu 1500, 127.0.0.1
+         |  warn     no interface that is up has an address but loopback
+         |           => ranks on this machine can meet; for others, bring an interface up (`ip addr`)
+         |  PROBLEM  there is no way to node0: its address is unknown
+         |           => correct MASTER_ADDR or UNISONO_STORE, /etc/hosts or the routes (`ip route get
+         |              ADDRESS`)",
+    );
+}
+
+#[test]
+fn libraries_old_and_other() {
+    let versions = |libfabric, file: Option<&str>| Versions {
+        unisono: "0.1.0".into(),
+        libfabric_built: "1.17.0".into(),
+        libfabric,
+        libfabric_file: file.map(str::to_owned),
+        kernel: None,
+    };
+    says(
+        &versions((1, 6), None).judge(),
+        "|versions
+         |  -        unisono 0.1.0 on Linux of unknown release
+         |  PROBLEM  libfabric 1.6 from a file that could not be told is older than 1.17, which is the oldest
+         |           supported
+         |           => install a newer libfabric, or put a newer one's directory first in LD_LIBRARY_PATH",
+    );
+    says(
+        &versions((2, 5), Some("/opt/libfabric.so.1")).judge(),
+        "|versions
+         |  -        unisono 0.1.0 on Linux of unknown release
+         |  ok       libfabric 2.5 from /opt/libfabric.so.1; built against 1.17.0, which is as good",
+    );
+}

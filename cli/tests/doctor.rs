@@ -1,0 +1,146 @@
+//! `unisono doctor` as people call it, on the machine at hand.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+/// The titles of all sections, in order.
+const SECTIONS: [&str; 8] =
+    ["versions", "environment", "machine", "interfaces", "providers", "self-test", "limits", "verdict"];
+
+/// The doctor with these arguments and variables, and otherwise none that it would speak of.
+fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.arg("doctor").args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["UNISONO_", "FI_", "MASTER_"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn all_sections_are_there_in_narrow_lines() {
+    let output = doctor(&[], &[]);
+    let said = text(&output.stdout);
+    let titles: Vec<_> = said.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')).collect();
+    assert_eq!(titles, SECTIONS, "{said}");
+    assert!(!said.contains('\x1b'), "colours in a pipe");
+    for line in said.lines() {
+        let words = line.split_whitespace().count();
+        assert!(line.chars().count() <= 100 || words <= 2, "too wide: {line}");
+    }
+    // Every complaint comes with advice.
+    let lines: Vec<_> = said.lines().collect();
+    for (at, _) in lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.starts_with("  PROBLEM") || line.starts_with("  warn"))
+    {
+        let next = lines[at + 1..]
+            .iter()
+            .find(|line| line.starts_with("           =>") || !line.starts_with("    "));
+        assert!(next.is_some_and(|line| line.contains("=>")), "no advice: {}", lines[at]);
+    }
+}
+
+#[test]
+fn the_status_says_whether_a_provider_works() {
+    let output = doctor(&["--json", "-"], &[]);
+    let found = json(&output);
+    let works = found["works"].as_bool().unwrap();
+    assert_eq!(output.status.code(), Some(i32::from(!works)), "{found}");
+    let titles: Vec<_> = found["sections"].as_array().unwrap().iter().map(|it| it["title"].clone()).collect();
+    assert_eq!(titles, SECTIONS);
+    assert!(found["machine"]["layout"]["Ok"]["cores"].as_u64().unwrap() > 0);
+    if !works {
+        println!(
+            "SKIPPED: no provider works here, so its latency cannot be looked at: {}",
+            found["providers"]
+        );
+        return;
+    }
+    let trial = &found["self_test"]["trials"][0]["outcome"]["Ok"];
+    assert!(trial["latency_us"].as_f64().unwrap() > 0.0, "{trial}");
+}
+
+#[test]
+fn no_such_provider_is_a_problem_with_status_1() {
+    let output = doctor(&["--provider", "no-such-provider"], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    assert!(said.contains("PROBLEM  no-such-provider: no provider fits"), "{said}");
+    assert!(said.contains("PROBLEM  no provider works here"), "{said}");
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn options_go_before_the_environment() {
+    let asked = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = doctor(&[&["--json", "-"], arguments].concat(), variables);
+        json(&output)["providers"]["provider"].as_str().map(str::to_owned)
+    };
+    let variables = [("UNISONO_PROVIDER", "shm")];
+    assert_eq!(asked(&[], &variables).as_deref(), Some("shm"));
+    assert_eq!(asked(&["--provider", "tcp"], &variables).as_deref(), Some("tcp"));
+}
+
+#[test]
+fn the_environment_is_looked_through() {
+    let variables = [
+        ("UNISONO_PROVDER", "tcp"),
+        ("UNISONO_LANES", "four"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("FI_PROVIDER", "tcp"),
+    ];
+    let said = text(&doctor(&["--ranks", "65536"], &variables).stdout);
+    for wanted in [
+        "warn     UNISONO_PROVDER is set, but nothing of that name is read",
+        "=> perhaps UNISONO_PROVIDER was meant",
+        "PROBLEM  UNISONO_LANES",
+        "warn     FI_PROVIDER=tcp hides all other providers",
+        "ok       the way to 127.0.0.1 goes from 127.0.0.1 on lo",
+        "65536 ranks would share",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+}
+
+#[test]
+fn a_file_gets_the_same_as_one_object() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("doctor.json");
+    let output = doctor(&["--provider", "shm", "--json", file.to_str().unwrap()], &[]);
+    let found: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let said: String = text(&output.stdout).split_whitespace().collect();
+    for line in found["sections"].as_array().unwrap().iter().flat_map(|it| it["lines"].as_array().unwrap()) {
+        let line: String = line["text"].as_str().unwrap().split_whitespace().collect();
+        assert!(said.contains(&line), "{line} is not in {said}");
+    }
+    let nowhere = directory.path().join("no/such/place");
+    let output = doctor(&["--provider", "shm", "--json", nowhere.to_str().unwrap()], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot write"), "{output:?}");
+}
+
+#[test]
+fn arguments_that_have_no_sense_are_refused() {
+    for arguments in [["--ranks", "0"], ["--ranks", "some"], ["--provder", "tcp"]] {
+        assert_eq!(doctor(&arguments, &[]).status.code(), Some(2), "{arguments:?}");
+    }
+}
