@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::{os::unix::fs::PermissionsExt, process::Command};
+
 use unisono::{
     Error,
-    config::StoreAddress,
+    config::{Config, StoreAddress},
     launch::{Launch, Meeting, detect},
 };
 
@@ -177,4 +179,42 @@ fn whatever_is_wrong_is_named() {
     }
     // The whole sentence, as people see it.
     assert_eq!(launch(&rank("4")).unwrap_err().to_string(), "RANK=4: must be less than 4, by WORLD_SIZE");
+}
+
+#[test]
+#[ignore = "what the next test starts as a process of its own"]
+fn a_process_that_tells_its_config() {
+    match Config::from_env() {
+        Ok(config) => println!("told {config:?}"),
+        Err(error) => println!("told {error}"),
+    }
+}
+
+#[test]
+fn the_real_environment_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let told = |environment: &str| {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_process_that_tells_its_config", "--ignored", "--nocapture"])
+            .env_clear()
+            .env("TMPDIR", directory.path())
+            .envs(environment.split_whitespace().map(|word| word.split_once('=').unwrap()))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().find_map(|line| Some(line.split_once("told ")?.1.to_owned())).unwrap()
+    };
+    let nothing = told("");
+    assert!(nothing.contains("UNISONO_RANK") && nothing.contains("mpirun"), "{nothing}");
+    let config = told(&format!("{TORCHRUN} UNISONO_CHUNK=64K UNISONO_UNHEARD_OF=1"));
+    assert!(config.contains("rank: 3, ranks: 4,") && config.contains("chunk: 65536,"), "{config}");
+    let wrong = told(&format!("{TORCHRUN} UNISONO_LANES=many"));
+    assert!(wrong.starts_with("UNISONO_LANES=many: wanted a number"), "{wrong}");
+    // All ranks on one machine and no word of where to meet: a directory that is this user's alone, and the
+    // process that started them, of which all ranks know.
+    let config = told(MPICH);
+    assert!(config.contains(&format!("token: \"job-{}\"", std::process::id())), "{config}");
+    let meeting = directory.path().join(format!("unisono-{}", rustix::process::getuid().as_raw()));
+    assert!(config.contains(&format!("store: Some(File({meeting:?}))")), "{config}");
+    assert_eq!(meeting.metadata().unwrap().permissions().mode() & 0o777, 0o700);
 }

@@ -59,7 +59,8 @@ impl Alarm {
     /// Waits for a failure, `timeout` long at most.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<Failure> {
-        let until = Instant::now() + timeout;
+        // A year is as good as for ever, and the sum does not overflow.
+        let until = Instant::now() + timeout.min(Duration::from_secs(365 * 86400));
         let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -23,6 +23,7 @@ mod watch;
 mod wire;
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -96,8 +97,8 @@ pub trait Watch: Send + Sync {
 /// `key` must be new for every exchange.
 ///
 /// # Errors
-/// [`Error::Missing`], on every rank, with those that did not come before the deadline (of whichever rank
-/// gave up first); [`Error::Failed`] if a rank died meanwhile.
+/// [`Error::Missing`], on every rank, with those that had not come when the first rank gave up waiting;
+/// [`Error::Failed`] if a rank died meanwhile.
 pub fn exchange(
     store: &dyn Store,
     key: &str,
@@ -107,69 +108,80 @@ pub fn exchange(
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>> {
     let begun = Instant::now();
-    let each = format!("{key}/of/");
-    let table = format!("{key}/table");
-    let missing = |missing: Vec<Rank>| {
-        let store = store.name().to_owned();
-        if missing.contains(&rank) {
-            return Error::Rendezvous {
-                store,
-                problem: format!(
-                    "rank {rank} came too late: rank 0 had given up waiting for it; \
-                    start all ranks closer together or set a longer UNISONO_JOIN_TIMEOUT"
-                ),
-            };
-        }
-        Error::Missing { store, rank, ranks, missing, waited: begun.elapsed() }
-    };
     let bad = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-    // Zero-padded, so that the order of names is the order of ranks.
-    store.set(&format!("{each}{rank:020}"), bytes)?;
-    let absent = |entries: &[(String, Vec<u8>)]| -> Vec<Rank> {
-        let mut here = vec![false; ranks];
-        for (name, _) in entries {
-            if let Some(slot) =
-                name.strip_prefix(&each).and_then(|rank| here.get_mut(rank.parse::<usize>().ok()?))
-            {
-                *slot = true;
-            }
+    let table = format!("{key}/table");
+    let publish = |verdict: &Verdict| match postcard::to_allocvec(verdict) {
+        Ok(encoded) => store.set(&table, &encoded),
+        Err(error) => Err(bad(format!("encoding {table}: {error}"))),
+    };
+    store.set(&entry(key, rank), &[PRESENT, bytes].concat())?;
+
+    let verdict = if rank == 0 {
+        let verdict = verdict(key, ranks, store.collect(&entries(key), ranks, deadline)?);
+        publish(&verdict)?;
+        verdict
+    } else if let Some(encoded) = store.get(&table, deadline)? {
+        postcard::from_bytes(&encoded).map_err(|error| bad(format!("{table} cannot be read: {error}")))?
+    } else {
+        let missing = match verdict(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
+            Verdict::Missing(missing) => missing,
+            // All have come, but rank 0 has not said so in time.
+            Verdict::All(_) => vec![0],
+        };
+        // Whoever waits for the table ends now, before this rank goes and is taken for dead; and rank 0
+        // ends because nobody is left to wait for.
+        let verdict = Verdict::Missing(missing.clone());
+        publish(&verdict)?;
+        missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT))?;
+        verdict
+    };
+    match verdict {
+        Verdict::All(all) if all.len() == ranks => Ok(all),
+        Verdict::All(all) => Err(bad(format!("{table} has {} entries for {ranks} ranks", all.len()))),
+        Verdict::Missing(missing) if missing.contains(&rank) => Err(bad(format!(
+            "rank {rank} came too late: the others had given up waiting for it; start all ranks closer together or \
+             set a longer UNISONO_JOIN_TIMEOUT"
+        ))),
+        Verdict::Missing(missing) => {
+            let (store, waited) = (store.name().to_owned(), begun.elapsed());
+            Err(Error::Missing { store, rank, ranks, missing, waited })
         }
-        (0..ranks).filter(|&rank| !here.get(rank).copied().unwrap_or_default()).collect()
-    };
-    if rank == 0 {
-        let entries = store.collect(&each, ranks, deadline)?;
-        let absent = absent(&entries);
-        let verdict = if absent.is_empty() {
-            Verdict::All(entries.into_iter().map(|(_, value)| value).collect())
-        } else {
-            Verdict::Missing(absent)
-        };
-        let encoded =
-            postcard::to_allocvec(&verdict).map_err(|error| bad(format!("encoding {table}: {error}")))?;
-        store.set(&table, &encoded)?;
-        return match verdict {
-            Verdict::All(all) => Ok(all),
-            Verdict::Missing(absent) => Err(missing(absent)),
-        };
-    }
-    let Some(encoded) = store.get(&table, deadline)? else {
-        let absent = absent(&store.collect(&each, ranks, Instant::now())?);
-        // All have come, but so late that this rank's time is over: rank 0's answer is what is missing.
-        return Err(missing(if absent.is_empty() { vec![0] } else { absent }));
-    };
-    match postcard::from_bytes(&encoded) {
-        Ok(Verdict::All(all)) if all.len() == ranks => Ok(all),
-        Ok(Verdict::All(all)) => Err(bad(format!("{table} has {} entries for {ranks} ranks", all.len()))),
-        Ok(Verdict::Missing(absent)) => Err(missing(absent)),
-        Err(error) => Err(bad(format!("{table} cannot be read: {error}"))),
     }
 }
 
-/// What rank 0 publishes.
+/// How an entry of an exchange begins: with a rank's bytes, or set by another that has given it up.
+const PRESENT: &[u8] = &[1];
+const ABSENT: &[u8] = &[0];
+
+/// What an exchange comes to.
 #[derive(Serialize, Deserialize)]
 enum Verdict {
     All(Vec<Vec<u8>>),
     Missing(Vec<Rank>),
+}
+
+fn entries(key: &str) -> String {
+    format!("{key}/of/")
+}
+
+/// Zero-padded, so that the order of names is the order of ranks.
+fn entry(key: &str, rank: Rank) -> String {
+    format!("{}{rank:020}", entries(key))
+}
+
+fn verdict(key: &str, ranks: usize, entries: Vec<(String, Vec<u8>)>) -> Verdict {
+    let mut here: HashMap<String, Vec<u8>> = entries.into_iter().collect();
+    let mut all = Vec::with_capacity(ranks);
+    let mut missing = Vec::new();
+    for rank in 0..ranks {
+        match here.remove(&entry(key, rank)) {
+            Some(bytes) if bytes.starts_with(PRESENT) => {
+                all.push(bytes.get(PRESENT.len()..).unwrap_or_default().to_vec())
+            }
+            _ => missing.push(rank),
+        }
+    }
+    if missing.is_empty() { Verdict::All(all) } else { Verdict::Missing(missing) }
 }
 
 /// Opens the store at `address` as `member`; waits until the deadline for it to be there.

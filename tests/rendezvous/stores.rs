@@ -114,6 +114,17 @@ fn every_rank_is_told_who_is_missing() {
             assert_eq!((rank, &missing[..]), (me, &[2, 5][..]), "{kind:?}");
             assert!(error.to_string().contains("2 of 6 ranks: 2, 5"), "{kind:?}: {error}");
         }
+        // It is the same if one of them has less patience, and is gone by the time the others look.
+        let errors = together(&all, |i, (rank, store)| {
+            let deadline = if i == 2 { after(60) } else { soon() };
+            exchange(store.as_ref(), "y", *rank, 6, b"", deadline).unwrap_err()
+        });
+        for error in errors {
+            assert!(
+                matches!(&error, Error::Missing { missing, .. } if missing[..] == [2, 5]),
+                "{kind:?}: {error}"
+            );
+        }
         // Who comes later is told that it is too late.
         let late = place.open(2, 6);
         let error = exchange(late.as_ref(), "x", 2, 6, b"", soon()).unwrap_err();

@@ -365,10 +365,11 @@ impl Drop for Host {
     }
 }
 
-/// Removes the round when all have left, and the job's folder with it.
+/// Removes the round when nobody lives in it, and the job's folder with it. Nobody can come any more: that
+/// takes a living rank 0.
 fn tidy(room: &Room) {
     let Some(base) = room.path.parent() else { return };
-    if !(0..room.ranks).all(|rank| room.has_left(rank)) {
+    if (0..room.ranks).any(|rank| matches!(room.seat(rank), Err(_) | Ok(Seat::Alive))) {
         return;
     }
     // Others may be doing the same: what is gone already is no error.

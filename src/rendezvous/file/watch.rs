@@ -175,5 +175,8 @@ impl Watch for FileWatch {
 impl Drop for FileWatch {
     fn drop(&mut self) {
         self.stop();
+        if self.seat.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            tidy(&self.shared.room);
+        }
     }
 }

@@ -68,7 +68,10 @@ impl TcpServer {
     /// # Errors
     /// [`Error::Rendezvous`] if the port is in use or the address is not this machine's.
     pub fn bind(address: impl ToSocketAddrs, ranks: usize, token: &str, host: Option<Rank>) -> Result<Self> {
-        let listener = TcpListener::bind(address).map_err(|error| refused("tcp", &error))?;
+        let addresses =
+            address.to_socket_addrs().map(Vec::from_iter).map_err(|error| refused("tcp", &error))?;
+        let name = addresses.first().map_or_else(|| "tcp".into(), |address| format!("tcp://{address}"));
+        let listener = TcpListener::bind(&addresses[..]).map_err(|error| refused(&name, &error))?;
         Self::serve(listener, ranks, token, host)
     }
 
