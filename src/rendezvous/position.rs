@@ -285,3 +285,81 @@ fn behind(op: u64, stands: &[Option<Stand>], inside: &[Rank]) -> String {
     }
     words.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    fn stand(place: Place, waits_for: Option<Rank>) -> Option<Stand> {
+        Some(Stand { place, call: "barrier".into(), steps: 1, waits_for: waits_for.map(|rank| (rank, 0)) })
+    }
+
+    #[test]
+    fn a_snapshot_never_mixes_one_call_with_anothers_number() {
+        let position = Arc::new(Position::new(|call| format!("{} {}", call[0], call[1])));
+        assert_eq!(position.snapshot().place, Place::Nowhere);
+        let last = 200_000;
+        let writer = thread::spawn({
+            let position = Arc::clone(&position);
+            move || {
+                for op in 0..=last {
+                    position.enter(op, [op * 3, op * 5]);
+                    position.waits_for(7, 2);
+                    position.finish(op);
+                }
+            }
+        });
+        loop {
+            let stand = position.snapshot();
+            match stand.place {
+                Place::Nowhere => assert!(stand.call.is_empty()),
+                Place::In(op) | Place::After(op) => assert_eq!(stand.call, format!("{} {}", op * 3, op * 5)),
+                Place::Left => panic!("{stand:?}"),
+            }
+            if stand.place == Place::After(last) {
+                break;
+            }
+        }
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_report_finds_the_end_of_the_line() {
+        // 0 → 1 → 2 → 3, which is a step behind.
+        let stands = [
+            stand(Place::In(5), Some(1)),
+            stand(Place::In(5), Some(2)),
+            stand(Place::In(5), Some(3)),
+            stand(Place::In(4), Some(0)),
+        ];
+        let report = report(5, &stands);
+        assert!(
+            report.starts_with("rank 3 has not entered it (is still in op 4 barrier, waits for rank 0)"),
+            "{report}"
+        );
+        assert!(report.ends_with("ranks 0–2 are stuck behind rank 3"), "{report}");
+    }
+
+    #[test]
+    fn a_report_finds_a_circle() {
+        let circle = [Some(1), Some(2), Some(0), Some(1)].map(|rank| stand(Place::In(0), rank));
+        let report = report(0, &circle);
+        assert!(report.ends_with("ranks 0 → 1 → 2 → 0 wait for each other in a circle"), "{report}");
+        assert!(!report.contains("has not entered"), "{report}");
+    }
+
+    #[test]
+    fn a_report_tells_of_those_ahead_and_stays_short() {
+        let ahead = [stand(Place::In(3), Some(1)), stand(Place::After(3), None), stand(Place::In(4), None)];
+        let told = report(3, &ahead);
+        assert!(
+            told.contains("rank 1 has finished it; rank 2 has finished it (is at op 4 barrier)"),
+            "{told}"
+        );
+        let many: Vec<_> = (0..10_000).map(|rank| stand(Place::In(rank % 100), Some(0))).collect();
+        assert!(report(50, &many).len() < 20_000);
+        assert_eq!(report(0, &[]), "");
+    }
+}

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use unisono::{
     Error, Failure,
     config::StoreAddress,
@@ -155,6 +155,8 @@ fn a_stopped_process_is_alive_but_silent() {
             "{kind:?}: all answer while they can"
         );
         process.signal(Signal::STOP);
+        // It stops some time after the signal was sent.
+        waitpid(Some(Pid::from_child(&process.child)), WaitOptions::UNTRACED).unwrap();
         let begun = Instant::now();
         let stands = all[0].watch.positions(Duration::from_millis(400));
         assert!(begun.elapsed() >= Duration::from_millis(400), "{kind:?}");
