@@ -200,19 +200,24 @@ impl Loops {
 }
 
 fn elements<T: Number>(bytes: &[u8]) -> Result<&[T], KernelError> {
-    bytemuck::try_cast_slice(bytes).map_err(|_| misfit::<T>(bytes))
+    // Nothing has no alignment: an empty slice may point anywhere.
+    if bytes.is_empty() {
+        return Ok(&[]);
+    }
+    bytemuck::try_cast_slice(bytes).map_err(|_| misfit::<T>(bytes.len(), bytes.as_ptr().addr()))
 }
 
 fn elements_mut<T: Number>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
-    if !bytes.len().is_multiple_of(size_of::<T>()) || !bytes.as_ptr().addr().is_multiple_of(align_of::<T>()) {
-        return Err(misfit::<T>(bytes));
+    if bytes.is_empty() {
+        return Ok(&mut []);
     }
-    bytemuck::try_cast_slice_mut(bytes).map_err(|_| misfit::<T>(&[]))
+    let (len, address) = (bytes.len(), bytes.as_ptr().addr());
+    bytemuck::try_cast_slice_mut(bytes).map_err(|_| misfit::<T>(len, address))
 }
 
 #[cold]
-fn misfit<T: Number>(bytes: &[u8]) -> KernelError {
-    KernelError::Slice { dtype: T::DTYPE, bytes: bytes.len(), off: bytes.as_ptr().addr() % size_of::<T>() }
+fn misfit<T: Number>(bytes: usize, address: usize) -> KernelError {
+    KernelError::Slice { dtype: T::DTYPE, bytes, off: address % size_of::<T>() }
 }
 
 fn equal<T: Number>(first: &[T], second: &[T]) -> Done {

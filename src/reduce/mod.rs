@@ -130,3 +130,6 @@ impl std::fmt::Display for ReduceOp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
