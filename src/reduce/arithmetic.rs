@@ -174,13 +174,19 @@ impl Number for bf16 {
 
     #[inline(always)]
     fn narrow(work: f32) -> Self {
-        let bits = work.to_bits();
-        // Half of the last place, less one if that place is even: a carry rounds up, and ties to even.
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-        // A NaN must stay one, even if its payload lies in the lower half.
-        let [high, low, ..] = if work.is_nan() { bits | 0x0040_0000 } else { rounded }.to_be_bytes();
+        let [high, low, ..] = bf16_above(work).to_be_bytes();
         Self::from_bits(u16::from_be_bytes([high, low]))
     }
+}
+
+/// The bits of the bf16 nearest to a number, in the upper half; the lower half means nothing.
+#[inline(always)]
+pub(super) fn bf16_above(work: f32) -> u32 {
+    let bits = work.to_bits();
+    // Half of the last place, less one if that place is even: a carry rounds up, and ties to even.
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    // A NaN must stay one, even if its payload lies in the lower half.
+    if work.is_nan() { bits | 0x0040_0000 } else { rounded }
 }
 
 impl Number for f16 {

@@ -1,13 +1,11 @@
 //! A kernel: one operation on one type, over bytes, as fast as this processor can.
 //!
-//! The loops are plain Rust over [`super::arithmetic`]; `pulp` compiles each for several instruction sets
-//! and picks one at run time, so that no build needs `-C target-cpu`.
-
-use pulp::{Arch, Simd, WithSimd};
+//! Chosen once by type and operation; then a call is a check of the operands and a loop of [`super::loops`].
 
 use super::{
     ReduceOp,
-    arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Number, Operation, Product, Sum, Work},
+    arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Operation, Product, Sum, Work},
+    loops::Swept,
 };
 use crate::dtype::Dtype;
 
@@ -61,8 +59,7 @@ struct Loops {
     fold: fn(&mut [u8], &[u8]) -> Done,
     combine: fn(&[u8], &[u8], &mut [u8]) -> Done,
     divide: fn(&mut [u8], usize) -> Done,
-    scale: fn(f64, &[u8], &mut [u8]) -> Done,
-    rescale: fn(f64, &mut [u8]) -> Done,
+    scale: fn(f64, Option<&[u8]>, &mut [u8]) -> Done,
 }
 
 impl Kernel {
@@ -129,7 +126,7 @@ impl Kernel {
     /// `into` = `from` times the factor of [`ReduceOp::PreMulSum`]; a plain copy for other operations.
     pub fn scale(&self, from: &[u8], into: &mut [u8]) -> Result<(), KernelError> {
         match self.op {
-            ReduceOp::PreMulSum(factor) => (self.loops.scale)(factor, from, into),
+            ReduceOp::PreMulSum(factor) => (self.loops.scale)(factor, Some(from), into),
             _ if from.len() == into.len() => {
                 into.copy_from_slice(from);
                 Ok(())
@@ -141,7 +138,7 @@ impl Kernel {
     /// Multiplies by the factor of [`ReduceOp::PreMulSum`] in place; nothing for other operations.
     pub fn scale_in_place(&self, acc: &mut [u8]) -> Result<(), KernelError> {
         match self.op {
-            ReduceOp::PreMulSum(factor) => (self.loops.rescale)(factor, acc),
+            ReduceOp::PreMulSum(factor) => (self.loops.scale)(factor, None, acc),
             _ => Ok(()),
         }
     }
@@ -153,7 +150,7 @@ impl std::fmt::Debug for Kernel {
     }
 }
 
-fn float<T: Number>(op: ReduceOp) -> Option<&'static Loops>
+fn float<T: Swept>(op: ReduceOp) -> Option<&'static Loops>
 where
     Sum: Operation<T::Work>,
     Product: Operation<T::Work>,
@@ -169,7 +166,7 @@ where
     })
 }
 
-fn integer<T: Number>(op: ReduceOp) -> Option<&'static Loops>
+fn integer<T: Swept>(op: ReduceOp) -> Option<&'static Loops>
 where
     Sum: Operation<T::Work>,
     Product: Operation<T::Work>,
@@ -188,18 +185,12 @@ where
 }
 
 impl Loops {
-    const fn of<T: Number, O: Operation<T::Work>>() -> &'static Self {
-        &Self {
-            fold: fold::<T, O>,
-            combine: combine::<T, O>,
-            divide: divide::<T>,
-            scale: scale::<T>,
-            rescale: rescale::<T>,
-        }
+    const fn of<T: Swept, O: Operation<T::Work>>() -> &'static Self {
+        &Self { fold: fold::<T, O>, combine: combine::<T, O>, divide: divide::<T>, scale: scale::<T> }
     }
 }
 
-fn elements<T: Number>(bytes: &[u8]) -> Result<&[T], KernelError> {
+fn elements<T: Swept>(bytes: &[u8]) -> Result<&[T], KernelError> {
     // Nothing has no alignment: an empty slice may point anywhere.
     if bytes.is_empty() {
         return Ok(&[]);
@@ -207,7 +198,7 @@ fn elements<T: Number>(bytes: &[u8]) -> Result<&[T], KernelError> {
     bytemuck::try_cast_slice(bytes).map_err(|_| misfit::<T>(bytes.len(), bytes.as_ptr().addr()))
 }
 
-fn elements_mut<T: Number>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
+fn elements_mut<T: Swept>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
     if bytes.is_empty() {
         return Ok(&mut []);
     }
@@ -216,11 +207,11 @@ fn elements_mut<T: Number>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
 }
 
 #[cold]
-fn misfit<T: Number>(bytes: usize, address: usize) -> KernelError {
+fn misfit<T: Swept>(bytes: usize, address: usize) -> KernelError {
     KernelError::Slice { dtype: T::DTYPE, bytes, off: address % size_of::<T>() }
 }
 
-fn equal<T: Number>(first: &[T], second: &[T]) -> Done {
+fn equal<T: Swept>(first: &[T], second: &[T]) -> Done {
     if first.len() == second.len() {
         return Ok(());
     }
@@ -228,90 +219,44 @@ fn equal<T: Number>(first: &[T], second: &[T]) -> Done {
     Err(KernelError::Lengths { dtype: T::DTYPE, first, second })
 }
 
-/// A loop to be compiled for several instruction sets.
-struct Vectored<F>(F);
-
-impl<F: FnOnce()> WithSimd for Vectored<F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        (self.0)();
-    }
-}
-
-fn fold<T: Number, O: Operation<T::Work>>(acc: &mut [u8], other: &[u8]) -> Done {
+fn fold<T: Swept, O: Operation<T::Work>>(acc: &mut [u8], other: &[u8]) -> Done {
     let (acc, other) = (elements_mut::<T>(acc)?, elements::<T>(other)?);
     equal(acc, other)?;
-    Arch::new().dispatch(Vectored(
-        #[inline(always)]
-        || {
-            for (acc, other) in acc.iter_mut().zip(other) {
-                *acc = T::narrow(O::apply(acc.widen(), other.widen()));
-            }
-        },
-    ));
+    T::fold::<O>(acc, other);
     Ok(())
 }
 
-fn combine<T: Number, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
+fn combine<T: Swept, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
     let (a, b, into) = (elements::<T>(a)?, elements::<T>(b)?, elements_mut::<T>(into)?);
     equal(a, b)?;
     equal(a, into)?;
-    Arch::new().dispatch(Vectored(
-        #[inline(always)]
-        || {
-            for ((a, b), into) in a.iter().zip(b).zip(into) {
-                *into = T::narrow(O::apply(a.widen(), b.widen()));
-            }
-        },
-    ));
+    T::combine::<O>(a, b, into);
     Ok(())
 }
 
-fn divide<T: Number>(acc: &mut [u8], ranks: usize) -> Done {
-    let acc = elements_mut::<T>(acc)?;
-    Arch::new().dispatch(Vectored(
+fn divide<T: Swept>(acc: &mut [u8], ranks: usize) -> Done {
+    T::map(
+        elements_mut::<T>(acc)?,
         #[inline(always)]
-        || {
-            for acc in acc {
-                *acc = T::narrow(acc.widen().divided(ranks));
-            }
-        },
-    ));
+        |work| work.divided(ranks),
+    );
     Ok(())
 }
 
-fn scale<T: Number>(factor: f64, from: &[u8], into: &mut [u8]) -> Done {
-    let factor = factor_of::<T>(factor)?;
-    let (from, into) = (elements::<T>(from)?, elements_mut::<T>(into)?);
-    equal(from, into)?;
-    Arch::new().dispatch(Vectored(
+fn scale<T: Swept>(factor: f64, from: Option<&[u8]>, into: &mut [u8]) -> Done {
+    let factor = T::Work::factor(factor).ok_or_else(|| {
+        KernelError::Unfit(format!("premulsum's factor {factor} does not fit {}", T::DTYPE))
+    })?;
+    let into = elements_mut::<T>(into)?;
+    if let Some(from) = from {
+        let from = elements::<T>(from)?;
+        equal(from, into)?;
+        into.copy_from_slice(from);
+    }
+    T::map(
+        into,
         #[inline(always)]
-        || {
-            for (from, into) in from.iter().zip(into) {
-                *into = T::narrow(from.widen().times(factor));
-            }
-        },
-    ));
+        |work| work.times(factor),
+    );
     Ok(())
-}
-
-fn rescale<T: Number>(factor: f64, acc: &mut [u8]) -> Done {
-    let factor = factor_of::<T>(factor)?;
-    let acc = elements_mut::<T>(acc)?;
-    Arch::new().dispatch(Vectored(
-        #[inline(always)]
-        || {
-            for acc in acc {
-                *acc = T::narrow(acc.widen().times(factor));
-            }
-        },
-    ));
-    Ok(())
-}
-
-fn factor_of<T: Number>(factor: f64) -> Result<T::Work, KernelError> {
-    T::Work::factor(factor)
-        .ok_or_else(|| KernelError::Unfit(format!("premulsum's factor {factor} does not fit {}", T::DTYPE)))
 }

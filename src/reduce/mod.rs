@@ -7,6 +7,7 @@
 
 mod arithmetic;
 mod kernel;
+mod loops;
 
 pub use kernel::{Kernel, KernelError};
 
