@@ -162,7 +162,9 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
 /// How good an address is when nothing is known of where the peers are; lower is better.
 fn rank(address: Option<IpAddr>) -> u8 {
     match address {
-        None => 0,
+        // Among those that have addresses, one without is of no use: verbs lists devices so, and then has
+        // no domain for them.
+        None => 7,
         Some(IpAddr::V4(v4)) if v4.is_loopback() => 3,
         Some(IpAddr::V4(v4)) if v4.is_link_local() => 5,
         Some(IpAddr::V4(_)) => 1,

@@ -67,7 +67,6 @@ const PROVIDERS: &[Provider] = &[
     Provider {
         name: "verbs;ofi_rxm",
         by_ip: true,
-        arrival_len: true,
         // Each write with immediate data consumes a posted receive of the connection; ofi_rxm posts
         // FI_OFI_RXM_MSG_RX_SIZE of them (prov/rxm/src/rxm_init.c, default 128).
         arrivals_per_peer: 128,
@@ -106,6 +105,7 @@ const PROVIDERS: &[Provider] = &[
     Provider {
         name: "shm",
         cheap_registration: true,
+        arrival_len: true,
         // Endpoints of one process share one mapping, which closing one of them unmaps
         // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
         trusts_neighbours: true,

@@ -38,6 +38,8 @@ pub(crate) type Node = Box<dyn Transport>;
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) required: bool,
+    /// The libfabric provider under it, if it is one: these are tried between processes too.
+    pub(crate) options: Option<Options>,
     make: Box<dyn Fn() -> World>,
 }
 
@@ -49,6 +51,7 @@ impl Kind {
         let mut kinds = vec![Self {
             name: "memory".into(),
             required: true,
+            options: None,
             make: Box::new(|| {
                 let hub = Hub::new();
                 World(Box::new(move || Ok(Box::new(hub.open()))))
@@ -69,6 +72,7 @@ impl Kind {
             kinds.push(Self {
                 name: format!("sim, seed {seed}"),
                 required: true,
+                options: None,
                 make: Box::new(move || {
                     let fabric = Fabric::new(config.clone());
                     World(Box::new(move || Ok(Box::new(fabric.open()))))
@@ -82,16 +86,21 @@ impl Kind {
         kinds
     }
 
-    fn ofi(provider: &str, required: bool) -> Self {
+    /// What to open for a libfabric provider.
+    pub(crate) fn options(provider: &str) -> Options {
         // Software providers stay on the loopback; a card has no way to it and chooses for itself.
         let loopback = ["tcp", "net", "tcp;ofi_rxm", "shm"].contains(&provider);
         let towards = loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into());
         // Few arrivals, for soft-RoCE has short queues.
-        let options =
-            Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
+        Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() }
+    }
+
+    fn ofi(provider: &str, required: bool) -> Self {
+        let options = Self::options(provider);
         Self {
             name: format!("ofi:{provider}"),
             required,
+            options: Some(options.clone()),
             make: Box::new(move || {
                 let options = options.clone();
                 World(Box::new(move || Ok(Box::new(Ofi::open(&options)?))))
@@ -173,6 +182,8 @@ pub(crate) fn put_all(
 pub(crate) struct Tally {
     pub(crate) arrived: HashMap<u32, usize>,
     pub(crate) sent: HashMap<u64, usize>,
+    /// The lengths that arrivals told.
+    pub(crate) told: Vec<usize>,
     events: Vec<Event>,
 }
 
@@ -183,7 +194,10 @@ impl Tally {
         let any = !self.events.is_empty();
         for event in self.events.drain(..) {
             match event {
-                Event::Arrived { immediate, .. } => *self.arrived.entry(immediate).or_default() += 1,
+                Event::Arrived { immediate, len } => {
+                    *self.arrived.entry(immediate).or_default() += 1;
+                    self.told.extend(len);
+                }
                 Event::Sent { token } => *self.sent.entry(token).or_default() += 1,
             }
         }

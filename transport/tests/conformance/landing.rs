@@ -46,6 +46,11 @@ pub(crate) fn every_size(world: &mut World) -> Outcome {
         })?;
         theirs.expect([immediate], [])?;
         ours.expect([], large.then_some(immediate.into()))?;
+        ensure!(
+            theirs.told.iter().all(|told| *told == len),
+            "{len} bytes, of which {:?} are told",
+            theirs.told
+        );
         ensure!(bytes_of(&window, margin, len)? == bytes, "of {len} bytes not all are as they were sent");
         ensure!(bytes_of(&window, 0, margin)? == [0xee; 3], "bytes before the target were written");
         ensure!(

@@ -7,6 +7,7 @@
 mod kit;
 mod landing;
 mod lifetime;
+mod processes;
 mod refusal;
 mod waiting;
 
@@ -17,7 +18,10 @@ use std::{
 };
 
 use kit::{Case, Kind};
-use unisono_transport::Error;
+use unisono_transport::{
+    Error,
+    ofi::{Ofi, Options},
+};
 
 /// One case: its name, and what it does.
 const CASES: &[(&str, Case)] = &[
@@ -50,6 +54,9 @@ enum Verdict {
 }
 
 fn main() -> ExitCode {
+    if let Some(provider) = std::env::var_os(processes::CHILD) {
+        return processes::child(&provider.to_string_lossy());
+    }
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
     let level = tracing_subscriber::EnvFilter::try_from_default_env();
     if let Ok(level) = level {
@@ -57,23 +64,50 @@ fn main() -> ExitCode {
     }
     let mut failed = false;
     for kind in Kind::all() {
-        let began = Instant::now();
-        let verdict = judge(&kind, &filter);
-        let seconds = began.elapsed().as_secs_f32();
-        match verdict {
-            Verdict::Passed(count) => println!("RAN      {}: {count} cases in {seconds:.2} s", kind.name),
-            Verdict::Skipped(why) if kind.required => {
-                println!("FAILED   {}: it must run here, but {why}", kind.name);
-                failed = true;
-            }
-            Verdict::Skipped(why) => println!("SKIPPED  {}: {why}", kind.name),
-            Verdict::Failed(cases) => {
-                cases.iter().for_each(|case| println!("FAILED   {}: {case}", kind.name));
-                failed = true;
-            }
+        let name = &kind.name;
+        failed |= report(name, kind.required, || judge(&kind, &filter));
+        if let Some(options) = &kind.options {
+            failed |= report(&format!("{name} between processes"), kind.required, || {
+                judge_processes(options, &filter)
+            });
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs and prints; says whether it failed.
+fn report(name: &str, required: bool, run: impl FnOnce() -> Verdict) -> bool {
+    let began = Instant::now();
+    let verdict = run();
+    let seconds = began.elapsed().as_secs_f32();
+    match verdict {
+        Verdict::Passed(count) => println!("RAN      {name}: {count} cases in {seconds:.2} s"),
+        Verdict::Skipped(why) if !required => println!("SKIPPED  {name}: {why}"),
+        Verdict::Skipped(why) => {
+            println!("FAILED   {name}: it must run here, but {why}");
+            return true;
+        }
+        Verdict::Failed(cases) => {
+            cases.iter().for_each(|case| println!("FAILED   {name}: {case}"));
+            return true;
+        }
+    }
+    false
+}
+
+/// The cases that need another process.
+fn judge_processes(options: &Options, filter: &str) -> Verdict {
+    if let Err(error @ Error::NoProvider { .. }) = Ofi::open(options) {
+        return Verdict::Skipped(error.to_string());
+    }
+    let chosen = processes::CASES.iter().filter(|(name, _)| name.contains(filter));
+    let outcomes: Vec<_> = chosen.map(|(name, case)| (name, case(options))).collect();
+    let count = outcomes.len();
+    let failures: Vec<String> = outcomes
+        .into_iter()
+        .filter_map(|(name, outcome)| outcome.err().map(|error| format!("{name}: {error}")))
+        .collect();
+    if failures.is_empty() { Verdict::Passed(count) } else { Verdict::Failed(failures) }
 }
 
 fn judge(kind: &Kind, filter: &str) -> Verdict {

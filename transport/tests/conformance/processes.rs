@@ -1,0 +1,256 @@
+//! What only shows between processes: real sharing of memory, and a peer that is killed.
+//!
+//! The suite runs itself again as the other process, which learns its provider from the environment and
+//! everything else from its standard input, a line at a time.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use unisono_transport::{
+    Address, Event, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    ofi::{Ofi, Options},
+};
+
+use crate::kit::{FIRST, Kind, Outcome, bytes_of, ensure, pattern, remote, until};
+
+/// The environment variable that makes a process the other one, by the provider's name.
+pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
+
+/// The cases, by name.
+pub(crate) const CASES: &[(&str, ProcessCase)] =
+    &[("processes write to each other", exchange), ("a killed process is survived", killed)];
+
+const ROUNDS: u32 = 48;
+const LARGEST: usize = 300_000;
+/// The immediate of a flood's puts, of which nothing is checked.
+const FLOOD: u32 = u32::MAX;
+
+type Failure = Box<dyn std::error::Error>;
+/// A case, given what to open.
+type ProcessCase = fn(&Options) -> Outcome;
+
+/// One end: two slots to be written to, two to write from.
+struct End {
+    node: Ofi,
+    window: Region,
+    sources: Region,
+    remote: RemoteRegion,
+    events: Vec<Event>,
+}
+
+impl End {
+    /// Opens an endpoint, tells the other process where it is, and hears the same.
+    fn meet(options: &Options, to: &mut impl Write, from: &mut impl BufRead) -> Result<Self, Failure> {
+        let mut node = Ofi::open(options)?;
+        let window = node.register(Memory::map(2 * LARGEST, false)?)?;
+        let sources = node.register(Memory::map(2 * LARGEST, false)?)?;
+        let RemoteRegion { base, key, len } = remote(&window)?;
+        let hex: String = node.address().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(to, "{hex} {base} {key} {len}")?;
+        to.flush()?;
+        let mut line = String::new();
+        from.read_line(&mut line)?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [hex, base, key, len] = words[..] else {
+            return Err(format!("the other process said {line:?}").into());
+        };
+        let address = (0..hex.len() / 2)
+            .map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2).unwrap_or_default(), 16))
+            .collect::<Result<Vec<_>, _>>()?;
+        let remote = RemoteRegion { base: base.parse()?, key: key.parse()?, len: len.parse()? };
+        let peer = node.connect(&Address(address))?;
+        ensure!(peer == FIRST, "the first peer is {peer:?}");
+        Ok(Self { node, window, sources, remote, events: Vec::new() })
+    }
+
+    fn put(&mut self, slot: usize, len: usize, immediate: u32) -> Result<Posted, Failure> {
+        let sources = [Source::new(&self.sources, slot * LARGEST, len)?];
+        let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
+        Ok(self.node.put(&Put { to: FIRST, sources: &sources, target, immediate, token: 0 })?)
+    }
+
+    /// Both write to each other in every round, and look at what came. `seeds` are this end's and the other's.
+    fn rounds(&mut self, seeds: [u32; 2]) -> Outcome {
+        let inject = self.node.limits().max_inject;
+        let len_of = |round: u32, seed: u32| match round % 6 {
+            0 => 1 + (round + seed) as usize,
+            1 => inject.max(1),
+            2 => inject + 1,
+            3 => 65_536,
+            4 => LARGEST,
+            _ => 4096 + seed as usize,
+        };
+        // The other may be one round ahead, in the other slot.
+        let mut early = None;
+        for round in 0..ROUNDS {
+            let slot = (round % 2) as usize;
+            let [len, expected] = seeds.map(|seed| len_of(round, seed));
+            self.sources.write(slot * LARGEST, &pattern(round ^ (seeds[0] << 16), len))?;
+            let (mut posted, mut sent, mut arrived) = (false, len <= inject, early.take());
+            until(&format!("round {round}"), || {
+                if !posted {
+                    posted = self.put(slot, len, round)? == Posted::Yes;
+                }
+                self.node.poll(&mut self.events)?;
+                if self.events.is_empty() && posted {
+                    self.node.park(Duration::from_millis(10))?;
+                }
+                for event in std::mem::take(&mut self.events) {
+                    match event {
+                        Event::Arrived { immediate, len } if immediate == round && arrived.is_none() => {
+                            arrived = Some(len)
+                        }
+                        Event::Arrived { immediate, len } if immediate == round + 1 && early.is_none() => {
+                            early = Some(len)
+                        }
+                        Event::Sent { token: 0 } if !sent => sent = true,
+                        other => return Err(format!("{other:?} in round {round}").into()),
+                    }
+                }
+                Ok(posted && sent && arrived.is_some())
+            })?;
+            let told = arrived.flatten();
+            ensure!(
+                told.is_none_or(|told| told == expected),
+                "round {round}: {told:?} bytes are told, not {expected}"
+            );
+            let landed = bytes_of(&self.window, slot * LARGEST, expected)?;
+            ensure!(
+                landed == pattern(round ^ (seeds[1] << 16), expected),
+                "round {round}: {expected} bytes are damaged"
+            );
+        }
+        Ok(())
+    }
+
+    /// Puts and polls without looking, for a while or until it fails; says what failed.
+    fn flood(&mut self, time: Duration) -> Option<Failure> {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            let mut step = || -> Outcome {
+                let _ = self.put(0, 65_536, FLOOD)?;
+                self.node.poll(&mut self.events)?;
+                self.events.clear();
+                Ok(())
+            };
+            if let Err(error) = step() {
+                return Some(error);
+            }
+        }
+        None
+    }
+}
+
+/// The other process, and the way to talk to it.
+struct Other {
+    child: Child,
+    input: ChildStdin,
+    output: Option<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    fn start(options: &Options) -> Result<Self, Failure> {
+        let provider = options.provider.clone().unwrap_or_default();
+        let mut child = Command::new(std::env::current_exe()?)
+            .env(CHILD, provider)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("a child without pipes".into());
+        };
+        Ok(Self { child, input, output: Some(BufReader::new(output)) })
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it is not left behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The other process: rounds, then a flood until it is killed or its input ends.
+pub(crate) fn child(provider: &str) -> ExitCode {
+    let run = || -> Outcome {
+        let mut end = End::meet(&Kind::options(provider), &mut io::stdout(), &mut io::stdin().lock())?;
+        end.rounds([2, 1])?;
+        println!("done");
+        let mut line = String::new();
+        io::stdin().lock().read_line(&mut line)?;
+        if line.trim() == "flood" {
+            while end.flood(Duration::from_secs(1)).is_none() {}
+        } else {
+            // The parent's last acknowledgements may still need this one's progress.
+            end.node.poll(&mut end.events)?;
+        }
+        Ok(())
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the other process: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Starts the other process and goes through all rounds with it.
+fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
+    let mut other = Other::start(options)?;
+    let mut output = other.output.take().ok_or("a child without output")?;
+    let mut end = End::meet(options, &mut other.input, &mut output)?;
+    end.rounds([1, 2])?;
+    // Progress for the other's last round, until it says that it is through.
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let outcome = output.read_line(&mut line).map(|_| line);
+        // Nobody listens any more if the rounds failed.
+        let _ = tell.send(outcome);
+    });
+    let mut line = None;
+    until("the other process", || {
+        end.node.poll(&mut end.events)?;
+        line = told.try_recv().ok();
+        Ok(line.is_some())
+    })?;
+    match line {
+        Some(Ok(line)) if line.trim() == "done" => Ok((other, end)),
+        said => Err(format!("the other process said {said:?}").into()),
+    }
+}
+
+fn exchange(options: &Options) -> Outcome {
+    let (mut other, end) = acquainted(options)?;
+    writeln!(other.input, "end")?;
+    let status = other.child.wait()?;
+    ensure!(status.success(), "the other process ended with {status}");
+    drop(end);
+    Ok(())
+}
+
+/// Both flood each other, one is killed, the other goes on and meets a new one.
+fn killed(options: &Options) -> Outcome {
+    let (mut other, mut end) = acquainted(options)?;
+    // A process that is killed while it holds a spin lock in shared memory leaves it locked for good, and
+    // `shm` has such locks (prov/shm/src/smr_util.h, struct smr_region): there it dies idle.
+    if options.provider.as_deref() != Some("shm") {
+        writeln!(other.input, "flood")?;
+    }
+    if let Some(error) = end.flood(Duration::from_millis(100)) {
+        return Err(format!("before anybody was killed: {error}").into());
+    }
+    other.child.kill()?;
+    let began = Instant::now();
+    // An error is welcome, but not every provider notices.
+    let _ = end.flood(Duration::from_millis(300));
+    ensure!(began.elapsed() < Duration::from_secs(5), "a flood of 300 ms took {:?}", began.elapsed());
+    drop(end);
+    drop(other);
+    exchange(options)
+}
