@@ -1,1 +1,256 @@
-//! (to be written)
+//! The memory that collectives work on: registered buffers, and borrowed slices for the time of a call.
+//! The one room of this crate where raw memory is touched.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    slice,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use unisono_transport::{Memory, Region};
+
+use crate::{
+    dtype::Element,
+    reduce::{Kernel, KernelError},
+};
+
+/// Elements in memory that the transport knows: puts read it without a copy on every provider. Zeroed at
+/// first. It is a slice, and every call that takes a slice takes it, whole or in part.
+///
+/// Made by [`crate::ProcessGroup::buffer`]; may outlive the group.
+pub struct Buffer<T> {
+    region: Region,
+    len: usize,
+    registry: Arc<Registry>,
+    element: PhantomData<T>,
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.registry.lock().remove(&(self.region.base() as usize));
+    }
+}
+
+/// The registered buffers of a group, by address, so that a slice of one is known for what it is.
+#[derive(Debug, Default)]
+pub(crate) struct Registry(Mutex<BTreeMap<usize, Region>>);
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Region>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The registered region that lent memory lies in, and where in it.
+    pub(crate) fn find(&self, lent: &Region) -> Option<(Region, usize)> {
+        let start = lent.base() as usize;
+        let regions = self.lock();
+        let (base, region) = regions.range(..=start).next_back()?;
+        let offset = start - base;
+        (offset + lent.len() <= region.len()).then(|| (region.clone(), offset))
+    }
+}
+
+impl<T: Element> Buffer<T> {
+    /// The first `len` elements of a region that is all zeros and all this buffer's; `None` if they do not
+    /// fit or are not aligned.
+    pub(crate) fn new(region: Region, len: usize, registry: &Arc<Registry>) -> Option<Self> {
+        let fits = len.checked_mul(size_of::<T>())? <= region.len();
+        let aligned = (region.base() as usize).is_multiple_of(align_of::<T>());
+        if !(fits && aligned) {
+            return None;
+        }
+        registry.lock().insert(region.base() as usize, region.clone());
+        Some(Self { region, len, registry: Arc::clone(registry), element: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as
+        // `self`; any bits are a `T` (`Element: Pod`). The region is never told to a peer, so nobody writes
+        // to it but through `deref_mut` and through calls that borrow this buffer exclusively.
+        unsafe { slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above; `&mut self` makes it exclusive.
+        unsafe { slice::from_raw_parts_mut(self.region.base().cast::<T>(), self.len) }
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// A caller's slices, lent to the engine for one operation. Input and output may be the same memory
+/// (in place), wholly or so that the one is a part of the other, as the collective says.
+pub(crate) struct Lent<'a> {
+    pub input: Region,
+    pub output: Region,
+    slices: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Lent<'a> {
+    /// Lends two slices.
+    ///
+    /// The engine must have dropped every clone of the two regions, or torn its transport down, before
+    /// the borrow `'a` ends: `Engine::run` does so before it returns.
+    pub(crate) fn apart<T: Element>(input: &'a [T], output: &'a mut [T]) -> Self {
+        // SAFETY: both are valid for `'a`, which by the duty above is longer than the regions live. The
+        // input is only read: it is never registered for peers, and steps write to outputs and landed
+        // slots alone (`Engine` refuses others). The output is exclusively borrowed.
+        unsafe {
+            Self {
+                input: lend(input.as_ptr().cast_mut().cast(), size_of_val(input)),
+                output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
+                slices: PhantomData,
+            }
+        }
+    }
+
+    /// Lends one slice of which `input` and `output` are parts (ranges of elements). The same duty.
+    pub(crate) fn within<T: Element>(
+        data: &'a mut [T],
+        input: std::ops::Range<usize>,
+        output: std::ops::Range<usize>,
+    ) -> Option<Self> {
+        let base = data.as_mut_ptr();
+        data.get(input.clone())?;
+        data.get(output.clone())?;
+        // SAFETY: both ranges were found to lie in `data`, which is exclusively borrowed; otherwise as above.
+        unsafe {
+            Some(Self {
+                input: lend(base.add(input.start).cast(), input.len() * size_of::<T>()),
+                output: lend(base.add(output.start).cast(), output.len() * size_of::<T>()),
+                slices: PhantomData,
+            })
+        }
+    }
+}
+
+/// # Safety
+/// As [`Memory::borrowed`].
+unsafe fn lend(base: *mut u8, len: usize) -> Region {
+    // SAFETY: by the caller's promise.
+    Region::unregistered(unsafe { Memory::borrowed(base, len) })
+}
+
+/// Bytes of a region: what a step reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a> {
+    pub region: &'a Region,
+    pub offset: usize,
+    pub len: usize,
+}
+
+/// A step whose spans make no sense: a defect of an algorithm, which the checker would have found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpanError {
+    #[error("{len} bytes from {offset} leave a place of {place} bytes")]
+    Bounds { offset: usize, len: usize, place: usize },
+    #[error("a step's spans have different lengths, or overlap in part")]
+    Overlap,
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(region: &'a Region, offset: usize, len: usize) -> Result<Self, SpanError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= region.len() => Ok(Self { region, offset, len }),
+            _ => Err(SpanError::Bounds { offset, len, place: region.len() }),
+        }
+    }
+
+    /// `len` bytes from `from` on.
+    pub(crate) fn part(self, from: usize, len: usize) -> Self {
+        let from = from.min(self.len);
+        Self { offset: self.offset + from, len: len.min(self.len - from), ..self }
+    }
+
+    fn start(self) -> *mut u8 {
+        self.region.base().wrapping_add(self.offset)
+    }
+
+    fn same(self, other: Self) -> bool {
+        self.start() == other.start() && self.len == other.len
+    }
+
+    fn apart(self, other: Self) -> bool {
+        let (a, b) = (self.start() as usize, other.start() as usize);
+        a + self.len <= b || b + other.len <= a
+    }
+
+    /// # Safety
+    /// See [`reduce`].
+    unsafe fn read(self) -> &'a [u8] {
+        // SAFETY: in bounds by `new`, of a region that lives for `'a`; at rest by the caller's promise.
+        unsafe { slice::from_raw_parts(self.start(), self.len) }
+    }
+
+    /// # Safety
+    /// See [`reduce`].
+    unsafe fn write(self) -> &'a mut [u8] {
+        // SAFETY: as in `read`, and exclusive by the caller's promise.
+        unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
+    }
+}
+
+/// `into = a ⊕ b`. `into` may be `a` or `b`, but not overlap either otherwise.
+///
+/// Only the engine calls this and [`copy`], from the one thread that drives it, with bytes that are at rest:
+/// a landed slot between its take and its free (its writer has no credit to write there again), or the
+/// operation's input and output, which the caller has lent. A put may be reading them, which is why
+/// schedules are checked for writes under a put.
+pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
+    if a.len != into.len || b.len != into.len {
+        return Err(SpanError::Overlap);
+    }
+    if into.len == 0 {
+        return Ok(());
+    }
+    // SAFETY: at rest, as said above; every `&mut` below is apart from the `&` beside it by the tests.
+    unsafe {
+        if into.same(a) && into.apart(b) {
+            kernel.fold(into.write(), b.read())?;
+        } else if into.same(b) && into.apart(a) {
+            kernel.fold(into.write(), a.read())?;
+        } else if into.apart(a) && into.apart(b) {
+            kernel.combine(a.read(), b.read(), into.write())?;
+        } else {
+            return Err(SpanError::Overlap);
+        }
+    }
+    Ok(())
+}
+
+/// Divides a finished sum by the number of ranks.
+pub(crate) fn divide(kernel: &Kernel, into: Bytes<'_>, ranks: usize) -> Result<(), SpanError> {
+    if into.len == 0 {
+        return Ok(());
+    }
+    // SAFETY: as in `reduce`.
+    Ok(kernel.divide(unsafe { into.write() }, ranks)?)
+}
+
+/// `into = from`, unless they are the same memory.
+pub(crate) fn copy(from: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
+    if from.len != into.len || !(from.same(into) || from.apart(into)) {
+        return Err(SpanError::Overlap);
+    }
+    if into.len > 0 && !from.same(into) {
+        // SAFETY: as in `reduce`.
+        unsafe { into.write().copy_from_slice(from.read()) };
+    }
+    Ok(())
+}

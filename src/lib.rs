@@ -13,4 +13,8 @@ pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 
+pub use buffer::Buffer;
+pub use config::Config;
 pub use error::{Error, Failure, Result};
+pub use group::ProcessGroup;
+pub use reduce::ReduceOp;

@@ -1,1 +1,285 @@
-//! (to be written)
+//! Runs schedules over a transport: lanes, flows, credits, waiting. It has never heard of an algorithm.
+//!
+//! One thread drives it at a time, the one that waits for the operation. Everything between ranks is a put:
+//! messages into slots of windows, and letters (windows, credits, greetings) into mailboxes.
+
+mod core;
+mod flow;
+mod lane;
+mod operation;
+mod post;
+#[cfg(test)]
+mod tests;
+mod wait;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+use unisono_transport::{Error, Transport};
+
+pub use self::lane::Traced;
+pub(crate) use self::{
+    core::Contact,
+    operation::{FAREWELL, Operation, Signature},
+    wait::Patience,
+    wire::{MAX_RANKS, VERSION},
+};
+use self::{core::Core, lane::Run, wait::Next, wait::Wait, wire::Class};
+use crate::{
+    error::Failure,
+    schedule::{Rank, Schedule},
+};
+
+/// The sizes of windows, alike on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Bytes of elements in a slot for small messages.
+    pub eager_bytes: usize,
+    /// How many of those slots a flow has.
+    pub eager_slots: usize,
+    /// Bytes of elements in a slot for chunks.
+    pub chunk_bytes: usize,
+    /// How many of those slots a lane's flow has.
+    pub bulk_slots: usize,
+    /// How many lanes pipelines may use.
+    pub lanes: usize,
+    /// Whether windows ask for huge pages.
+    pub huge_pages: bool,
+}
+
+impl Settings {
+    /// Lanes, slots and bytes in a slot of a window.
+    fn window(&self, class: Class) -> (usize, usize, usize) {
+        match class {
+            Class::Eager => (1, self.eager_slots, self.eager_bytes),
+            Class::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
+        }
+    }
+}
+
+impl Settings {
+    /// Bytes to register for a ring: a bulk window, an eager one, and staging.
+    pub(crate) fn estimate(&self) -> usize {
+        let windows: usize = Class::ALL
+            .into_iter()
+            .map(|class| {
+                let (lanes, slots, bytes) = self.window(class);
+                lanes * slots * wire::stride(bytes)
+            })
+            .sum();
+        windows + self.staging() * self.chunk_bytes.max(self.eager_bytes)
+    }
+
+    /// How many staging slots there are: two for each lane keep one filling while the other leaves.
+    fn staging(&self) -> usize {
+        2 * self.lanes.max(2)
+    }
+}
+
+/// Why an operation did not end well.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// This rank found the reason.
+    Failure(Failure),
+    /// The transport broke.
+    Transport(Error),
+    /// Someone else raised the alarm.
+    Alarm,
+    /// The deadline has passed.
+    Deadline,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Transport(error)
+    }
+}
+
+/// Who watches over an operation from outside the engine.
+pub(crate) trait Overseer {
+    /// Whether to stop: a failure elsewhere was reported.
+    fn stopped(&self) -> bool;
+
+    /// The operation has finished `steps` steps and waits for the rank on the lane, if it waits for one.
+    fn stand(&self, steps: u64, waits: Option<(usize, Rank)>);
+}
+
+/// Runs schedules.
+pub(crate) struct Engine {
+    core: Core,
+    patience: Patience,
+    /// Steps of the latest operation, if they are to be kept.
+    pub(crate) trace: Option<Vec<Traced>>,
+}
+
+impl Engine {
+    /// An engine of rank `me` of `ranks`, which has met nobody yet.
+    pub(crate) fn new(
+        transport: Box<dyn Transport>,
+        me: Rank,
+        ranks: usize,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO };
+        Ok(Self { core: Core::new(transport, me, ranks, settings)?, patience, trace: None })
+    }
+
+    /// What others must know of this rank.
+    pub(crate) fn contact(&self) -> Contact {
+        self.core.contact()
+    }
+
+    /// The transport, to register memory.
+    pub(crate) fn transport(&mut self) -> &mut dyn Transport {
+        &mut *self.core.transport
+    }
+
+    /// What the transport can do.
+    pub(crate) fn limits(&self) -> &unisono_transport::Limits {
+        &self.core.limits
+    }
+
+    /// The sizes in force.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
+    /// Bytes of registered memory of its own.
+    pub(crate) fn memory(&self) -> usize {
+        self.core.memory()
+    }
+
+    /// Makes the other ranks known, and settles what depends on them: the smallest chunk that all can
+    /// register, and how to wait.
+    pub(crate) fn meet(&mut self, contacts: Vec<Contact>, chunk_bytes: usize, patience: Patience) {
+        self.patience = patience;
+        self.core.settings.chunk_bytes = chunk_bytes;
+        self.core.meet(contacts);
+    }
+
+    /// Greets neighbours and waits for their greetings: the self-test of the path both ways.
+    pub(crate) fn greet(
+        &mut self,
+        neighbours: &[Rank],
+        overseer: &dyn Overseer,
+        deadline: Instant,
+    ) -> Result<(), Stop> {
+        for &rank in neighbours {
+            self.core.greet(rank)?;
+        }
+        let mut wait = Wait::default();
+        while let Some(&rank) = neighbours.iter().find(|&&rank| !self.core.greeted(rank)) {
+            let sent = self.core.send_letters()?;
+            if self.core.poll()? || sent {
+                wait.reset();
+            } else if let Some(nap) = self.pause(&mut wait, overseer, deadline)? {
+                overseer.stand(0, Some((0, rank)));
+                self.core.transport.park(nap)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs an operation to its end: every lane has ended and everything it put has left.
+    /// After an error the engine must be dropped before that memory is given back.
+    pub(crate) fn run(
+        &mut self,
+        operation: &Operation,
+        schedule: &mut dyn Schedule,
+        overseer: &dyn Overseer,
+        deadline: Instant,
+    ) -> Result<(), Stop> {
+        let bytes = schedule.max_message() * operation.size;
+        let settings = &self.core.settings;
+        let class =
+            if schedule.lanes() == 1 && bytes <= settings.eager_bytes { Class::Eager } else { Class::Bulk };
+        let (lanes, _, slot_bytes) = settings.window(class);
+        if schedule.lanes() > lanes || bytes > slot_bytes {
+            return Err(self.core.stop(format!(
+                "{} lanes with messages of {bytes} bytes where {lanes} lanes of {slot_bytes} are to be had",
+                schedule.lanes()
+            )));
+        }
+        let mut opened = Ok(());
+        let core = &mut self.core;
+        schedule.sources(&mut |from| {
+            if opened.is_ok() {
+                opened = core.listen(from, class);
+            }
+        });
+        opened?;
+
+        let mut trace = self.trace.take();
+        if let Some(trace) = &mut trace {
+            trace.clear();
+        }
+        let result = self.drive(operation, schedule, class, overseer, deadline, trace.as_mut());
+        self.trace = trace;
+        result
+    }
+
+    fn drive(
+        &mut self,
+        operation: &Operation,
+        schedule: &mut dyn Schedule,
+        class: Class,
+        overseer: &dyn Overseer,
+        deadline: Instant,
+        trace: Option<&mut Vec<Traced>>,
+    ) -> Result<(), Stop> {
+        let mut run = Run::new(operation, schedule, class);
+        run.trace = trace;
+        let mut wait = Wait::default();
+        let (mut working, mut worked) = (0, 0);
+        loop {
+            let mut moved = false;
+            for lane in 0..run.lanes() {
+                moved |= run.advance(&mut self.core, lane)?;
+            }
+            if let Some((lane, bytes)) = run.work(&self.core, working)? {
+                (working, worked, moved) = (lane, worked + bytes, true);
+            }
+            if self.core.has_letters() {
+                moved |= self.core.send_letters()?;
+            }
+            // Nothing of ours may wait for a poll that comes only with the next call.
+            if run.ended() && self.core.posts.under_way() == 0 && !self.core.has_letters() {
+                return Ok(());
+            }
+            if moved && worked < lane::SLICE {
+                continue;
+            }
+            worked = 0;
+            if self.core.poll()? || moved {
+                wait.reset();
+            } else if let Some(nap) = self.pause(&mut wait, overseer, deadline)? {
+                let (steps, waits) = run.stand();
+                overseer.stand(steps, waits);
+                run.compare(&mut self.core)?;
+                self.core.transport.park(nap)?;
+            }
+        }
+    }
+
+    /// What to do after a poll that brought nothing: tells how long to sleep once patience has run out.
+    fn pause(
+        &mut self,
+        wait: &mut Wait,
+        overseer: &dyn Overseer,
+        deadline: Instant,
+    ) -> Result<Option<Duration>, Stop> {
+        if overseer.stopped() {
+            return Err(Stop::Alarm);
+        }
+        let now = Instant::now();
+        if now >= deadline {
+            return Err(Stop::Deadline);
+        }
+        match wait.next(self.patience, now, deadline) {
+            Next::Poll => std::hint::spin_loop(),
+            Next::Yield => rustix::thread::sched_yield(),
+            Next::Park(nap) => return Ok(Some(nap)),
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,439 @@
+//! What an engine keeps from operation to operation: the transport, the peers, the windows and the flows.
+
+use std::collections::VecDeque;
+
+use bytemuck::Zeroable;
+use unisono_transport::{
+    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+};
+
+use super::{
+    Settings, Stop,
+    flow::{Incoming, Outgoing, Violation},
+    post::{NOTHING, Posts},
+    wire::{self, Class, Entry, Header, Immediate, MAX_FLOWS, MAX_SLOTS, Window},
+};
+use crate::{error::Failure, schedule::Rank};
+
+/// What a rank must know of another before it can put to it; exchanged at join.
+#[derive(Clone, Debug)]
+pub(crate) struct Contact {
+    pub address: Address,
+    /// The mailbox: one [`Entry`] for every rank of the group.
+    pub mailbox: RemoteRegion,
+}
+
+/// The index of a flow that does not exist yet.
+const NONE: u32 = u32::MAX;
+
+/// Another rank, or this one.
+#[derive(Debug)]
+struct PeerState {
+    contact: Contact,
+    handle: Option<Peer>,
+    /// The first flow of each class to and from it; [`NONE`] while there is none.
+    outgoing: [u32; 2],
+    incoming: [u32; 2],
+    greeted: bool,
+    /// Whether it was told, for each class, of a message that waits for its window.
+    knocked: [bool; 2],
+}
+
+/// A small message outside of any flow: a window, a credit, a greeting.
+#[derive(Clone, Copy, Debug)]
+enum Letter {
+    Window(Class),
+    Credit(usize),
+    Hello,
+    Knock,
+}
+
+/// The sending end of a flow and where its window is.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub flow: Outgoing,
+    pub region: RemoteRegion,
+    pub slot_bytes: usize,
+}
+
+#[derive(Debug)]
+struct WindowMemory {
+    region: Region,
+    slot_bytes: usize,
+}
+
+pub(crate) struct Core {
+    pub transport: Box<dyn Transport>,
+    pub limits: Limits,
+    pub me: Rank,
+    pub settings: Settings,
+    pub posts: Posts,
+    pub senders: Vec<Sender>,
+    pub receivers: Vec<Incoming>,
+    /// Puts under way that read the caller's memory, by lane.
+    pub outstanding: Vec<usize>,
+    peers: Vec<PeerState>,
+    windows: Vec<WindowMemory>,
+    /// Written by peers, read when an immediate says so.
+    mailbox: Region,
+    /// What this rank writes to the others' mailboxes: kept here until it has left.
+    letters: Region,
+    post_box: VecDeque<(Rank, Letter)>,
+    /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
+    pub knocks: Vec<(Rank, Header)>,
+    /// Arrivals that may be under way at once: what the completion queue must hold.
+    expected: usize,
+    events: Vec<Event>,
+}
+
+impl Core {
+    /// Registers the mailbox of rank `me` of `ranks`.
+    pub(crate) fn new(
+        mut transport: Box<dyn Transport>,
+        me: Rank,
+        ranks: usize,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let limits = transport.limits().clone();
+        let bytes = ranks * size_of::<Entry>();
+        let mailbox = transport.register(Memory::map(bytes, false)?)?;
+        let letters = transport.register(Memory::map(bytes, false)?)?;
+        let staging_bytes = settings.chunk_bytes.max(settings.eager_bytes);
+        let posts = Posts::new(&mut *transport, settings.staging(), staging_bytes)?;
+        Ok(Self {
+            transport,
+            limits,
+            me,
+            settings,
+            posts,
+            senders: Vec::new(),
+            receivers: Vec::new(),
+            outstanding: vec![0; settings.lanes.max(1)],
+            peers: Vec::new(),
+            windows: Vec::new(),
+            mailbox,
+            letters,
+            post_box: VecDeque::new(),
+            knocks: Vec::new(),
+            expected: 2 * ranks.min(64),
+            events: Vec::with_capacity(64),
+        })
+    }
+
+    /// What the others must know of this rank.
+    pub(crate) fn contact(&self) -> Contact {
+        let mailbox = self.mailbox.remote().unwrap_or_default();
+        Contact { address: self.transport.address().clone(), mailbox }
+    }
+
+    /// What this rank must know of the others, by rank.
+    pub(crate) fn meet(&mut self, contacts: Vec<Contact>) {
+        let state = |contact| PeerState {
+            contact,
+            handle: None,
+            outgoing: [NONE; 2],
+            incoming: [NONE; 2],
+            greeted: false,
+            knocked: [false; 2],
+        };
+        self.peers = contacts.into_iter().map(state).collect();
+    }
+
+    /// Bytes of registered memory: windows, mailbox, letters, headers, staging.
+    pub(crate) fn memory(&self) -> usize {
+        let windows: usize = self.windows.iter().map(|window| window.region.len()).sum();
+        windows + self.mailbox.len() + self.letters.len() + self.posts.memory()
+    }
+
+    /// The sending end of a flow, if the window it goes to is known.
+    pub(crate) fn sender(&self, to: Rank, class: Class, lane: usize) -> Option<usize> {
+        let first = self.peers.get(to)?.outgoing[class.index()];
+        (first != NONE).then_some(first as usize + lane)
+    }
+
+    /// The receiving end of a flow, if its window is open.
+    pub(crate) fn receiver(&self, from: Rank, class: Class, lane: usize) -> Option<usize> {
+        let first = self.peers.get(from)?.incoming[class.index()];
+        (first != NONE).then_some(first as usize + lane)
+    }
+
+    /// The region of a receiver's slots, and where the elements in `slot` begin.
+    pub(crate) fn slot(&self, receiver: usize, slot: usize) -> (&Region, usize) {
+        let flow = &self.receivers[receiver];
+        let window = &self.windows[flow.window];
+        (&window.region, flow.first + slot * wire::stride(window.slot_bytes) + wire::PAYLOAD)
+    }
+
+    /// The handle of a peer, connecting on first use.
+    pub(crate) fn handle(&mut self, rank: Rank) -> Result<Peer, Stop> {
+        let peer = &mut self.peers[rank];
+        if let Some(handle) = peer.handle {
+            return Ok(handle);
+        }
+        let handle = self.transport.connect(&peer.contact.address)?;
+        peer.handle = Some(handle);
+        Ok(handle)
+    }
+
+    /// Opens the windows through which `from` sends messages of this class, unless they are open.
+    pub(crate) fn listen(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+        if self.peers[from].incoming[class.index()] != NONE {
+            return Ok(());
+        }
+        let (lanes, slots, slot_bytes) = self.settings.window(class);
+        let lane_bytes = slots * wire::stride(slot_bytes);
+        let first_flow = self.receivers.len();
+        self.expected += lanes * slots + 2;
+        if first_flow + lanes > MAX_FLOWS || self.expected > self.limits.arrivals {
+            return Err(self.stop(format!(
+                "opening a window for rank {from}: {} flows and {} arrivals under way would be more than the {} and \
+                 {} this process can have; use fewer lanes or slots",
+                first_flow + lanes,
+                self.expected,
+                MAX_FLOWS,
+                self.limits.arrivals
+            )));
+        }
+        let memory = Memory::map(lanes * lane_bytes, self.settings.huge_pages)?;
+        let region = self.transport.register(memory)?;
+        let Some(remote) = region.remote() else {
+            return Err(self.stop("a registered region has no key".to_owned()));
+        };
+        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let window = Window {
+            magic: Window::MAGIC,
+            first_flow: narrow(first_flow),
+            lanes: narrow(lanes),
+            slots: narrow(slots),
+            slot_bytes: narrow(slot_bytes),
+            reserved: 0,
+            base: remote.base,
+            key: remote.key,
+            len: remote.len,
+        };
+        for lane in 0..lanes {
+            self.receivers.push(Incoming::new(from, self.windows.len(), lane * lane_bytes, slots));
+        }
+        self.windows.push(WindowMemory { region, slot_bytes });
+        self.peers[from].incoming[class.index()] = narrow(first_flow);
+        let at = from * size_of::<Entry>() + class.index() * size_of::<Window>();
+        self.letters.write(at, bytemuck::bytes_of(&window))?;
+        self.post_box.push_back((from, Letter::Window(class)));
+        Ok(())
+    }
+
+    /// Tells a peer, once for each class, of a message that waits for its window: if the two disagree on
+    /// the operation, the window may never come, and the header says why.
+    pub(crate) fn knock(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
+        if !std::mem::replace(&mut self.peers[to].knocked[class.index()], true) {
+            let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, knock);
+            self.letters.write(at, bytemuck::bytes_of(header))?;
+            self.post_box.push_back((to, Letter::Knock));
+        }
+        Ok(())
+    }
+
+    /// The headers of messages that have landed and were not taken, and who sent them.
+    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Header)> {
+        self.receivers.iter().enumerate().filter_map(|(index, flow)| {
+            let slot = flow.ready_slot()?;
+            let (region, at) = self.slot(index, slot);
+            let mut header = Header::zeroed();
+            region.read(at - wire::HEADER, bytemuck::bytes_of_mut(&mut header)).ok()?;
+            Some((flow.from, header))
+        })
+    }
+
+    /// Sends the self-test pattern to a neighbour.
+    pub(crate) fn greet(&mut self, to: Rank) -> Result<(), Stop> {
+        let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, hello);
+        self.letters.write(at, bytemuck::bytes_of(&wire::hello(self.me, to)))?;
+        self.post_box.push_back((to, Letter::Hello));
+        Ok(())
+    }
+
+    /// Whether this neighbour's pattern has come, and come right.
+    pub(crate) fn greeted(&self, from: Rank) -> bool {
+        self.peers[from].greeted
+    }
+
+    /// The sender of a flow must hear of its credit.
+    pub(crate) fn owe(&mut self, receiver: usize) {
+        self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver)));
+    }
+
+    /// Whether there are letters that the transport had no room for yet.
+    pub(crate) fn has_letters(&self) -> bool {
+        !self.post_box.is_empty()
+    }
+
+    /// Hands letters to the transport, as many as it takes. True if any went.
+    pub(crate) fn send_letters(&mut self) -> Result<bool, Stop> {
+        let mut any = false;
+        while let Some(&(to, letter)) = self.post_box.front() {
+            let entry = to * size_of::<Entry>();
+            let credit_at = std::mem::offset_of!(Entry, credit);
+            let (at, len, immediate) = match letter {
+                Letter::Window(class) => (
+                    class.index() * size_of::<Window>(),
+                    size_of::<Window>(),
+                    Immediate::Window { from: self.me, class },
+                ),
+                Letter::Hello => (std::mem::offset_of!(Entry, hello), 16, Immediate::Hello { from: self.me }),
+                Letter::Knock => {
+                    (std::mem::offset_of!(Entry, knock), wire::HEADER, Immediate::Knock { from: self.me })
+                }
+                Letter::Credit(receiver) => {
+                    let flow = &self.receivers[receiver];
+                    // Nothing may be owed any more: a message that went the other way has told it.
+                    let (Some(reply), true) = (flow.reply, flow.owes()) else {
+                        self.post_box.pop_front();
+                        continue;
+                    };
+                    let freed = (flow.freed() & 0xffff) as u16;
+                    (credit_at, 8, Immediate::Credit { flow: reply, freed })
+                }
+            };
+            let peer = self.handle(to)?;
+            let put = Put {
+                to: peer,
+                sources: &[Source::new(&self.letters, entry + at, len)?],
+                target: Target {
+                    region: self.peers[to].contact.mailbox,
+                    offset: (self.me * size_of::<Entry>() + at) as u64,
+                },
+                immediate: immediate.encode(),
+                token: NOTHING,
+            };
+            match self.transport.put(&put)? {
+                Posted::Full => break,
+                Posted::Yes => {}
+            }
+            if let Letter::Credit(receiver) = letter {
+                self.receivers[receiver].tell();
+            }
+            self.post_box.pop_front();
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Makes progress; true if anything happened.
+    pub(crate) fn poll(&mut self) -> Result<bool, Stop> {
+        let mut events = std::mem::take(&mut self.events);
+        let result = self.transport.poll(&mut events);
+        let any = !events.is_empty();
+        for event in events.drain(..) {
+            match event {
+                Event::Arrived { immediate, .. } => self.arrived(Immediate::decode(immediate))?,
+                Event::Sent { token: NOTHING } => {}
+                Event::Sent { token } => self.sent(token)?,
+            }
+        }
+        self.events = events;
+        result?;
+        Ok(any)
+    }
+
+    fn sent(&mut self, token: u64) -> Result<(), Stop> {
+        let Some(record) = self.posts.end(token) else {
+            return Err(self.stop(format!("the transport ended a put that was never begun (token {token})")));
+        };
+        if let Some(lane) = record.lane {
+            self.outstanding[lane] = self.outstanding[lane].saturating_sub(1);
+        }
+        if let Some((receiver, slot)) = record.hold {
+            self.receivers[receiver].release(slot);
+            if self.receivers[receiver].owes() {
+                self.owe(receiver);
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, immediate: Immediate) -> Result<(), Stop> {
+        match immediate {
+            Immediate::Data { flow, number } => match self.receivers.get_mut(flow as usize) {
+                Some(receiver) => {
+                    let from = receiver.from;
+                    receiver.arrive(number).map_err(|violation| self.violation(from, violation))
+                }
+                None => Err(self.stop(format!("a message on flow {flow}, which does not exist"))),
+            },
+            Immediate::Credit { flow, freed } => match self.senders.get_mut(flow as usize) {
+                Some(sender) => {
+                    let to = sender.flow.to;
+                    sender.flow.credit(freed).map_err(|violation| self.violation(to, violation))
+                }
+                None => Err(self.stop(format!("a credit for flow {flow}, which does not exist"))),
+            },
+            Immediate::Window { from, class } => self.window_arrived(from, class),
+            Immediate::Hello { from } => self.hello_arrived(from),
+            Immediate::Knock { from } => {
+                let header = self.entry(from)?.knock;
+                self.knocks.push((from, header));
+                Ok(())
+            }
+        }
+    }
+
+    fn entry(&self, from: Rank) -> Result<Entry, Stop> {
+        let mut entry = Entry::zeroed();
+        if from >= self.peers.len() {
+            return Err(self.stop(format!("a letter from rank {from} of {}", self.peers.len())));
+        }
+        self.mailbox.read(from * size_of::<Entry>(), bytemuck::bytes_of_mut(&mut entry))?;
+        Ok(entry)
+    }
+
+    fn window_arrived(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+        let window = self.entry(from)?.windows[class.index()];
+        let (lanes, slots, slot_bytes) = self.settings.window(class);
+        let stride = wire::stride(slot_bytes) as u64;
+        let agreed = window.magic == Window::MAGIC
+            && window.lanes as usize == lanes
+            && window.slots as usize == slots
+            && slots <= MAX_SLOTS
+            && window.slot_bytes as usize == slot_bytes
+            && window.first_flow as usize + lanes <= MAX_FLOWS
+            && window.len >= (lanes * slots) as u64 * stride;
+        if !agreed || self.peers[from].outgoing[class.index()] != NONE {
+            let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
+            return Err(self.violation(from, Violation(what)));
+        }
+        self.peers[from].outgoing[class.index()] = u32::try_from(self.senders.len()).unwrap_or(NONE);
+        for lane in 0..lanes {
+            let id = window.first_flow + u32::try_from(lane).unwrap_or(0);
+            let first = (lane * slots) as u64 * stride;
+            self.senders.push(Sender {
+                flow: Outgoing::new(from, id, first, slots as u64),
+                region: window.remote(),
+                slot_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    fn hello_arrived(&mut self, from: Rank) -> Result<(), Stop> {
+        let (seen, wanted) = (self.entry(from)?.hello, wire::hello(from, self.me));
+        if seen != wanted {
+            let what =
+                format!("the greeting {seen:x?} where {wanted:x?} was due: the provider corrupts puts");
+            return Err(self.violation(from, Violation(what)));
+        }
+        self.peers[from].greeted = true;
+        Ok(())
+    }
+
+    pub(crate) fn violation(&self, from: Rank, violation: Violation) -> Stop {
+        Stop::Failure(Failure::Protocol { rank: self.me, from, what: violation.0 })
+    }
+
+    pub(crate) fn stop(&self, reason: String) -> Stop {
+        Stop::Failure(Failure::Transport {
+            rank: self.me,
+            doing: format!("driving {}", self.limits.provider),
+            reason,
+        })
+    }
+}

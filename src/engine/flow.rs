@@ -1,0 +1,279 @@
+//! Both ends of a flow: message numbers, slots and credit, and nothing else.
+//!
+//! Messages of a flow are numbered from 0 for the life of the group, so operations follow one another
+//! without a barrier. Message `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers;
+//! the whole number follows from how far the flow has come, because at most 64 messages are under way.
+//! Arrivals may come in any order.
+
+use crate::schedule::Rank;
+
+/// What a peer did against the protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation(pub String);
+
+/// The number at or after `base` with these low 16 bits.
+fn widen(base: u64, low: u16) -> u64 {
+    base + u64::from(low.wrapping_sub((base & 0xffff) as u16))
+}
+
+/// A slot's number as an index: at most 64, so it always fits.
+fn index(slot: u64) -> usize {
+    usize::from((slot & 0xff) as u8)
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// Who receives.
+    pub to: Rank,
+    /// The flow's index at the receiver.
+    pub id: u32,
+    /// Where slot 0 begins in the receiver's window, in bytes.
+    pub first: u64,
+    slots: u64,
+    sent: u64,
+    freed: u64,
+}
+
+impl Outgoing {
+    pub(crate) fn new(to: Rank, id: u32, first: u64, slots: u64) -> Self {
+        Self { to, id, first, slots, sent: 0, freed: 0 }
+    }
+
+    /// The next message's number, if there is credit for it.
+    pub(crate) fn next(&self) -> Option<u64> {
+        (self.sent < self.freed + self.slots).then_some(self.sent)
+    }
+
+    /// The slot of message `number`.
+    pub(crate) fn slot(&self, number: u64) -> u64 {
+        number % self.slots
+    }
+
+    /// The next message was handed to the transport.
+    pub(crate) fn advance(&mut self) {
+        self.sent += 1;
+    }
+
+    /// The receiver says how many messages it has freed (the low 16 bits). Late news is no news.
+    pub(crate) fn credit(&mut self, freed: u16) -> Result<(), Violation> {
+        let freed = widen(self.freed, freed);
+        // Credits may overtake each other; one from the past looks like one far in the future.
+        if freed > self.freed + 0x8000 {
+            return Ok(());
+        }
+        if freed > self.sent {
+            return Err(Violation(format!("a credit for {freed} messages when {} were sent", self.sent)));
+        }
+        self.freed = freed;
+        Ok(())
+    }
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    /// Who sends.
+    pub from: Rank,
+    /// Which of the engine's windows its slots lie in.
+    pub window: usize,
+    /// Where slot 0 begins in that window, in bytes.
+    pub first: usize,
+    /// The flow's index at the sender, once its first message has told it.
+    pub reply: Option<u32>,
+    slots: u64,
+    /// One bit for every slot with a message that was not taken yet.
+    landed: u64,
+    /// One bit for every slot whose message was freed but is still being sent on, or comes after one that is.
+    freeing: u64,
+    /// How many puts still read from each slot.
+    holds: Vec<u16>,
+    taken: u64,
+    /// Messages the schedule gave back.
+    given: u64,
+    /// Messages whose slots may be written again.
+    freed: u64,
+    /// What the sender knows of `freed`.
+    told: u64,
+}
+
+impl Incoming {
+    pub(crate) fn new(from: Rank, window: usize, first: usize, slots: usize) -> Self {
+        Self {
+            from,
+            window,
+            first,
+            reply: None,
+            slots: slots as u64,
+            landed: 0,
+            freeing: 0,
+            holds: vec![0; slots],
+            taken: 0,
+            given: 0,
+            freed: 0,
+            told: 0,
+        }
+    }
+
+    /// A message landed: checks that it could.
+    pub(crate) fn arrive(&mut self, number: u16) -> Result<(), Violation> {
+        let number = widen(self.taken, number);
+        if number >= self.told + self.slots {
+            return Err(Violation(format!(
+                "message {number} when {} were taken and it had credit for those below {}",
+                self.taken,
+                self.told + self.slots
+            )));
+        }
+        let bit = 1 << (number % self.slots);
+        if self.landed & bit != 0 {
+            return Err(Violation(format!("message {number} twice")));
+        }
+        self.landed |= bit;
+        Ok(())
+    }
+
+    /// Whether the next message in order has landed.
+    pub(crate) fn ready(&self) -> bool {
+        self.landed & 1 << (self.taken % self.slots) != 0
+    }
+
+    /// The slot of the next message in order, if it has landed.
+    pub(crate) fn ready_slot(&self) -> Option<usize> {
+        self.ready().then(|| index(self.taken % self.slots))
+    }
+
+    /// Takes the next message, which must be [`ready`](Self::ready), and tells its slot.
+    pub(crate) fn take(&mut self) -> usize {
+        let slot = self.taken % self.slots;
+        self.landed &= !(1 << slot);
+        self.taken += 1;
+        index(slot)
+    }
+
+    /// The slot of the latest message taken, unless it was freed.
+    pub(crate) fn latest(&self) -> Option<usize> {
+        (self.taken > self.given).then(|| index((self.taken - 1) % self.slots))
+    }
+
+    /// A put begins to read from the slot.
+    pub(crate) fn hold(&mut self, slot: usize) {
+        self.holds[slot] += 1;
+    }
+
+    /// A put has read from the slot.
+    pub(crate) fn release(&mut self, slot: usize) {
+        self.holds[slot] = self.holds[slot].saturating_sub(1);
+        self.settle();
+    }
+
+    /// The schedule gives back the oldest message taken; false if there is none.
+    pub(crate) fn free(&mut self) -> bool {
+        if self.given == self.taken {
+            return false;
+        }
+        self.freeing |= 1 << (self.given % self.slots);
+        self.given += 1;
+        self.settle();
+        true
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let slot = self.freed % self.slots;
+            if self.freeing & 1 << slot == 0 || self.holds[index(slot)] != 0 {
+                return;
+            }
+            self.freeing &= !(1 << slot);
+            self.freed += 1;
+        }
+    }
+
+    /// Whether enough slots came free since the sender was last told that it should hear of it now: half
+    /// of them, so that it never has to wait if it is told in time.
+    pub(crate) fn owes(&self) -> bool {
+        self.freed - self.told >= self.slots.div_ceil(2)
+    }
+
+    /// How many messages were freed.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed
+    }
+
+    /// The sender is being told of all that were freed up to now.
+    pub(crate) fn tell(&mut self) {
+        self.told = self.freed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the order of arrivals, takes, frees and credits, messages come out in order, each in
+        /// its own slot, never more under way than there are slots; across the wrap of the 16 bits.
+        #[test]
+        fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..5, any::<u8>()), 1..400),
+                           start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {
+            let mut out = Outgoing::new(1, 0, 0, slots as u64);
+            let mut inc = Incoming::new(0, 0, 0, slots);
+            (out.sent, out.freed) = (start, start);
+            (inc.taken, inc.given, inc.freed, inc.told) = (start, start, start, start);
+            let (mut wire, mut credits, mut next) = (Vec::new(), Vec::new(), start);
+            for (action, choice) in moves {
+                match action {
+                    0 => if let Some(number) = out.next() {
+                        prop_assert!(number < inc.freed + slots as u64);
+                        wire.push((number & 0xffff) as u16);
+                        out.advance();
+                    },
+                    1 if !wire.is_empty() => {
+                        let number = wire.swap_remove(usize::from(choice) % wire.len());
+                        inc.arrive(number).unwrap();
+                        prop_assert!(inc.arrive(number).is_err(), "twice");
+                    }
+                    2 if inc.ready() => {
+                        prop_assert_eq!(inc.take() as u64, next % slots as u64);
+                        next += 1;
+                    },
+                    3 => { inc.free(); }
+                    4 => {
+                        inc.tell();
+                        credits.push((inc.freed() & 0xffff) as u16);
+                        let credit = credits.swap_remove(usize::from(choice) % credits.len());
+                        out.credit(credit).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_held_slot_is_not_credited() {
+        let mut inc = Incoming::new(0, 0, 0, 2);
+        inc.arrive(0).unwrap();
+        inc.arrive(1).unwrap();
+        let first = inc.take();
+        inc.hold(first);
+        assert!(inc.free());
+        inc.take();
+        assert!(inc.free());
+        assert!(!inc.free(), "nothing left to free");
+        assert_eq!(inc.freed(), 0);
+        inc.release(first);
+        assert_eq!(inc.freed(), 2);
+    }
+
+    #[test]
+    fn lies_are_noticed() {
+        let mut inc = Incoming::new(0, 0, 0, 2);
+        assert!(inc.arrive(2).is_err(), "no credit for it");
+        let mut out = Outgoing::new(1, 0, 0, 2);
+        assert!(out.credit(1).is_err(), "nothing was sent");
+        assert_eq!(out.next(), Some(0));
+    }
+}

@@ -1,0 +1,153 @@
+//! One operation as the engine runs it, and what it says of itself to the other ranks.
+
+use unisono_transport::Region;
+
+use super::wire::Header;
+use crate::{
+    dtype::Dtype,
+    error::Failure,
+    reduce::{Kernel, ReduceOp},
+    schedule::{Collective, Job, Rank},
+};
+
+/// The root of the barrier by which ranks part in good order.
+pub(crate) const FAREWELL: u32 = 1;
+
+/// What ranks must agree on, in the form that travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Signature {
+    /// Codes of collective, dtype, reduction and algorithm.
+    pub codes: [u8; 4],
+    pub root: u32,
+    pub count: u64,
+}
+
+impl Signature {
+    /// Of a job. `algorithm` is its code in the table of algorithms.
+    pub(crate) fn new(job: &Job, dtype: Dtype, op: ReduceOp, algorithm: u8) -> Self {
+        let collective = Collective::ALL.iter().position(|&collective| collective == job.collective);
+        Self {
+            codes: [
+                u8::try_from(collective.unwrap_or(255)).unwrap_or(255),
+                dtype.code(),
+                op.code().0,
+                algorithm,
+            ],
+            root: u32::try_from(job.root).unwrap_or(u32::MAX),
+            count: job.count as u64,
+        }
+    }
+
+    /// What a peer says it does.
+    pub(crate) fn of(header: &Header) -> Self {
+        Self { codes: header.codes, root: header.root, count: header.count }
+    }
+
+    /// Everything but the algorithm in two words, for [`Self::call_of`].
+    pub(crate) fn bits(&self) -> [u64; 2] {
+        [u64::from(u32::from_le_bytes(self.codes)) | u64::from(self.root) << 32, self.count]
+    }
+
+    /// The call of [`Self::bits`].
+    pub(crate) fn call_of([bits, count]: [u64; 2]) -> String {
+        let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);
+        Self { codes: codes.to_le_bytes(), root, count }.call()
+    }
+
+    /// `all_reduce(f32, sum)`, `broadcast(i8, root 3)`, `barrier()`.
+    pub(crate) fn call(&self) -> String {
+        let [collective, dtype, op, _] = self.codes;
+        let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
+        let op = ReduceOp::from_code(op, 0).map_or("unknown reduction", ReduceOp::name);
+        match Collective::ALL.get(usize::from(collective)) {
+            Some(collective @ (Collective::AllReduce | Collective::ReduceScatter)) => {
+                format!("{}({dtype}, {op})", collective.name())
+            }
+            Some(Collective::Broadcast) => format!("broadcast({dtype}, root {})", self.root),
+            Some(Collective::AllGather) => format!("all_gather({dtype})"),
+            Some(Collective::Barrier) if self.root == FAREWELL => "leave()".to_owned(),
+            Some(Collective::Barrier) => "barrier()".to_owned(),
+            None => format!("collective number {collective}, unknown here"),
+        }
+    }
+
+    /// What two ranks disagree on, in words that are the same whoever notices.
+    fn differ(
+        op: u64,
+        mut left: (Rank, Self),
+        mut right: (Rank, Self),
+        algorithm: fn(u8) -> &'static str,
+    ) -> Failure {
+        if left.0 > right.0 {
+            std::mem::swap(&mut left, &mut right);
+        }
+        let say = |call: String, say: &dyn Fn(&Self) -> String| Failure::Mismatch {
+            op,
+            call,
+            left: (left.0, say(&left.1)),
+            right: (right.0, say(&right.1)),
+        };
+        let (a, b) = (left.1, right.1);
+        if a.call() != b.call() {
+            say(String::new(), &|signature| format!("calls {}", signature.call()))
+        } else if a.count != b.count {
+            say(a.call(), &|signature| format!("has {} elements", signature.count))
+        } else {
+            say(a.call(), &|signature| format!("uses algorithm {}", algorithm(signature.codes[3])))
+        }
+    }
+}
+
+/// One operation.
+pub(crate) struct Operation {
+    /// Its number in the group, from 0.
+    pub number: u64,
+    pub signature: Signature,
+    pub ranks: usize,
+    /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
+    pub kernel: Kernel,
+    /// Whether a finished sum is to be divided by the number of ranks.
+    pub average: bool,
+    /// Bytes of an element.
+    pub size: usize,
+    pub input: Region,
+    pub output: Region,
+    /// The registered buffers that input and output lie in, if they do, and where.
+    pub registered_input: Option<(Region, usize)>,
+    pub registered_output: Option<(Region, usize)>,
+    /// The name of an algorithm's code.
+    pub algorithm_name: fn(u8) -> &'static str,
+}
+
+impl Operation {
+    /// Compares what a peer says with what this rank does.
+    pub(crate) fn agree(&self, me: Rank, from: Rank, header: &Header) -> Result<(), Failure> {
+        let theirs = Signature::of(header);
+        let number = (self.number & 0xffff_ffff) as u32;
+        if header.op != number {
+            // The numbers' distance is small: take the one nearest to ours.
+            let ahead = header.op.wrapping_sub(number);
+            let op = if ahead < 1 << 31 {
+                self.number + u64::from(ahead)
+            } else {
+                self.number.saturating_sub(u64::from(ahead.wrapping_neg()))
+            };
+            let mut sides = [
+                (me, format!("is at op {} {}", self.number, self.signature.call())),
+                (from, format!("at op {op} {}", theirs.call())),
+            ];
+            sides.sort();
+            let [left, right] = sides;
+            return Err(Failure::Mismatch { op: self.number.min(op), call: String::new(), left, right });
+        }
+        if theirs != self.signature {
+            return Err(Signature::differ(
+                self.number,
+                (me, self.signature),
+                (from, theirs),
+                self.algorithm_name,
+            ));
+        }
+        Ok(())
+    }
+}

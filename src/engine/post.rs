@@ -1,0 +1,117 @@
+//! Puts under way: a record for each that still reads from memory, so that its end finds what it frees.
+
+use unisono_transport::{Error, Memory, Region, Transport};
+
+use super::wire::HEADER;
+
+/// How many puts of one engine may be under way at once. Each message of a chunk takes one; more than
+/// the slots of a few neighbours together bring nothing.
+const RECORDS: usize = 256;
+
+/// The token of puts whose end frees nothing.
+pub(crate) const NOTHING: u64 = u64::MAX;
+
+/// What a put's end frees.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Record {
+    /// The lane whose source it reads, if that is the caller's memory.
+    pub lane: Option<usize>,
+    /// The incoming flow and slot it reads from.
+    pub hold: Option<(usize, usize)>,
+    /// The staging slot it reads from.
+    pub staging: Option<usize>,
+}
+
+/// The records, their headers, and staging slots for sources that are not registered.
+#[derive(Debug)]
+pub(crate) struct Posts {
+    records: Vec<Record>,
+    free: Vec<usize>,
+    /// One header for every record, in registered memory.
+    headers: Region,
+    staging: Option<Staging>,
+    staging_slots: usize,
+    staging_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Staging {
+    region: Region,
+    free: Vec<usize>,
+}
+
+impl Posts {
+    /// `staging_slots` of `staging_bytes` each are allocated when first needed.
+    pub(crate) fn new(
+        transport: &mut dyn Transport,
+        staging_slots: usize,
+        staging_bytes: usize,
+    ) -> Result<Self, Error> {
+        let headers = transport.register(Memory::map(RECORDS * HEADER, false)?)?;
+        Ok(Self {
+            records: vec![Record::default(); RECORDS],
+            free: (0..RECORDS).rev().collect(),
+            headers,
+            staging: None,
+            staging_slots,
+            staging_bytes,
+        })
+    }
+
+    /// A free record's index, which is also its put's token; it stays free until [`begin`](Self::begin).
+    pub(crate) fn vacant(&self) -> Option<usize> {
+        self.free.last().copied()
+    }
+
+    /// Bytes of registered memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.headers.len() + self.staging.as_ref().map_or(0, |staging| staging.region.len())
+    }
+
+    /// How many puts are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        RECORDS - self.free.len()
+    }
+
+    /// Where the header of a record lies.
+    pub(crate) fn header(&self, record: usize) -> (&Region, usize) {
+        (&self.headers, record * HEADER)
+    }
+
+    /// The put of the vacant record was begun.
+    pub(crate) fn begin(&mut self, record: Record) {
+        if let Some(index) = self.free.pop() {
+            self.records[index] = record;
+        }
+        if let (Some(slot), Some(staging)) = (record.staging, &mut self.staging) {
+            staging.free.retain(|free| *free != slot);
+        }
+    }
+
+    /// The put with this token has ended; tells what that frees, or `None` for a token never given.
+    pub(crate) fn end(&mut self, token: u64) -> Option<Record> {
+        let index = usize::try_from(token).ok()?;
+        let record = std::mem::take(self.records.get_mut(index)?);
+        self.free.push(index);
+        if let (Some(slot), Some(staging)) = (record.staging, &mut self.staging) {
+            staging.free.push(slot);
+        }
+        Some(record)
+    }
+
+    /// A free staging slot: its index, region and offset. Taken only by [`begin`](Self::begin).
+    pub(crate) fn stage(
+        &mut self,
+        transport: &mut dyn Transport,
+    ) -> Result<Option<(usize, Region, usize)>, Error> {
+        if self.staging.is_none() {
+            let memory = Memory::map(self.staging_slots * self.staging_bytes, false)?;
+            let region = transport.register(memory)?;
+            self.staging = Some(Staging { region, free: (0..self.staging_slots).rev().collect() });
+        }
+        Ok(self.staging.as_ref().and_then(|staging| {
+            let slot = *staging.free.last()?;
+            Some((slot, staging.region.clone(), slot * self.staging_bytes))
+        }))
+    }
+}

@@ -1,0 +1,341 @@
+//! Engines of several ranks as threads over the memory transport: every algorithm against a plain oracle,
+//! with windows shrunk so that small data takes the long way.
+
+use std::sync::{
+    Barrier, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use unisono_transport::{
+    memory::Hub,
+    sim::{self, Fabric},
+};
+
+use super::*;
+use crate::{
+    algorithm::ALGORITHMS,
+    buffer::{Lent, Registry},
+    dtype::Element,
+    reduce::{Kernel, ReduceOp},
+    schedule::{Collective, Job, Step},
+};
+
+/// Nobody interferes.
+struct Nobody;
+
+impl Overseer for Nobody {
+    fn stopped(&self) -> bool {
+        false
+    }
+
+    fn stand(&self, _: u64, _: Option<(usize, Rank)>) {}
+}
+
+/// Raises the alarm for all ranks once one has found something.
+#[derive(Default)]
+struct Somebody(AtomicBool);
+
+impl Overseer for Somebody {
+    fn stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn stand(&self, _: u64, _: Option<(usize, Rank)>) {}
+}
+
+const SMALL: Settings = Settings {
+    eager_bytes: 64,
+    eager_slots: 4,
+    chunk_bytes: 128,
+    bulk_slots: 2,
+    lanes: 3,
+    huge_pages: false,
+};
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+/// Runs `each` on every rank's engine, in threads, after they have met.
+fn world<R: Send>(
+    ranks: usize,
+    settings: Settings,
+    open: impl Fn() -> Box<dyn Transport>,
+    each: impl Fn(Rank, &mut Engine) -> R + Sync,
+) -> Vec<R> {
+    let contacts = Mutex::new(Vec::new());
+    let met = Barrier::new(ranks);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let transport = open();
+                let (contacts, met, each) = (&contacts, &met, &each);
+                scope.spawn(move || {
+                    let mut engine = Engine::new(transport, rank, ranks, settings).unwrap();
+                    contacts.lock().unwrap().push((rank, engine.contact()));
+                    met.wait();
+                    let mut all = contacts.lock().unwrap().clone();
+                    all.sort_by_key(|(rank, _)| *rank);
+                    let all = all.into_iter().map(|(_, contact)| contact).collect();
+                    let patience = Patience { spin: Duration::ZERO, give_way: Duration::from_micros(50) };
+                    engine.meet(all, settings.chunk_bytes, patience);
+                    let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
+                    engine.greet(&neighbours, &Nobody, soon()).unwrap();
+                    let result = each(rank, &mut engine);
+                    // Nobody leaves before all are done: others may still send letters.
+                    met.wait();
+                    result
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// What an operation is made of, apart from memory.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    number: u64,
+    job: Job,
+    op: ReduceOp,
+    algorithm: &'static str,
+}
+
+fn call<T: Element>(engine: &mut Engine, call: Call, lent: &Lent<'_>) -> Result<(), Stop> {
+    call_under::<T>(engine, call, lent, &Nobody)
+}
+
+fn call_under<T: Element>(
+    engine: &mut Engine,
+    call: Call,
+    lent: &Lent<'_>,
+    overseer: &dyn Overseer,
+) -> Result<(), Stop> {
+    let algorithm = crate::algorithm::find(call.algorithm).unwrap();
+    let mut schedule = algorithm.make(&call.job).unwrap();
+    let registry = Registry::default();
+    let operation = Operation {
+        number: call.number,
+        signature: Signature::new(&call.job, T::DTYPE, call.op, algorithm.code),
+        ranks: call.job.ranks,
+        kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
+        average: call.op == ReduceOp::Avg,
+        size: T::DTYPE.size(),
+        input: lent.input.clone(),
+        output: lent.output.clone(),
+        registered_input: registry.find(&lent.input),
+        registered_output: registry.find(&lent.output),
+        algorithm_name: |code| {
+            crate::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
+        },
+    };
+    engine.run(&operation, &mut *schedule, overseer, soon())
+}
+
+fn value(rank: Rank, index: usize) -> i64 {
+    (rank * 1000 + index * 7 % 101) as i64
+}
+
+#[test]
+fn every_algorithm_gives_what_the_oracle_gives() {
+    for ranks in [1, 2, 3, 4, 5, 8] {
+        let hub = Hub::new();
+        world(ranks, SMALL, || Box::new(hub.open()), |rank, engine| oracle(rank, ranks, engine));
+        // Nothing is ordered here, sources are read at delivery, and nothing is injected.
+        for seed in 0..3 {
+            println!("seed {seed}");
+            let fabric = Fabric::new(sim::Config { seed, max_inject: 0, ..sim::Config::default() });
+            world(ranks, SMALL, || Box::new(fabric.open()), |rank, engine| oracle(rank, ranks, engine));
+        }
+    }
+}
+
+/// Every algorithm, collective and count on one rank.
+fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
+    let counts = [0, 1, 2, 3, 7, 16, 61, 200];
+    {
+        {
+            let mut number = 0;
+            for algorithm in ALGORITHMS {
+                for collective in Collective::ALL.into_iter().filter(|&c| algorithm.supports(c)) {
+                    for count in counts {
+                        let root = count % ranks;
+                        let root = if collective == Collective::Broadcast { root } else { 0 };
+                        let job = Job { collective, rank, ranks, count, root, chunk: 16, lanes: 3 };
+                        let call_of = Call { number, job, op: ReduceOp::Sum, algorithm: algorithm.name };
+                        number += 1;
+                        let (inputs, outputs) = collective.lengths(ranks, count).unwrap();
+                        let input: Vec<i64> = (0..inputs).map(|i| value(rank, i)).collect();
+                        let mut output = vec![-1_i64; outputs];
+                        if collective == Collective::Broadcast {
+                            output.copy_from_slice(&input);
+                            let lent = Lent::within(&mut output, 0..count, 0..count).unwrap();
+                            call::<i64>(engine, call_of, &lent).unwrap();
+                        } else {
+                            let lent = Lent::apart(&input, &mut output);
+                            call::<i64>(engine, call_of, &lent).unwrap();
+                        }
+                        let sum = |i: usize| (0..ranks).map(|rank| value(rank, i)).sum::<i64>();
+                        let wanted: Vec<i64> = match collective {
+                            Collective::AllReduce => (0..count).map(sum).collect(),
+                            Collective::ReduceScatter => (0..count).map(|i| sum(rank * count + i)).collect(),
+                            Collective::AllGather => {
+                                (0..ranks).flat_map(|from| (0..count).map(move |i| value(from, i))).collect()
+                            }
+                            Collective::Broadcast => (0..count).map(|i| value(root, i)).collect(),
+                            Collective::Barrier => Vec::new(),
+                        };
+                        assert_eq!(output, wanted, "{call_of:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_disagree_find_out_on_the_first_message() {
+    let hub = Hub::new();
+    let alarm = Somebody::default();
+    let stops = world(
+        3,
+        SMALL,
+        || Box::new(hub.open()),
+        |rank, engine| {
+            let count = if rank == 2 { 40 } else { 41 };
+            let job = Job {
+                collective: Collective::AllReduce,
+                rank,
+                ranks: 3,
+                count,
+                root: 0,
+                chunk: 16,
+                lanes: 3,
+            };
+            let mut data = vec![1.0_f32; count];
+            let before = data.clone();
+            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
+            let call = Call { number: 17, job, op: ReduceOp::Sum, algorithm: "ring" };
+            let stop = call_under::<f32>(engine, call, &lent, &alarm);
+            // Whoever hears only from ranks that agree waits for the alarm.
+            alarm.0.store(true, Ordering::Relaxed);
+            let found = matches!(stop, Err(Stop::Failure(Failure::Mismatch { .. })));
+            if found {
+                drop(lent);
+                assert_eq!(data, before, "not a byte was touched");
+            }
+            stop.err()
+        },
+    );
+    let words: Vec<_> = stops
+        .into_iter()
+        .flatten()
+        .filter_map(|stop| match stop {
+            Stop::Failure(failure @ Failure::Mismatch { .. }) => Some(failure.to_string()),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        words.contains(&"op 17 all_reduce(f32, sum): rank 1 has 41 elements, rank 2 has 40 elements".into())
+            || words.contains(
+                &"op 17 all_reduce(f32, sum): rank 0 has 41 elements, rank 2 has 40 elements".into()
+            ),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
+    const CHUNKS: usize = 64;
+    let fabric =
+        Fabric::new(sim::Config { max_inject: 0, local_registration: false, ..sim::Config::default() });
+    let settings = Settings { chunk_bytes: 4096, lanes: 4, ..SMALL };
+    let traces = world(
+        2,
+        settings,
+        || Box::new(fabric.open()),
+        |rank, engine| {
+            let count = CHUNKS * 2 * 1024;
+            let job = Job {
+                collective: Collective::AllReduce,
+                rank,
+                ranks: 2,
+                count,
+                root: 0,
+                chunk: 1024,
+                lanes: 4,
+            };
+            engine.trace = Some(Vec::new());
+            let mut data = vec![1.0_f32; count];
+            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
+            call::<f32>(engine, Call { number: 0, job, op: ReduceOp::Sum, algorithm: "ring" }, &lent)
+                .unwrap();
+            drop(lent);
+            assert!(data.iter().all(|&x| x == 2.0));
+            engine.trace.take().unwrap()
+        },
+    );
+    for trace in traces {
+        let reduces: Vec<_> =
+            trace.iter().filter(|traced| matches!(traced.step, Step::Reduce { .. })).collect();
+        let overlapped = reduces.iter().filter(|traced| traced.in_flight > 0).count();
+        assert_eq!(reduces.len(), CHUNKS);
+        assert!(
+            overlapped * 4 >= CHUNKS * 3,
+            "{overlapped} of {CHUNKS} chunks were reduced with others in flight"
+        );
+        // And the other way round: what is reduced is reduced while other lanes wait for their messages.
+        let mut waiting = [false; 4];
+        let mut beside = 0;
+        for Traced { lane, step, .. } in &trace {
+            match step {
+                Step::Put { .. } => waiting[*lane] = true,
+                Step::Take { .. } => waiting[*lane] = false,
+                Step::Reduce { .. } => {
+                    beside += usize::from((0..4).any(|other| other != *lane && waiting[other]))
+                }
+                _ => {}
+            }
+        }
+        assert!(
+            beside * 4 >= CHUNKS * 3,
+            "{beside} of {CHUNKS} chunks were reduced while others were awaited"
+        );
+    }
+}
+
+#[test]
+fn sources_that_are_not_registered_are_staged() {
+    let fabric =
+        Fabric::new(sim::Config { max_inject: 0, local_registration: true, ..sim::Config::default() });
+    let settings = Settings { chunk_bytes: 256, lanes: 2, ..SMALL };
+    let memory = world(
+        3,
+        settings,
+        || Box::new(fabric.open()),
+        |rank, engine| {
+            let count = 5000;
+            let before = engine.memory();
+            let job = Job {
+                collective: Collective::AllReduce,
+                rank,
+                ranks: 3,
+                count,
+                root: 0,
+                chunk: 32,
+                lanes: 2,
+            };
+            let mut data: Vec<i64> = (0..count).map(|i| value(rank, i)).collect();
+            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
+            call::<i64>(engine, Call { number: 0, job, op: ReduceOp::Sum, algorithm: "ring" }, &lent)
+                .unwrap();
+            drop(lent);
+            let wanted: Vec<i64> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
+            assert_eq!(data, wanted);
+            engine.memory() - before
+        },
+    );
+    // The staging, one bulk window, and nothing more.
+    let (lanes, slots, bytes) = settings.window(Class::Bulk);
+    assert_eq!(memory, [settings.staging() * bytes.max(64) + lanes * slots * wire::stride(bytes); 3]);
+}

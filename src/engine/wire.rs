@@ -1,0 +1,201 @@
+//! The bytes on the wire: immediates, headers, window announcements (drawn in docs/wire.md).
+
+use bytemuck::{Pod, Zeroable};
+use unisono_transport::RemoteRegion;
+
+use crate::schedule::Rank;
+
+/// The version of everything in this file; compared at join.
+pub(crate) const VERSION: u32 = 1;
+
+/// The most flows into one process: 14 bits of the immediate.
+pub(crate) const MAX_FLOWS: usize = 1 << 14;
+
+/// The most ranks of a group: 29 bits of the immediate.
+pub(crate) const MAX_RANKS: usize = 1 << 29;
+
+/// The most slots of a flow: one bit of a word each.
+pub(crate) const MAX_SLOTS: usize = 64;
+
+/// What an arrival's immediate says. The upper two bits tell which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Immediate {
+    /// A message landed on the flow with this index at the receiver.
+    Data { flow: u32, number: u16 },
+    /// The receiver of a flow has freed so many messages of it; `flow` is its index at the sender.
+    Credit { flow: u32, freed: u16 },
+    /// Rank `from` has written a [`Window`] to its entry of the mailbox.
+    Window { from: Rank, class: Class },
+    /// Rank `from` has written its self-test pattern to its entry of the mailbox.
+    Hello { from: Rank },
+    /// Rank `from` has written a header to its entry of the mailbox: it would send a message if it knew a
+    /// window for it.
+    Knock { from: Rank },
+}
+
+impl Immediate {
+    pub(crate) fn encode(self) -> u32 {
+        // Indices fit because joining and opening flows refuse more than MAX_RANKS and MAX_FLOWS.
+        let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX >> 3);
+        match self {
+            Self::Data { flow, number } => flow << 16 | u32::from(number),
+            Self::Credit { flow, freed } => 1 << 30 | flow << 16 | u32::from(freed),
+            Self::Window { from, class } => 2 << 30 | rank(from) << 1 | u32::from(class == Class::Bulk),
+            Self::Hello { from } => 3 << 30 | rank(from) << 1,
+            Self::Knock { from } => 3 << 30 | rank(from) << 1 | 1,
+        }
+    }
+
+    pub(crate) fn decode(bits: u32) -> Self {
+        let flow = bits >> 16 & 0x3fff;
+        let low = (bits & 0xffff) as u16;
+        let rest = (bits & 0x3fff_ffff) as usize;
+        match bits >> 30 {
+            0 => Self::Data { flow, number: low },
+            1 => Self::Credit { flow, freed: low },
+            2 => Self::Window {
+                from: rest >> 1,
+                class: if rest & 1 == 0 { Class::Eager } else { Class::Bulk },
+            },
+            _ if rest & 1 == 0 => Self::Hello { from: rest >> 1 },
+            _ => Self::Knock { from: rest >> 1 },
+        }
+    }
+}
+
+/// The two kinds of windows between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// One lane of small slots, for schedules whose messages are small.
+    Eager,
+    /// Several lanes of chunk-sized slots, for pipelines.
+    Bulk,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 2] = [Self::Eager, Self::Bulk];
+
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Eager => 0,
+            Self::Bulk => 1,
+        }
+    }
+}
+
+/// What precedes the elements of every message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Header {
+    /// The operation's number in its group; its low 32 bits.
+    pub op: u32,
+    /// Codes of collective, dtype, reduction and algorithm.
+    pub codes: [u8; 4],
+    /// The root, or 0.
+    pub root: u32,
+    /// The sender's account of the opposite flow (same lane and class): how many messages of it it has
+    /// freed; its low 32 bits. Saves most credit messages where both sides talk.
+    pub freed: u32,
+    /// The operation's count.
+    pub count: u64,
+    /// The flow's index at the sender, where its credits go.
+    pub reply: u32,
+    /// How many elements follow.
+    pub len: u32,
+}
+
+/// The bytes of a [`Header`].
+pub(crate) const HEADER: usize = size_of::<Header>();
+
+/// Where in a slot a message's elements begin: the header lies in the [`HEADER`] bytes before, so that
+/// elements are aligned to cache lines.
+pub(crate) const PAYLOAD: usize = 64;
+
+/// How far slots of `bytes` of payload lie apart.
+pub(crate) const fn stride(bytes: usize) -> usize {
+    PAYLOAD + bytes.next_multiple_of(64)
+}
+
+/// The announcement of a window: where and how to write messages to the rank that sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Window {
+    /// [`Window::MAGIC`].
+    pub magic: u32,
+    /// The first lane's flow index at the receiver; the other lanes' follow.
+    pub first_flow: u32,
+    /// Lanes.
+    pub lanes: u32,
+    /// Slots of each lane.
+    pub slots: u32,
+    /// Bytes of elements a slot takes.
+    pub slot_bytes: u32,
+    /// Keeps what follows aligned; 0.
+    pub reserved: u32,
+    /// The region's base, key and length.
+    pub base: u64,
+    pub key: u64,
+    pub len: u64,
+}
+
+impl Window {
+    pub(crate) const MAGIC: u32 = 0x756e_6973;
+
+    pub(crate) fn remote(&self) -> RemoteRegion {
+        RemoteRegion { base: self.base, key: self.key, len: self.len }
+    }
+}
+
+/// A rank's entry in another's mailbox: written by that rank alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Entry {
+    /// One window of each class, written once in the group's life.
+    pub windows: [Window; 2],
+    /// Where credits are written to; what counts is their immediate.
+    pub credit: u64,
+    /// [`hello`]'s pattern.
+    pub hello: [u64; 2],
+    /// Keeps what follows aligned to its size.
+    pub reserved: u64,
+    /// Of the first message that waits for a window.
+    pub knock: Header,
+}
+
+/// The pattern that `from` writes to `to` when they first meet.
+pub(crate) fn hello(from: Rank, to: Rank) -> [u64; 2] {
+    let mix = |x: u64| {
+        let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (x >> 31)
+    };
+    [mix((from as u64) << 32 | to as u64 | 1 << 63), mix((to as u64) << 32 | from as u64 | 1 << 62)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immediates_survive_the_wire() {
+        let samples = [
+            Immediate::Data { flow: 0, number: 0 },
+            Immediate::Data { flow: 0x3fff, number: 0xffff },
+            Immediate::Credit { flow: 0x3fff, freed: 0xffff },
+            Immediate::Credit { flow: 1, freed: 2 },
+            Immediate::Window { from: MAX_RANKS - 1, class: Class::Bulk },
+            Immediate::Window { from: 0, class: Class::Eager },
+            Immediate::Hello { from: MAX_RANKS - 1 },
+            Immediate::Knock { from: MAX_RANKS - 1 },
+        ];
+        for immediate in samples {
+            assert_eq!(Immediate::decode(immediate.encode()), immediate);
+        }
+    }
+
+    #[test]
+    fn records_have_the_sizes_the_papers_say() {
+        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 160));
+        assert_eq!(stride(1), 128);
+        assert_eq!(stride(64), 128);
+    }
+}

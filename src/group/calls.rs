@@ -1,0 +1,202 @@
+//! The collectives, as calls on slices.
+
+use std::ops::Range;
+
+use bytemuck::Zeroable;
+
+use super::{ProcessGroup, Request};
+use crate::{
+    buffer::Lent,
+    dtype::Element,
+    error::{Error, Result},
+    reduce::{Kernel, ReduceOp},
+    schedule::{Collective, Rank},
+};
+
+impl ProcessGroup {
+    /// Every rank gets the reduction of all ranks' `data`, in place.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the operation does not fit the type; [`Error::Failed`] if the ranks disagree
+    /// or the group is over.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
+        let op = premultiply(Collective::AllReduce, data, op)?;
+        let whole = 0..data.len();
+        self.within(Collective::AllReduce, data, whole.clone(), whole, 0, op)
+    }
+
+    /// Every rank gets the reduction of all ranks' `input` in `output`, which has the same length.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if the lengths differ.
+    pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        same_length(Collective::AllReduce, input.len(), output.len())?;
+        if let ReduceOp::PreMulSum(_) = op {
+            output.copy_from_slice(input);
+            return self.all_reduce(output, op);
+        }
+        let count = output.len();
+        self.run::<T>(
+            Request { collective: Collective::AllReduce, count, root: 0, op },
+            &Lent::apart(input, output),
+        )
+    }
+
+    /// Rank r gets, in `output`, the r-th of `size` equal blocks of the reduction of all ranks' `input`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `input` is `size` times as long
+    /// as `output`.
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        self.blocks(Collective::ReduceScatter, output.len(), input.len())?;
+        if let ReduceOp::PreMulSum(_) = op {
+            let mut scaled = input.to_vec();
+            let block = self.reduce_scatter_in_place(&mut scaled, op)?;
+            output.copy_from_slice(block);
+            return Ok(());
+        }
+        let count = output.len();
+        self.run::<T>(
+            Request { collective: Collective::ReduceScatter, count, root: 0, op },
+            &Lent::apart(input, output),
+        )
+    }
+
+    /// Like [`reduce_scatter`](Self::reduce_scatter), leaving this rank's block where it lies in `data`
+    /// (the r-th of `size` equal blocks), which is returned. The other blocks keep their contents, but for
+    /// [`ReduceOp::PreMulSum`], which scales all of `data`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `size` divides the length.
+    pub fn reduce_scatter_in_place<'d, T: Element>(
+        &self,
+        data: &'d mut [T],
+        op: ReduceOp,
+    ) -> Result<&'d mut [T]> {
+        let block = self.own_block(Collective::ReduceScatter, data.len())?;
+        let op = premultiply(Collective::ReduceScatter, data, op)?;
+        self.within(Collective::ReduceScatter, data, 0..data.len(), block.clone(), 0, op)?;
+        Ok(data.get_mut(block).unwrap_or_default())
+    }
+
+    /// Every rank gets all ranks' `input`, one after the other in the order of ranks, in `output`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless `output` is `size` times as long as `input`; [`Error::Failed`] if the
+    /// ranks disagree or the group is over.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.blocks(Collective::AllGather, input.len(), output.len())?;
+        let count = input.len();
+        self.run::<T>(
+            Request { collective: Collective::AllGather, count, root: 0, op: ReduceOp::Sum },
+            &Lent::apart(input, output),
+        )
+    }
+
+    /// Like [`all_gather`](Self::all_gather), with this rank's contribution already in its place in `data`
+    /// (the r-th of `size` equal blocks).
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather); `size` must divide the length.
+    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        let block = self.own_block(Collective::AllGather, data.len())?;
+        let whole = 0..data.len();
+        self.within(Collective::AllGather, data, block, whole, 0, ReduceOp::Sum)
+    }
+
+    /// Every rank gets the root's `data`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group
+    /// is over.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
+        if root >= self.size() {
+            return Err(Error::Argument {
+                call: Collective::Broadcast.name(),
+                problem: format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1),
+            });
+        }
+        let whole = 0..data.len();
+        self.within(Collective::Broadcast, data, whole.clone(), whole, root, ReduceOp::Sum)
+    }
+
+    /// Returns when every rank has come here.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn barrier(&self) -> Result<()> {
+        self.within::<u8>(Collective::Barrier, &mut [], 0..0, 0..0, 0, ReduceOp::Sum)
+    }
+
+    fn within<T: Element>(
+        &self,
+        collective: Collective,
+        data: &mut [T],
+        input: Range<usize>,
+        output: Range<usize>,
+        root: Rank,
+        op: ReduceOp,
+    ) -> Result<()> {
+        // A job's count is the shorter of input and output: see `Collective`.
+        let count = input.len().min(output.len());
+        let len = data.len();
+        let lent = Lent::within(data, input, output).ok_or_else(|| Error::Argument {
+            call: collective.name(),
+            problem: format!("the blocks leave the {len} elements given"),
+        })?;
+        self.run::<T>(Request { collective, count, root, op }, &lent)
+    }
+
+    fn blocks(&self, collective: Collective, block: usize, whole: usize) -> Result<()> {
+        let wanted = block.checked_mul(self.size());
+        if wanted == Some(whole) {
+            return Ok(());
+        }
+        Err(Error::Argument {
+            call: collective.name(),
+            problem: format!(
+                "{whole} elements on the long side and {block} on the other; with {} ranks the long side must have {}",
+                self.size(),
+                wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
+            ),
+        })
+    }
+
+    fn own_block(&self, collective: Collective, len: usize) -> Result<Range<usize>> {
+        if !len.is_multiple_of(self.size()) {
+            return Err(Error::Argument {
+                call: collective.name(),
+                problem: format!("{len} elements cannot be cut into {} equal blocks", self.size()),
+            });
+        }
+        let block = len / self.size();
+        Ok(self.rank() * block..(self.rank() + 1) * block)
+    }
+}
+
+fn same_length(collective: Collective, input: usize, output: usize) -> Result<()> {
+    if input == output {
+        return Ok(());
+    }
+    Err(Error::Argument {
+        call: collective.name(),
+        problem: format!(
+            "the input has {input} elements and the output {output}; they must have equally many"
+        ),
+    })
+}
+
+/// Scales the data of a pre-multiplied sum, whose factor is each rank's own affair; what remains is a sum
+/// that keeps its name, so that ranks which do not pre-multiply are noticed.
+fn premultiply<T: Element + Zeroable>(
+    collective: Collective,
+    data: &mut [T],
+    op: ReduceOp,
+) -> Result<ReduceOp> {
+    if let ReduceOp::PreMulSum(_) = op {
+        let argument = |error: String| Error::Argument { call: collective.name(), problem: error };
+        let kernel = Kernel::new(T::DTYPE, op).map_err(|error| argument(error.to_string()))?;
+        kernel.scale_in_place(bytemuck::cast_slice_mut(data)).map_err(|error| argument(error.to_string()))?;
+    }
+    Ok(op)
+}

@@ -1,0 +1,80 @@
+//! What stands between a group and the fate of its ranks: the alarm, the watch, and where this rank stands.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    engine::{Overseer, Stop},
+    error::Failure,
+    rendezvous::{Alarm, Position, Watch, report},
+    schedule::Rank,
+};
+
+/// How long a broken transport waits for the store to say who died before it reports itself.
+const CULPRIT: Duration = Duration::from_millis(1000);
+
+/// How long the ranks' positions are gathered for.
+const POSITIONS: Duration = Duration::from_millis(1000);
+
+pub(super) struct Guard {
+    pub rank: Rank,
+    pub alarm: Arc<Alarm>,
+    pub position: Arc<Position>,
+    /// A world of one has none.
+    pub watch: Option<Box<dyn Watch>>,
+}
+
+impl Overseer for Guard {
+    fn stopped(&self) -> bool {
+        self.alarm.raised()
+    }
+
+    fn stand(&self, steps: u64, waits: Option<(usize, Rank)>) {
+        self.position.steps(steps);
+        match waits {
+            Some((lane, rank)) => self.position.waits_for(rank, lane),
+            None => self.position.goes_on(),
+        }
+    }
+}
+
+impl Guard {
+    /// Tells the store, and gives back the failure that it heard of first.
+    pub(super) fn tell(&self, failure: Failure) -> Failure {
+        if let Some(first) = self.alarm.failure() {
+            return first;
+        }
+        match &self.watch {
+            Some(watch) => watch.report(&failure),
+            None => failure,
+        }
+    }
+
+    /// Why an operation stopped.
+    pub(super) fn explain(&self, stop: Stop, op: u64, call: &str, waited: Duration) -> Failure {
+        match stop {
+            Stop::Failure(failure) => failure,
+            Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
+                how: "the alarm was raised without a reason".to_owned(),
+            }),
+            Stop::Transport(error) => {
+                // A dead peer breaks the wire too; the store knows better who it was.
+                let named = self.alarm.wait(CULPRIT);
+                named.unwrap_or_else(|| Failure::Transport {
+                    rank: self.rank,
+                    doing: format!("op {op} {call}"),
+                    reason: error.to_string(),
+                })
+            }
+            Stop::Deadline => {
+                let stands = self.watch.as_ref().map_or_else(Vec::new, |watch| watch.positions(POSITIONS));
+                Failure::Deadline {
+                    op,
+                    call: call.to_owned(),
+                    rank: self.rank,
+                    waited,
+                    report: report(op, &stands),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! How ranks become a group: store, watch, transport, exchange, greetings, one barrier.
+
+use std::{
+    collections::BTreeMap,
+    net::ToSocketAddrs,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use unisono_transport::{
+    Address, Memory, RemoteRegion, Transport,
+    ofi::{Ofi, Options},
+};
+
+use super::{ProcessGroup, State, guard::Guard};
+use crate::{
+    buffer::Registry,
+    config::{Config, StoreAddress},
+    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
+    error::{Error, Result, list},
+    rendezvous::{self, Alarm, Position, Store, exchange},
+    schedule::Rank,
+};
+
+/// How long to poll hot where every rank has a core of its own, before giving way. A sleep and its wake
+/// cost about 5 to 10 µs on Linux; a few times that is worth spinning for.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// How long to poll and yield before sleeping on the transport.
+const GIVE_WAY: Duration = Duration::from_micros(200);
+
+/// What every rank tells all others when they join.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Card {
+    /// The version of the wire.
+    wire: u32,
+    /// The hash of everything in the configuration that must be alike.
+    config: u64,
+    provider: String,
+    address: Vec<u8>,
+    mailbox: [u64; 3],
+    /// The largest chunk whose windows this rank can register.
+    chunk_bytes: u64,
+    /// The machine's name, to count who shares it.
+    host: String,
+}
+
+impl Card {
+    /// Gives it to everyone and gets everyone's.
+    fn exchange(&self, store: &dyn Store, rank: Rank, ranks: usize, deadline: Instant) -> Result<Vec<Self>> {
+        let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+        let bytes = postcard::to_allocvec(self).map_err(|error| broken(error.to_string()))?;
+        let cards = exchange(store, "cards", rank, ranks, &bytes, deadline)?;
+        let read = |(from, bytes): (Rank, &Vec<u8>)| {
+            postcard::from_bytes(bytes)
+                .map_err(|error| broken(format!("rank {from} sent what is no card: {error}")))
+        };
+        cards.iter().enumerate().map(read).collect()
+    }
+}
+
+impl ProcessGroup {
+    /// Joins the group that the environment describes: torchrun's, Slurm's, Open MPI's, MPICH's or
+    /// `unisono run`'s variables (see [`launch`]), and the settings of [`Config`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] if variables are missing or senseless, otherwise as [`Self::join`].
+    pub fn from_env() -> Result<Self> {
+        Self::join(Config::from_env()?)
+    }
+
+    /// Joins the group that a configuration describes. Returns when all ranks have met.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the store cannot be reached or refuses this rank, [`Error::Missing`] if
+    /// ranks do not come, [`Error::Transport`] if no provider fits, [`Error::Config`] if the ranks are
+    /// configured differently, [`Error::Failed`] if the first contact fails.
+    pub fn join(config: Config) -> Result<Self> {
+        config.validate()?;
+        let deadline = Instant::now() + config.join_timeout;
+        let store = match &config.store {
+            Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
+            None => None,
+        };
+        let transport = Ofi::open(&Self::transport_options(&config))?;
+        Self::with(config, Box::new(transport), store)
+    }
+
+    /// What a configuration asks of libfabric. Without an interface, the one that leads to the store is used.
+    #[must_use]
+    pub fn transport_options(config: &Config) -> Options {
+        let towards = match &config.store {
+            Some(StoreAddress::Tcp { host, port, .. }) => {
+                (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut all| all.next()).map(|at| at.ip())
+            }
+            _ => None,
+        };
+        Options {
+            provider: config.provider.clone(),
+            interface: config.interface.as_ref().and_then(|interface| interface.parse().ok()),
+            towards,
+            ..Options::default()
+        }
+    }
+
+    /// Joins a group over a given transport and store: how tests and doctests run ranks as threads.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn with(
+        config: Config,
+        mut transport: Box<dyn Transport>,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Self> {
+        config.validate()?;
+        let (rank, ranks) = (config.rank, config.ranks);
+        if ranks > MAX_RANKS {
+            return Err(Error::Config {
+                name: "ranks".to_owned(),
+                value: Some(ranks.to_string()),
+                problem: format!("the wire counts at most {MAX_RANKS}"),
+            });
+        }
+        let deadline = Instant::now() + config.join_timeout;
+        let alarm = Arc::new(Alarm::new());
+        let position = Arc::new(Position::new(Signature::call_of));
+        let watch = match &store {
+            Some(store) => Some(store.watch(Arc::clone(&alarm), Arc::clone(&position))?),
+            None => None,
+        };
+        let guard = Guard { rank, alarm, position, watch };
+
+        let mut settings = Settings {
+            eager_bytes: config.eager,
+            eager_slots: config.eager_slots,
+            chunk_bytes: config.chunk,
+            bulk_slots: config.bulk_slots,
+            lanes: config.lanes,
+            huge_pages: config.huge_pages,
+        };
+        settings.chunk_bytes = affordable_chunk(&mut *transport, &settings)?;
+        let engine = Engine::new(transport, rank, ranks, settings)?;
+        let Contact { address, mailbox } = engine.contact();
+        let limits = engine.limits().clone();
+        let card = Card {
+            wire: VERSION,
+            config: config.hash(),
+            provider: limits.provider.clone(),
+            address: address.0,
+            mailbox: [mailbox.base, mailbox.key, mailbox.len],
+            chunk_bytes: settings.chunk_bytes as u64,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        };
+        let cards = match &store {
+            Some(store) => card.exchange(&**store, rank, ranks, deadline)?,
+            None => vec![card.clone()],
+        };
+        agree(&cards)?;
+
+        let neighbours_here = cards.iter().filter(|other| other.host == card.host).count();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let patience = Patience {
+            spin: config.spin.unwrap_or(if neighbours_here <= cores { SPIN } else { Duration::ZERO }),
+            give_way: GIVE_WAY,
+        };
+        let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
+        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(settings.chunk_bytes);
+        tracing::info!(
+            rank,
+            ranks,
+            provider = %limits.provider,
+            version = %limits.version,
+            ranks_here = neighbours_here,
+            cores,
+            chunk_bytes,
+            "joined"
+        );
+
+        let contacts = cards
+            .into_iter()
+            .map(|card| {
+                let [base, key, len] = card.mailbox;
+                Contact { address: Address(card.address), mailbox: RemoteRegion { base, key, len } }
+            })
+            .collect();
+        let group = Self {
+            rank,
+            ranks,
+            config,
+            limits,
+            guard,
+            registry: Arc::new(Registry::default()),
+            state: Mutex::new(State { engine: Some(engine), next: 0, failed: None }),
+            store,
+        };
+        group.meet(contacts, chunk_bytes, patience, deadline)?;
+        Ok(group)
+    }
+
+    /// Greets the neighbours on the ring both ways, then waits for everyone.
+    fn meet(
+        &self,
+        contacts: Vec<Contact>,
+        chunk: usize,
+        patience: Patience,
+        deadline: Instant,
+    ) -> Result<()> {
+        let next = (self.rank + 1) % self.ranks;
+        let previous = (self.rank + self.ranks - 1) % self.ranks;
+        let mut neighbours = vec![next, previous];
+        neighbours.retain(|&rank| rank != self.rank);
+        neighbours.dedup();
+        let begun = Instant::now();
+        {
+            let mut state = self.state();
+            let engine = self.engine(&mut state)?;
+            engine.meet(contacts, chunk, patience);
+            if let Err(stop) = engine.greet(&neighbours, &self.guard, deadline) {
+                let call = format!("greeting ranks {} over {}", list(&neighbours), self.limits.provider);
+                let failure = self.guard.explain(stop, 0, &call, begun.elapsed());
+                return Err(self.latch(&mut state, failure));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The largest chunk, from the configured one down, whose windows can be registered here: the limit on
+/// locked memory may be small. All ranks use the smallest of theirs.
+fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings) -> Result<usize> {
+    /// Below this pipelining is not worth its messages.
+    const LEAST: usize = 4 << 10;
+    let mut chunk = settings.chunk_bytes;
+    if transport.limits().cheap_registration {
+        return Ok(chunk);
+    }
+    loop {
+        // One bulk window on each side of a ring, and staging.
+        let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate();
+        match transport.register(Memory::map(bytes, settings.huge_pages)?) {
+            Ok(_) => break,
+            Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
+                tracing::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; smaller ones serve");
+                chunk /= 2;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(chunk)
+}
+
+/// All ranks must speak the same wire, over the same kind of provider, with the same settings.
+fn agree(cards: &[Card]) -> Result<()> {
+    let differs = |name: &str, what: &dyn Fn(&Card) -> String| {
+        let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+        for (rank, card) in cards.iter().enumerate() {
+            camps.entry(what(card)).or_default().push(rank);
+        }
+        if camps.len() <= 1 {
+            return Ok(());
+        }
+        let camps: Vec<_> =
+            camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
+        Err(Error::Config {
+            name: name.to_owned(),
+            value: None,
+            problem: format!("must be alike on all ranks, and is {}", camps.join("; ")),
+        })
+    };
+    differs("the version of the wire", &|card| card.wire.to_string())?;
+    differs("the provider (UNISONO_PROVIDER)", &|card| card.provider.clone())?;
+    differs("the configuration's hash (chunk, lanes, slots, eager, algorithm)", &|card| {
+        format!("{:016x}", card.config)
+    })
+}

@@ -1,0 +1,280 @@
+//! Groups of threads over the memory transport and a real tcp store: the calls, their arguments, and how a
+//! group ends.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and integers wrap as the oracle does")]
+
+use std::{sync::Arc, time::Duration};
+
+use half::{bf16, f16};
+use unisono_transport::memory::Hub;
+
+use super::*;
+use crate::rendezvous::TcpStore;
+
+/// An operation and what it makes of all ranks' numbers.
+type Oracle = (ReduceOp, fn(&[i32]) -> i32);
+
+/// Runs `each` on every rank's group, in threads.
+fn world<R: Send>(
+    ranks: usize,
+    tweak: impl Fn(&mut Config),
+    each: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    let hub = Hub::new();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut listener = Some(listener);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let mut config = Config { rank, ranks, token: "test".into(), ..Config::default() };
+                config.store =
+                    Some(crate::config::StoreAddress::parse(&format!("tcp://127.0.0.1:{port}")).unwrap());
+                tweak(&mut config);
+                let transport = Box::new(hub.open());
+                let listener = listener.take();
+                let each = &each;
+                scope.spawn(move || {
+                    let deadline = Instant::now() + Duration::from_secs(20);
+                    let store = match listener {
+                        Some(listener) => TcpStore::host_on(listener, &config.member(), deadline),
+                        None => TcpStore::join("127.0.0.1", port, &config.member(), deadline),
+                    };
+                    let store: Arc<dyn Store> = Arc::new(store.unwrap());
+                    each(ProcessGroup::with(config, transport, Some(store)).unwrap())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn small(config: &mut Config) {
+    (config.chunk, config.eager, config.lanes) = (256, 128, 3);
+}
+
+/// Every operation that fits, on one type, in place and out of place, against sums done by hand.
+fn operations<T: Element + PartialEq + fmt::Debug>(group: &ProcessGroup, of: fn(i32) -> T, integer: bool) {
+    let (rank, ranks) = (group.rank(), group.size());
+    let value = |rank: usize, i: usize| i32::try_from((rank + i) % 3 + 1).unwrap();
+    let mut ops: Vec<Oracle> = vec![
+        (ReduceOp::Sum, |all| all.iter().sum()),
+        (ReduceOp::Product, |all| all.iter().product()),
+        (ReduceOp::Min, |all| *all.iter().min().unwrap()),
+        (ReduceOp::Max, |all| *all.iter().max().unwrap()),
+        (ReduceOp::PreMulSum(3.0), |all| all.iter().map(|x| 3 * x).sum()),
+    ];
+    if integer {
+        ops.push((ReduceOp::BitAnd, |all| all.iter().fold(-1, |a, b| a & b)));
+        ops.push((ReduceOp::BitOr, |all| all.iter().fold(0, |a, b| a | b)));
+        ops.push((ReduceOp::BitXor, |all| all.iter().fold(0, |a, b| a ^ b)));
+        ops.push((ReduceOp::Avg, |all| all.iter().sum::<i32>() / i32::try_from(all.len()).unwrap()));
+    }
+    for (op, oracle) in ops {
+        for count in [0, 1, 5, 1000] {
+            let reduced = |i: usize| of(oracle(&(0..ranks).map(|rank| value(rank, i)).collect::<Vec<_>>()));
+            let input: Vec<T> = (0..count).map(|i| of(value(rank, i))).collect();
+            let wanted: Vec<T> = (0..count).map(reduced).collect();
+            let mut output = vec![of(0); count];
+            group.all_reduce_into(&input, &mut output, op).unwrap();
+            assert_eq!(output, wanted, "{op} of {}", T::DTYPE);
+            let mut data = input;
+            group.all_reduce(&mut data, op).unwrap();
+            assert_eq!(data, wanted, "{op} of {} in place", T::DTYPE);
+
+            let input: Vec<T> = (0..ranks * count).map(|i| of(value(rank, i))).collect();
+            let wanted: Vec<T> = (0..count).map(|i| reduced(rank * count + i)).collect();
+            let mut output = vec![of(0); count];
+            group.reduce_scatter(&input, &mut output, op).unwrap();
+            assert_eq!(output, wanted, "reduce_scatter {op} of {}", T::DTYPE);
+            let mut data = input;
+            assert_eq!(group.reduce_scatter_in_place(&mut data, op).unwrap(), wanted);
+        }
+    }
+}
+
+#[test]
+fn every_type_and_operation() {
+    for ranks in [1, 3, 4] {
+        world(ranks, small, |group| {
+            operations::<f16>(&group, |x| f16::from_f32(x as f32), false);
+            operations::<bf16>(&group, |x| bf16::from_f32(x as f32), false);
+            operations::<f32>(&group, |x| x as f32, false);
+            operations::<f64>(&group, f64::from, false);
+            operations::<i8>(&group, |x| x as i8, true);
+            operations::<i16>(&group, |x| x as i16, true);
+            operations::<i32>(&group, |x| x, true);
+            operations::<i64>(&group, i64::from, true);
+            operations::<u8>(&group, |x| x as u8, true);
+            operations::<u16>(&group, |x| x as u16, true);
+            operations::<u32>(&group, |x| x as u32, true);
+            operations::<u64>(&group, |x| x as u64, true);
+        });
+    }
+}
+
+#[test]
+fn averages_gathers_broadcasts_and_buffers() {
+    world(3, small, |group| {
+        let rank = group.rank();
+        let mut data = group.buffer::<f32>(500).unwrap();
+        data.iter_mut().enumerate().for_each(|(i, x)| *x = (rank * i) as f32);
+        group.all_reduce(&mut data[10..], ReduceOp::Avg).unwrap();
+        assert!(data.iter().enumerate().skip(10).all(|(i, &x)| x == i as f32));
+        assert_eq!(data[9], (rank * 9) as f32, "outside of the slice nothing changes");
+
+        let mut all = vec![0_u16; 3 * 77];
+        group.all_gather(&[rank as u16; 77], &mut all).unwrap();
+        assert!(all.chunks(77).enumerate().all(|(from, block)| block.iter().all(|&x| x == from as u16)));
+        all.fill(9);
+        all[rank * 77..][..77].fill(40 + rank as u16);
+        group.all_gather_in_place(&mut all).unwrap();
+        assert!(all.chunks(77).enumerate().all(|(from, block)| block.iter().all(|&x| x == 40 + from as u16)));
+
+        for root in 0..3 {
+            let mut data = vec![if rank == root { 7_i64 } else { 0 }; 333];
+            group.broadcast(&mut data, root).unwrap();
+            assert_eq!(data, [7; 333]);
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn bad_arguments_are_errors_and_the_group_goes_on() {
+    world(2, small, |group| {
+        let mut ten = [0.0_f32; 10];
+        let errors = [
+            group.all_reduce(&mut ten, ReduceOp::BitOr).unwrap_err(),
+            group.all_reduce_into(&[1.0_f32; 9], &mut ten, ReduceOp::Sum).unwrap_err(),
+            group.reduce_scatter(&[1.0_f32; 19], &mut ten, ReduceOp::Sum).unwrap_err(),
+            group.reduce_scatter_in_place(&mut ten[..9], ReduceOp::Sum).unwrap_err(),
+            group.all_gather(&[1.0_f32; 6], &mut ten).unwrap_err(),
+            group.broadcast(&mut ten, 2).unwrap_err(),
+            group.buffer::<u64>(usize::MAX / 4).unwrap_err(),
+        ];
+        assert!(errors.iter().all(|error| matches!(error, Error::Argument { .. })), "{errors:?}");
+        group.all_reduce(&mut ten, ReduceOp::Sum).unwrap();
+    });
+}
+
+#[test]
+fn a_mismatch_is_told_in_the_same_words_everywhere() {
+    type Call = fn(&ProcessGroup) -> Result<()>;
+    let odd: [(&str, Call); 5] = [
+        ("has 9 elements", |group| group.all_reduce(&mut [0.0_f32; 9], ReduceOp::Sum)),
+        ("all_reduce(f64, sum)", |group| group.all_reduce(&mut [0.0_f64; 10], ReduceOp::Sum)),
+        ("all_reduce(f32, max)", |group| group.all_reduce(&mut [0.0_f32; 10], ReduceOp::Max)),
+        ("barrier()", |group| group.barrier()),
+        ("has 1000000 elements", |group| group.all_reduce(&mut vec![0.0_f32; 1_000_000], ReduceOp::Sum)),
+    ];
+    for (what, odd) in odd {
+        let failures = world(
+            4,
+            |_| {},
+            |group| {
+                group.barrier().unwrap();
+                let mut data = [1.0_f32; 10];
+                let result =
+                    if group.rank() == 2 { odd(&group) } else { group.all_reduce(&mut data, ReduceOp::Sum) };
+                let Err(Error::Failed(failure @ Failure::Mismatch { op: 1, .. })) = result else {
+                    panic!("rank {}: {result:?}", group.rank());
+                };
+                // And so does every later call.
+                assert!(matches!(group.barrier(), Err(Error::Failed(again)) if again == failure));
+                failure.to_string()
+            },
+        );
+        assert!(
+            failures.iter().all(|failure| *failure == failures[0] && failure.contains(what)),
+            "{failures:?}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_at_the_deadline() {
+    let failures = world(
+        3,
+        |config| config.timeout = Duration::from_millis(300),
+        |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(900));
+                return None;
+            }
+            match group.all_reduce(&mut [1.0_f32; 100_000], ReduceOp::Sum) {
+                Err(Error::Failed(failure @ Failure::Deadline { op: 1, .. })) => Some(failure.to_string()),
+                other => panic!("{other:?}"),
+            }
+        },
+    );
+    let told: Vec<_> = failures.into_iter().flatten().collect();
+    assert!(told.len() == 2 && told[0] == told[1] && told[0].contains("rank 1 has not entered"), "{told:?}");
+}
+
+#[test]
+fn an_abort_ends_the_call_of_every_rank() {
+    world(
+        3,
+        |_| {},
+        |group| {
+            group.barrier().unwrap();
+            if group.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+                group.abort("the loss is NaN");
+            }
+            let begun = Instant::now();
+            let error = group.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap_err();
+            assert!(
+                matches!(&error, Error::Failed(Failure::Aborted { rank: 0, why }) if why == "the loss is NaN")
+            );
+            assert!(begun.elapsed() < Duration::from_secs(2));
+        },
+    );
+}
+
+#[test]
+fn leaving_early_is_a_mismatch_for_the_others() {
+    let told = world(
+        2,
+        |_| {},
+        |group| {
+            group.barrier().unwrap();
+            (group.rank() == 0)
+                .then(|| group.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap_err().to_string())
+        },
+    );
+    let told = told.into_iter().flatten().next().unwrap();
+    assert!(
+        told.contains("rank 0 calls all_reduce(f32, sum)") && told.contains("rank 1 calls leave()"),
+        "{told}"
+    );
+}
+
+#[test]
+fn different_settings_are_refused_at_join() {
+    let hub = Hub::new();
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let join = |rank: usize, listener: Option<std::net::TcpListener>| {
+        let chunk = if rank == 0 { 65536 } else { 32768 };
+        let config = Config { rank, ranks: 2, chunk, store: None, ..Config::default() };
+        let config = Config {
+            store: Some(crate::config::StoreAddress::parse(&format!("tcp://127.0.0.1:{port}")).unwrap()),
+            ..config
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let store = match listener {
+            Some(listener) => TcpStore::host_on(listener, &config.member(), deadline),
+            None => TcpStore::join("127.0.0.1", port, &config.member(), deadline),
+        };
+        let store: Arc<dyn Store> = Arc::new(store.unwrap());
+        ProcessGroup::with(config, Box::new(hub.open()), Some(store)).unwrap_err()
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| join(1, None));
+        for error in [join(0, Some(listener)), other.join().unwrap()] {
+            assert!(matches!(error, Error::Config { .. }), "{error:?}");
+        }
+    });
+}
