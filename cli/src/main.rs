@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod doctor;
 mod run;
 
@@ -18,6 +19,7 @@ struct Unisono {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Bench(bench::Bench),
     Doctor(doctor::Doctor),
     #[command(name = run::rank::NAME, hide = true)]
     Rank(run::rank::Rank),
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     match Unisono::parse().command {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Rank(rank) => rank.run(),
     }
 }

@@ -1,0 +1,222 @@
+//! Measures a collective: each sample is the slowest rank's time of one call after a barrier; the mean is of
+//! calls back to back, as nccl-tests has it; then the result is checked.
+
+use std::{ops::DerefMut, time::Instant};
+
+use half::{bf16, f16};
+use rustix::time::{ClockId, clock_gettime};
+use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+use unisono_transport::ofi::Options;
+
+use super::{
+    Bench, Result,
+    data::{self, Sample},
+    progress::Progress,
+    raw,
+    report::{Report, Row},
+};
+
+/// Seconds to spend on a size, if not told how often to call.
+const SECONDS: f64 = 0.25;
+
+/// Measures every size of the sweep; tells how many elements came out wrong, on all ranks together.
+pub(super) fn sweep(
+    group: &ProcessGroup,
+    bench: &Bench,
+    collective: Collective,
+    options: &Options,
+    report: &mut Report,
+) -> Result<u64> {
+    report.raw = raw::bandwidth(group, options)?;
+    let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
+    let progress = Progress::new(sizes.len(), group.rank() == 0);
+    let mut wrong = 0;
+    let mut last = None;
+    for bytes in sizes {
+        let run = Run { group, bench, collective, bytes };
+        let count = run.count();
+        // Sizes below a block of one element each are all the same.
+        if last.replace(count) == Some(count) {
+            continue;
+        }
+        progress.size(bytes);
+        let row = match bench.dtype {
+            Dtype::F16 => run.measure::<f16>(count),
+            Dtype::BF16 => run.measure::<bf16>(count),
+            Dtype::F32 => run.measure::<f32>(count),
+            Dtype::F64 => run.measure::<f64>(count),
+            Dtype::I8 => run.measure::<i8>(count),
+            Dtype::I16 => run.measure::<i16>(count),
+            Dtype::I32 => run.measure::<i32>(count),
+            Dtype::I64 => run.measure::<i64>(count),
+            Dtype::U8 => run.measure::<u8>(count),
+            Dtype::U16 => run.measure::<u16>(count),
+            Dtype::U32 => run.measure::<u32>(count),
+            Dtype::U64 => run.measure::<u64>(count),
+        }?;
+        wrong += row.wrong;
+        progress.done(|| report.collective(&row));
+    }
+    progress.end();
+    Ok(wrong)
+}
+
+/// One size of one collective.
+struct Run<'a> {
+    group: &'a ProcessGroup,
+    bench: &'a Bench,
+    collective: Collective,
+    bytes: usize,
+}
+
+impl Run<'_> {
+    /// The collective's count: the sweep's sizes are those of the whole vector.
+    fn count(&self) -> usize {
+        let elements = self.bytes / self.bench.dtype.size();
+        match self.collective {
+            Collective::AllReduce | Collective::Broadcast => elements,
+            Collective::ReduceScatter | Collective::AllGather => elements / self.group.size(),
+            Collective::Barrier => 0,
+        }
+    }
+
+    fn measure<T: Sample>(&self, count: usize) -> Result<Row> {
+        let (inputs, outputs) =
+            self.collective.lengths(self.group.size(), count).ok_or("the sizes overflow")?;
+        if self.bench.registered {
+            let input = self.group.buffer::<T>(inputs)?;
+            let output = self.group.buffer::<T>(outputs)?;
+            self.measure_with::<T, _>(count, input, output)
+        } else {
+            let zeros = |len| vec![T::of(0.0); len];
+            self.measure_with::<T, _>(count, zeros(inputs), zeros(outputs))
+        }
+    }
+
+    fn measure_with<T: Sample, M: DerefMut<Target = [T]>>(
+        &self,
+        count: usize,
+        mut input: M,
+        mut output: M,
+    ) -> Result<Row> {
+        let (group, bench) = (self.group, self.bench);
+        self.fill(&mut input);
+        for _ in 0..bench.warmup {
+            self.call(&input, &mut output)?;
+        }
+        let iters = self.iterations(&input, &mut output)?;
+
+        let mut samples = Vec::with_capacity(iters);
+        for _ in 0..iters {
+            group.barrier()?;
+            let begun = Instant::now();
+            self.call(&input, &mut output)?;
+            samples.push(begun.elapsed().as_secs_f64());
+        }
+        group.all_reduce(&mut samples, ReduceOp::Max)?;
+        samples.sort_unstable_by(f64::total_cmp);
+
+        group.barrier()?;
+        let (cpu, begun) = (cpu_seconds(), Instant::now());
+        for _ in 0..iters {
+            self.call(&input, &mut output)?;
+        }
+        let mut mean = [begun.elapsed().as_secs_f64() / per(iters)];
+        let mut cpu = [(cpu_seconds() - cpu) / per(iters)];
+        group.all_reduce(&mut mean, ReduceOp::Max)?;
+        group.all_reduce(&mut cpu, ReduceOp::Sum)?;
+
+        let mut wrong = [self.check(&input, &mut output)?];
+        group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+        let whole = input.len().max(output.len());
+        Ok(Row {
+            collective: self.collective,
+            algorithm: group.algorithm(self.collective, count, bench.dtype)?,
+            bytes: whole * bench.dtype.size(),
+            count,
+            dtype: bench.dtype,
+            op: matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter)
+                .then_some(bench.op),
+            root: (self.collective == Collective::Broadcast).then_some(bench.root),
+            samples,
+            mean: mean[0],
+            cpu: cpu[0],
+            wrong: wrong[0],
+            memory: group.memory(),
+        })
+    }
+
+    /// How many calls to time: the slowest rank's opinion, alike on all.
+    fn iterations<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<usize> {
+        if let Some(iters) = self.bench.iters {
+            return Ok(iters as usize);
+        }
+        self.group.barrier()?;
+        let begun = Instant::now();
+        for _ in 0..3 {
+            self.call(input, output)?;
+        }
+        let mut each = [begun.elapsed().as_secs_f64() / 3.0];
+        self.group.all_reduce(&mut each, ReduceOp::Max)?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        Ok((SECONDS / each[0].max(1e-9)).clamp(5.0, 2000.0) as usize)
+    }
+
+    fn call<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        match self.collective {
+            Collective::AllReduce => self.group.all_reduce_into(input, output, self.bench.op)?,
+            Collective::ReduceScatter => self.group.reduce_scatter(input, output, self.bench.op)?,
+            Collective::AllGather => self.group.all_gather(input, output)?,
+            Collective::Broadcast => self.group.broadcast(output, self.bench.root)?,
+            Collective::Barrier => self.group.barrier()?,
+        }
+        Ok(())
+    }
+
+    fn fill<T: Sample>(&self, input: &mut [T]) {
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let op = match self.collective {
+            Collective::AllReduce | Collective::ReduceScatter => self.bench.op,
+            _ => ReduceOp::Sum,
+        };
+        // The pattern repeats after 5 elements, or after as many as there are ranks.
+        let period = 5 * ranks;
+        let pattern: Vec<T> = (0..period).map(|index| T::of(data::input(op, rank, ranks, index))).collect();
+        for (index, element) in input.iter_mut().enumerate() {
+            *element = pattern[index % period];
+        }
+    }
+
+    /// Calls once more, on fresh output, and counts the wrong elements here.
+    fn check<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<u64> {
+        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.bench.op);
+        if self.collective == Collective::Broadcast && rank == self.bench.root {
+            output.copy_from_slice(input);
+        } else {
+            output.fill(T::of(77.0));
+        }
+        self.call(input, output)?;
+        Ok(match self.collective {
+            Collective::AllReduce => data::wrong_reduced(op, ranks, 0, output),
+            Collective::ReduceScatter => data::wrong_reduced(op, ranks, rank * output.len(), output),
+            Collective::AllGather => {
+                let blocks = output.chunks(input.len().max(1)).enumerate();
+                blocks.map(|(from, block)| data::wrong_copied(from, ranks, block)).sum()
+            }
+            Collective::Broadcast => data::wrong_copied(self.bench.root, ranks, output),
+            Collective::Barrier => 0,
+        })
+    }
+}
+
+/// Processor time that this process has used, in seconds.
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[allow(clippy::cast_precision_loss, reason = "at most a few thousand")]
+fn per(iters: usize) -> f64 {
+    iters as f64
+}

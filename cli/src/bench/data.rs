@@ -1,0 +1,143 @@
+//! What the bench sends, and what must come of it.
+
+use half::{bf16, f16};
+use unisono::{dtype::Element, reduce::ReduceOp};
+
+/// An element that can be made of small numbers and looked at.
+pub(super) trait Sample: Element {
+    /// How far from the truth a result may be, relative to it: a few roundings of this type.
+    const TOLERANCE: f64;
+
+    /// Wraps around as integers do.
+    fn of(value: f64) -> Self;
+
+    fn get(self) -> f64;
+}
+
+macro_rules! floats {
+    ($($type:ty: $tolerance:expr, $of:expr, $get:expr;)*) => {$(
+        impl Sample for $type {
+            const TOLERANCE: f64 = $tolerance;
+            fn of(value: f64) -> Self {
+                $of(value)
+            }
+            fn get(self) -> f64 {
+                $get(self)
+            }
+        }
+    )*};
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "rounding is what is meant")]
+const fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
+floats! {
+    f16: 0.02, f16::from_f64, f16::to_f64;
+    bf16: 0.1, bf16::from_f64, bf16::to_f64;
+    f32: 1e-5, narrow, f64::from;
+    f64: 1e-12, std::convert::identity, std::convert::identity;
+}
+
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl Sample for $type {
+            const TOLERANCE: f64 = 0.0;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap,
+                reason = "small numbers, and wrapping is what is meant")]
+            fn of(value: f64) -> Self {
+                value.trunc() as i64 as Self
+            }
+            #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+            fn get(self) -> f64 {
+                self as f64
+            }
+        }
+    )*};
+}
+
+integers!(i8 i16 i32 i64 u8 u16 u32 u64);
+
+/// What rank `rank` contributes at `index`: numbers so small that no type overflows at a few ranks.
+#[allow(clippy::cast_precision_loss, reason = "small numbers")]
+pub(super) fn input(op: ReduceOp, rank: usize, ranks: usize, index: usize) -> f64 {
+    match op {
+        ReduceOp::Product => 1.0 + f64::from(u8::from(index % ranks == rank)),
+        _ => ((index * 7 + rank * 3) % 5 + 1) as f64,
+    }
+}
+
+/// The reduction of all ranks' [`input`] at `index`.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "small numbers"
+)]
+fn reduced<T: Sample>(op: ReduceOp, ranks: usize, index: usize) -> f64 {
+    let inputs = (0..ranks).map(|rank| input(op, rank, ranks, index));
+    let bits = (0..ranks).map(|rank| input(op, rank, ranks, index) as u64);
+    match op {
+        ReduceOp::Sum => inputs.sum(),
+        ReduceOp::Product => inputs.product(),
+        ReduceOp::Min => inputs.fold(f64::INFINITY, f64::min),
+        ReduceOp::Max => inputs.fold(f64::NEG_INFINITY, f64::max),
+        // Integers wrap before they are divided.
+        ReduceOp::Avg => T::of(inputs.sum()).get() / ranks as f64,
+        ReduceOp::BitAnd => bits.fold(u64::MAX, |a, b| a & b) as f64,
+        ReduceOp::BitOr => bits.fold(0, |a, b| a | b) as f64,
+        ReduceOp::BitXor => bits.fold(0, |a, b| a ^ b) as f64,
+        ReduceOp::PreMulSum(factor) => inputs.map(|input| T::of(input * factor).get()).sum(),
+    }
+}
+
+/// How many elements of `output` are not the reduction of elements `first..` of all ranks' inputs.
+pub(super) fn wrong_reduced<T: Sample>(op: ReduceOp, ranks: usize, first: usize, output: &[T]) -> u64 {
+    // The inputs repeat after 5 (and, for products, after `ranks`) elements.
+    let period = if op == ReduceOp::Product { ranks } else { 5 };
+    let wanted: Vec<f64> = (0..period).map(|index| T::of(reduced::<T>(op, ranks, index)).get()).collect();
+    count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % period])
+}
+
+/// How many elements of `output` are not element `index` of rank `rank`'s input.
+pub(super) fn wrong_copied<T: Sample>(rank: usize, ranks: usize, output: &[T]) -> u64 {
+    let wanted: Vec<f64> =
+        (0..5).map(|index| T::of(input(ReduceOp::Sum, rank, ranks, index)).get()).collect();
+    count_wrong(output.iter().enumerate(), |index| wanted[index % 5])
+}
+
+fn count_wrong<'a, T: Sample>(
+    output: impl Iterator<Item = (usize, &'a T)>,
+    wanted: impl Fn(usize) -> f64,
+) -> u64 {
+    output
+        .filter(|(index, got)| {
+            let (got, wanted) = (got.get(), wanted(*index));
+            let off = (got - wanted).abs();
+            off.is_nan() || off > wanted.abs() * T::TOLERANCE
+        })
+        .count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_element_is_counted() {
+        let sum = |index| (0..3).map(|rank| input(ReduceOp::Sum, rank, 3, index)).sum::<f64>();
+        let mut output: Vec<f32> = (4..20).map(|index| f32::of(sum(index))).collect();
+        assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 4, &output), 0);
+        output[7] += 1.0;
+        output[9] = f32::NAN;
+        assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 4, &output), 2);
+        assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 5, &output[..3]), 3);
+    }
+
+    #[test]
+    fn integers_wrap_and_truncate() {
+        assert_eq!(u8::of(300.0), 44);
+        assert_eq!(i8::of(-1.9), -1);
+    }
+}

@@ -1,0 +1,181 @@
+//! `unisono bench`: measures collectives, and the raw puts under them, in the columns of nccl-tests.
+
+mod collective;
+mod data;
+mod progress;
+mod put;
+mod raw;
+mod report;
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+
+use unisono::{Config, ProcessGroup, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+
+use crate::run::job::{Job, Output};
+
+/// What a bench gives or why it could not.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Measures a collective, or raw puts, over a sweep of sizes.
+///
+/// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
+/// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Every result is checked;
+/// a wrong one makes the exit status 1.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Bench {
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier or put
+    #[arg(value_parser = parse_what)]
+    what: What,
+    /// The smallest size in bytes, for instance 8, 4K, 1M; of the whole vector, as in nccl-tests
+    #[arg(short = 'b', long, default_value = "8", value_parser = unisono::config::parse_size)]
+    min_bytes: usize,
+    /// The largest size in bytes
+    #[arg(short = 'e', long, default_value = "64M", value_parser = unisono::config::parse_size)]
+    max_bytes: usize,
+    /// The factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
+    #[arg(short, long, default_value = "f32", value_parser = parse_dtype)]
+    dtype: Dtype,
+    /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR
+    #[arg(short, long, default_value = "sum", value_parser = parse_op)]
+    op: ReduceOp,
+    /// Timed calls of each size; by default as many as take about a quarter of a second, from 5 to 2000
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
+    iters: Option<u32>,
+    /// Untimed calls of each size before those
+    #[arg(short, long, default_value_t = 5)]
+    warmup: u32,
+    /// The root of a broadcast
+    #[arg(short, long, default_value_t = 0)]
+    root: usize,
+    /// Start this many ranks on this machine
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: Option<u32>,
+    /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
+    #[arg(long)]
+    provider: Option<String>,
+    /// Use this algorithm and no other (as UNISONO_ALGORITHM)
+    #[arg(long)]
+    algorithm: Option<String>,
+    /// Take input and output from registered buffers rather than from plain memory
+    #[arg(long)]
+    registered: bool,
+    /// Write the results to this file too, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Collective(Collective),
+    Put,
+}
+
+fn parse_what(text: &str) -> std::result::Result<What, String> {
+    if text == "put" {
+        return Ok(What::Put);
+    }
+    Collective::parse(text).map(What::Collective).ok_or_else(|| {
+        let names = Collective::ALL.map(Collective::name).join(", ");
+        format!("there is no such bench; there are {names} and put")
+    })
+}
+
+fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
+    Dtype::parse(text).ok_or_else(|| {
+        let names: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
+        format!("there is no such type; there are {}", names.join(", "))
+    })
+}
+
+fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
+    ReduceOp::parse(text).ok_or_else(|| {
+        "there is no such reduction; there are sum, product, min, max, avg, band, bor, bxor and premulsum:FACTOR"
+            .to_owned()
+    })
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> ExitCode {
+        let result = match self.ranks {
+            Some(ranks) => self.start(ranks),
+            None => self.measure(),
+        };
+        result.unwrap_or_else(|error| {
+            eprintln!("unisono bench: {error}");
+            ExitCode::FAILURE
+        })
+    }
+
+    /// Starts ranks, each of which runs this bench without `--ranks`.
+    fn start(&self, ranks: u32) -> Result<ExitCode> {
+        self.check(ranks as usize)?;
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut words = std::env::args_os().skip(1);
+        while let Some(word) = words.next() {
+            if word == "--ranks" {
+                words.next();
+            } else if !word.to_string_lossy().starts_with("--ranks=") {
+                arguments.push(word);
+            }
+        }
+        let program = std::env::current_exe()?.into_os_string();
+        let job = Job { ranks, program, arguments, environment: Vec::new(), output: Output::Passed };
+        Ok(job.run()?.exit_code())
+    }
+
+    /// What clap cannot check.
+    fn check(&self, ranks: usize) -> Result<()> {
+        if self.min_bytes > self.max_bytes {
+            return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
+        }
+        if self.root >= ranks {
+            return Err(format!("-r {}: there are ranks 0 to {}", self.root, ranks - 1).into());
+        }
+        if self.what == What::Put && ranks < 2 {
+            return Err("put needs two ranks: --ranks 2".into());
+        }
+        self.op.check(self.dtype)?;
+        Ok(())
+    }
+
+    /// Is one rank of the bench.
+    fn measure(&self) -> Result<ExitCode> {
+        let mut config = Config::from_env()?;
+        if let Some(provider) = &self.provider {
+            config.provider = Some(provider.clone());
+        }
+        if let Some(algorithm) = &self.algorithm {
+            config.algorithm = Some(algorithm.clone());
+        }
+        let options = ProcessGroup::transport_options(&config);
+        let group = ProcessGroup::join(config)?;
+        self.check(group.size())?;
+        let mut report = report::Report::new(&group, self)?;
+        let wrong = match self.what {
+            What::Put => {
+                put::sweep(&group, self, &options, &mut report)?;
+                0
+            }
+            What::Collective(collective) => {
+                collective::sweep(&group, self, collective, &options, &mut report)?
+            }
+        };
+        report.end(&group)?;
+        Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// The sizes of the sweep, in bytes.
+    fn sizes(&self) -> Vec<usize> {
+        let factor = self.factor as usize;
+        std::iter::successors(Some(self.min_bytes), |bytes| match bytes {
+            0 => Some(1),
+            bytes => bytes.checked_mul(factor),
+        })
+        .take_while(|&bytes| bytes <= self.max_bytes)
+        .collect()
+    }
+}

@@ -1,0 +1,70 @@
+//! `unisono bench put`: latency, bandwidth and message rate of raw puts, one way and both ways.
+
+use std::time::Duration;
+
+use unisono::ProcessGroup;
+use unisono_transport::ofi::Options;
+
+use super::{
+    Bench, Result,
+    progress::Progress,
+    raw::{self, Pair},
+    report::{PutRow, Report, micros, quantile},
+};
+
+/// Bytes to move for each figure if not told how often.
+const VOLUME: usize = 256 << 20;
+
+/// Measures every size of the sweep.
+pub(super) fn sweep(
+    group: &ProcessGroup,
+    bench: &Bench,
+    options: &Options,
+    report: &mut Report,
+) -> Result<()> {
+    let sizes: Vec<usize> = bench.sizes().into_iter().filter(|&bytes| bytes > 0).collect();
+    let largest = sizes.last().copied().unwrap_or(1);
+    let mut pair = raw::pair(group, options, largest)?;
+    let progress = Progress::new(sizes.len(), group.rank() == 0);
+    for bytes in sizes {
+        progress.size(bytes);
+        let count =
+            bench.iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
+        let row = match &mut pair {
+            Some(pair) => measure(group, pair, bytes, count, bench.warmup as usize)?,
+            None => PutRow::default(),
+        };
+        group.barrier()?;
+        progress.done(|| report.put(&row));
+    }
+    progress.end();
+    Ok(())
+}
+
+fn measure(
+    group: &ProcessGroup,
+    pair: &mut Pair,
+    bytes: usize,
+    count: usize,
+    warmup: usize,
+) -> Result<PutRow> {
+    let first = group.rank() == 0;
+    pair.ping_pong(bytes, warmup, first)?;
+    let mut times = pair.ping_pong(bytes, count, first)?;
+    times.sort_unstable();
+    let rounds = count as u64;
+    pair.stream(bytes, warmup as u64, first, !first)?;
+    let one_way = pair.stream(bytes, rounds, first, !first)?;
+    pair.stream(bytes, warmup as u64, true, true)?;
+    let both_ways = pair.stream(bytes, rounds, true, true)?;
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+    let per_second = |time: Duration, amount: usize| amount as f64 / time.as_secs_f64();
+    Ok(PutRow {
+        bytes,
+        latency_us: [quantile(&times, 0.0), quantile(&times, 0.5), quantile(&times, 0.99)].map(micros),
+        one_way: per_second(one_way, bytes * count) / 1e9,
+        both_ways: per_second(both_ways, bytes * count) / 1e9,
+        rate: per_second(one_way, count) / 1e6,
+        rate_both: per_second(both_ways, count) / 1e6,
+    })
+}

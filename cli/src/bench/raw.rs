@@ -1,0 +1,234 @@
+//! Raw puts between ranks 0 and 1: an endpoint each, a window each, and nothing above the transport.
+
+use std::time::{Duration, Instant};
+
+use unisono::ProcessGroup;
+use unisono_transport::{
+    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    ofi::{Ofi, Options},
+};
+
+use super::Result;
+
+/// How many puts are under way at once in bandwidth tests: enough to keep a wire busy, few enough that what
+/// they touch stays in the inner caches.
+const WINDOW: u64 = 16;
+
+/// How long a peer may keep silent.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The immediate of the puts that are counted, and that of acknowledgements.
+const DATA: u32 = 1;
+const ACKNOWLEDGE: u32 = 2;
+
+/// The most bytes of an address that travels through the group.
+const ADDRESS: usize = 512;
+
+/// One of two ranks that put into each other's memory.
+pub(super) struct Pair {
+    transport: Ofi,
+    peer: Peer,
+    /// Puts read from here.
+    source: Region,
+    /// Keeps the window open.
+    _window: Region,
+    target: RemoteRegion,
+    bytes: usize,
+    events: Vec<Event>,
+    /// Arrived since the beginning. The peer may be ahead by a measurement, so what counts is always the
+    /// sum of what was expected up to now.
+    data: u64,
+    acknowledged: u64,
+    /// The sums expected before the present measurement.
+    data_before: u64,
+    acknowledged_before: u64,
+}
+
+/// Makes endpoints on ranks 0 and 1 with windows for puts of up to `bytes`; `None` on the others, which
+/// must call it all the same.
+pub(super) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
+    let first_two = group.rank() < 2 && group.size() >= 2;
+    let mut card = vec![0_u8; ADDRESS + 32];
+    let mut opened = None;
+    if first_two {
+        let mut transport = Ofi::open(options)?;
+        let slots = usize::try_from(WINDOW)?;
+        let window = transport.register(Memory::map(bytes * slots, false)?)?;
+        let source = transport.register(Memory::map(bytes.max(8), false)?)?;
+        let remote = window.remote().ok_or("a registered region has no key")?;
+        let address = transport.address().0.clone();
+        let place = card.get_mut(32..32 + address.len()).ok_or("the provider's addresses are too long")?;
+        place.copy_from_slice(&address);
+        for (i, word) in [remote.base, remote.key, remote.len, address.len() as u64].into_iter().enumerate() {
+            card[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        opened = Some((transport, window, source));
+    }
+    let mut cards = vec![0_u8; card.len() * group.size()];
+    group.all_gather(&card, &mut cards)?;
+    let Some((mut transport, window, source)) = opened else { return Ok(None) };
+    let theirs = &cards[(1 - group.rank()) * card.len()..][..card.len()];
+    let word = |i: usize| -> u64 {
+        theirs.get(i * 8..i * 8 + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+    };
+    let len = usize::try_from(word(3))?;
+    let address = theirs.get(32..32 + len).ok_or("the peer's address is too long")?;
+    let peer = transport.connect(&Address(address.to_vec()))?;
+    let target = RemoteRegion { base: word(0), key: word(1), len: word(2) };
+    let pair = Pair {
+        transport,
+        peer,
+        source,
+        _window: window,
+        target,
+        bytes,
+        events: Vec::new(),
+        data: 0,
+        acknowledged: 0,
+        data_before: 0,
+        acknowledged_before: 0,
+    };
+    Ok(Some(pair))
+}
+
+impl Pair {
+    fn poll(&mut self) -> Result<()> {
+        self.transport.poll(&mut self.events)?;
+        for event in self.events.drain(..) {
+            match event {
+                Event::Arrived { immediate: DATA, .. } => self.data += 1,
+                Event::Arrived { immediate: ACKNOWLEDGE, .. } => self.acknowledged += 1,
+                Event::Arrived { immediate, .. } => {
+                    return Err(format!("a put with the immediate {immediate} that nobody sent").into());
+                }
+                Event::Sent { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: usize, slot: usize, immediate: u32) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let put = Put {
+                to: self.peer,
+                sources: &[Source::new(&self.source, 0, bytes)?],
+                target: Target { region: self.target, offset: (slot * self.bytes) as u64 },
+                immediate,
+                token: 0,
+            };
+            if self.transport.put(&put)? == Posted::Yes {
+                return Ok(());
+            }
+            self.poll()?;
+            give_up(begun)?;
+        }
+    }
+
+    fn until(&mut self, done: impl Fn(&Self) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        let mut polls = 0_u64;
+        while !done(self) {
+            self.poll()?;
+            polls += 1;
+            if polls.is_multiple_of(4096) {
+                give_up(begun)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Half of a round trip's time, for each of `count` round trips of `bytes`. `first` on one of the two.
+    pub(super) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            let begun = Instant::now();
+            if first {
+                self.put(bytes, 0, DATA)?;
+            }
+            self.data_before += 1;
+            self.until(|pair| pair.data >= pair.data_before)?;
+            if !first {
+                self.put(bytes, 0, DATA)?;
+            }
+            times.push(begun.elapsed() / 2);
+        }
+        Ok(times)
+    }
+
+    /// The time for `count` puts of `bytes` to be sent and acknowledged (`send`), received and acknowledged
+    /// (`receive`), or both at once.
+    pub(super) fn stream(&mut self, bytes: usize, count: u64, send: bool, receive: bool) -> Result<Duration> {
+        let slots = usize::try_from(WINDOW)?;
+        let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
+        let (data, acknowledged) = (self.data_before, self.acknowledged_before);
+        let (mut posted, mut answered) = (0, 0);
+        // Half a window is acknowledged at once.
+        let half = WINDOW / 2;
+        let acknowledgements = |puts: u64| puts.div_ceil(half);
+        let begun = Instant::now();
+        while posted < to_send
+            || self.acknowledged < acknowledged + acknowledgements(to_send)
+            || self.data.saturating_sub(data) < to_receive
+            || answered < acknowledgements(to_receive)
+        {
+            let mut moved = false;
+            if posted < to_send && posted < self.acknowledged.saturating_sub(acknowledged) * half + WINDOW {
+                self.put(bytes, usize::try_from(posted)? % slots, DATA)?;
+                posted += 1;
+                moved = true;
+            }
+            let landed = self.data.saturating_sub(data).min(to_receive);
+            let due = if landed == to_receive { acknowledgements(to_receive) } else { landed / half };
+            if answered < due {
+                self.put(8.min(bytes), 0, ACKNOWLEDGE)?;
+                answered += 1;
+                moved = true;
+            }
+            if !moved {
+                self.poll()?;
+                give_up(begun)?;
+            }
+        }
+        self.data_before += to_receive;
+        self.acknowledged_before += acknowledgements(to_send);
+        Ok(begun.elapsed())
+    }
+}
+
+fn give_up(begun: Instant) -> Result<()> {
+    if begun.elapsed() > PATIENCE {
+        return Err(format!("the peer kept silent for {PATIENCE:?}").into());
+    }
+    Ok(())
+}
+
+/// The best of a few measurements of how many bytes a second rank 0 puts to rank 1 at 1 MiB, or both to each
+/// other; on every rank. `None` in a world of one.
+pub(super) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Option<f64>> {
+    const BYTES: usize = 1 << 20;
+    const COUNT: u64 = 128;
+    if group.size() < 2 {
+        return Ok(None);
+    }
+    let pair = pair(group, options, BYTES)?;
+    let mut best = [0.0_f64];
+    if let Some(mut pair) = pair {
+        for _ in 0..4 {
+            let time = pair.stream(BYTES, COUNT, group.rank() == 0, group.rank() == 1)?;
+            let bytes = f64::from(u32::try_from(COUNT * BYTES as u64)?);
+            best[0] = best[0].max(bytes / time.as_secs_f64());
+        }
+        // The other side may still be waiting for the last acknowledgement to leave.
+        let until = Instant::now() + Duration::from_millis(5);
+        while Instant::now() < until {
+            pair.poll()?;
+        }
+        group.barrier()?;
+    } else {
+        group.barrier()?;
+    }
+    // What rank 0 measured, which is the one that sends.
+    group.broadcast(&mut best, 0)?;
+    Ok(Some(best[0]))
+}
