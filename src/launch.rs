@@ -107,13 +107,14 @@ impl Config {
     /// nothing is an error, not a world of one.
     pub fn from_env() -> Result<Self> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        for (name, _) in env::vars_os() {
+        let launch = detect(&variable)?;
+        // Once is enough.
+        for (name, _) in env::vars_os().filter(|_| launch.rank == 0) {
             let name = name.to_string_lossy();
             if name.starts_with("UNISONO_") && !Self::variables().iter().any(|row| row.name == name) {
                 tracing::warn!("{name} is set, but no variable of this version");
             }
         }
-        let launch = detect(&variable)?;
         let token = match launch.meeting {
             Meeting::ThisMachine if launch.token.is_empty() => format!("job-{}", starter(launch.launcher)),
             _ => launch.token,

@@ -13,7 +13,7 @@ use unisono::{
     rendezvous::{MAX_KEY, Place as Where, Stand, exchange, open, report},
 };
 
-use crate::world::{KINDS, Place, SOON, after, member, part, soon, stores, together, world};
+use crate::world::{KINDS, Kind, Place, SOON, after, member, part, soon, stores, together, world};
 
 #[test]
 fn values_are_set_got_and_replaced() {
@@ -135,7 +135,7 @@ fn every_rank_is_told_who_is_missing() {
 #[test]
 fn without_rank_0_the_others_say_so() {
     for kind in KINDS {
-        if kind == crate::world::Kind::Tcp {
+        if kind == Kind::Tcp {
             let place = Place::new(kind);
             let address = place.address.clone();
             drop(place);
@@ -194,6 +194,17 @@ fn ranks_leave_in_any_order_and_meet_again() {
             }
         }
     }
+}
+
+#[test]
+fn who_has_left_is_not_heard_any_more() {
+    let (_place, all) = world(Kind::Tcp, 2);
+    all[1].watch.leave();
+    let error = all[1].store.set("k", b"v").unwrap_err();
+    assert!(error.to_string().contains("rank 1 has left the group"), "{error}");
+    assert_eq!(all[0].store.get("k", after(0)).unwrap(), None);
+    assert!(all.iter().all(|one| !one.alarm.raised()));
+    part(all);
 }
 
 #[test]
@@ -273,8 +284,7 @@ fn positions_tell_who_is_where() {
         all[0].position.waits_for(2, 1);
         all[1].position.enter(17, [8, 1]);
         all[1].position.waits_for(0, 0);
-        let stands =
-            all[1].watch.positions(Duration::from_secs(if kind == crate::world::Kind::Tcp { 10 } else { 1 }));
+        let stands = all[1].watch.positions(Duration::from_secs(if kind == Kind::Tcp { 10 } else { 1 }));
         assert_eq!(stands.len(), 5);
         let stand =
             |place, call: &str, steps, waits_for| Some(Stand { place, call: call.into(), steps, waits_for });

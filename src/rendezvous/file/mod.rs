@@ -38,6 +38,9 @@ use crate::{
 /// How long a rank may be without looking what has changed.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long another rank may hold the counters' lock.
+const LOCK: Duration = Duration::from_secs(10);
+
 /// Keys and their values.
 type Entries = Vec<(String, Vec<u8>)>;
 
@@ -249,8 +252,13 @@ impl Store for FileStore {
                 .create(true)
                 .truncate(false)
                 .open(self.room.path.join("lock"))?;
-            // Held for two small files' time; whoever dies with it lets go of it.
-            rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+            // Held for as long as a small file takes; whoever dies with it lets go of it.
+            let (mut pause, deadline) = (Pause::new(), Instant::now() + LOCK);
+            while let Err(error) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                if error != rustix::io::Errno::WOULDBLOCK || !pause.sleep(deadline) {
+                    return Err(error.into());
+                }
+            }
             let name = format!("counters/{}", file(key));
             let sum = self.room.message::<i64>(&name)?.unwrap_or_default().checked_add(delta);
             if let Some(sum) = sum {

@@ -118,6 +118,9 @@ impl Members {
         now: Instant,
         mail: &mut Mail,
     ) -> Option<Failure> {
+        if !self.is_here(role) {
+            return None;
+        }
         match tell {
             Tell::Failure(failure) => {
                 if let Some(first) = &self.failure {

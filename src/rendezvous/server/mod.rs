@@ -27,7 +27,7 @@ use self::{
 };
 use super::{
     LINGER,
-    wire::{self, Answer, MAX_FRAME, MAX_HELLO},
+    wire::{self, Answer, MAX_FRAME, MAX_HELLO, Reply},
 };
 use crate::{
     error::{Error, Failure, Refusal, Result},
@@ -388,6 +388,9 @@ impl Server {
             if role.watch {
                 let failure = self.members.tell(id, role, wire::decode(&frame)?, now, &mut self.mail);
                 self.spread(failure)?;
+            } else if !self.members.is_here(role) {
+                let reply = Reply::Impossible(format!("rank {} has left the group", role.rank));
+                self.mail.push((id, wire::frame(&reply)?.into()));
             } else if let Some(until) = self.board.request(id, wire::decode(&frame)?, now, &mut self.mail)? {
                 self.timers.push(Reverse((until, id)));
             }
