@@ -39,7 +39,7 @@ mount -t tmpfs none $r/run
 
 # soft-RoCE over an Ethernet device that leads nowhere: the link reaches itself.
 ip link set lo up
-ip link add dummy0 type dummy
+[ -e $r/sys/class/net/dummy0 ] || ip link add dummy0 type dummy
 ip link set dummy0 mtu 4200 up
 ip addr add 192.168.77.1/24 dev dummy0
 chroot $r rdma link add rxe0 type rxe netdev dummy0 || finish 125
