@@ -21,9 +21,9 @@ check: ## format, clippy and docs, with warnings denied
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-unit: ## tests and doctests
+unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
-	cargo test --workspace
+	cargo test --workspace -- --show-output
 
 examples: ## runs every example with several ranks
 	@ci/setup.sh build
