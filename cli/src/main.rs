@@ -21,6 +21,8 @@ enum Command {
     Run(run::Run),
     Bench(bench::Bench),
     Doctor(doctor::Doctor),
+    #[command(name = run::guard::NAME, hide = true)]
+    Guard(run::guard::Guard),
     #[command(name = run::rank::NAME, hide = true)]
     Rank(run::rank::Rank),
 }
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Guard(guard) => guard.run(),
         Command::Rank(rank) => rank.run(),
     }
 }

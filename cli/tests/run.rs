@@ -217,10 +217,13 @@ fn a_process_that_left_its_group_does_not_hold_us() {
 
 #[test]
 fn a_killed_launcher_leaves_no_orphan() {
-    let (mut launcher, _output, pids) = start(4, "echo $$; exec sleep 60");
-    launcher.kill().unwrap();
-    gone(&pids);
-    launcher.wait().unwrap();
+    // The ranks themselves, and what ranks have started.
+    for started in ["echo $$; exec sleep 60", "sleep 60 & echo $!; wait"] {
+        let (mut launcher, _output, pids) = start(4, started);
+        launcher.kill().unwrap();
+        gone(&pids);
+        launcher.wait().unwrap();
+    }
 }
 
 #[test]

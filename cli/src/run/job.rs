@@ -20,6 +20,7 @@ use rustix::{
 use unisono::rendezvous::TcpServer;
 
 use super::{
+    guard::Hold,
     lines::{Sink, Stream},
     rank, signals,
 };
@@ -97,7 +98,8 @@ impl Job {
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
         let store = TcpServer::bind("127.0.0.1:0", count, &token, None).map_err(io::Error::other)?;
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
-        let mut ranks = Ranks { sink: Arc::default(), tell, children: Vec::new(), outputs: 0 };
+        let mut ranks =
+            Ranks { guard: Hold::start()?, sink: Arc::default(), tell, children: Vec::new(), outputs: 0 };
         for number in 0..self.ranks {
             if let Err(error) = ranks.start(number, self.command(number, &meet)) {
                 ranks.supervise(&events, Some(End::Status(1)));
@@ -135,6 +137,7 @@ impl Job {
 
 /// The ranks started so far.
 struct Ranks {
+    guard: Hold,
     sink: Arc<Sink>,
     tell: Sender<Event>,
     /// In order of rank. None is reaped before the end of the job, so that no process group's number can come
@@ -148,6 +151,7 @@ impl Ranks {
     fn start(&mut self, number: u32, mut command: Command) -> io::Result<()> {
         let mut child = command.spawn()?;
         let (pid, stdout, stderr) = (pid(&child), child.stdout.take(), child.stderr.take());
+        self.guard.add(pid);
         self.children.push(child);
         let tell = self.tell.clone();
         spawn(format!("rank {number}"), move || drop(tell.send(Event::Ended(number, wait(pid)))))?;
@@ -228,6 +232,7 @@ impl Ranks {
         // What a rank left behind in its process group.
         self.send(Signal::KILL);
         self.drain(events);
+        self.guard.release();
         for mut child in self.children {
             // The end is known; this only lets the kernel forget the process.
             drop(child.wait());

@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, process::ExitCode};
 
+pub(crate) mod guard;
 pub(crate) mod job;
 mod lines;
 mod program;
