@@ -23,6 +23,8 @@ enum Command {
     Doctor(doctor::Doctor),
     #[command(name = run::guard::NAME, hide = true)]
     Guard(run::guard::Guard),
+    #[command(name = doctor::end::NAME, hide = true)]
+    DoctorEnd(doctor::end::End),
     #[command(name = run::rank::NAME, hide = true)]
     Rank(run::rank::Rank),
 }
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Doctor(doctor) => doctor.run(),
         Command::Bench(bench) => bench.run(),
         Command::Guard(guard) => guard.run(),
+        Command::DoctorEnd(end) => end.run(),
         Command::Rank(rank) => rank.run(),
     }
 }

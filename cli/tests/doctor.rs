@@ -75,7 +75,7 @@ fn the_status_says_whether_a_provider_works() {
         );
         return;
     }
-    let trial = &found["self_test"]["trials"][0]["outcome"]["Ok"];
+    let trial = &found["self_test"]["trials"][0]["success"];
     assert!(trial["latency_us"].as_f64().unwrap() > 0.0, "{trial}");
 }
 

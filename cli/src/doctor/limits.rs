@@ -5,9 +5,9 @@ use serde::Serialize;
 use unisono::config::Config;
 
 use super::{
+    end::Opened,
     files::Files,
     report::{Section, bytes, some},
-    self_test::Success,
 };
 
 /// The number of the capability to lock memory without limit (CAP_IPC_LOCK).
@@ -51,9 +51,9 @@ pub(super) struct HugePages {
 pub(super) struct Windows {
     /// For so many ranks.
     pub(super) ranks: usize,
-    /// Bytes per rank.
-    pub(super) bytes: u64,
-    /// Bytes per rank with the smallest chunks.
+    /// Bytes per rank: without and with staging, which is for providers that send from registered memory only.
+    pub(super) bytes: (u64, u64),
+    /// Bytes per rank, staging included, with the smallest chunks.
     pub(super) least: u64,
     /// Whether huge pages are asked for.
     pub(super) huge_pages: bool,
@@ -62,7 +62,7 @@ pub(super) struct Windows {
 impl Windows {
     /// By the formula in docs/wire.md: small messages from as many ranks as there are rounds in a
     /// logarithmic algorithm (twice, for there and back), and at least 7 (direct algorithms end at 8 ranks);
-    /// chunks from the one neighbour of a ring; staging as where sources must be registered.
+    /// chunks from the one neighbour of a ring.
     pub(super) fn of(config: &Config, ranks: usize) -> Self {
         let of = |chunk: usize| {
             let slot = |bytes: usize| bytes.next_multiple_of(64) as u64 + 64;
@@ -72,12 +72,13 @@ impl Windows {
                 others.min((2 * rounds).max(7)) as u64 * config.eager_slots as u64 * slot(config.eager);
             let bulk = others.min(1) as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
             let staging = 2 * config.lanes.max(2) as u64 * chunk.max(config.eager) as u64;
-            eager + bulk + 256 * ranks as u64 + 8192 + staging
+            let windows = eager + bulk + 256 * ranks as u64 + 8192;
+            (windows, windows + staging)
         };
         Self {
             ranks,
             bytes: of(config.chunk),
-            least: of(config.chunk.min(LEAST_CHUNK)),
+            least: of(config.chunk.min(LEAST_CHUNK)).1,
             huge_pages: config.huge_pages,
         }
     }
@@ -133,7 +134,7 @@ impl Limits {
     }
 
     /// `chosen` is the provider that works by default, or the one asked for.
-    pub(super) fn judge(&self, chosen: Option<&Success>) -> Section {
+    pub(super) fn judge(&self, chosen: Option<&Opened>) -> Section {
         let mut section = Section::new("limits");
         self.judge_locked(chosen, &mut section);
         self.judge_files(&mut section);
@@ -142,12 +143,11 @@ impl Limits {
         section
     }
 
-    fn judge_locked(&self, chosen: Option<&Success>, section: &mut Section) {
-        let need = format!(
-            "windows and staging for {} need {} per rank",
-            some(self.windows.ranks, "rank"),
-            bytes(self.windows.bytes)
-        );
+    fn judge_locked(&self, chosen: Option<&Opened>, section: &mut Section) {
+        let (windows, staged) = self.windows.bytes;
+        let need = if chosen.is_none_or(|chosen| chosen.staging) { staged } else { windows };
+        let enough = self.memlock.soft.is_none_or(|limit| limit >= need);
+        let need = format!("windows for {} need {} per rank", some(self.windows.ranks, "rank"), bytes(need));
         let Some(limit) = self.memlock.soft else {
             return section.ok(format!("locked memory: no limit; {need}"));
         };
@@ -164,7 +164,7 @@ impl Limits {
                 |chosen| format!("{} locks none", chosen.provider),
             );
             section.ok(format!("{limit_is}; {need}, but {why}"));
-        } else if limit >= self.windows.bytes {
+        } else if enough {
             section.ok(format!("{limit_is}; {need}, and your registered buffers come on top"));
         } else if limit >= self.windows.least {
             section
@@ -244,7 +244,7 @@ impl Limits {
         }
         let room: u64 = set.iter().map(|pages| free(pages)).fold(0, u64::saturating_add);
         let transparent = self.transparent.as_deref().unwrap_or("unknown");
-        if self.windows.huge_pages && room < self.windows.bytes && transparent == "never" {
+        if self.windows.huge_pages && room < self.windows.bytes.0 && transparent == "never" {
             section.warn(
                 format!("UNISONO_HUGE_PAGES asks for huge pages, but {} of them are free", bytes(room)),
                 "`sysctl vm.nr_hugepages=64`, or allow transparent ones: \
@@ -333,10 +333,10 @@ mod tests {
         let windows = Windows::of(&config, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
         let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 512 + 8192 + 2 * 4 * 131_072;
-        assert_eq!(windows.bytes, wanted);
-        assert!(windows.least < windows.bytes);
+        assert_eq!(windows.bytes, (wanted - 2 * 4 * 131_072, wanted));
+        assert!(windows.least < windows.bytes.0);
         let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
-        assert!(Windows::of(&huge, 1 << 20).bytes > 1 << 30);
+        assert!(Windows::of(&huge, 1 << 20).bytes.0 > 1 << 30);
         assert_eq!(capable("x\nCapEff:\t0000000000004000\n", IPC_LOCK), Some(true));
         assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
     }

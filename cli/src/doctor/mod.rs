@@ -1,8 +1,8 @@
 //! `unisono doctor`: why it does not run here, or why it is slow.
 //!
 //! Each topic has a file with what is found out (plain data, `gather`) and what to say of it (`judge`, which
-//! touches nothing). Sections are printed as they are done, so that a provider that takes the process down
-//! leaves all that was known before.
+//! touches nothing). Sections are printed as they are done, and endpoints are opened in processes of their own: a
+//! provider that crashes or hangs is one more thing to tell.
 
 use std::{
     fs, io,
@@ -18,6 +18,7 @@ use std::{
 use serde::Serialize;
 use unisono_transport::ofi::Options;
 
+pub(crate) mod end;
 mod environment;
 mod files;
 mod interfaces;
@@ -47,8 +48,8 @@ const RANKS: usize = 8;
 
 /// Tells why unisono does not run here or is slow: providers, limits, interfaces, cores, environment.
 ///
-/// Every line is marked: ok, warn, PROBLEM, or - for what is merely so; behind => stands what to do. Endpoints are opened and
-/// write to themselves; no other machine is written to. The exit status is 0 if a provider works, 1 otherwise.
+/// Every line is marked: ok, warn, PROBLEM, or - for what is merely so; behind => stands what to do. Two
+/// processes on this machine open endpoints and write to each other; no other machine is written to. The exit status is 0 if a provider works, 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
     /// Look at this libfabric provider only, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
@@ -127,7 +128,7 @@ impl Doctor {
         out.print(limits.judge(self_test.chosen()))?;
         out.finish(&self_test)?;
 
-        let works = self_test.works();
+        let works = !self_test.working().is_empty();
         if let Some(file) = &self.json {
             let sections = out.sections;
             let findings = Findings {
@@ -196,12 +197,7 @@ fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
         (problems, warnings) => format!("{}, {}", some(problems, "problem"), some(warnings, "warning")),
     };
     let mut section = Section::new("verdict");
-    let mut working: Vec<&str> = Vec::new();
-    for success in self_test.trials.iter().filter_map(|trial| trial.outcome.as_ref().ok()) {
-        if !working.contains(&success.provider.as_str()) {
-            working.push(&success.provider);
-        }
-    }
+    let working = self_test.working();
     if working.is_empty() {
         section.problem(format!("no provider works here; {marks}"), "begin with the first PROBLEM above");
     } else {
@@ -210,16 +206,17 @@ fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     section
 }
 
-/// `net works`, `net and shm work`.
+/// `net works`, `tcp and shm work`, `verbs;ofi_rxm, tcp and shm work`.
 fn join(names: &[&str]) -> String {
     match names {
+        [] => "nothing works".into(),
         [name] => format!("{name} works"),
-        _ => format!("{} work", names.join(" and ")),
+        [names @ .., last] => format!("{} and {last} work", names.join(", ")),
     }
 }
 
-/// What `work` gives if it is done in time. Otherwise it is left to itself, since what hangs in a foreign
-/// library cannot be stopped.
+/// What `work` gives if it is done in time. Otherwise it is left to itself, since a call that hangs cannot be
+/// stopped.
 fn within<T: Send + 'static>(time: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = mpsc::channel();
     thread::Builder::new().spawn(move || drop(tell.send(work()))).ok()?;

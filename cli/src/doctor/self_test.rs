@@ -1,21 +1,26 @@
-//! Opens endpoints for real, lets them write to themselves and to each other, and takes the time.
+//! Lets two processes open endpoints and write to each other, with every provider that fits.
 
-use std::time::{Duration, Instant};
-
-use serde::Serialize;
-use unisono_transport::{
-    Event, Memory, Posted, Put, Source, Target, Transport,
-    ofi::{Ofi, Options},
+use std::{
+    io::{BufReader, Write},
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
 };
 
-use super::{providers::Providers, report::Section, within};
+use rustix::process::Signal;
+use serde::Serialize;
+use unisono_transport::ofi::Options;
+
+use super::{
+    end::{BYTES, Contact, End, Opened, Said, hear},
+    providers::Providers,
+    report::Section,
+};
 
 /// How long one provider may take: opening, and all puts. It takes well under a second.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How many puts there and back are timed, after a tenth as many to warm up.
-const ROUNDS: usize = 500;
-/// How large they are, in bytes.
-const BYTES: usize = 8;
 
 /// What one provider did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,25 +29,20 @@ pub(super) struct Trial {
     pub(super) request: Option<String>,
     /// Whether it is what was asked for, and not one of the others that people ask for.
     pub(super) asked: bool,
-    /// What came of it.
-    pub(super) outcome: Result<Success, String>,
+    /// The provider that came first and did not work, and why.
+    pub(super) failed: Option<(String, String)>,
+    /// The one that did; `None` if there was no other.
+    pub(super) success: Option<Success>,
 }
 
 /// A provider that works.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Success {
-    /// Its name.
-    pub(super) provider: String,
-    /// How long it took to open an endpoint and have it write to itself, in ms.
-    pub(super) open_ms: f64,
-    /// The median time of a small put, one way, between two endpoints that one thread drives, in µs.
+    /// Its endpoint.
+    #[serde(flatten)]
+    pub(super) opened: Opened,
+    /// The median time of a small put, one way, between two processes, in µs.
     pub(super) latency_us: f64,
-    /// Whether registered memory is pinned, and so counts against the limit on locked memory.
-    pub(super) pins: bool,
-    /// Whether sources must be registered.
-    pub(super) staging: bool,
-    /// Whether a wait can sleep until something comes.
-    pub(super) wakes: bool,
 }
 
 /// What the providers did.
@@ -54,6 +54,10 @@ pub(super) struct SelfTest {
 
 impl SelfTest {
     pub(super) fn gather(options: &Options, providers: &Providers) -> Self {
+        let with = |provider| {
+            let options = Options { provider, ..options.clone() };
+            try_out(&mut |first| ours(&options, first), PATIENCE)
+        };
         let mut found = Self::default();
         let mut tried = Vec::new();
         for (at, way) in providers.ways.iter().enumerate() {
@@ -63,47 +67,65 @@ impl SelfTest {
                 continue;
             }
             tried.push(taken);
-            let options = Options { provider: way.request.clone(), ..options.clone() };
-            let outcome = within(PATIENCE, move || try_out(&options))
-                .unwrap_or_else(|| Err(format!("it did not come back within {} s", PATIENCE.as_secs())));
-            found.trials.push(Trial { request: way.request.clone(), asked: at == 0, outcome });
+            let mut trial =
+                Trial { request: way.request.clone(), asked: at == 0, failed: None, success: None };
+            // A group would pass on to what comes next, and so hide why the first failed.
+            match with(Some(taken.name.clone())) {
+                Ok(success) => trial.success = Some(success),
+                Err(reason) => {
+                    trial.failed = Some((taken.name.clone(), reason));
+                    if way.request.as_ref() != Some(&taken.name) {
+                        trial.success = with(way.request.clone()).ok();
+                    }
+                }
+            }
+            found.trials.push(trial);
         }
         found
     }
 
-    /// Whether a provider works.
-    pub(super) fn works(&self) -> bool {
-        self.trials.iter().any(|trial| trial.outcome.is_ok())
+    /// The providers that work.
+    pub(super) fn working(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for success in self.trials.iter().filter_map(|trial| trial.success.as_ref()) {
+            if !names.contains(&success.opened.provider.as_str()) {
+                names.push(&success.opened.provider);
+            }
+        }
+        names
     }
 
     /// The provider that a group would use.
-    pub(super) fn chosen(&self) -> Option<&Success> {
-        self.trials.iter().find(|trial| trial.asked)?.outcome.as_ref().ok()
+    pub(super) fn chosen(&self) -> Option<&Opened> {
+        let trial = self.trials.iter().find(|trial| trial.asked)?;
+        trial.success.as_ref().map(|success| &success.opened)
     }
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("self-test");
-        for Trial { request, asked, outcome } in &self.trials {
+        for Trial { request, asked, failed, success } in &self.trials {
             let request = request.as_deref().unwrap_or("by default");
-            match outcome {
-                Ok(success) => {
-                    let sleeps = if success.wakes {
-                        ""
-                    } else {
-                        "; waits cannot sleep until something comes, only nap"
-                    };
-                    section.ok(format!(
-                        "{request}: {} wrote to itself, opened in {:.1} ms; about {:.2} us one way for {BYTES} bytes, \
-                         both ends driven by one thread{sleeps}",
-                        success.provider, success.open_ms, success.latency_us
-                    ));
+            if let Some((name, reason)) = failed {
+                let text = format!("{request}: {name} fits, but does not work: {reason}");
+                let mut mend = "see the limits below; FI_LOG_LEVEL=info has libfabric say more".to_owned();
+                if name.starts_with("verbs") {
+                    mend += "; on soft-RoCE set FI_UNIVERSE_SIZE=32";
                 }
-                Err(error) => {
-                    let text = format!("{request}: {error}");
-                    let mend = "run it again with FI_LOG_LEVEL=info, and see the limits below";
-                    // A provider that nobody asked for may fail.
-                    if *asked { section.problem(text, mend) } else { section.warn(text, mend) }
+                // A provider that nobody asked for may fail.
+                if *asked && success.is_none() {
+                    section.problem(text, mend);
+                } else {
+                    section.warn(text, mend);
                 }
+            }
+            if let Some(Success { opened, latency_us }) = success {
+                let Opened { provider, open_ms, .. } = opened;
+                let sleeps =
+                    if opened.wakes { "" } else { "; waits can only nap, not sleep until something comes" };
+                section.ok(format!(
+                    "{request}: {provider} works between two processes: opened in {open_ms:.1} ms, {BYTES} bytes \
+                     one way in about {latency_us:.2} us{sleeps}"
+                ));
             }
         }
         if self.trials.is_empty() {
@@ -113,122 +135,165 @@ impl SelfTest {
     }
 }
 
-/// Opens two endpoints and lets a small put go there and back many times.
-fn try_out(options: &Options) -> Result<Success, String> {
-    let told = |error: unisono_transport::Error| error.to_string();
-    let began = Instant::now();
-    let here = Ofi::open(options).map_err(told)?;
-    let opened = began.elapsed();
-    let limits = here.limits().clone();
-    let there = Ofi::open(options).map_err(told)?;
-    let mut ends = [End::new(here).map_err(told)?, End::new(there).map_err(told)?];
-    for (from, to) in [(0, 1), (1, 0)] {
-        let address = ends[to].ofi.address().clone();
-        let remote = ends[to].window.remote().ok_or("a registered region has no key")?;
-        let peer = ends[from].ofi.connect(&address).map_err(told)?;
-        ends[from].target = Some((peer, Target { region: remote, offset: 0 }));
-    }
-    let mut times = Vec::with_capacity(ROUNDS);
-    for round in 0..ROUNDS + ROUNDS / 10 {
-        let began = Instant::now();
-        send(&mut ends, 0, round)?;
-        send(&mut ends, 1, round)?;
-        if round >= ROUNDS / 10 {
-            times.push(began.elapsed() / 2);
+/// The command that becomes an end.
+fn ours(options: &Options, first: bool) -> Command {
+    // The link stays good when the file of this program has been replaced by a newer one.
+    let mut command = Command::new("/proc/self/exe");
+    // A crash shall show as the signal it was (see run/job.rs).
+    command.args(End::arguments(options, first)).env("IPATH_NO_BACKTRACE", "1");
+    command
+}
+
+/// Lets two ends, made by these commands, talk.
+fn try_out(command: &mut dyn FnMut(bool) -> Command, patience: Duration) -> Result<Success, String> {
+    let deadline = Instant::now() + patience;
+    let mut ends = [Process::start(command(true))?, Process::start(command(false))?];
+    let mut opened = Vec::new();
+    for end in &mut ends {
+        match end.next(deadline)? {
+            Said::Opened(what, contact) => opened.push((what, contact)),
+            other => return Err(format!("an end said {other:?} before it was open")),
         }
     }
-    times.sort();
-    let median = times.get(times.len() / 2).copied().unwrap_or_default();
-    Ok(Success {
-        provider: limits.provider,
-        open_ms: opened.as_secs_f64() * 1e3,
-        latency_us: median.as_secs_f64() * 1e6,
-        pins: !limits.cheap_registration,
-        staging: limits.local_registration,
-        wakes: limits.wakes,
-    })
-}
-
-/// One endpoint, what it sends from and what it is sent to.
-struct End {
-    ofi: Ofi,
-    source: unisono_transport::Region,
-    window: unisono_transport::Region,
-    target: Option<(unisono_transport::Peer, Target)>,
-    /// Whether a put is under way whose source must not change.
-    sending: bool,
-}
-
-impl End {
-    fn new(mut ofi: Ofi) -> Result<Self, unisono_transport::Error> {
-        let source = ofi.register(Memory::map(BYTES, false)?)?;
-        let window = ofi.register(Memory::map(BYTES, false)?)?;
-        Ok(Self { ofi, source, window, target: None, sending: false })
+    let [(first, contact), (second, other)] =
+        <[_; 2]>::try_from(opened).map_err(|_| "there are not two ends".to_owned())?;
+    if first.provider != second.provider {
+        return Err(format!("one process got {}, the other {}", first.provider, second.provider));
     }
+    let [one, two] = &mut ends;
+    one.tell(&other)?;
+    two.tell(&contact)?;
+    // One that crashed knows better than one that waited for it in vain.
+    let mut said = ends.each_mut().map(|end| end.next(deadline));
+    if ends[1].crashed() {
+        said.reverse();
+    }
+    let mut latency_us = None;
+    for (at, said) in said.into_iter().enumerate() {
+        match said? {
+            Said::Done { latency_us: time } if at == 0 => latency_us = Some(time),
+            Said::Done { .. } => {}
+            other => return Err(format!("an end said {other:?} instead of being done")),
+        }
+    }
+    let latency_us = latency_us.ok_or("no time was taken")?;
+    Ok(Success { opened: first, latency_us })
 }
 
-/// Puts a pattern from one end to the other, and waits until it is there and right.
-fn send(ends: &mut [End; 2], from: usize, round: usize) -> Result<(), String> {
-    let told = |error: unisono_transport::Error| error.to_string();
-    let pattern = (round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    let began = Instant::now();
-    let (mut posted, mut arrived) = (false, false);
-    let mut events = Vec::new();
-    while !(posted && arrived) {
-        let end = &mut ends[from];
-        if !posted && !end.sending {
-            let (to, target) = end.target.ok_or("an endpoint has no peer")?;
-            end.source.write(0, &pattern).map_err(told)?;
-            let sources = [Source::new(&end.source, 0, BYTES).map_err(told)?];
-            let put = Put { to, sources: &sources, target, immediate: 7, token: 1 };
-            posted = end.ofi.put(&put).map_err(told)? == Posted::Yes;
-            end.sending = posted && BYTES > end.ofi.limits().max_inject;
-        }
-        for (at, end) in ends.iter_mut().enumerate() {
-            end.ofi.poll(&mut events).map_err(told)?;
-            for event in events.drain(..) {
-                match event {
-                    Event::Sent { token: 1 } if end.sending => end.sending = false,
-                    Event::Arrived { immediate: 7, .. } if at != from && !arrived => arrived = true,
-                    other => return Err(format!("{other:?} came, which was not sent")),
+/// A process that is an end. It is killed when dropped.
+struct Process {
+    child: Child,
+    said: Receiver<Said>,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Result<Self, String> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("a process for the test cannot be started: {error}"))?;
+        let (tell, said) = mpsc::channel();
+        if let Some(stdout) = child.stdout.take() {
+            let mut stdout = BufReader::new(stdout);
+            thread::spawn(move || {
+                while let Some(line) = hear(&mut stdout) {
+                    if tell.send(line).is_err() {
+                        return;
+                    }
                 }
+            });
+        }
+        Ok(Self { child, said })
+    }
+
+    /// What it says next; what it says of a failure, or of its end, is an error.
+    fn next(&mut self, deadline: Instant) -> Result<Said, String> {
+        match self.said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Said::Failed(problem)) => Err(problem),
+            Ok(said) => Ok(said),
+            Err(RecvTimeoutError::Timeout) => Err("it hangs: its process was silent and was killed".into()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.end(deadline)),
+        }
+    }
+
+    /// Whether it was killed by a signal.
+    fn crashed(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(status)) if status.signal().is_some())
+    }
+
+    /// How it ended.
+    fn end(&mut self, deadline: Instant) -> String {
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(Some(status)) => {
+                    return match status.signal() {
+                        Some(signal) => match Signal::from_named_raw(signal) {
+                            Some(name) => {
+                                format!("it crashed: its process was killed by signal {signal} ({name:?})")
+                            }
+                            None => format!("it crashed: its process was killed by signal {signal}"),
+                        },
+                        None => format!("its process ended: {status}"),
+                    };
+                }
+                Ok(None) => thread::sleep(Duration::from_millis(1)),
+                Err(error) => return format!("its process is lost: {error}"),
             }
         }
-        if began.elapsed() > PATIENCE / 4 {
-            return Err(format!(
-                "a put of {BYTES} bytes has not arrived after {} s",
-                (PATIENCE / 4).as_secs()
-            ));
-        }
+        "its process says what is not understood".into()
     }
-    let mut landed = [0; BYTES];
-    ends[1 - from].window.read(0, &mut landed).map_err(told)?;
-    if landed == pattern { Ok(()) } else { Err(format!("{landed:x?} landed, but {pattern:x?} was sent")) }
+
+    fn tell(&mut self, contact: &Contact) -> Result<(), String> {
+        let mut line = serde_json::to_string(contact).map_err(|error| error.to_string())?;
+        line.push('\n');
+        let stdin = self.child.stdin.as_mut().ok_or("a process has no input")?;
+        stdin.write_all(line.as_bytes()).map_err(|error| format!("a process does not listen: {error}"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A process that is done ends when its input is closed; any other has nothing left to say.
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while self.said.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_found_works_or_says_why() {
-        let options = Options { provider: Some("tcp".into()), ..Options::default() };
-        let providers = Providers::gather(&options);
-        if let Err(reason) = &providers.ways[0].taken {
-            println!("SKIPPED: there is no tcp here: {reason}");
-            return;
-        }
-        let test = SelfTest::gather(&options, &providers);
-        let success = test.chosen().unwrap_or_else(|| panic!("{test:?}"));
-        assert!(success.latency_us > 0.0 && success.open_ms > 0.0 && !success.pins, "{success:?}");
+    /// What is said of ends that are shell scripts.
+    fn scripts(script: &str, patience: Duration) -> String {
+        let mut shell = |_| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        try_out(&mut shell, patience).unwrap_err()
     }
 
     #[test]
-    fn no_such_provider_is_no_panic() {
-        let options = Options { provider: Some("no such thing".into()), ..Options::default() };
-        let providers = Providers::gather(&options);
-        assert!(providers.ways[0].taken.is_err());
-        assert!(!SelfTest::gather(&options, &providers).works());
-        assert!(try_out(&options).is_err());
+    fn ends_that_fail_are_told_apart() {
+        let long = Duration::from_secs(20);
+        assert!(scripts("kill -SEGV $$", long).contains("signal 11"), "a crash");
+        assert!(scripts("exit 3", long).contains("status: 3"), "an end");
+        assert!(scripts("echo '{\"Failed\":\"no way\"}'; cat", long).contains("no way"), "a failure");
+        assert!(scripts("echo '{\"Done\":{\"latency_us\":1}}'; cat", long).contains("before it was open"));
+        assert!(scripts("echo nonsense; exit 0", long).contains("status: 0"));
+        assert_eq!(
+            scripts("exec sleep 60", Duration::from_millis(100)),
+            "it hangs: its process was silent and was killed"
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told() {
+        let said = try_out(&mut |_| Command::new("/no/such/program"), PATIENCE).unwrap_err();
+        assert!(said.contains("cannot be started"), "{said}");
     }
 }
