@@ -365,6 +365,27 @@ fn other_elements_reduced() {
 }
 
 #[test]
+fn another_order_than_elsewhere() {
+    let exchange = |rank: &mut Rank| {
+        *rank = match *rank {
+            2 => 3,
+            3 => 2,
+            other => other,
+        }
+    };
+    let reorder = |script: &mut Script| {
+        for step in script.lanes.iter_mut().flatten() {
+            match step {
+                Step::Take { from, .. } | Step::Free { from } => exchange(from),
+                Step::Reduce { b: Span { place: Place::Landed(from), .. }, .. } => exchange(from),
+                _ => {}
+            }
+        }
+    };
+    caught("direct", AllReduce, false, reorder, |fault| matches!(fault, Fault::Order { at: 0 }));
+}
+
+#[test]
 fn an_overlap_that_is_not_the_same() {
     let shift = |script: &mut Script| {
         if let Step::Reduce { b, into, .. } = script.nth(0, is_reduce) {

@@ -13,13 +13,21 @@ pub(super) struct Cell {
     pub(super) ranks: u64,
     /// Whether the last contribution was marked as such.
     pub(super) done: bool,
+    /// Stands for the tree of reductions that made it; sides do not count, since `⊕` commutes.
+    pub(super) order: u64,
 }
 
 impl Cell {
-    pub(super) const UNDEFINED: Self = Self { element: usize::MAX, ranks: 0, done: false };
+    pub(super) const UNDEFINED: Self = Self { element: usize::MAX, ranks: 0, done: false, order: 0 };
 
     pub(super) fn is_defined(self) -> bool {
         self != Self::UNDEFINED
+    }
+
+    /// The order of what two cells are reduced to.
+    pub(super) fn joined(self, other: Self) -> u64 {
+        let (less, more) = (self.order.min(other.order), self.order.max(other.order));
+        less.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ more.wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
     fn show(self) -> String {
@@ -32,9 +40,9 @@ impl Cell {
     }
 }
 
-/// Every rank's bit.
+/// The bits of this many ranks, at least 1 and at most 64.
 pub(super) fn everyone(ranks: usize) -> u64 {
-    (0..ranks).fold(0, |bits, rank| bits | 1 << rank)
+    u64::MAX >> (64 - ranks)
 }
 
 /// Where elements really lie.
@@ -87,7 +95,7 @@ impl Memory {
         if job.collective != Collective::Broadcast || rank == job.root {
             let first = if job.collective == Collective::AllGather { own } else { 0 };
             for (at, cell) in memory.cells_mut(input.area)[input.base..][..inputs].iter_mut().enumerate() {
-                *cell = Cell { element: first + at, ranks: 1 << rank, done: false };
+                *cell = Cell { element: first + at, ranks: 1 << rank, done: false, order: rank as u64 + 1 };
             }
         }
         Some(memory)
@@ -110,6 +118,13 @@ impl Memory {
         if area == Area::Apart { &mut self.apart } else { &mut self.main }
     }
 
+    /// The first place where this output was reduced in another order than that one.
+    pub(super) fn differs(&self, other: &Self) -> Option<usize> {
+        let output = |memory: &'_ Self| memory.output.base..memory.output.base + memory.output.len;
+        let (mine, theirs) = (&self.main[output(self)], &other.main[output(other)]);
+        mine.iter().zip(theirs).position(|(mine, theirs)| mine.order != theirs.order)
+    }
+
     /// Whether the output is what the collective promises.
     pub(super) fn judge(&self, setup: &Setup, rank: Rank) -> Result<(), Fault> {
         let job = &setup.job;
@@ -122,7 +137,7 @@ impl Memory {
                 Collective::AllGather => (1 << (at / job.count), false),
                 Collective::Broadcast | Collective::Barrier => (1 << job.root, false),
             };
-            let wanted = Cell { element, ranks, done };
+            let wanted = Cell { element, ranks, done, order: found.order };
             if found != wanted {
                 return Err(Fault::Output { at, found: found.show(), wanted: wanted.show() });
             }

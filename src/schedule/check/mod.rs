@@ -13,6 +13,7 @@
 //! - nothing on its way is overwritten, and the input is never written;
 //! - every element is reduced with every rank's contribution exactly once, and marked as the last
 //!   contribution exactly then; outputs are complete and right; a barrier's ranks have heard of each other;
+//! - all ranks reduce each element of an all_reduce in the same order, so that all get the same bits;
 //! - it comes to an end;
 //! - [`Schedule::sources`] names exactly the ranks from which messages are taken;
 //! - messages and elements sent are those of the formula, if one is given.
@@ -195,6 +196,12 @@ pub enum Fault {
         found: String,
         /// What should be there.
         wanted: String,
+    },
+    /// Ranks get their results from different orders of reductions, so that roundings may differ.
+    #[error("output element {at} was reduced in another order than on rank 0")]
+    Order {
+        /// Its place in the output.
+        at: usize,
     },
     /// A barrier lets a rank go on that has not heard of these.
     #[error("leaves the barrier without having heard of ranks {0:?}")]

@@ -56,6 +56,7 @@ struct Flow {
     freed: usize,
     /// Freed, and no longer the source of a put: the sender may use the slots again.
     released: usize,
+    /// Made when the first message is put; most flows carry none.
     slots: Vec<Slot>,
 }
 
@@ -90,7 +91,7 @@ impl<'a> World<'a> {
         let ranks = setup.job.ranks;
         let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
         let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
-        if schedules.len() != ranks || ranks > 64 {
+        if schedules.len() != ranks || ranks == 0 || ranks > 64 {
             return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
         }
         let width = schedules.first().map_or(1, |schedule| schedule.lanes());
@@ -116,7 +117,6 @@ impl<'a> World<'a> {
             };
             memories.push(memory);
         }
-        let slots = || (0..setup.depth).map(|_| Slot::default()).collect();
         let mut agenda = Agenda::new(setup.policy, setup.seed);
         for index in 0..ranks * width {
             agenda.add(Action::Step { rank: index / width, lane: index % width });
@@ -128,7 +128,7 @@ impl<'a> World<'a> {
             limit,
             schedules,
             lanes: (0..ranks * width).map(|_| Lane { listed: true, ..Lane::default() }).collect(),
-            flows: (0..ranks * ranks * width).map(|_| Flow { slots: slots(), ..Flow::default() }).collect(),
+            flows: (0..ranks * ranks * width).map(|_| Flow::default()).collect(),
             memories,
             puts: Vec::new(),
             under_way: vec![Vec::new(); ranks],
@@ -244,8 +244,12 @@ impl<'a> World<'a> {
             self.flows[flow].slots[slot].readers += 1;
         }
         let index = self.flow(rank, to, lane);
-        let number = self.flows[index].sent;
-        self.flows[index].sent += 1;
+        let flow = &mut self.flows[index];
+        let number = flow.sent;
+        flow.sent += 1;
+        if flow.slots.is_empty() {
+            flow.slots.resize_with(self.setup.depth, Slot::default);
+        }
         self.traffic[rank].messages += 1;
         self.traffic[rank].elements += from.len;
         let state = &mut self.lanes[rank * self.width + lane];
@@ -334,6 +338,7 @@ impl<'a> World<'a> {
             if common != 0 {
                 return Err(Fault::Twice { element: left.element, rank: common.trailing_zeros() as usize });
             }
+            left.order = left.joined(*right);
             left.ranks |= right.ranks;
             left.done = left.ranks == everyone(self.ranks);
             if left.done != last {
@@ -428,24 +433,23 @@ impl<'a> World<'a> {
     /// What holds when nothing can happen any more.
     fn judge(&self, formula: Option<&[Traffic]>) -> Result<(), Violation> {
         self.stuck()?;
-        for from in 0..self.ranks {
-            for to in 0..self.ranks {
-                for lane in 0..self.width {
-                    let flow = &self.flows[self.flow(from, to, lane)];
-                    if flow.taken < flow.sent {
-                        let fault = Fault::NeverTaken { from, count: flow.sent - flow.taken };
-                        return Err(self.violation(to, lane, fault));
-                    }
-                    if flow.freed < flow.taken {
-                        let fault = Fault::NeverFreed { from, count: flow.taken - flow.freed };
-                        return Err(self.violation(to, lane, fault));
-                    }
-                }
-            }
+        for (index, flow) in self.flows.iter().enumerate().filter(|(_, flow)| flow.freed < flow.sent) {
+            let (pair, lane) = (index / self.width, index % self.width);
+            let (from, to) = (pair / self.ranks, pair % self.ranks);
+            let fault = match flow.sent - flow.taken {
+                0 => Fault::NeverFreed { from, count: flow.taken - flow.freed },
+                count => Fault::NeverTaken { from, count },
+            };
+            return Err(self.violation(to, lane, fault));
         }
         for rank in 0..self.ranks {
             let fail = |fault| self.violation(rank, 0, fault);
             self.memories[rank].judge(self.setup, rank).map_err(fail)?;
+            if self.setup.job.collective == Collective::AllReduce
+                && let Some(at) = self.memories[rank].differs(&self.memories[0])
+            {
+                return Err(fail(Fault::Order { at }));
+            }
             let missing = everyone(self.ranks) & !self.heard[rank];
             if self.setup.job.collective == Collective::Barrier && missing != 0 {
                 let missing = (0..self.ranks).filter(|rank| missing >> rank & 1 == 1).collect();
