@@ -1,0 +1,215 @@
+//! Holds the table of docs/algorithms.md: its rows are written out here with the formulas as functions, and
+//! compared with what schedules really do.
+
+use unisono::{
+    algorithm::find,
+    schedule::{
+        Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter},
+        Job, Step,
+        check::{Policy, Report, Setup},
+    },
+};
+
+use crate::{Case, job, plans};
+
+/// A quantity of n ranks, c elements and k chunks, as the paper writes it and as it is computed.
+struct Formula(&'static str, fn(usize, usize, usize) -> usize);
+
+/// A row of the table.
+struct Row {
+    algorithm: &'static str,
+    collective: Collective,
+    hops: Formula,
+    messages: Formula,
+    elements: Formula,
+    most: Formula,
+    sources: Formula,
+    depth: usize,
+}
+
+/// ⌊log2 n⌋.
+fn floor(n: usize) -> usize {
+    n.ilog2() as usize
+}
+
+/// ⌈log2 n⌉.
+fn ceil(n: usize) -> usize {
+    n.next_power_of_two().ilog2() as usize
+}
+
+/// Ranks beyond the greatest power of two.
+fn beyond(n: usize) -> usize {
+    n - (1 << floor(n))
+}
+
+const NONE: Formula = Formula("0", |_, _, _| 0);
+const ONE: Formula = Formula("1", |_, _, _| 1);
+const OTHERS: Formula = Formula("n-1", |n, _, _| n - 1);
+const ALL_TO_ALL: Formula = Formula("n(n-1)k", |n, _, k| n * (n - 1) * k);
+const ALL_TO_ALL_ELEMENTS: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * c);
+const TO_ALL: Formula = Formula("(n-1)k", |n, _, k| (n - 1) * k);
+const TO_ALL_ELEMENTS: Formula = Formula("(n-1)c", |n, c, _| (n - 1) * c);
+
+const fn row(algorithm: &'static str, collective: Collective, depth: usize, columns: [Formula; 5]) -> Row {
+    let [hops, messages, elements, most, sources] = columns;
+    Row { algorithm, collective, hops, messages, elements, most, sources, depth }
+}
+
+fn rows() -> Vec<Row> {
+    let everyone = || [ONE, ALL_TO_ALL, ALL_TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, OTHERS];
+    let around = || [OTHERS, ALL_TO_ALL, ALL_TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, ONE];
+    vec![
+        row("direct", AllReduce, 1, everyone()),
+        row("direct", ReduceScatter, 1, everyone()),
+        row("direct", AllGather, 1, everyone()),
+        row("direct", Broadcast, 1, [ONE, TO_ALL, TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, ONE]),
+        row("direct", Barrier, 1, [ONE, ALL_TO_ALL, NONE, NONE, OTHERS]),
+        row(
+            "ring",
+            AllReduce,
+            2,
+            [
+                Formula("2(n-1)", |n, _, _| 2 * (n - 1)),
+                Formula("2n(n-1)k", |n, _, k| 2 * n * (n - 1) * k),
+                Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c),
+                Formula("2(n-1)c/n", |n, c, _| 2 * (n - 1) * c / n),
+                ONE,
+            ],
+        ),
+        row("ring", ReduceScatter, 2, around()),
+        row("ring", AllGather, 2, around()),
+        row("ring", Broadcast, 1, [OTHERS, TO_ALL, TO_ALL_ELEMENTS, Formula("c", |_, c, _| c), ONE]),
+        row(
+            "recursive_doubling",
+            AllReduce,
+            1,
+            [
+                Formula("⌊log2 n⌋ + 0, 1 or 2", |n, _, _| {
+                    floor(n) + usize::from(beyond(n) > 0) + usize::from(2 * beyond(n) > 1 << floor(n))
+                }),
+                Formula("(p⌊log2 n⌋ + 2(n-p))k", |n, _, k| {
+                    ((1 << floor(n)) * floor(n) + 2 * beyond(n)) * k
+                }),
+                Formula("(p⌊log2 n⌋ + 2(n-p))c", |n, c, _| {
+                    ((1 << floor(n)) * floor(n) + 2 * beyond(n)) * c
+                }),
+                Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c),
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
+        row(
+            "binomial",
+            Broadcast,
+            1,
+            [
+                Formula("⌊log2 n⌋", |n, _, _| floor(n)),
+                TO_ALL,
+                TO_ALL_ELEMENTS,
+                Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c),
+                ONE,
+            ],
+        ),
+        row(
+            "dissemination",
+            Barrier,
+            1,
+            [
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+                Formula("n⌈log2 n⌉", |n, _, _| n * ceil(n)),
+                NONE,
+                NONE,
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
+    ]
+}
+
+/// The table as it must stand in the paper.
+fn table(rows: &[Row]) -> String {
+    let mut table =
+        "| algorithm | collective | hops | messages, all ranks | elements, all ranks | elements, the \
+                     busiest rank | sources | slots |\n|---|---|---|---|---|---|---|---|\n"
+            .to_owned();
+    for row in rows {
+        let collective = row.collective.name();
+        let formulas =
+            [&row.hops, &row.messages, &row.elements, &row.most, &row.sources].map(|formula| formula.0);
+        let formulas = formulas.join(" | ");
+        table += &format!("| {} | {collective} | {formulas} | {} |\n", row.algorithm, row.depth);
+    }
+    table
+}
+
+#[test]
+fn the_paper_has_this_table() {
+    let paper = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/algorithms.md");
+    let paper = std::fs::read_to_string(paper).unwrap();
+    let table = table(&rows());
+    assert!(paper.contains(&table), "docs/algorithms.md should have this table:\n{table}");
+    for (algorithm, _) in plans() {
+        assert!(paper.contains(&format!("## {}", algorithm.name)), "a section on {}", algorithm.name);
+    }
+}
+
+#[test]
+fn every_plan_has_a_row() {
+    let rows = rows();
+    for (algorithm, plan) in plans() {
+        let row = rows.iter().find(|it| it.algorithm == algorithm.name && it.collective == plan.collective);
+        let row = row.unwrap_or_else(|| panic!("a row for {} {:?}", algorithm.name, plan.collective));
+        assert_eq!(row.depth, plan.depth);
+    }
+    assert_eq!(rows.len(), plans().count());
+}
+
+fn report(row: &Row, job: Job) -> (Report, Case) {
+    let algorithm = find(row.algorithm).unwrap();
+    let plan = algorithm.plan(row.collective).unwrap();
+    let setup = Setup { job, depth: row.depth, in_place: false, policy: Policy::Random, seed: 1 };
+    let case = Case { algorithm, plan, setup };
+    (case.run().unwrap(), case)
+}
+
+#[test]
+fn the_formulas_hold() {
+    for row in &rows() {
+        for n in 2usize..=33 {
+            // Counts that ranks and chunks divide, so that the busiest rank's share is a whole number.
+            let c = if row.collective == Barrier { 0 } else { 4 * n };
+            let pieces = if row.algorithm == "ring" && row.collective == AllReduce { n } else { 1 };
+            for chunk in [c.max(1), (c / pieces / 2).max(1)] {
+                let k = (c / pieces).div_ceil(chunk).max(1);
+                let (report, case) = report(row, job(row.collective, n, c, chunk, 2));
+                let of = |formula: &Formula| formula.1(n, c, k);
+                let messages: usize = report.traffic.iter().map(|sent| sent.messages).sum();
+                let elements: usize = report.traffic.iter().map(|sent| sent.elements).sum();
+                let most = report.traffic.iter().map(|sent| sent.elements).max().unwrap();
+                assert_eq!(messages, of(&row.messages), "messages: {case}");
+                assert_eq!(elements, of(&row.elements), "elements: {case}");
+                assert_eq!(most, of(&row.most), "busiest: {case}");
+                let sources = case.schedules().into_iter().map(|schedule| {
+                    let mut count = 0;
+                    schedule.sources(&mut |_| count += 1);
+                    count
+                });
+                assert_eq!(sources.max().unwrap(), of(&row.sources), "sources: {case}");
+                if k == 1 {
+                    assert_eq!(report.hops, of(&row.hops), "hops: {case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_reduces_one_chunk_while_another_is_on_the_wire() {
+    let algorithm = find("ring").unwrap();
+    let mut schedule = algorithm.make(&Job { lanes: 2, ..job(AllReduce, 4, 64, 8, 2) }).unwrap();
+    assert_eq!(schedule.lanes(), 2);
+    // The first step of either lane is a put that waits for nothing, and no step of one lane needs the other.
+    for lane in 0..2 {
+        assert!(matches!(schedule.next(lane), Some(Step::Put { to: 1, from }) if from.len == 8));
+        assert!(matches!(schedule.next(lane), Some(Step::Take { from: 3, len: 8 })));
+        assert!(matches!(schedule.next(lane), Some(Step::Reduce { last: false, .. })));
+    }
+}
