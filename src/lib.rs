@@ -4,7 +4,8 @@ pub mod algorithm;
 pub mod buffer;
 pub mod config;
 pub mod dtype;
-mod engine;
+#[doc(hidden)]
+pub mod engine;
 pub mod error;
 pub mod group;
 pub mod launch;

@@ -8,6 +8,8 @@ mod flow;
 mod lane;
 mod operation;
 mod post;
+#[doc(hidden)]
+pub mod probe;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -107,7 +109,7 @@ pub(crate) trait Overseer {
 /// Runs schedules.
 pub(crate) struct Engine {
     core: Core,
-    patience: Patience,
+    wait: Wait,
     /// Steps of the latest operation, if they are to be kept.
     pub(crate) trace: Option<Vec<Traced>>,
 }
@@ -121,7 +123,7 @@ impl Engine {
         settings: Settings,
     ) -> Result<Self, Error> {
         let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO };
-        Ok(Self { core: Core::new(transport, me, ranks, settings)?, patience, trace: None })
+        Ok(Self { core: Core::new(transport, me, ranks, settings)?, wait: Wait::new(patience), trace: None })
     }
 
     /// What others must know of this rank.
@@ -152,7 +154,7 @@ impl Engine {
     /// Makes the other ranks known, and settles what depends on them: the smallest chunk that all can
     /// register, and how to wait.
     pub(crate) fn meet(&mut self, contacts: Vec<Contact>, chunk_bytes: usize, patience: Patience) {
-        self.patience = patience;
+        self.wait = Wait::new(patience);
         self.core.settings.chunk_bytes = chunk_bytes;
         self.core.meet(contacts);
     }
@@ -167,12 +169,11 @@ impl Engine {
         for &rank in neighbours {
             self.core.greet(rank)?;
         }
-        let mut wait = Wait::default();
         while let Some(&rank) = neighbours.iter().find(|&&rank| !self.core.greeted(rank)) {
             let sent = self.core.send_letters()?;
             if self.core.poll()? || sent {
-                wait.reset();
-            } else if let Some(nap) = self.pause(&mut wait, overseer, deadline)? {
+                self.wait.reset();
+            } else if let Some(nap) = self.pause(overseer, deadline)? {
                 overseer.stand(0, Some((0, rank)));
                 self.core.transport.park(nap)?;
             }
@@ -229,7 +230,6 @@ impl Engine {
     ) -> Result<(), Stop> {
         let mut run = Run::new(operation, schedule, class);
         run.trace = trace;
-        let mut wait = Wait::default();
         let (mut working, mut worked) = (0, 0);
         loop {
             let mut moved = false;
@@ -251,8 +251,8 @@ impl Engine {
             }
             worked = 0;
             if self.core.poll()? || moved {
-                wait.reset();
-            } else if let Some(nap) = self.pause(&mut wait, overseer, deadline)? {
+                self.wait.reset();
+            } else if let Some(nap) = self.pause(overseer, deadline)? {
                 let (steps, waits) = run.stand();
                 overseer.stand(steps, waits);
                 run.compare(&mut self.core)?;
@@ -262,12 +262,7 @@ impl Engine {
     }
 
     /// What to do after a poll that brought nothing: tells how long to sleep once patience has run out.
-    fn pause(
-        &mut self,
-        wait: &mut Wait,
-        overseer: &dyn Overseer,
-        deadline: Instant,
-    ) -> Result<Option<Duration>, Stop> {
+    fn pause(&mut self, overseer: &dyn Overseer, deadline: Instant) -> Result<Option<Duration>, Stop> {
         if overseer.stopped() {
             return Err(Stop::Alarm);
         }
@@ -275,7 +270,7 @@ impl Engine {
         if now >= deadline {
             return Err(Stop::Deadline);
         }
-        match wait.next(self.patience, now, deadline) {
+        match self.wait.next(now, deadline) {
             Next::Poll => std::hint::spin_loop(),
             Next::Yield => rustix::thread::sched_yield(),
             Next::Park(nap) => return Ok(Some(nap)),

@@ -1,0 +1,131 @@
+//! What the benches need to see of the engine: the cost of a step, without a wire.
+
+use std::time::{Duration, Instant};
+
+use unisono_transport::{Memory, Region, memory::Hub};
+
+use super::{Engine, Operation, Overseer, Patience, Settings, Signature, Stop};
+use crate::{
+    dtype::Dtype,
+    error::{Error, Result},
+    reduce::{Kernel, ReduceOp},
+    schedule::{Collective, Job, Rank, Schedule, Span, Step},
+};
+
+/// Sends empty messages to itself: a put, a take and a free, over and over.
+struct ToMyself {
+    steps: usize,
+}
+
+impl Schedule for ToMyself {
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn max_message(&self) -> usize {
+        0
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        visit(0);
+    }
+
+    fn next(&mut self, _: usize) -> Option<Step> {
+        self.steps = self.steps.checked_sub(1)?;
+        Some(match self.steps % 3 {
+            2 => Step::Put { to: 0, from: Span::input(0, 0) },
+            1 => Step::Take { from: 0, len: 0 },
+            _ => Step::Free { from: 0 },
+        })
+    }
+}
+
+struct Nobody;
+
+impl Overseer for Nobody {
+    fn stopped(&self) -> bool {
+        false
+    }
+
+    fn stand(&self, _: u64, _: Option<(usize, Rank)>) {}
+}
+
+/// An engine in a world of one, over the memory transport.
+pub struct Probe {
+    engine: Engine,
+    operations: u64,
+}
+
+impl Probe {
+    /// A fresh engine.
+    ///
+    /// # Errors
+    /// [`Error::Transport`] if there is no memory.
+    pub fn new() -> Result<Self> {
+        let settings = Settings {
+            eager_bytes: 1024,
+            eager_slots: 8,
+            chunk_bytes: 1024,
+            bulk_slots: 2,
+            lanes: 1,
+            huge_pages: false,
+        };
+        let mut engine = Engine::new(Box::new(Hub::new().open()), 0, 1, settings)?;
+        let patience = Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO };
+        let contact = engine.contact();
+        engine.meet(vec![contact], settings.chunk_bytes, patience);
+        Ok(Self { engine, operations: 0 })
+    }
+
+    /// Runs one operation of so many steps, rounded up to threes (a message put to itself, taken and freed),
+    /// and gives the time it took.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the engine does.
+    pub fn run(&mut self, steps: usize) -> Result<Duration> {
+        let job =
+            Job { collective: Collective::Barrier, rank: 0, ranks: 1, count: 0, root: 0, chunk: 1, lanes: 1 };
+        let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum)
+            .map_err(|error| Error::Argument { call: "probe", problem: error.to_string() })?;
+        let empty = Region::unregistered(Memory::map(1, false)?);
+        let operation = Operation {
+            number: self.operations,
+            signature: Signature::new(&job, Dtype::U8, ReduceOp::Sum, 0),
+            ranks: 1,
+            kernel,
+            average: false,
+            size: 1,
+            input: empty.clone(),
+            output: empty,
+            registered_input: None,
+            registered_output: None,
+            algorithm_name: |_| "probe",
+        };
+        self.operations += 1;
+        let mut schedule = ToMyself { steps: steps.next_multiple_of(3) };
+        let begun = Instant::now();
+        self.engine.run(&operation, &mut schedule, &Nobody, begun + Duration::from_secs(60)).map_err(
+            |stop| match stop {
+                Stop::Failure(failure) => Error::Failed(failure),
+                Stop::Transport(error) => error.into(),
+                Stop::Alarm | Stop::Deadline => {
+                    Error::Argument { call: "probe", problem: format!("{steps} steps take too long") }
+                }
+            },
+        )?;
+        Ok(begun.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_runs_again_and_again() {
+        let mut probe = Probe::new().unwrap();
+        for steps in [0, 1, 3, 100, 1000] {
+            probe.run(steps).unwrap();
+        }
+    }
+}
