@@ -433,7 +433,8 @@ impl<'a> World<'a> {
     /// What holds when nothing can happen any more.
     fn judge(&self, formula: Option<&[Traffic]>) -> Result<(), Violation> {
         self.stuck()?;
-        for (index, flow) in self.flows.iter().enumerate().filter(|(_, flow)| flow.freed < flow.sent) {
+        let left = self.flows.iter().enumerate().find(|(_, flow)| flow.freed < flow.sent);
+        if let Some((index, flow)) = left {
             let (pair, lane) = (index / self.width, index % self.width);
             let (from, to) = (pair / self.ranks, pair % self.ranks);
             let fault = match flow.sent - flow.taken {
