@@ -72,6 +72,13 @@ impl Settings {
         windows + self.staging() * self.chunk_bytes.max(self.eager_bytes)
     }
 
+    /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
+    /// two each before the second is owed), and its other letters.
+    pub(crate) fn arrivals_per_peer(&self) -> usize {
+        let flows = 1 + self.lanes;
+        self.eager_slots + self.lanes * self.bulk_slots + 2 * flows + 2 * Class::ALL.len() + 1
+    }
+
     /// How many staging slots there are: two for each lane keep one filling while the other leaves.
     fn staging(&self) -> usize {
         2 * self.lanes.max(2)

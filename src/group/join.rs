@@ -15,6 +15,7 @@ use unisono_transport::{
 
 use super::{ProcessGroup, State, guard::Guard};
 use crate::{
+    algorithm::{self, ALGORITHMS},
     buffer::Registry,
     config::{Config, StoreAddress},
     engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
@@ -122,6 +123,7 @@ impl ProcessGroup {
                 problem: format!("the wire counts at most {MAX_RANKS}"),
             });
         }
+        known_algorithm(&config)?;
         let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));
@@ -139,6 +141,17 @@ impl ProcessGroup {
             lanes: config.lanes,
             huge_pages: config.huge_pages,
         };
+        let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
+        if wanted > most {
+            return Err(Error::Config {
+                name: "UNISONO_LANES, UNISONO_BULK_SLOTS, UNISONO_EAGER_SLOTS".to_owned(),
+                value: None,
+                problem: format!(
+                    "with these, {wanted} puts of one peer may be under way, and {} takes {most}; use fewer",
+                    transport.limits().provider
+                ),
+            });
+        }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings)?;
         let engine = Engine::new(transport, rank, ranks, settings)?;
         let Contact { address, mailbox } = engine.contact();
@@ -223,6 +236,21 @@ impl ProcessGroup {
             }
         }
         Ok(())
+    }
+}
+
+/// An algorithm that is asked for must exist.
+fn known_algorithm(config: &Config) -> Result<()> {
+    match &config.algorithm {
+        Some(name) if algorithm::find(name).is_none() => {
+            let names: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
+            Err(Error::Config {
+                name: "UNISONO_ALGORITHM".to_owned(),
+                value: Some(name.clone()),
+                problem: format!("there is no such algorithm; there are {}", names.join(", ")),
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -252,6 +252,17 @@ fn leaving_early_is_a_mismatch_for_the_others() {
 }
 
 #[test]
+fn settings_that_cannot_be_are_refused_at_once() {
+    let alone = |tweak: fn(&mut Config)| {
+        let mut config = Config::default();
+        tweak(&mut config);
+        ProcessGroup::with(config, Box::new(Hub::new().open()), None).map(|_| ()).unwrap_err().to_string()
+    };
+    assert!(alone(|config| config.algorithm = Some("rign".into())).contains("UNISONO_ALGORITHM=rign"));
+    assert!(alone(|config| (config.rank, config.ranks) = (1, 1)).contains("world size"));
+}
+
+#[test]
 fn different_settings_are_refused_at_join() {
     let hub = Hub::new();
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -9,7 +9,9 @@ mod report;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
-use unisono::{Config, ProcessGroup, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+use unisono::{
+    Config, ProcessGroup, algorithm::ALGORITHMS, dtype::Dtype, reduce::ReduceOp, schedule::Collective,
+};
 
 use crate::run::job::{Job, Output};
 
@@ -139,6 +141,21 @@ impl Bench {
             return Err("put needs two ranks: --ranks 2".into());
         }
         self.op.check(self.dtype)?;
+        if let (Some(name), What::Collective(collective)) = (&self.algorithm, self.what) {
+            let able: Vec<_> = ALGORITHMS
+                .iter()
+                .filter(|all| all.supports(collective))
+                .map(|algorithm| algorithm.name)
+                .collect();
+            if !able.contains(&name.as_str()) {
+                return Err(format!(
+                    "--algorithm {name}: {} can be done by {}",
+                    collective.name(),
+                    able.join(", ")
+                )
+                .into());
+            }
+        }
         Ok(())
     }
 
