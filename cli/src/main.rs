@@ -25,6 +25,8 @@ enum Command {
     Guard(run::guard::Guard),
     #[command(name = doctor::end::NAME, hide = true)]
     DoctorEnd(doctor::end::End),
+    #[command(name = doctor::group::NAME, hide = true)]
+    DoctorRank(doctor::group::OneRank),
     #[command(name = run::rank::NAME, hide = true)]
     Rank(run::rank::Rank),
 }
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Guard(guard) => guard.run(),
         Command::DoctorEnd(end) => end.run(),
+        Command::DoctorRank(rank) => rank.run(),
         Command::Rank(rank) => rank.run(),
     }
 }

@@ -77,6 +77,8 @@ fn the_status_says_whether_a_provider_works() {
     }
     let trial = &found["self_test"]["trials"][0]["success"];
     assert!(trial["latency_us"].as_f64().unwrap() > 0.0, "{trial}");
+    let reduced = &found["self_test"]["group"]["Ok"];
+    assert!(reduced["times_us"][1].as_f64().unwrap() > 0.0, "{found}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use unisono_transport::ofi::Options;
 pub(crate) mod end;
 mod environment;
 mod files;
+pub(crate) mod group;
 mod interfaces;
 mod limits;
 mod machine;

@@ -1,4 +1,5 @@
-//! Lets two processes open endpoints and write to each other, with every provider that fits.
+//! Lets two processes open endpoints and write to each other, with every provider that fits, and two ranks reduce
+//! with the one that a group would use.
 
 use std::{
     io::{BufReader, Write},
@@ -15,6 +16,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     end::{BYTES, Contact, End, Opened, Said, hear},
+    group::{self, Reduced},
     providers::Providers,
     report::Section,
 };
@@ -50,6 +52,8 @@ pub(super) struct Success {
 pub(super) struct SelfTest {
     /// A trial for each provider that a way leads to.
     pub(super) trials: Vec<Trial>,
+    /// What two ranks in a group did with the one asked for; `None` if it does not work between processes.
+    pub(super) group: Option<Result<Reduced, String>>,
 }
 
 impl SelfTest {
@@ -80,6 +84,9 @@ impl SelfTest {
                 }
             }
             found.trials.push(trial);
+        }
+        if found.chosen().is_some() {
+            found.group = Some(group::try_out(providers.provider.as_deref(), providers.interface.as_deref()));
         }
         found
     }
@@ -127,6 +134,14 @@ impl SelfTest {
                      one way in about {latency_us:.2} us{sleeps}"
                 ));
             }
+        }
+        match &self.group {
+            Some(Ok(reduced)) => section.ok(reduced.words()),
+            Some(Err(problem)) => section.problem(
+                format!("two ranks in a group: {problem}"),
+                "see the environment above; try `unisono bench all_reduce --ranks 2 -e 1M`",
+            ),
+            None => {}
         }
         if self.trials.is_empty() {
             section.problem("there is no provider to test", "see the providers above");

@@ -159,7 +159,8 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
     let mut next_best = trial(None, true, "net");
     next_best.failed = broke("verbs;ofi_rxm");
     let failed = Trial { request: Some("shm".into()), asked: false, failed: broke("shm"), success: None };
-    let self_test = SelfTest { trials: vec![next_best, failed.clone()] };
+    let self_test =
+        SelfTest { trials: vec![next_best, failed.clone()], group: Some(Err("it failed: no way".into())) };
     let section = self_test.judge();
     says(
         &section,
@@ -170,15 +171,17 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
          |  ok       by default: net works between two processes: opened in 1.3 ms, 8 bytes one way in about
          |           5.68 us
          |  warn     shm: shm fits, but does not work: it broke
-         |           => see the limits below; FI_LOG_LEVEL=info has libfabric say more",
+         |           => see the limits below; FI_LOG_LEVEL=info has libfabric say more
+         |  PROBLEM  two ranks in a group: it failed: no way
+         |           => see the environment above; try `unisono bench all_reduce --ranks 2 -e 1M`",
     );
     assert_eq!(self_test.chosen().map(|chosen| chosen.provider.as_str()), Some("net"));
     says(
         &verdict(&[section], &self_test),
         "|verdict
-         |  ok       net works; 2 warnings",
+         |  ok       net works; 1 problem, 2 warnings",
     );
-    let self_test = SelfTest { trials: vec![Trial { asked: true, ..failed }] };
+    let self_test = SelfTest { trials: vec![Trial { asked: true, ..failed }], group: None };
     says(
         &self_test.judge(),
         "|self-test

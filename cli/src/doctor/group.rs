@@ -1,0 +1,191 @@
+//! The last proof: two ranks, started as `unisono run` starts them, form a group and reduce.
+
+use std::{
+    io::Read,
+    process::{Child, Command, ExitCode, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use unisono::{ProcessGroup, ReduceOp};
+
+use super::report::{bytes, some};
+
+/// What the subcommand is called.
+pub(crate) const NAME: &str = "doctor-one-rank";
+
+/// How many ranks.
+const RANKS: usize = 2;
+/// Elements of the two vectors that are reduced: 8 B and 1 MiB.
+const COUNTS: [usize; 2] = [2, 1 << 18];
+/// How often each is timed, after a tenth as often to warm up.
+const CALLS: [u32; 2] = [200, 20];
+/// How long the ranks may wait for each other, in seconds; all together takes well under one.
+const TIMEOUT: &str = "10";
+/// How long the job may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One of the two ranks.
+#[derive(clap::Args)]
+pub(crate) struct OneRank {}
+
+/// What rank 0 says of the group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Reduced {
+    /// The provider.
+    pub(super) provider: String,
+    /// The median time of an all_reduce of 8 B and of 1 MiB, in µs.
+    pub(super) times_us: [f64; 2],
+}
+
+impl Reduced {
+    pub(super) fn words(&self) -> String {
+        let time = |at: usize| {
+            let size = (COUNTS[at] * size_of::<f32>()) as u64;
+            format!("{} in about {:.0} us", bytes(size), self.times_us[at])
+        };
+        format!(
+            "{} form a group over {} and reduce right: {}, {}",
+            some(RANKS, "rank"),
+            self.provider,
+            time(0),
+            time(1)
+        )
+    }
+}
+
+impl OneRank {
+    pub(crate) fn run(self) -> ExitCode {
+        match examine() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+fn examine() -> Result<(), Box<dyn std::error::Error>> {
+    let group = ProcessGroup::from_env()?;
+    let mut medians = [0.0; 2];
+    for ((count, calls), median) in COUNTS.into_iter().zip(CALLS).zip(&mut medians) {
+        let mut data = vec![0.0_f32; count];
+        let mut times = Vec::new();
+        for call in 0..calls + calls / 10 {
+            // Different in every place and call, and exact in f32.
+            let value = |rank: usize, at: usize| ((at + rank * 7 + call as usize) % 1024) as f32;
+            data.iter_mut().enumerate().for_each(|(at, element)| *element = value(group.rank(), at));
+            group.barrier()?;
+            let began = Instant::now();
+            group.all_reduce(&mut data, ReduceOp::Sum)?;
+            if call >= calls / 10 {
+                times.push(began.elapsed());
+            }
+            let sum = |at| (0..group.size()).map(|rank| value(rank, at)).sum::<f32>();
+            if let Some((at, element)) = data.iter().enumerate().find(|&(at, element)| *element != sum(at)) {
+                let wanted = sum(at);
+                return Err(format!("element {at} of {count} is {element} where the sum is {wanted}").into());
+            }
+        }
+        times.sort();
+        *median = times.get(times.len() / 2).copied().unwrap_or_default().as_secs_f64() * 1e6;
+    }
+    if group.rank() == 0 {
+        let provider = group.limits().provider.clone();
+        println!("{}", serde_json::to_string(&Reduced { provider, times_us: medians })?);
+    }
+    Ok(())
+}
+
+/// Lets two ranks do so, with what is asked for on the command line; the rest is the environment's.
+pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result<Reduced, String> {
+    // The link stays good when the file of this program has been replaced by a newer one.
+    let program = "/proc/self/exe";
+    let mut command = Command::new(program);
+    command.args(["run", "--no-prefix", "--timeout", TIMEOUT, "-n"]).arg(RANKS.to_string());
+    command.args(provider.map(|provider| format!("--provider={provider}")));
+    command.args(["--", program, NAME]).env("UNISONO_JOIN_TIMEOUT", TIMEOUT);
+    command.envs(interface.map(|interface| ("UNISONO_INTERFACE", interface)));
+    judge(command, PATIENCE)
+}
+
+/// Runs the command and reads its verdict.
+fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("`unisono run` cannot be started: {error}"))?;
+    let (said, complained) = (all(child.stdout.take()), all(child.stderr.take()));
+    let ended = ended(&mut child, Instant::now() + patience);
+    let rest = Duration::from_secs(1);
+    let said = said.recv_timeout(rest).unwrap_or_default();
+    let complaint = reason(&complained.recv_timeout(rest).unwrap_or_default());
+    if !ended {
+        return Err(format!("it was not done within {} s and was killed{complaint}", patience.as_secs()));
+    }
+    serde_json::from_str(said.trim()).map_err(|_| format!("it failed{complaint}"))
+}
+
+/// Everything that comes, once there is no more.
+fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut source) = source {
+            let _ = source.read_to_end(&mut bytes);
+        }
+        drop(tell.send(String::from_utf8_lossy(&bytes).into_owned()));
+    });
+    told
+}
+
+/// Whether a process ends in time; if not, it is killed.
+fn ended(child: &mut Child, deadline: Instant) -> bool {
+    while Instant::now() < deadline {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(Duration::from_millis(2)),
+            Ok(Some(_)) => return true,
+            Err(_) => break,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+/// The first lines of what was complained of.
+fn reason(complaint: &str) -> String {
+    let lines: Vec<_> = complaint.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
+    if lines.is_empty() { String::new() } else { format!(": {}", lines.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(script: &str, patience: Duration) -> Result<Reduced, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        judge(command, patience)
+    }
+
+    #[test]
+    fn what_a_job_says_is_understood() {
+        let long = Duration::from_secs(20);
+        let said = script("echo '{\"provider\":\"net\",\"times_us\":[1.5,2e3]}'", long).unwrap();
+        assert_eq!(
+            said.words(),
+            "2 ranks form a group over net and reduce right: 8 B in about 2 us, 1 MiB in about 2000 us"
+        );
+        let failed = script("echo one >&2; echo >&2; echo two >&2; exit 1", long);
+        assert_eq!(failed, Err("it failed: one; two".into()));
+        assert_eq!(script("echo nonsense", long), Err("it failed".into()));
+        let hung = script("echo waiting >&2; exec sleep 60", Duration::from_secs(1));
+        assert_eq!(hung, Err("it was not done within 1 s and was killed: waiting".into()));
+    }
+}
