@@ -174,6 +174,32 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
     Ok(())
 }
 
+/// Thousands of small puts, as many under way as are allowed.
+pub(crate) fn small_flood(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let limits = here.limits().clone();
+    let most = limits.arrivals.min(limits.arrivals_per_peer);
+    let count = 6000_u32;
+    let window = there.register(Memory::map(8, false)?)?;
+    let source = filled(&mut *here, &[7; 8])?;
+    let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+    let mut next = 0;
+    until("a flood of small puts", || {
+        while next < count
+            && (next as usize) < theirs.arrived.len() + most
+            && put_all(&mut *here, &source, remote(&window)?, 0, next)? == Posted::Yes
+        {
+            next += 1;
+        }
+        ours.poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(theirs.arrived.len() == count as usize
+            && (limits.max_inject >= 8 || ours.sent.len() == count as usize))
+    })?;
+    theirs.expect(0..count, [])?;
+    ours.expect([], (0..count).filter(|_| limits.max_inject < 8).map(u64::from))
+}
+
 /// Two streams in opposite directions, in one thread.
 pub(crate) fn both_ways(world: &mut World) -> Outcome {
     let (mut here, mut there) = world.pair()?;

@@ -29,6 +29,7 @@ const CASES: &[(&str, Case)] = &[
     ("sources are gathered", landing::gathered),
     ("immediates of every value arrive", landing::immediates),
     ("a flood is stopped, and flows on", landing::flood),
+    ("thousands of small puts", landing::small_flood),
     ("both directions at once", landing::both_ways),
     ("three endpoints, each to each and to itself", landing::each_to_each),
     ("several threads", landing::threads),
