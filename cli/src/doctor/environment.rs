@@ -1,14 +1,17 @@
 //! What the environment asks for: our own variables, the launcher's, libfabric's.
 
 use serde::Serialize;
-use unisono::config::{Config, StoreAddress};
+use unisono::{
+    config::{Config, StoreAddress},
+    launch::{self, Meeting},
+};
 
 use super::report::Section;
 
 /// What all our variables begin with.
 const OURS: &str = "UNISONO_";
-/// The launchers' variables from which a rank may learn who it is (torchrun, Slurm, Open MPI, MPICH and
-/// others that speak PMI).
+/// The launchers' variables from which a rank may learn who it is and where to meet, as `unisono::launch` reads
+/// them; many others that launchers set say nothing to us.
 const LAUNCHERS: &[&str] = &[
     "RANK",
     "WORLD_SIZE",
@@ -17,19 +20,31 @@ const LAUNCHERS: &[&str] = &[
     "MASTER_ADDR",
     "MASTER_PORT",
     "SLURM_JOB_ID",
-    "SLURM_NODELIST",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
     "SLURM_PROCID",
-    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
     "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_PER_NODE",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "PMI_RANK",
     "PMI_SIZE",
-    "PMIX_RANK",
+    "PMIX_NAMESPACE",
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
+];
+/// Those of which at least one is set where a launcher, or somebody by hand, has started a rank.
+const STARTED: &[&str] = &[
+    "UNISONO_RANK",
+    "UNISONO_WORLD_SIZE",
+    "RANK",
+    "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
 ];
 /// Where the loader looks for libraries first, and so decides which libfabric runs.
 const LOADER: &str = "LD_LIBRARY_PATH";
@@ -56,6 +71,38 @@ pub(super) struct Stray {
     pub(super) meant: Option<String>,
 }
 
+/// What a launcher says of this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Launch {
+    /// Its name.
+    pub(super) launcher: &'static str,
+    /// This process's rank.
+    pub(super) rank: usize,
+    /// The world size.
+    pub(super) ranks: usize,
+    /// How many ranks are on this machine.
+    pub(super) local_ranks: Option<usize>,
+    /// Where they meet, in words.
+    pub(super) meeting: String,
+    /// The host of that place, if it is one.
+    pub(super) host: Option<String>,
+}
+
+impl From<launch::Launch> for Launch {
+    fn from(launch: launch::Launch) -> Self {
+        let launch::Launch { launcher, rank, ranks, local_ranks, meeting, .. } = launch;
+        let (meeting, host) = match meeting {
+            Meeting::At(StoreAddress::Tcp { host, port, served }) => {
+                (StoreAddress::Tcp { host: host.clone(), port, served }.to_string(), Some(host))
+            }
+            Meeting::At(other) => (other.to_string(), None),
+            Meeting::ThisMachine => ("a directory on this machine".into(), None),
+            Meeting::Nowhere => ("no place, there being no other".into(), None),
+        };
+        Self { launcher, rank, ranks, local_ranks, meeting, host }
+    }
+}
+
 /// What matters of the environment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Environment {
@@ -67,6 +114,8 @@ pub(super) struct Environment {
     pub(super) launcher: Vec<Setting>,
     /// libfabric's variables that are set, and the loader's path.
     pub(super) libfabric: Vec<Setting>,
+    /// What the launcher says, or what is wrong with that; `None` if there is none.
+    pub(super) launch: Option<Result<Launch, String>>,
     /// What our variables have wrong.
     pub(super) wrong: Option<String>,
 }
@@ -82,6 +131,11 @@ impl Environment {
         let mut environment = Self::default();
         let mut all: Vec<_> = variables.map(|(name, value)| Setting { name, value }).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
+        let variable = |name: &str| all.iter().find(|it| it.name == name).map(|it| it.value.clone());
+        if STARTED.iter().any(|name| variable(name).is_some()) {
+            let launch = launch::detect(&variable).map(Launch::from);
+            environment.launch = Some(launch.map_err(|error| error.to_string()));
+        }
         for setting in all {
             if setting.name.starts_with(OURS) {
                 if Config::variables().iter().any(|known| known.name == setting.name) {
@@ -116,6 +170,9 @@ impl Environment {
 
     /// The host where ranks are to meet, if one is named.
     pub(super) fn master(&self) -> Option<String> {
+        if let Some(Ok(launch)) = &self.launch {
+            return launch.host.clone();
+        }
         match self.value("UNISONO_STORE").map(StoreAddress::parse) {
             Some(Ok(StoreAddress::Tcp { host, .. })) => Some(host),
             Some(_) => None,
@@ -125,9 +182,7 @@ impl Environment {
 
     /// How many ranks this machine has, if a launcher says so.
     pub(super) fn local_ranks(&self) -> Option<usize> {
-        let names =
-            ["UNISONO_LOCAL_WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"];
-        names.into_iter().find_map(|name| self.value(name)?.trim().parse().ok()).filter(|ranks| *ranks > 0)
+        self.launch.as_ref()?.as_ref().ok()?.local_ranks
     }
 
     pub(super) fn judge(&self) -> Section {
@@ -141,6 +196,18 @@ impl Environment {
         }
         if let Some(wrong) = &self.wrong {
             section.problem(wrong.clone(), "correct it or unset it");
+        }
+        match &self.launch {
+            Some(Ok(Launch { launcher, rank, ranks, local_ranks, meeting, .. })) => {
+                let here = local_ranks.map_or_else(String::new, |here| format!(", {here} of them here"));
+                section.ok(format!("{launcher}: this is rank {rank} of {ranks}{here}; they meet at {meeting}"));
+            }
+            Some(Err(problem)) => section.warn(
+                problem.clone(),
+                "no matter for `unisono run` and for programs started in other ways; a rank started with these \
+                 variables would fail",
+            ),
+            None => {}
         }
         for Setting { name, value } in self.ours.iter().chain(&self.launcher) {
             section.note(format!("{name}={}", short(value)));
@@ -185,7 +252,7 @@ fn nearest(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::report::Mark, *};
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         Environment::of(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
@@ -214,14 +281,28 @@ mod tests {
             ("PATH", "/bin"),
             ("FI_PROVIDER", "tcp"),
             ("UNISONO_LANES", "2"),
-            ("RANK", "0"),
+            ("RANK", "1"),
+            ("WORLD_SIZE", "8"),
             ("LOCAL_WORLD_SIZE", "4"),
             ("MASTER_ADDR", "10.0.0.1"),
+            ("MASTER_PORT", "29500"),
         ]);
         assert_eq!(found.config().lanes, 2);
         assert_eq!((found.local_ranks(), found.master().as_deref()), (Some(4), Some("10.0.0.1")));
-        assert_eq!((found.ours.len(), found.launcher.len(), found.libfabric.len()), (1, 3, 1));
+        assert_eq!((found.ours.len(), found.launcher.len(), found.libfabric.len()), (1, 5, 1));
         assert_eq!(found.wrong, None);
+        let told = &found.judge().lines[0].text;
+        assert_eq!(told, "torchrun: this is rank 1 of 8, 4 of them here; they meet at tcp://10.0.0.1:29500");
+    }
+
+    #[test]
+    fn half_a_launcher_is_told() {
+        let found = environment(&[("RANK", "1"), ("MASTER_ADDR", "10.0.0.1")]);
+        assert!(found.launch.as_ref().is_some_and(Result::is_err));
+        let lines = found.judge().lines;
+        assert!(lines[0].mark == Mark::Warn && lines[0].text.contains("WORLD_SIZE"), "{lines:?}");
+        assert_eq!(found.master().as_deref(), Some("10.0.0.1"));
+        assert_eq!(environment(&[("MASTER_ADDR", "10.0.0.1")]).launch, None);
     }
 
     #[test]

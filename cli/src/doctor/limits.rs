@@ -72,7 +72,7 @@ impl Windows {
                 others.min((2 * rounds).max(7)) as u64 * config.eager_slots as u64 * slot(config.eager);
             let bulk = others.min(1) as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
             let staging = 2 * config.lanes.max(2) as u64 * chunk.max(config.eager) as u64;
-            let windows = eager + bulk + 256 * ranks as u64 + 8192;
+            let windows = eager + bulk + 320 * ranks as u64 + 8192;
             (windows, windows + staging)
         };
         Self {
@@ -332,7 +332,7 @@ mod tests {
         let config = Config::default();
         let windows = Windows::of(&config, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
-        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 512 + 8192 + 2 * 4 * 131_072;
+        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 640 + 8192 + 2 * 4 * 131_072;
         assert_eq!(windows.bytes, (wanted - 2 * 4 * 131_072, wanted));
         assert!(windows.least < windows.bytes.0);
         let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
