@@ -102,9 +102,9 @@ impl Ofi {
         let only = candidates.len() == 1;
         for (info, why) in candidates {
             let (provider, device, from) = (info.provider(), info.device(), info.ip());
+            let from = from.map_or_else(|| "an address of its own kind".to_owned(), |ip| ip.to_string());
             match Self::open_info(&info, options) {
                 Ok(ofi) => {
-                    let from = from.map_or_else(|| "its own kind".to_owned(), |ip| ip.to_string());
                     tracing::info!(
                         provider,
                         device,
@@ -118,7 +118,7 @@ impl Ofi {
                 Err(error) if only => return Err(error),
                 Err(error) => {
                     tracing::warn!(provider, device, %error, "a provider that fits does not work; trying the next");
-                    refusals.push(format!("{provider} ({device}): {error}"));
+                    refusals.push(format!("{provider} (device {device}, from {from}): {error}"));
                 }
             }
         }

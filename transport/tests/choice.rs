@@ -1,0 +1,67 @@
+//! Which provider is taken, and what is said of those that are not.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use unisono_transport::{
+    Error, Transport,
+    ofi::{Interface, Ofi, Options, library_version, survey},
+};
+
+fn tcp() -> Options {
+    Options { provider: Some("tcp".into()), towards: Some(Ipv4Addr::LOCALHOST.into()), ..Options::default() }
+}
+
+fn refusal(options: &Options) -> String {
+    match Ofi::open(options) {
+        Err(Error::NoProvider { report, .. }) => report,
+        other => panic!("{options:?} gave {other:?}"),
+    }
+}
+
+#[test]
+fn tcp_is_what_this_version_has_and_goes_the_way_that_was_asked_for() {
+    let survey = survey(&tcp()).unwrap();
+    let taken: Vec<_> = survey.iter().filter(|candidate| candidate.taken).collect();
+    let [taken] = taken[..] else { panic!("not one is taken: {survey:?}") };
+    assert_eq!(taken.name, if library_version() >= (1, 18) { "tcp" } else { "net" });
+    assert_eq!(taken.address, Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    assert!(taken.reason.contains("127.0.0.1"), "{}", taken.reason);
+    assert_eq!(Ofi::open(&tcp()).unwrap().limits().provider, taken.name);
+    assert!(survey.iter().all(|candidate| !candidate.reason.is_empty()));
+}
+
+#[test]
+fn a_provider_that_lacks_something_is_told_what() {
+    // Before 1.18 `tcp` has connections only, and by its exact name it is asked for in the survey.
+    let survey = survey(&tcp()).unwrap();
+    let Some(candidate) = survey.iter().find(|candidate| candidate.name == "tcp") else {
+        panic!("no line for tcp: {survey:?}")
+    };
+    if library_version() < (1, 18) {
+        assert!(candidate.reason.contains("lacks reliable datagrams"), "{}", candidate.reason);
+        assert!(candidate.reason.contains("1.18"), "{}", candidate.reason);
+    } else {
+        assert!(candidate.taken, "{}", candidate.reason);
+    }
+}
+
+#[test]
+fn an_unknown_provider_is_refused_with_a_reason() {
+    let report = refusal(&Options { provider: Some("no such".into()), ..Options::default() });
+    assert!(report.contains("no such: it is not built into this libfabric"), "{report}");
+}
+
+#[test]
+fn an_unknown_interface_is_refused_with_those_there_are() {
+    let interface = Some(Interface::Name("no such".into()));
+    let report = refusal(&Options { interface, towards: None, ..tcp() });
+    assert!(report.contains("no device no such, only") && report.contains("lo"), "{report}");
+}
+
+#[test]
+fn an_address_that_is_not_ours_is_refused() {
+    // From the block reserved for documentation, which no host has.
+    let interface = Some("203.0.113.77".parse().unwrap());
+    let report = refusal(&Options { interface, towards: None, ..tcp() });
+    assert!(report.contains("203.0.113.77"), "{report}");
+}
