@@ -11,6 +11,7 @@ fn tcp() -> Options {
     Options { provider: Some("tcp".into()), towards: Some(Ipv4Addr::LOCALHOST.into()), ..Options::default() }
 }
 
+#[allow(clippy::panic, reason = "fails the test that calls it")]
 fn refusal(options: &Options) -> String {
     match Ofi::open(options) {
         Err(Error::NoProvider { report, .. }) => report,
