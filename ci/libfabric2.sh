@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the transport's conformance suite and the collectives' tests, as they were built against this machine's
-# libfabric, with libfabric 2 in its place: the shared library that the PyPI package mpich carries.
+# Runs the transport's conformance suite and the tests of ranks as processes, as they were built against this
+# machine's libfabric, with libfabric 2 in its place: the shared library that the PyPI package mpich carries.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -19,7 +19,7 @@ version = ctypes.CDLL(sys.argv[1]).fi_version()
 print(f"{version >> 16}.{version & 0xffff}")
 PYTHON
 )
-programs=$(ci/test-binaries.sh conformance collectives)
+programs=$(ci/test-binaries.sh conformance processes)
 
 export LD_LIBRARY_PATH=$venv/lib/mpich${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 for program in $programs; do

@@ -8,18 +8,23 @@ if [ "$(uname -m)" != x86_64 ]; then
   exit 0
 fi
 ci/setup.sh build verbs
-programs=$(ci/test-binaries.sh conformance collectives)
+programs=$(ci/test-binaries.sh conformance processes)
+{ read -r conformance; read -r processes; } <<<"$programs"
 cargo build --release -p unisono-cli
 unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 
 # rxe's completion queues hold 32767 entries and ofi_rxm sizes its own by the universe: its default, 256, is
 # too many and ends in "Unable to create verbs CQ".
-export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs
-for program in $programs; do
-  echo "test-verbs: $(basename "$program")"
-  ci/verbs-vm/run.sh . "$program" --test-threads=1
-done
-for ranks in 2 4; do
-  echo "test-verbs: bench all_reduce, $ranks ranks"
-  ci/verbs-vm/run.sh . "$unisono" bench all_reduce --ranks "$ranks" --provider verbs -b 8 -e 1M -f 16 -n 5 -w 1
-done
+export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4
+echo "test-verbs: conformance"
+ci/verbs-vm/run.sh . "$conformance"
+echo "test-verbs: collectives among processes"
+ci/verbs-vm/run.sh . "$processes" collectives
+echo "test-verbs: bench"
+# shellcheck disable=SC2016
+ci/verbs-vm/run.sh . bash -euc '
+  for collective in all_reduce reduce_scatter all_gather broadcast; do
+    for ranks in 2 4; do
+      "$0" bench "$collective" --ranks "$ranks" --provider verbs -b 8 -e 1M -f 16 -n 5 -w 1
+    done
+  done' "$unisono"
