@@ -82,7 +82,8 @@ fn add_and_forward(ring: Ring, mine: &Range<usize>, steps: &mut Steps) {
     steps.free(ring.prev());
 }
 
-/// The hop that brings a block home, where the last contribution is this rank's.
+/// The hop that brings a block home, where the last contribution is this rank's. The slot is given back at
+/// once, so that the message that goes out next can carry the credit for it.
 fn add_last(ring: Ring, mine: &Range<usize>, into: Span, steps: &mut Steps) {
     steps.take(ring.prev(), mine.len());
     steps.push(Step::Reduce {
@@ -91,6 +92,7 @@ fn add_last(ring: Ring, mine: &Range<usize>, into: Span, steps: &mut Steps) {
         into,
         last: true,
     });
+    steps.free(ring.prev());
 }
 
 /// A hop on which a block is kept and, unless everyone has it, passed on: first, so that the wire works
@@ -145,7 +147,6 @@ impl Pattern for AllReduce {
             let whole = Span::output(mine.start, mine.len());
             add_last(ring, &mine, whole, steps);
             steps.put(ring.next(), whole);
-            steps.free(ring.prev());
         } else {
             let hop = turn - home;
             keep(ring, &self.piece(round, ring.back(hop)), hop < home, steps);
@@ -233,7 +234,6 @@ impl Pattern for ReduceScatter {
         } else {
             let whole = self.0.chunk(chunk);
             add_last(ring, &self.0.of(chunk, ring.rank), Span::output(whole.start, whole.len()), steps);
-            steps.free(ring.prev());
         }
     }
 

@@ -60,6 +60,9 @@ pub(crate) struct Sender {
 struct WindowMemory {
     region: Region,
     slot_bytes: usize,
+    class: Class,
+    /// The flow of its first lane.
+    first_flow: usize,
 }
 
 pub(crate) struct Core {
@@ -79,6 +82,8 @@ pub(crate) struct Core {
     /// What this rank writes to the others' mailboxes: kept here until it has left.
     letters: Region,
     post_box: VecDeque<(Rank, Letter)>,
+    /// Receivers whose senders should hear of their credit when there is time.
+    debts: Vec<usize>,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
     pub knocks: Vec<(Rank, Header)>,
     /// Arrivals that may be under way at once: what the completion queue must hold.
@@ -114,6 +119,7 @@ impl Core {
             mailbox,
             letters,
             post_box: VecDeque::new(),
+            debts: Vec::new(),
             knocks: Vec::new(),
             expected: 2 * ranks.min(64),
             events: Vec::with_capacity(64),
@@ -214,7 +220,7 @@ impl Core {
         for lane in 0..lanes {
             self.receivers.push(Incoming::new(from, self.windows.len(), lane * lane_bytes, slots));
         }
-        self.windows.push(WindowMemory { region, slot_bytes });
+        self.windows.push(WindowMemory { region, slot_bytes, class, first_flow });
         self.peers[from].incoming[class.index()] = narrow(first_flow);
         let at = from * size_of::<Entry>() + class.index() * size_of::<Window>();
         self.letters.write(at, bytemuck::bytes_of(&window))?;
@@ -236,10 +242,7 @@ impl Core {
     /// The headers of messages that have landed and were not taken, and who sent them.
     pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Header)> {
         self.receivers.iter().enumerate().filter_map(|(index, flow)| {
-            let slot = flow.ready_slot()?;
-            let (region, at) = self.slot(index, slot);
-            let mut header = Header::zeroed();
-            region.read(at - wire::HEADER, bytemuck::bytes_of_mut(&mut header)).ok()?;
+            let header = self.header(index, flow.ready_slot()?).ok()?;
             Some((flow.from, header))
         })
     }
@@ -257,9 +260,27 @@ impl Core {
         self.peers[from].greeted
     }
 
-    /// The sender of a flow must hear of its credit.
+    /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
+    /// this rank has nothing else to do; at once only if it can send no more until it does.
     pub(crate) fn owe(&mut self, receiver: usize) {
-        self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver)));
+        let flow = &self.receivers[receiver];
+        if flow.exhausted() {
+            self.post_box.push_back((flow.from, Letter::Credit(receiver)));
+        } else if flow.owes() {
+            self.debts.push(receiver);
+        }
+    }
+
+    /// Whether a sender has not heard of all its credit.
+    pub(crate) fn has_debts(&self) -> bool {
+        !self.debts.is_empty()
+    }
+
+    /// Makes letters of all debts.
+    pub(crate) fn settle_debts(&mut self) {
+        for receiver in self.debts.drain(..) {
+            self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver)));
+        }
     }
 
     /// Whether there are letters that the transport had no room for yet.
@@ -344,22 +365,14 @@ impl Core {
         }
         if let Some((receiver, slot)) = record.hold {
             self.receivers[receiver].release(slot);
-            if self.receivers[receiver].owes() {
-                self.owe(receiver);
-            }
+            self.owe(receiver);
         }
         Ok(())
     }
 
     fn arrived(&mut self, immediate: Immediate) -> Result<(), Stop> {
         match immediate {
-            Immediate::Data { flow, number } => match self.receivers.get_mut(flow as usize) {
-                Some(receiver) => {
-                    let from = receiver.from;
-                    receiver.arrive(number).map_err(|violation| self.violation(from, violation))
-                }
-                None => Err(self.stop(format!("a message on flow {flow}, which does not exist"))),
-            },
+            Immediate::Data { flow, number } => self.message_arrived(flow as usize, number),
             Immediate::Credit { flow, freed } => match self.senders.get_mut(flow as usize) {
                 Some(sender) => {
                     let to = sender.flow.to;
@@ -375,6 +388,35 @@ impl Core {
                 Ok(())
             }
         }
+    }
+
+    /// A message landed. The credit in its header counts at once, not only when a lane takes the message:
+    /// the lane may be waiting for just that credit.
+    fn message_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
+        let Some(receiver) = self.receivers.get_mut(flow) else {
+            return Err(self.stop(format!("a message on flow {flow}, which does not exist")));
+        };
+        let from = receiver.from;
+        let slot = match receiver.arrive(number) {
+            Ok(slot) => slot,
+            Err(violation) => return Err(self.violation(from, violation)),
+        };
+        let window = &self.windows[receiver.window];
+        let sender = self.sender(from, window.class, flow - window.first_flow);
+        if let Some(sender) = sender {
+            let freed = self.header(flow, slot)?.freed;
+            let credit = self.senders[sender].flow.credit((freed & 0xffff) as u16);
+            credit.map_err(|violation| self.violation(from, violation))?;
+        }
+        Ok(())
+    }
+
+    /// The header of the message that landed in a slot.
+    pub(crate) fn header(&self, receiver: usize, slot: usize) -> Result<Header, Error> {
+        let (region, at) = self.slot(receiver, slot);
+        let mut header = Header::zeroed();
+        region.read(at - wire::HEADER, bytemuck::bytes_of_mut(&mut header))?;
+        Ok(header)
     }
 
     fn entry(&self, from: Rank) -> Result<Entry, Stop> {

@@ -115,8 +115,8 @@ impl Incoming {
         }
     }
 
-    /// A message landed: checks that it could.
-    pub(crate) fn arrive(&mut self, number: u16) -> Result<(), Violation> {
+    /// A message landed: checks that it could, and tells in which slot.
+    pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, Violation> {
         let number = widen(self.taken, number);
         if number >= self.told + self.slots {
             return Err(Violation(format!(
@@ -130,7 +130,7 @@ impl Incoming {
             return Err(Violation(format!("message {number} twice")));
         }
         self.landed |= bit;
-        Ok(())
+        Ok(index(number % self.slots))
     }
 
     /// Whether the next message in order has landed.
@@ -187,6 +187,11 @@ impl Incoming {
             self.freeing &= !(1 << slot);
             self.freed += 1;
         }
+    }
+
+    /// Whether the sender has no credit left that it knows of, and there is some for it.
+    pub(crate) fn exhausted(&self) -> bool {
+        self.freed - self.told == self.slots
     }
 
     /// Whether enough slots came free since the sender was last told that it should hear of it now: half

@@ -1,6 +1,5 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
-use bytemuck::Zeroable;
 use unisono_transport::{Posted, Put, Region, Source, Target};
 
 use super::{
@@ -346,11 +345,7 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         let slot = core.receivers[receiver].take();
-        let mut header = Header::zeroed();
-        {
-            let (region, at) = core.slot(receiver, slot);
-            region.read(at - HEADER, bytemuck::bytes_of_mut(&mut header))?;
-        }
+        let header = core.header(receiver, slot)?;
         self.operation.agree(core.me, from, &header).map_err(Stop::Failure)?;
         if header.len as usize != len {
             return Err(Stop::Failure(Failure::Protocol {
@@ -360,12 +355,6 @@ impl<'a> Run<'a> {
             }));
         }
         core.receivers[receiver].reply = Some(header.reply);
-        if let Some(sender) = core.sender(from, self.class, lane) {
-            core.senders[sender]
-                .flow
-                .credit((header.freed & 0xffff) as u16)
-                .map_err(|violation| core.violation(from, violation))?;
-        }
         Ok(true)
     }
 
@@ -377,9 +366,7 @@ impl<'a> Run<'a> {
         if !core.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
-        if core.receivers[receiver].owes() {
-            core.owe(receiver);
-        }
+        core.owe(receiver);
         Ok(true)
     }
 }

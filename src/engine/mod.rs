@@ -237,7 +237,7 @@ impl Engine {
     ) -> Result<(), Stop> {
         let mut run = Run::new(operation, schedule, class);
         run.trace = trace;
-        let (mut working, mut worked) = (0, 0);
+        let (mut working, mut worked, mut idle) = (0, 0, false);
         loop {
             let mut moved = false;
             for lane in 0..run.lanes() {
@@ -245,6 +245,9 @@ impl Engine {
             }
             if let Some((lane, bytes)) = run.work(&self.core, working)? {
                 (working, worked, moved) = (lane, worked + bytes, true);
+            }
+            if self.core.has_debts() && (idle || run.ended()) {
+                self.core.settle_debts();
             }
             if self.core.has_letters() {
                 moved |= self.core.send_letters()?;
@@ -257,7 +260,8 @@ impl Engine {
                 continue;
             }
             worked = 0;
-            if self.core.poll()? || moved {
+            idle = !(self.core.poll()? || moved);
+            if !idle {
                 self.wait.reset();
             } else if let Some(nap) = self.pause(overseer, deadline)? {
                 let (steps, waits) = run.stand();

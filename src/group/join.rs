@@ -63,7 +63,7 @@ impl Card {
 
 impl ProcessGroup {
     /// Joins the group that the environment describes: torchrun's, Slurm's, Open MPI's, MPICH's or
-    /// `unisono run`'s variables (see [`launch`]), and the settings of [`Config`].
+    /// `unisono run`'s variables (see [`crate::launch`]), and the settings of [`Config`].
     ///
     /// # Errors
     /// [`Error::Config`] if variables are missing or senseless, otherwise as [`Self::join`].
