@@ -36,8 +36,8 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 struct Card {
     /// The version of the wire.
     wire: u32,
-    /// The hash of everything in the configuration that must be alike.
-    config: u64,
+    /// Everything in the configuration that must be alike, by name.
+    settings: Vec<(String, String)>,
     provider: String,
     address: Vec<u8>,
     mailbox: [u64; 3],
@@ -158,7 +158,7 @@ impl ProcessGroup {
         let limits = engine.limits().clone();
         let card = Card {
             wire: VERSION,
-            config: config.hash(),
+            settings: config.alike().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             provider: limits.provider.clone(),
             address: address.0,
             mailbox: [mailbox.base, mailbox.key, mailbox.len],
@@ -298,7 +298,11 @@ fn agree(cards: &[Card]) -> Result<()> {
     };
     differs("the version of the wire", &|card| card.wire.to_string())?;
     differs("the provider (UNISONO_PROVIDER)", &|card| card.provider.clone())?;
-    differs("the configuration's hash (chunk, lanes, slots, eager, algorithm)", &|card| {
-        format!("{:016x}", card.config)
+    let mut settings = cards.first().into_iter().flat_map(|card| &card.settings);
+    settings.try_for_each(|(wanted, _)| {
+        differs(wanted, &|card| {
+            let setting = card.settings.iter().find(|(name, _)| name == wanted);
+            setting.map_or_else(|| "unknown".to_owned(), |(_, value)| value.clone())
+        })
     })
 }
