@@ -137,7 +137,8 @@ pub enum Refusal {
 #[non_exhaustive]
 pub enum Failure {
     /// Two ranks do not call the same thing.
-    #[error("op {op} {call}: rank {} {}, rank {} {}", .left.0, .left.1, .right.0, .right.1)]
+    #[error("op {op}{}{call}: rank {} {}, rank {} {}", if .call.is_empty() { "" } else { " " },
+        .left.0, .left.1, .right.0, .right.1)]
     Mismatch {
         /// The number of the operation in its group, counted from 0.
         op: u64,

@@ -134,7 +134,7 @@ impl Operation {
             };
             let mut sides = [
                 (me, format!("is at op {} {}", self.number, self.signature.call())),
-                (from, format!("at op {op} {}", theirs.call())),
+                (from, format!("is at op {op} {}", theirs.call())),
             ];
             sides.sort();
             let [left, right] = sides;

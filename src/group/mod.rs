@@ -38,8 +38,10 @@ const PARTING: Duration = Duration::from_secs(5);
 ///
 /// Every rank makes the same calls in the same order. Calls block until this rank's part is done: its
 /// output is complete and its input may be changed. A call that does not fit what the other ranks call
-/// fails on all of them, before any data is touched; so does every call once a rank has died or a deadline
-/// has passed, and from then on the group is over.
+/// fails on all of them, before anything reduced is written; so does every call once a rank has died or a
+/// deadline has passed, and from then on the group is over. (Outputs of broadcast and all_gather may by then
+/// hold what came from ranks that agree. A broadcast's root has nothing to wait for: it may learn of a mismatch
+/// from its next call.)
 ///
 /// It may be shared by threads, which then take turns.
 pub struct ProcessGroup {
