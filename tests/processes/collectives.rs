@@ -1,0 +1,328 @@
+//! Every collective against an oracle: types, operations, counts, algorithms, kinds of memory.
+
+use std::ops::{Deref, DerefMut};
+
+use half::{bf16, f16};
+use unisono::{Buffer, Config, ProcessGroup, ReduceOp, algorithm, schedule::Collective};
+
+use crate::{
+    Outcome, Verdict, ensure,
+    numbers::{Number, operations, small, wild},
+    rank::{self, Role, config, say},
+    world::{End, World, same},
+};
+
+pub(crate) const ROLES: &[Role] = &[("collectives", play)];
+
+/// Shown with every failure; changes all data.
+const SEED: u64 = 20_251_120;
+
+/// All of it at a number of ranks.
+pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
+    let mut world = World::new(provider, ranks, rounds().len())?;
+    world.start_all("collectives", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let ends: Vec<&End> = ends.iter().collect();
+    for round in rounds() {
+        // Bit by bit the same on every rank.
+        same(&ends, &format!("bits of {}:", round.name))?;
+    }
+    Ok(Verdict::Measured(format!("{} calls on each rank", same(&ends, "calls")?)))
+}
+
+/// A group with settings of its own.
+struct Round {
+    name: &'static str,
+    algorithm: Option<&'static str>,
+    /// Whether chunks and slots are so small that little data shows every pattern.
+    small: bool,
+}
+
+/// One for each algorithm, one with the table's choice, and one with the settings of everyday.
+fn rounds() -> Vec<Round> {
+    let forced =
+        algorithm::ALGORITHMS.iter().map(|it| Round { name: it.name, algorithm: Some(it.name), small: true });
+    let mut rounds: Vec<_> = forced.collect();
+    rounds.push(Round { name: "small chunks", algorithm: None, small: true });
+    rounds.push(Round { name: "defaults", algorithm: None, small: false });
+    rounds
+}
+
+/// Bytes of a chunk and of an eager slot where they are small.
+const CHUNK: usize = 1024;
+const EAGER: usize = 256;
+const LANES: usize = 3;
+
+fn play(_: &str) -> rank::Outcome {
+    let mut calls = 0;
+    for (number, round) in rounds().into_iter().enumerate() {
+        let mut config = config(number)?;
+        config.algorithm = round.algorithm.map(str::to_owned);
+        if round.small {
+            config = Config { chunk: CHUNK, eager: EAGER, lanes: LANES, ..config };
+        }
+        let group = ProcessGroup::join(config)?;
+        let mut check = Check { group, round, seed: SEED, bits: 0 };
+        check.all().map_err(|error| {
+            format!("{} with seed {SEED}, at {}: {error}", check.round.name, check.seed - SEED)
+        })?;
+        say(&format!("bits of {}:", check.round.name), format!("{:016x}", check.bits));
+        calls += check.group.operations();
+    }
+    say("calls", calls);
+    Ok(())
+}
+
+struct Check {
+    group: ProcessGroup,
+    round: Round,
+    /// Another for every piece of data.
+    seed: u64,
+    /// A hash of all results that rounding made.
+    bits: u64,
+}
+
+/// For every type.
+macro_rules! types {
+    ($self:ident.$check:ident($($argument:expr),*)) => {
+        $self.$check::<f16>($($argument),*)?;
+        $self.$check::<bf16>($($argument),*)?;
+        $self.$check::<f32>($($argument),*)?;
+        $self.$check::<f64>($($argument),*)?;
+        $self.$check::<i8>($($argument),*)?;
+        $self.$check::<i16>($($argument),*)?;
+        $self.$check::<i32>($($argument),*)?;
+        $self.$check::<i64>($($argument),*)?;
+        $self.$check::<u8>($($argument),*)?;
+        $self.$check::<u16>($($argument),*)?;
+        $self.$check::<u32>($($argument),*)?;
+        $self.$check::<u64>($($argument),*)?;
+    };
+}
+
+impl Check {
+    fn all(&mut self) -> rank::Outcome {
+        if self.round.small {
+            types!(self.every_operation(37));
+            self.counts::<f32>(&[])?;
+            self.counts::<u8>(&[])?;
+            self.rounding::<f16>(&[1, 700])?;
+            self.rounding::<bf16>(&[1, 700])?;
+            self.rounding::<f32>(&[1, 700, 5003])?;
+            self.rounding::<f64>(&[1, 700])?;
+        } else {
+            // Every row of the table: one message, several, a pipeline that is full, and no round number.
+            self.counts::<f32>(&[1000, 5000, 20_000, (1 << 20) / 4, 300_007])?;
+            self.rounding::<f32>(&[10, 5000, 100_003])?;
+            self.rounding::<bf16>(&[5000, 200_003])?;
+        }
+        Ok(())
+    }
+
+    fn does(&self, collective: Collective) -> bool {
+        let named = self.round.algorithm.and_then(algorithm::find);
+        named.is_none_or(|algorithm| algorithm.supports(collective))
+    }
+
+    fn every_operation<T: Number>(&mut self, count: usize) -> rank::Outcome {
+        for op in operations::<T>() {
+            self.reductions::<T>(count, op, false)?;
+        }
+        self.moves::<T>(count, false)
+    }
+
+    /// Sums and moves of these counts, or of all that may be special where chunks are small; in plain memory and
+    /// in registered buffers.
+    fn counts<T: Number>(&mut self, counts: &[usize]) -> rank::Outcome {
+        let ranks = self.group.size();
+        let mut all = counts.to_vec();
+        if self.round.small {
+            all.extend([0, 1, 2, ranks - 1, ranks, ranks + 1, 7, 97, 1009, 5003]);
+            // Around a slot, a chunk, a chunk for each rank, and one for each lane and rank.
+            for bytes in [EAGER, CHUNK, CHUNK * ranks, CHUNK * ranks * LANES] {
+                let elements = bytes / size_of::<T>();
+                all.extend([elements - 1, elements, elements + 1]);
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        for count in all {
+            // At many ranks once is enough.
+            let kinds: &[bool] = if ranks > 4 { &[true] } else { &[false, true] };
+            for &registered in kinds {
+                self.reductions::<T>(count, ReduceOp::Sum, registered)?;
+                self.moves::<T>(count, registered)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// These elements in memory of either kind.
+    fn room<T: Number>(&self, elements: Vec<T>, registered: bool) -> unisono::Result<Room<T>> {
+        if !registered {
+            return Ok(Room::Plain(elements));
+        }
+        let mut buffer = self.group.buffer(elements.len())?;
+        buffer.copy_from_slice(&elements);
+        Ok(Room::Registered(buffer))
+    }
+
+    /// As many elements as rank counts, where they would be too many for a quick test.
+    fn block(&self, count: usize) -> usize {
+        if count > 10_000 { count / self.group.size() } else { count }
+    }
+
+    /// `all_reduce` and `reduce_scatter`, in place and out of place.
+    fn reductions<T: Number>(&mut self, count: usize, op: ReduceOp, registered: bool) -> rank::Outcome {
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        self.seed += 1;
+        let seed = self.seed;
+        let mine = |len: usize| (0..len).map(|index| small::<T>(seed, op, rank, index)).collect::<Vec<_>>();
+        let mut all = vec![T::of(0); ranks];
+        let mut reduced = |range: std::ops::Range<usize>| {
+            let mut of = |index| {
+                all.iter_mut().enumerate().for_each(|(rank, number)| *number = small(seed, op, rank, index));
+                T::reduce(op, &all)
+            };
+            range.map(&mut of).collect::<Vec<_>>()
+        };
+        let what = |call: &str| format!("{call}({}, {op}) of {count}, registered: {registered}", T::DTYPE);
+        if self.does(Collective::AllReduce) {
+            let (mine, wanted) = (mine(count), reduced(0..count));
+            let input = self.room(mine.clone(), registered)?;
+            let mut output = self.room(vec![T::of(99); count], registered)?;
+            self.group.all_reduce_into(&input, &mut output, op)?;
+            expect(&what("all_reduce"), &output, &wanted)?;
+            expect(&what("the input of all_reduce"), &input, &mine)?;
+            let mut data = input;
+            self.group.all_reduce(&mut data, op)?;
+            expect(&what("all_reduce in place"), &data, &wanted)?;
+        }
+        if self.does(Collective::ReduceScatter) {
+            let count = self.block(count);
+            let wanted = reduced(rank * count..(rank + 1) * count);
+            let mut mine = mine(ranks * count);
+            let input = self.room(mine.clone(), registered)?;
+            let mut output = self.room(vec![T::of(99); count], registered)?;
+            self.group.reduce_scatter(&input, &mut output, op)?;
+            expect(&what("reduce_scatter"), &output, &wanted)?;
+            expect(&what("the input of reduce_scatter"), &input, &mine)?;
+            let mut data = input;
+            let block = self.group.reduce_scatter_in_place(&mut data, op)?;
+            expect(&what("reduce_scatter in place"), block, &wanted)?;
+            if !matches!(op, ReduceOp::PreMulSum(_)) {
+                mine[rank * count..(rank + 1) * count].copy_from_slice(&wanted);
+                expect(&what("the other blocks of reduce_scatter"), &data, &mine)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `all_gather`, in place and out of place, `broadcast` and `barrier`.
+    fn moves<T: Number>(&mut self, count: usize, registered: bool) -> rank::Outcome {
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        self.seed += 1;
+        let seed = self.seed;
+        let of = |rank: usize, len: usize| {
+            (0..len).map(|index| small::<T>(seed, ReduceOp::Sum, rank, index)).collect::<Vec<_>>()
+        };
+        let what = |call: &str| format!("{call}({}) of {count}, registered: {registered}", T::DTYPE);
+        if self.does(Collective::AllGather) {
+            let count = self.block(count);
+            let wanted: Vec<T> = (0..ranks).flat_map(|rank| of(rank, count)).collect();
+            let mine = &wanted[rank * count..(rank + 1) * count];
+            let input = self.room(mine.to_vec(), registered)?;
+            let mut output = self.room(vec![T::of(99); ranks * count], registered)?;
+            self.group.all_gather(&input, &mut output)?;
+            expect(&what("all_gather"), &output, &wanted)?;
+            expect(&what("the input of all_gather"), &input, mine)?;
+            output.fill(T::of(98));
+            output[rank * count..(rank + 1) * count].copy_from_slice(&input);
+            self.group.all_gather_in_place(&mut output)?;
+            expect(&what("all_gather in place"), &output, &wanted)?;
+        }
+        if self.does(Collective::Broadcast) {
+            let root = usize::try_from(seed)? % ranks;
+            let wanted = of(root, count);
+            let data = if rank == root { wanted.clone() } else { vec![T::of(99); count] };
+            let mut data = self.room(data, registered)?;
+            self.group.broadcast(&mut data, root)?;
+            expect(&what("broadcast"), &data, &wanted)?;
+        }
+        if self.does(Collective::Barrier) {
+            self.group.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// Sums and averages that rounding makes depend on the order: near the truth, and added to the hash by which
+    /// the ranks are compared.
+    fn rounding<T: Number>(&mut self, counts: &[usize]) -> rank::Outcome {
+        if !self.does(Collective::AllReduce) {
+            return Ok(());
+        }
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let size = f64::from(u32::try_from(ranks)?);
+        for (&count, op) in counts.iter().flat_map(|count| [(count, ReduceOp::Sum), (count, ReduceOp::Avg)]) {
+            self.seed += 1;
+            let seed = self.seed;
+            let mut data: Vec<T> = (0..count).map(|index| wild(seed, rank, index)).collect();
+            self.group.all_reduce(&mut data, op)?;
+            let share = if op == ReduceOp::Avg { size } else { 1.0 };
+            for (index, got) in data.iter().enumerate() {
+                let all = (0..ranks).map(|rank| wild::<T>(seed, rank, index).value());
+                let wanted = all.clone().sum::<f64>() / share;
+                // Each of so many roundings is off by at most half a last place of the largest sum there can be;
+                // the last term is for what is so small that f16 has no more places.
+                let off = (size + 1.0) * T::ROUNDING * all.map(f64::abs).sum::<f64>() / share + 1e-7;
+                let near = (got.value() - wanted).abs() <= off;
+                ensure!(
+                    near,
+                    "all_reduce({}, {op}) of {count} is {got:?} at {index}, more than {off:e} from {wanted:e}",
+                    T::DTYPE
+                );
+            }
+            for byte in bytemuck::cast_slice::<T, u8>(&data) {
+                self.bits = (self.bits ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elements in memory of either kind.
+enum Room<T> {
+    Plain(Vec<T>),
+    Registered(Buffer<T>),
+}
+
+impl<T: Number> Deref for Room<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Plain(plain) => plain,
+            Self::Registered(buffer) => buffer,
+        }
+    }
+}
+
+impl<T: Number> DerefMut for Room<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Plain(plain) => plain,
+            Self::Registered(buffer) => buffer,
+        }
+    }
+}
+
+/// Fails with the first element that is not as it should be.
+fn expect<T: Number>(what: &str, got: &[T], wanted: &[T]) -> rank::Outcome {
+    ensure!(got.len() == wanted.len(), "{what}: {} elements, not {}", got.len(), wanted.len());
+    let wrong = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
+    match wrong {
+        Some(at) => Err(format!("{what} is {:?} at {at}, not {:?}", got[at], wanted[at]).into()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,260 @@
+//! Ranks that die, stop, leave, give up or never come: the others say so, all in the same words, and at once.
+
+use std::{thread, time::Duration};
+
+use rustix::process::Signal;
+use unisono::{Error, Failure, ReduceOp};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, join, say, signal_myself, until_failure},
+    world::{End, World, same},
+};
+
+const RANKS: usize = 4;
+/// Elements of an all_reduce that takes some milliseconds at least.
+const LARGE: usize = 1 << 20;
+/// Within this the others must know, in microseconds.
+const SOON: i64 = 1_000_000;
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("rank 2 is killed", |provider| killed(provider, 2)),
+    ("rank 0 is killed", |provider| killed(provider, 0)),
+    ("rank 0 is killed, and the store with it", host_killed),
+    ("a rank is killed while it joins", killed_joining),
+    ("a rank stops", stopped),
+    ("a rank never comes", missing),
+    ("a rank leaves early", leaves),
+    ("a rank exits early", exits),
+    ("a rank aborts", aborts),
+];
+
+pub(crate) const ROLES: &[Role] = &[
+    ("killed", play_killed),
+    ("dies-joining", play_joins_to_die),
+    ("stops", play_stops),
+    ("meets", play_meets),
+    ("leaves", play_leaves),
+    ("exits", play_exits),
+    ("aborts", play_aborts),
+];
+
+/// Splits the ends into the victim's and the others'.
+fn victim_and_others(ends: &[End], victim: usize) -> Result<(&End, Vec<&End>), &'static str> {
+    let (victims, others): (Vec<_>, Vec<_>) = ends.iter().partition(|end| end.rank == victim);
+    Ok((victims.first().ok_or("the victim did not end")?, others))
+}
+
+/// The time from a signal to the last failure, which must be soon.
+fn soon(ends: &[&End], since: i64) -> Result<Verdict, Box<dyn std::error::Error>> {
+    let mut slowest = 0;
+    for end in ends {
+        let took = end.number("failed")? - since;
+        ensure!(took < SOON, "rank {} needed {took} µs to notice", end.rank);
+        slowest = slowest.max(took);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    Ok(Verdict::Measured(format!("all knew after {:.1} ms", slowest as f64 / 1000.0)))
+}
+
+fn killed(provider: &str, victim: usize) -> Outcome {
+    let mut world = World::new(provider, RANKS, 1)?;
+    world.start_all(&format!("killed {victim}"), &[])?;
+    let ends = world.end_all()?;
+    let (dead, others) = victim_and_others(&ends, victim)?;
+    others.iter().try_for_each(|end| end.well())?;
+    let words = same(&others, "failure")?;
+    ensure!(words.starts_with(&format!("rank {victim} died (")), "{words}");
+    soon(&others, dead.number("signalled")?)
+}
+
+fn host_killed(provider: &str) -> Outcome {
+    let mut world = World::served_by_rank_0(provider, RANKS)?;
+    world.start_all("killed 0", &[])?;
+    let ends = world.end_all()?;
+    let (dead, others) = victim_and_others(&ends, 0)?;
+    others.iter().try_for_each(|end| end.well())?;
+    // Nobody is left to agree with: the words may differ, but all name rank 0.
+    for end in &others {
+        let words = end.said("failure")?;
+        ensure!(words.contains("rank 0"), "rank {} says {words}", end.rank);
+    }
+    soon(&others, dead.number("signalled")?)
+}
+
+fn play_killed(victim: &str) -> rank::Outcome {
+    let group = join()?;
+    let mut data = vec![0.5_f32; LARGE];
+    for _ in 0..3 {
+        group.all_reduce(&mut data, ReduceOp::Avg)?;
+    }
+    if group.rank() == victim.parse::<usize>()? {
+        // A process that is killed while it holds a spin lock in shared memory leaves it locked for good, and
+        // `shm` has such locks (prov/shm/src/smr_util.h, struct smr_region): there it dies between two calls.
+        if group.limits().provider == "shm" {
+            signal_myself(Signal::KILL)?;
+        }
+        thread::spawn(|| {
+            thread::sleep(Duration::from_millis(20));
+            signal_myself(Signal::KILL).is_ok()
+        });
+    }
+    match until_failure(&group, |group| group.all_reduce(&mut data, ReduceOp::Avg))? {
+        Failure::Died { .. } | Failure::StoreLost { .. } => Ok(()),
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn killed_joining(provider: &str) -> Outcome {
+    let mut world = World::new(provider, RANKS, 1)?;
+    for rank in 0..RANKS - 1 {
+        world.start(rank, "meets", &[])?;
+    }
+    world.start(RANKS - 1, "dies-joining", &[])?;
+    let ends = world.end_all()?;
+    let (dead, others) = victim_and_others(&ends, RANKS - 1)?;
+    let words = same(&others, "error")?;
+    ensure!(words.starts_with("rank 3 died ("), "{words}");
+    soon(&others, dead.number("signalled")?)
+}
+
+/// Is killed when it has opened the store, but has not met anybody.
+fn play_joins_to_die(_: &str) -> rank::Outcome {
+    let config = rank::config(0)?;
+    let deadline = std::time::Instant::now() + config.join_timeout;
+    let store =
+        unisono::rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+    // By now the others wait for it.
+    thread::sleep(Duration::from_millis(500));
+    signal_myself(Signal::KILL)?;
+    drop(store);
+    Ok(())
+}
+
+fn stopped(provider: &str) -> Outcome {
+    let victim = 1;
+    let mut world = World::new(provider, RANKS, 1)?;
+    world.start_all(&format!("stops {victim}"), &[("UNISONO_TIMEOUT", "1s")])?;
+    world.stopped(victim)?;
+    let others = world.end(|rank| rank != victim)?;
+    world.signal(victim, Signal::CONT)?;
+    let woken = world.end_all()?;
+    others.iter().chain(&woken).try_for_each(End::well)?;
+    let words = same(&others.iter().collect::<Vec<_>>(), "failure")?;
+    ensure!(words.contains("was not done within 1.0s"), "{words}");
+    ensure!(words.contains("rank 1"), "{words}");
+    // The one that was stopped hears of it, in the same words if it had not been given up before.
+    let its = woken.first().ok_or("it did not end")?.said("failure")?;
+    Ok(Verdict::Measured(format!("{words:?}, and to rank 1 itself {its:?}")))
+}
+
+fn play_stops(victim: &str) -> rank::Outcome {
+    let group = join()?;
+    let mut data = vec![0.5_f32; LARGE];
+    for _ in 0..3 {
+        group.all_reduce(&mut data, ReduceOp::Avg)?;
+    }
+    if group.rank() == victim.parse::<usize>()? {
+        signal_myself(Signal::STOP)?;
+    }
+    until_failure(&group, |group| group.all_reduce(&mut data, ReduceOp::Avg))?;
+    Ok(())
+}
+
+fn missing(provider: &str) -> Outcome {
+    let absent = 2;
+    let mut world = World::new(provider, RANKS, 1)?;
+    for rank in (0..RANKS).filter(|&rank| rank != absent) {
+        world.start(rank, "meets", &[("UNISONO_JOIN_TIMEOUT", "1s")])?;
+    }
+    let ends = world.end_all()?;
+    for end in &ends {
+        let missing = end.said("missing")?;
+        ensure!(missing == format!("[{absent}]"), "rank {} misses {missing}", end.rank);
+        let took = end.number("failed")? - end.number("began")?;
+        ensure!((900_000..3_000_000).contains(&took), "rank {} gave up after {took} µs", end.rank);
+    }
+    Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
+}
+
+/// Joins and parts, or tells why it could not join.
+fn play_meets(_: &str) -> rank::Outcome {
+    say("began", rank::now());
+    let result = unisono::ProcessGroup::join(rank::config(0)?);
+    say("failed", rank::now());
+    match result {
+        Ok(group) => group.barrier()?,
+        Err(error) => {
+            say("error", &error);
+            if let Error::Missing { missing, .. } = error {
+                say("missing", format!("{missing:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts all ranks in a role of which rank 1 does something else than the others.
+fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn std::error::Error>> {
+    let mut world = World::new(provider, RANKS, 1)?;
+    world.start_all(role, &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let (odd, others) = victim_and_others(&ends, 1)?;
+    let verdict = soon(&others, odd.number("signalled")?)?;
+    Ok((ends, verdict))
+}
+
+fn leaves(provider: &str) -> Outcome {
+    let (ends, verdict) = odd_one(provider, "leaves")?;
+    let words = same(&victim_and_others(&ends, 1)?.1, "failure")?;
+    ensure!(words.contains("rank 1 calls leave()"), "{words}");
+    Ok(verdict)
+}
+
+fn play_leaves(_: &str) -> rank::Outcome {
+    let group = join()?;
+    group.barrier()?;
+    if group.rank() == 1 {
+        say("signalled", rank::now());
+        return Ok(());
+    }
+    until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
+}
+
+fn exits(provider: &str) -> Outcome {
+    let (ends, verdict) = odd_one(provider, "exits")?;
+    let words = same(&victim_and_others(&ends, 1)?.1, "failure")?;
+    ensure!(words.starts_with("rank 1 died ("), "{words}");
+    Ok(verdict)
+}
+
+fn play_exits(_: &str) -> rank::Outcome {
+    let group = join()?;
+    group.barrier()?;
+    if group.rank() == 1 {
+        say("signalled", rank::now());
+        std::process::exit(0);
+    }
+    until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
+}
+
+fn aborts(provider: &str) -> Outcome {
+    let (ends, verdict) = odd_one(provider, "aborts")?;
+    let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
+    ensure!(words == "rank 1 aborted the group: the loss is NaN", "{words}");
+    Ok(verdict)
+}
+
+fn play_aborts(_: &str) -> rank::Outcome {
+    let group = join()?;
+    group.barrier()?;
+    if group.rank() == 1 {
+        // The others are in the call by now.
+        thread::sleep(Duration::from_millis(100));
+        say("signalled", rank::now());
+        group.abort("the loss is NaN");
+    }
+    until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
+}

@@ -1,0 +1,169 @@
+//! Processes that cannot form a group: each is told why, and none waits longer than it must.
+
+use unisono::{Error, ProcessGroup};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, config, now, say},
+    world::{End, World, same},
+};
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("two processes with one rank", twins),
+    ("another job's token", token),
+    ("another world size", size),
+    ("an unknown provider", unknown),
+    ("an unknown provider on one rank", unknown_on_one),
+    ("different providers", providers),
+    ("different chunks", chunks),
+    ("an algorithm that does not exist", algorithm),
+    ("a port that nobody serves", unserved),
+];
+
+pub(crate) const ROLES: &[Role] = &[("joins", play)];
+
+/// Joins and parts, or tells the kind of the error and its words, of which there is one line.
+fn play(_: &str) -> rank::Outcome {
+    let begun = now();
+    let result = config(0).and_then(|config| Ok(ProcessGroup::join(config)?));
+    say("time", now() - begun);
+    match result {
+        Ok(group) => {
+            group.barrier()?;
+            say("joined", group.size());
+        }
+        Err(error) => {
+            ensure!(!error.to_string().contains('\n'), "more than a line: {error:?}");
+            let kind = match error.downcast_ref::<Error>() {
+                Some(Error::Config { .. }) => "configuration",
+                Some(Error::Rendezvous { .. }) => "rendezvous",
+                Some(Error::Missing { .. }) => "missing",
+                Some(Error::Refused { .. }) => "refused",
+                Some(Error::Transport(_)) => "transport",
+                Some(Error::Failed(_)) => "failed",
+                _ => "other",
+            };
+            say("error", kind);
+            say("words", error);
+        }
+    }
+    Ok(())
+}
+
+/// Fails unless a process was told this kind of error and words with this in them.
+fn told(end: &End, kind: &str, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+    end.well()?;
+    let said = end.said("words")?;
+    ensure!(end.said("error")? == kind, "rank {}: not {kind}, but {} {said}", end.rank, end.said("error")?);
+    for part in words {
+        ensure!(said.contains(part), "rank {}: {part:?} is not in {said:?}", end.rank);
+    }
+    Ok(())
+}
+
+fn joined(end: &End) -> Result<(), Box<dyn std::error::Error>> {
+    end.well()?;
+    end.said("joined").map(drop)
+}
+
+fn twins(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 2, 1)?;
+    // Whichever is second is refused; the other waits for rank 0.
+    world.start(1, "joins", &[])?;
+    world.start(1, "joins", &[])?;
+    let refused = world.end_first()?;
+    told(
+        &refused,
+        "refused",
+        &["refuses rank 1", "that rank is taken by", "give every process a rank of its own"],
+    )?;
+    world.start(0, "joins", &[])?;
+    world.end_all()?.iter().try_for_each(joined)?;
+    Ok(Verdict::Passed)
+}
+
+fn token(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 2, 1)?;
+    world.start(1, "joins", &[("UNISONO_TOKEN", "another job")])?;
+    told(&world.end_first()?, "refused", &["belongs to another job", "UNISONO_TOKEN"])?;
+    // It left nothing behind that would be in the way.
+    world.start_all("joins", &[])?;
+    world.end_all()?.iter().try_for_each(joined)?;
+    Ok(Verdict::Passed)
+}
+
+fn size(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 2, 1)?;
+    world.start(1, "joins", &[("UNISONO_WORLD_SIZE", "3")])?;
+    told(&world.end_first()?, "refused", &["there are 3 ranks", "there are 2"])?;
+    Ok(Verdict::Passed)
+}
+
+fn unknown(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 2, 1)?;
+    world.start_all("joins", &[("UNISONO_PROVIDER", "carrier-pigeon")])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(|end| told(end, "transport", &["carrier-pigeon"]))?;
+    Ok(Verdict::Measured(ends[0].said("words")?.to_owned()))
+}
+
+fn unknown_on_one(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 3, 1)?;
+    for rank in 0..3 {
+        world.start(
+            rank,
+            "joins",
+            if rank == 1 { &[("UNISONO_PROVIDER", "carrier-pigeon")] } else { &[] },
+        )?;
+    }
+    let ends = world.end_all()?;
+    told(&ends[1], "transport", &["carrier-pigeon"])?;
+    let others = [&ends[0], &ends[2]];
+    for end in others {
+        told(end, "failed", &["rank 1"])?;
+        let took = end.number("time")?;
+        ensure!(took < 5_000_000, "rank {} waited {took} µs", end.rank);
+    }
+    Ok(Verdict::Measured(same(&others, "words")?.to_owned()))
+}
+
+fn providers(provider: &str) -> Outcome {
+    let other = if provider == "tcp" { "tcp;ofi_rxm" } else { "tcp" };
+    let mut world = World::new(provider, 2, 1)?;
+    world.start(0, "joins", &[])?;
+    world.start(1, "joins", &[("UNISONO_PROVIDER", other)])?;
+    let ends = world.end_all()?;
+    if let Some(end) = ends.iter().find(|end| end.said("error").is_ok_and(|kind| kind == "transport")) {
+        return Ok(Verdict::Skipped(format!("there is no second provider: {}", end.said("words")?)));
+    }
+    ends.iter().try_for_each(|end| told(end, "configuration", &["provider", "on ranks 0", "on ranks 1"]))?;
+    Ok(Verdict::Measured(same(&[&ends[0], &ends[1]], "words")?.to_owned()))
+}
+
+fn chunks(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 3, 1)?;
+    world.start(0, "joins", &[])?;
+    world.start(1, "joins", &[("UNISONO_CHUNK", "32K")])?;
+    world.start(2, "joins", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(|end| {
+        told(end, "configuration", &["chunk: must be alike", "131072 on ranks 0, 2", "32768 on ranks 1"])
+    })?;
+    Ok(Verdict::Measured(same(&ends.iter().collect::<Vec<_>>(), "words")?.to_owned()))
+}
+
+fn algorithm(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 2, 1)?;
+    world.start_all("joins", &[("UNISONO_ALGORITHM", "magic")])?;
+    world.end_all()?.iter().try_for_each(|end| told(end, "configuration", &["magic", "ring"]))?;
+    Ok(Verdict::Passed)
+}
+
+fn unserved(provider: &str) -> Outcome {
+    let mut world = World::served_by_rank_0(provider, 2)?;
+    world.start(1, "joins", &[("UNISONO_JOIN_TIMEOUT", "500ms")])?;
+    let ends = world.end_all()?;
+    told(&ends[0], "rendezvous", &["tcp://127.0.0.1:"])?;
+    Ok(Verdict::Measured(ends[0].said("words")?.to_owned()))
+}

@@ -1,0 +1,124 @@
+//! Real ranks as real processes over libfabric: the collectives against an oracle, failures, refusals at join.
+//!
+//! The suite starts itself again as the ranks, which meet at stores that it serves. `tcp` must run; `shm`, and
+//! the providers named in `UNISONO_TEST_PROVIDERS` (separated by commas, for instance `verbs`), are skipped with
+//! the reason where the machine has none. `UNISONO_TEST_RANKS` says with how many ranks to run the collectives,
+//! 1,2,3,4,8 if it is not set. An argument that is no option selects cases whose name contains it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
+
+mod collectives;
+mod failures;
+mod joining;
+mod memlock;
+mod mismatch;
+mod numbers;
+mod rank;
+mod world;
+
+use std::{net::Ipv4Addr, process::ExitCode, time::Instant};
+
+use unisono_transport::{
+    Error,
+    ofi::{Ofi, Options},
+};
+
+/// How a case ends: well, perhaps with a remark for the reader, or with what is wrong.
+type Outcome = Result<Verdict, Box<dyn std::error::Error>>;
+
+/// What there is to say of a case that did not fail.
+#[derive(Debug)]
+enum Verdict {
+    Passed,
+    /// It passed, and this was measured.
+    Measured(String),
+    /// It has no sense here.
+    Skipped(String),
+}
+
+/// Cases by name; each is given the provider's.
+type Table = &'static [(&'static str, fn(&str) -> Outcome)];
+
+/// A case that knows more than the provider's name.
+type Case = Box<dyn Fn(&str) -> Outcome>;
+
+/// Ends a case with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+fn cases() -> Vec<(String, Case)> {
+    let ranks = std::env::var("UNISONO_TEST_RANKS").unwrap_or_else(|_| "1,2,3,4,8".into());
+    let mut cases: Vec<(String, Case)> = Vec::new();
+    for ranks in ranks.split(',').map(|ranks| ranks.parse().expect("UNISONO_TEST_RANKS holds numbers")) {
+        let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
+        cases.push((format!("collectives, {ranks} ranks"), case));
+    }
+    let tables = [failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
+    cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
+    cases
+}
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(rank::ROLE) {
+        return rank::run(&role);
+    }
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let more = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_default();
+    let named = more.split(',').filter(|name| !name.is_empty());
+    let mut failed = false;
+    for provider in ["tcp", "shm"].into_iter().chain(named) {
+        // Software providers stay on the loopback; a card has no way to it and chooses for itself.
+        let towards = ["tcp", "shm"].contains(&provider).then_some(Ipv4Addr::LOCALHOST.into());
+        let options =
+            Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
+        let name = format!("processes over {provider}");
+        match Ofi::open(&options) {
+            Err(error @ Error::NoProvider { .. }) if provider != "tcp" => {
+                println!("SKIPPED  {name}: {error}")
+            }
+            Err(error) => {
+                println!("FAILED   {name}: it does not open: {error}");
+                failed = true;
+            }
+            Ok(endpoint) => {
+                drop(endpoint);
+                failed |= judge(provider, &name, &filter);
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs all cases over a provider; says whether any failed.
+fn judge(provider: &str, name: &str, filter: &str) -> bool {
+    let begun = Instant::now();
+    let (mut count, mut failed) = (0, false);
+    for (case, run) in cases().into_iter().filter(|(case, _)| case.contains(filter)) {
+        let begun = Instant::now();
+        let outcome = run(provider);
+        let seconds = begun.elapsed().as_secs_f32();
+        match outcome {
+            Ok(Verdict::Passed) => println!("ok       {name}: {case} ({seconds:.2} s)"),
+            Ok(Verdict::Measured(what)) => println!("ok       {name}: {case} ({seconds:.2} s): {what}"),
+            Ok(Verdict::Skipped(why)) => {
+                println!("SKIPPED  {name}: {case}: {why}");
+                continue;
+            }
+            Err(error) => {
+                println!("FAILED   {name}: {case} ({seconds:.2} s): {error}");
+                failed = true;
+            }
+        }
+        count += 1;
+    }
+    if !failed {
+        println!("RAN      {name}: {count} cases in {:.2} s", begun.elapsed().as_secs_f32());
+    }
+    failed
+}

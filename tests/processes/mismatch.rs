@@ -1,0 +1,166 @@
+//! Ranks that do not call the same thing: all of them get the same words, at once, and keep their data.
+
+use unisono::{ProcessGroup, ReduceOp};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, config, failure, now, say},
+    world::{End, World, same},
+};
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("mismatches, 2 ranks", |provider| mismatches(provider, 2)),
+    ("mismatches, 4 ranks", |provider| mismatches(provider, 4)),
+];
+
+pub(crate) const ROLES: &[Role] = &[("mismatches", play)];
+
+type Call = fn(&ProcessGroup, &mut Data) -> unisono::Result<()>;
+
+/// What calls work on.
+struct Data {
+    floats: Vec<f32>,
+    integers: Vec<i32>,
+    output: Vec<f32>,
+}
+
+const LARGE: usize = 300_000;
+
+impl Data {
+    fn new(rank: usize) -> Self {
+        let float =
+            |index: usize| f32::from(u8::try_from((rank * 31 + index) % 251).unwrap_or_default()) + 0.5;
+        let floats: Vec<f32> = (0..LARGE + 1).map(float).collect();
+        Self { integers: vec![7; 1000], output: vec![-1.0; 4 * floats.len()], floats }
+    }
+}
+
+/// What the last rank does, what the others do, and what all say of it.
+const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
+    (
+        "count",
+        |group, data| group.all_reduce(&mut data.floats[..9], ReduceOp::Sum),
+        |group, data| group.all_reduce(&mut data.floats[..10], ReduceOp::Sum),
+        &["all_reduce(f32, sum)", "has 10 elements", "LAST has 9 elements"],
+    ),
+    (
+        "large count",
+        |group, data| group.all_reduce(&mut data.floats[..LARGE + 1], ReduceOp::Sum),
+        |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Sum),
+        &["all_reduce(f32, sum)", "has 300000 elements", "LAST has 300001 elements"],
+    ),
+    (
+        "count that another algorithm does",
+        |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Sum),
+        |group, data| group.all_reduce(&mut data.floats[..1], ReduceOp::Sum),
+        &["all_reduce(f32, sum)", "has 1 elements", "LAST has 300000 elements"],
+    ),
+    (
+        "empty",
+        |group, _| group.all_reduce::<f32>(&mut [], ReduceOp::Sum),
+        |group, data| group.all_reduce(&mut data.floats[..10], ReduceOp::Sum),
+        &["has 10 elements", "LAST has 0 elements"],
+    ),
+    (
+        "dtype",
+        |group, data| group.all_reduce(&mut data.integers[..10], ReduceOp::Sum),
+        |group, data| group.all_reduce(&mut data.floats[..10], ReduceOp::Sum),
+        &["calls all_reduce(f32, sum)", "LAST calls all_reduce(i32, sum)"],
+    ),
+    (
+        "op",
+        |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Max),
+        |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Sum),
+        &["calls all_reduce(f32, sum)", "LAST calls all_reduce(f32, max)"],
+    ),
+    (
+        "root",
+        // A root may be done before it can hear; the next call tells.
+        |group, data| group.broadcast(&mut data.floats[..10], 1).and_then(|()| group.barrier()),
+        |group, data| group.broadcast(&mut data.floats[..10], 0).and_then(|()| group.barrier()),
+        &["LAST", "broadcast(f32, root "],
+    ),
+    (
+        "root of a large broadcast",
+        |group, data| group.broadcast(&mut data.floats[..LARGE], 1).and_then(|()| group.barrier()),
+        |group, data| group.broadcast(&mut data.floats[..LARGE], 0).and_then(|()| group.barrier()),
+        &["LAST", "broadcast(f32, root "],
+    ),
+    (
+        "kind",
+        |group, data| group.all_gather(&data.floats[..10], &mut data.output[..10 * group.size()]),
+        |group, data| {
+            group.reduce_scatter(&data.floats[..10 * group.size()], &mut data.output[..10], ReduceOp::Sum)
+        },
+        &["calls reduce_scatter(f32, sum)", "LAST calls all_gather(f32)"],
+    ),
+    (
+        "order",
+        |group, data| group.all_reduce(&mut data.floats[..10], ReduceOp::Sum).and_then(|()| group.barrier()),
+        |group, data| group.barrier().and_then(|()| group.all_reduce(&mut data.floats[..10], ReduceOp::Sum)),
+        &["calls barrier()", "LAST calls all_reduce(f32, sum)"],
+    ),
+    (
+        "one call less",
+        |_, _| Ok(()),
+        |group, data| {
+            group.all_gather(&data.floats[..LARGE / 4], &mut data.output[..LARGE / 4 * group.size()])
+        },
+        &["calls all_gather(f32)", "LAST calls leave()"],
+    ),
+];
+
+fn mismatches(provider: &str, ranks: usize) -> Outcome {
+    let mut world = World::new(provider, ranks, ROUNDS.len())?;
+    world.start_all("mismatches", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let mut slowest = 0;
+    for (name, _, _, wanted) in ROUNDS {
+        // The one that leaves does not hear of it.
+        let hearers: Vec<&End> =
+            ends.iter().filter(|end| *name != "one call less" || end.rank + 1 < ranks).collect();
+        let words = same(&hearers, &format!("words of {name}:"))?;
+        for wanted in *wanted {
+            let wanted = wanted.replace("LAST", &format!("rank {}", ranks - 1));
+            ensure!(words.contains(&wanted), "{name}: {wanted:?} is not in {words:?}");
+        }
+        for end in hearers {
+            let took = end.number(&format!("time of {name}:"))?;
+            ensure!(took < 1_000_000, "{name}: rank {} knew after {took} µs", end.rank);
+            slowest = slowest.max(took);
+        }
+    }
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    Ok(Verdict::Measured(format!("at most {:.1} ms", slowest as f64 / 1000.0)))
+}
+
+fn play(_: &str) -> rank::Outcome {
+    let mut problems = Vec::new();
+    // The others wait for this rank in every round, whatever comes of one.
+    for (number, (name, odd, even, _)) in ROUNDS.iter().enumerate() {
+        let group = ProcessGroup::join(config(number)?)?;
+        let last = group.rank() + 1 == group.size();
+        let mut data = Data::new(group.rank());
+        group.barrier()?;
+        let begun = now();
+        let result = if last { odd(&group, &mut data) } else { even(&group, &mut data) };
+        let took = now() - begun;
+        if last && *name == "one call less" {
+            continue;
+        }
+        match failure(result) {
+            Ok(words) => say(&format!("words of {name}:"), words),
+            Err(error) => problems.push(format!("{name}: {error}")),
+        }
+        say(&format!("time of {name}:"), took);
+        // What is moved may have come from ranks that agree; what is reduced needs all of them.
+        let fresh = Data::new(group.rank());
+        if data.integers != fresh.integers || data.floats != fresh.floats && !name.contains("root") {
+            problems.push(format!("{name}: data was changed"));
+        }
+    }
+    ensure!(problems.is_empty(), "{problems:?}");
+    Ok(())
+}

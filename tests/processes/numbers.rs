@@ -1,0 +1,136 @@
+//! What ranks contribute, and what must come of it, computed without any of the library's kernels.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    reason = "small numbers; integers wrap as the reductions do"
+)]
+
+use std::fmt::Debug;
+
+use half::{bf16, f16};
+use unisono::{ReduceOp, dtype::Element};
+
+/// An element that an oracle can reduce.
+pub(crate) trait Number: Element + PartialEq + Debug {
+    /// The unit of rounding, relative; 0 for integers.
+    const ROUNDING: f64;
+    /// Of a small number; integers wrap.
+    fn of(value: i64) -> Self;
+    /// Of any number, rounded.
+    fn near(value: f64) -> Self;
+    fn value(self) -> f64;
+    /// The reduction of all, one after the other.
+    fn reduce(op: ReduceOp, all: &[Self]) -> Self;
+    /// The factor that pre-multiplied sums are tried with.
+    fn factor() -> f64;
+}
+
+macro_rules! integers {
+    ($($int:ty)*) => {$(
+        impl Number for $int {
+            const ROUNDING: f64 = 0.0;
+            fn of(value: i64) -> Self {
+                value as Self
+            }
+            fn near(value: f64) -> Self {
+                value as Self
+            }
+            fn value(self) -> f64 {
+                self as f64
+            }
+            fn factor() -> f64 {
+                3.0
+            }
+            fn reduce(op: ReduceOp, all: &[Self]) -> Self {
+                let numbers = all.iter().copied();
+                let sum = numbers.clone().fold(0, Self::wrapping_add);
+                match op {
+                    ReduceOp::Sum => sum,
+                    ReduceOp::Product => numbers.fold(1, Self::wrapping_mul),
+                    ReduceOp::Min => numbers.min().unwrap_or_default(),
+                    ReduceOp::Max => numbers.max().unwrap_or_default(),
+                    ReduceOp::Avg => sum / all.len() as Self,
+                    ReduceOp::BitAnd => numbers.fold(!0, |a, b| a & b),
+                    ReduceOp::BitOr => numbers.fold(0, |a, b| a | b),
+                    ReduceOp::BitXor => numbers.fold(0, |a, b| a ^ b),
+                    ReduceOp::PreMulSum(factor) => sum.wrapping_mul(factor as Self),
+                }
+            }
+        }
+    )*};
+}
+integers!(i8 i16 i32 i64 u8 u16 u32 u64);
+
+macro_rules! floats {
+    ($($float:ty, $rounding:expr, $near:expr, $value:expr;)*) => {$(
+        impl Number for $float {
+            const ROUNDING: f64 = $rounding;
+            fn of(value: i64) -> Self {
+                Self::near(value as f64)
+            }
+            fn near(value: f64) -> Self {
+                $near(value)
+            }
+            fn value(self) -> f64 {
+                $value(self)
+            }
+            fn factor() -> f64 {
+                0.5
+            }
+            fn reduce(op: ReduceOp, all: &[Self]) -> Self {
+                let numbers = all.iter().map(|number| number.value());
+                Self::near(match op {
+                    ReduceOp::Sum => numbers.sum(),
+                    ReduceOp::Product => numbers.product(),
+                    ReduceOp::Min => numbers.fold(f64::INFINITY, f64::min),
+                    ReduceOp::Max => numbers.fold(f64::NEG_INFINITY, f64::max),
+                    ReduceOp::Avg => numbers.sum::<f64>() / all.len() as f64,
+                    ReduceOp::PreMulSum(factor) => numbers.map(|number| number * factor).sum(),
+                    ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => f64::NAN,
+                })
+            }
+        }
+    )*};
+}
+floats! {
+    f16, 1.0 / (1_u64 << 11) as f64, f16::from_f64, f16::to_f64;
+    bf16, 1.0 / (1_u64 << 8) as f64, bf16::from_f64, bf16::to_f64;
+    f32, 1.0 / (1_u64 << 24) as f64, |value| value as f32, f64::from;
+    f64, 1.0 / (1_u64 << 53) as f64, |value| value, |value| value;
+}
+
+/// Every operation that fits the type.
+pub(crate) fn operations<T: Number>() -> Vec<ReduceOp> {
+    let mut all = ReduceOp::PLAIN.to_vec();
+    all.push(ReduceOp::PreMulSum(T::factor()));
+    all.retain(|op| op.check(T::DTYPE).is_ok());
+    all
+}
+
+/// 64 bits that look random (splitmix64).
+fn random(seed: u64, rank: usize, index: usize) -> u64 {
+    let mut z = seed ^ (rank as u64) << 48 ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// What a rank contributes: numbers so small that no type rounds any result of up to 8 ranks, but for averages,
+/// which are rounded once.
+pub(crate) fn small<T: Number>(seed: u64, op: ReduceOp, rank: usize, index: usize) -> T {
+    let random = random(seed, rank, index);
+    T::of(match op {
+        ReduceOp::Product => [1, -1, 2, -2][random as usize % 4],
+        _ => random as i64 % 9,
+    })
+}
+
+/// What a rank contributes where rounding is wanted: numbers of very different size.
+pub(crate) fn wild<T: Number>(seed: u64, rank: usize, index: usize) -> T {
+    let random = random(seed, rank, index);
+    let mantissa = (random >> 11) as f64 / (1_u64 << 52) as f64 - 1.0;
+    T::near(mantissa * 2f64.powi((random % 13) as i32 - 6))
+}

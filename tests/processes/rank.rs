@@ -1,0 +1,118 @@
+//! The ranks' side: what a process does that the suite started, by its role.
+
+use std::{
+    error::Error,
+    fmt,
+    io::Write,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    process::{Signal, getpid, kill_process, set_parent_process_death_signal},
+    time::{ClockId, clock_gettime},
+};
+use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
+
+use crate::{collectives, failures, joining, memlock, mismatch, world::PATIENCE};
+
+/// The variable that makes a process a rank: its role, and what the role needs to know.
+pub(crate) const ROLE: &str = "PROCESSES_ROLE";
+/// The stores of the groups it joins, one after the other.
+pub(crate) const STORES: &str = "PROCESSES_STORES";
+
+/// How a role ends.
+pub(crate) type Outcome = Result<(), Box<dyn Error>>;
+
+/// A role by its name; given what else it was told.
+pub(crate) type Role = (&'static str, fn(&str) -> Outcome);
+
+/// Plays a role, `NAME` or `NAME ARGUMENTS`.
+pub(crate) fn run(told: &str) -> ExitCode {
+    // Neither an end of the suite nor a call that hangs leaves it running.
+    let tied = set_parent_process_death_signal(Some(Signal::KILL));
+    thread::spawn(|| {
+        thread::sleep(PATIENCE);
+        eprintln!("the watchdog ends this rank");
+        std::process::exit(99);
+    });
+    let (name, arguments) = told.split_once(' ').unwrap_or((told, ""));
+    let roles =
+        [collectives::ROLES, failures::ROLES, mismatch::ROLES, joining::ROLES, memlock::ROLES].concat();
+    let role = roles.into_iter().find(|role| role.0 == name);
+    let outcome = match (tied, role) {
+        (Err(error), _) => Err(error.into()),
+        (Ok(()), None) => Err(format!("there is no role {name}").into()),
+        (Ok(()), Some((_, role))) => role(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{told}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How this process joins the `number`-th of its groups.
+pub(crate) fn config(number: usize) -> Result<Config, Box<dyn Error>> {
+    let stores = std::env::var(STORES)?;
+    let store = stores.split(' ').nth(number).ok_or("more groups than stores")?;
+    Ok(Config { store: Some(StoreAddress::parse(store)?), ..Config::from_env()? })
+}
+
+/// Joins the only group of this process.
+pub(crate) fn join() -> Result<ProcessGroup, Box<dyn Error>> {
+    Ok(ProcessGroup::join(config(0)?)?)
+}
+
+/// Tells the parent something under a keyword.
+pub(crate) fn say(key: &str, what: impl fmt::Display) {
+    // One write, so that a kill cannot cut the line; a parent that is gone does not listen.
+    let line = format!("{key} {}\n", what.to_string().replace('\n', " "));
+    let _ = std::io::stdout().write_all(line.as_bytes());
+}
+
+/// Microseconds on a clock that all processes share.
+pub(crate) fn now() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
+}
+
+/// Says when this is, and ends or stops this process at once.
+pub(crate) fn signal_myself(signal: Signal) -> Outcome {
+    say("signalled", now());
+    Ok(kill_process(getpid(), signal)?)
+}
+
+/// The failure of a call that had to fail.
+pub(crate) fn failure(result: unisono::Result<()>) -> Result<Failure, Box<dyn Error>> {
+    match result {
+        Err(unisono::Error::Failed(failure)) => Ok(failure),
+        Err(error) => Err(format!("not a failure of the group: {error}").into()),
+        Ok(()) => Err("a call that had to fail did not".into()),
+    }
+}
+
+/// Calls until a call fails; tells when and how, and makes sure that every later call fails alike.
+pub(crate) fn until_failure(
+    group: &ProcessGroup,
+    mut call: impl FnMut(&ProcessGroup) -> unisono::Result<()>,
+) -> Result<Failure, Box<dyn Error>> {
+    let begun = Instant::now();
+    let result = loop {
+        let result = call(group);
+        if result.is_err() || begun.elapsed() > Duration::from_secs(60) {
+            break result;
+        }
+    };
+    say("failed", now());
+    let first = failure(result)?;
+    say("failure", &first);
+    let again = failure(group.barrier())?;
+    if again != first {
+        return Err(format!("a later call fails otherwise: {again}").into());
+    }
+    Ok(first)
+}

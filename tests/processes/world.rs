@@ -1,0 +1,244 @@
+//! The parent's side: stores for ranks to meet at, the ranks' processes, and what they said. No process outlives
+//! its world, and none runs for longer than [`PATIENCE`].
+
+use std::{
+    error::Error,
+    io::Read,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use unisono::rendezvous::TcpServer;
+
+use crate::{ensure, rank};
+
+/// The longest a process may take, by far more than any needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Processes that meet.
+pub(crate) struct World {
+    provider: String,
+    ranks: usize,
+    /// One for each group that the ranks form, one after the other.
+    stores: Vec<String>,
+    servers: Vec<TcpServer>,
+    processes: Vec<Process>,
+}
+
+struct Process {
+    rank: usize,
+    child: Child,
+    outputs: [JoinHandle<String>; 2],
+    /// Tells when the outputs have ended, and with them, as good as, the process.
+    ended: Receiver<()>,
+}
+
+/// What came of a process.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) rank: usize,
+    pub(crate) status: ExitStatus,
+    said: String,
+    pub(crate) errors: String,
+}
+
+impl World {
+    /// Room for this many ranks that form `groups` groups, one after the other.
+    pub(crate) fn new(provider: &str, ranks: usize, groups: usize) -> Result<Self> {
+        let servers = (0..groups)
+            .map(|_| TcpServer::bind("127.0.0.1:0", ranks, TOKEN, None))
+            .collect::<unisono::Result<Vec<_>>>()?;
+        let stores = servers.iter().map(|server| format!("tcp+served://{}", server.address())).collect();
+        Ok(Self { provider: provider.into(), ranks, stores, servers, processes: Vec::new() })
+    }
+
+    /// A world whose rank 0 serves the store.
+    pub(crate) fn served_by_rank_0(provider: &str, ranks: usize) -> Result<Self> {
+        // The port is free again when this returns, and not given to anybody who asks for any soon.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let stores = vec![format!("tcp://127.0.0.1:{port}")];
+        Ok(Self { provider: provider.into(), ranks, stores, servers: Vec::new(), processes: Vec::new() })
+    }
+
+    /// Starts a rank in its role, with these variables on top of what every rank is told.
+    pub(crate) fn start(&mut self, rank: usize, role: &str, more: &[(&str, &str)]) -> Result<()> {
+        let stores = self.stores.join(" ");
+        let mut child = Command::new(std::env::current_exe()?)
+            .env(rank::ROLE, role)
+            .env(rank::STORES, &stores)
+            .env("UNISONO_RANK", rank.to_string())
+            .env("UNISONO_WORLD_SIZE", self.ranks.to_string())
+            .env("UNISONO_STORE", stores.split(' ').next().unwrap_or_default())
+            .env("UNISONO_TOKEN", TOKEN)
+            .env("UNISONO_PROVIDER", &self.provider)
+            .env("UNISONO_TIMEOUT", "60s")
+            .env("UNISONO_JOIN_TIMEOUT", "60s")
+            // A library that comes with Debian's libfabric would catch signals that are to kill.
+            .env("IPATH_NO_BACKTRACE", "1")
+            .envs(more.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let (tell, ended) = mpsc::channel();
+        let stdout = listen(child.stdout.take(), Some(tell));
+        let stderr = listen(child.stderr.take(), None);
+        self.processes.push(Process { rank, child, outputs: [stdout, stderr], ended });
+        Ok(())
+    }
+
+    /// Starts all ranks in the same role.
+    pub(crate) fn start_all(&mut self, role: &str, more: &[(&str, &str)]) -> Result<()> {
+        (0..self.ranks).try_for_each(|rank| self.start(rank, role, more))
+    }
+
+    /// Waits until the first process started for a rank has stopped on SIGSTOP.
+    pub(crate) fn stopped(&self, rank: usize) -> Result<()> {
+        let process = self.processes.iter().find(|process| process.rank == rank).ok_or("no such process")?;
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let begun = Instant::now();
+        while waitid(WaitId::Pid(Pid::from_child(&process.child)), stopped)?.is_none() {
+            ensure!(begun.elapsed() < PATIENCE, "rank {rank} does not stop");
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Sends a signal to a rank's process.
+    pub(crate) fn signal(&self, rank: usize, signal: Signal) -> Result<()> {
+        let process = self.processes.iter().find(|process| process.rank == rank).ok_or("no such process")?;
+        Ok(kill_process(Pid::from_child(&process.child), signal)?)
+    }
+
+    /// Waits for whichever process ends first, and takes it out of the world.
+    pub(crate) fn end_first(&mut self) -> Result<End> {
+        let begun = Instant::now();
+        loop {
+            if let Some(at) = self.processes.iter().position(|process| process.ended.try_recv().is_ok()) {
+                return finish(self.processes.remove(at));
+            }
+            ensure!(begun.elapsed() < PATIENCE, "no process ends");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits for the processes for which `which` is true, and takes them out of the world; in the order in which
+    /// they were started.
+    pub(crate) fn end(&mut self, which: impl Fn(usize) -> bool) -> Result<Vec<End>> {
+        let (ending, rest) = self.processes.drain(..).partition(|process| which(process.rank));
+        self.processes = rest;
+        // Whoever is left when this returns early must not be left behind.
+        let mut ending = Ending(ending);
+        let deadline = Instant::now() + PATIENCE;
+        let mut ends = Vec::new();
+        while !ending.0.is_empty() {
+            let late =
+                ending.0[0].ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err();
+            let mut process = ending.0.remove(0);
+            if late {
+                process.child.kill()?;
+            }
+            let end = finish(process)?;
+            ensure!(!late, "rank {} is not done after {PATIENCE:?}: {}{}", end.rank, end.said, end.errors);
+            ends.push(end);
+        }
+        Ok(ends)
+    }
+
+    /// Waits for all processes.
+    pub(crate) fn end_all(mut self) -> Result<Vec<End>> {
+        self.end(|_| true)
+    }
+}
+
+/// What keeps the worlds of other tests out.
+pub(crate) const TOKEN: &str = "tests/processes";
+
+/// Processes that do not outlive this.
+struct Ending(Vec<Process>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            // It may have ended by itself.
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        drop(Ending(std::mem::take(&mut self.processes)));
+        // Nobody is left for whom the stores could stay.
+        self.servers.clear();
+    }
+}
+
+/// Waits for a process that has closed its output or was killed.
+fn finish(mut process: Process) -> Result<End> {
+    let status = process.child.wait()?;
+    let [said, errors] = process.outputs.map(|output| output.join().unwrap_or_default());
+    Ok(End { rank: process.rank, status, said, errors })
+}
+
+/// Reads an output to its end, in a thread.
+fn listen(output: Option<impl Read + Send + 'static>, tell: Option<mpsc::Sender<()>>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut output) = output {
+            // What came before an error is kept.
+            let _ = output.read_to_end(&mut bytes);
+        }
+        // Nobody may wait any more.
+        let _ = tell.map(|tell| tell.send(()));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl End {
+    /// What the process said under a keyword, the first time.
+    pub(crate) fn said(&self, key: &str) -> Result<&str> {
+        let lines = || self.said.lines();
+        lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).ok_or_else(|| {
+            format!(
+                "rank {} ({}) said no {key:?}, but {:?}; {}",
+                self.rank, self.status, self.said, self.errors
+            )
+            .into()
+        })
+    }
+
+    /// A time or another number.
+    pub(crate) fn number(&self, key: &str) -> Result<i64> {
+        Ok(self.said(key)?.parse()?)
+    }
+
+    /// Fails unless the process ended well.
+    pub(crate) fn well(&self) -> Result<()> {
+        ensure!(
+            self.status.success(),
+            "rank {} ended with {}: {}{}",
+            self.rank,
+            self.status,
+            self.said,
+            self.errors
+        );
+        Ok(())
+    }
+}
+
+/// What all processes said under a keyword, which must be the same.
+pub(crate) fn same<'e>(ends: &[&'e End], key: &str) -> Result<&'e str> {
+    let first = ends.first().ok_or("nobody")?.said(key)?;
+    for end in ends {
+        let said = end.said(key)?;
+        ensure!(said == first, "rank {} says {key} {said:?}, rank {} {first:?}", end.rank, ends[0].rank);
+    }
+    Ok(first)
+}
