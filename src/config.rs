@@ -65,8 +65,8 @@ impl Default for Config {
             interface: None,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
-            chunk: 128 << 10,
-            lanes: 4,
+            chunk: 256 << 10,
+            lanes: 2,
             bulk_slots: 2,
             eager: 8 << 10,
             eager_slots: 8,
@@ -133,10 +133,10 @@ const VARIABLES: &[Variable] = &[
         "60s",
         |config, text| parse_duration(text).map(|time| config.join_timeout = time),
     ),
-    knob("UNISONO_CHUNK", "the unit of pipelining in bytes: 131072, 256K, 4M", "128K", |config, text| {
+    knob("UNISONO_CHUNK", "the unit of pipelining in bytes: 131072, 256K, 4M", "256K", |config, text| {
         parse_size(text).map(|size| config.chunk = size)
     }),
-    knob("UNISONO_LANES", "how many chunks are worked on side by side", "4", |config, text| {
+    knob("UNISONO_LANES", "how many chunks are worked on side by side", "2", |config, text| {
         number(text).map(|lanes| config.lanes = lanes)
     }),
     knob(

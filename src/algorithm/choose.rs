@@ -32,7 +32,7 @@ const ANY: usize = usize::MAX;
 /// For one message, whatever its size.
 const WHOLE: (usize, usize) = (256 * KIB, 256 * KIB);
 /// For pipelines.
-const PIPED: (usize, usize) = (16 * KIB, 256 * KIB);
+const PIPED: (usize, usize) = (64 * KIB, 256 * KIB);
 
 const fn row(
     collective: Collective,
@@ -48,9 +48,10 @@ const fn row(
 /// The first row that fits is taken. Bytes are those of the collective's count: the whole vector of an
 /// all_reduce or a broadcast, one rank's block otherwise.
 const TABLE: &[Row] = &[
-    row(AllReduce, 4, 16 * KIB, "direct", WHOLE, 1),
-    row(AllReduce, 8, 2 * KIB, "direct", WHOLE, 1),
-    row(AllReduce, ANY, 32 * KIB, "recursive_doubling", WHOLE, 1),
+    row(AllReduce, 3, 16 * KIB, "direct", WHOLE, 1),
+    row(AllReduce, 8, 32 * KIB, "recursive_doubling", WHOLE, 1),
+    row(AllReduce, 8, ANY, "two_shot", PIPED, 4),
+    row(AllReduce, ANY, 64 * KIB, "recursive_doubling", WHOLE, 1),
     row(AllReduce, ANY, ANY, "ring", PIPED, 4),
     row(ReduceScatter, 8, 8 * KIB, "direct", WHOLE, 1),
     row(ReduceScatter, ANY, ANY, "ring", PIPED, 4),
@@ -70,7 +71,7 @@ pub fn choose(collective: Collective, ranks: usize, bytes: usize) -> Option<Choi
     let row =
         TABLE.iter().find(|row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes)?;
     let algorithm = ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm)?;
-    // A ring all_reduce cuts every round into a piece per rank.
+    // An all_reduce in chunks cuts every round into a piece per rank.
     let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
     let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
     Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes })

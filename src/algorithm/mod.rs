@@ -10,6 +10,7 @@ mod dissemination;
 mod recursive_doubling;
 mod ring;
 mod turns;
+mod two_shot;
 
 pub use choose::{Choice, choose};
 
@@ -71,6 +72,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 5,
         summary: "tell the rank 1, 2, 4, ... after: barrier among many ranks",
         plans: dissemination::PLANS,
+    },
+    Algorithm {
+        name: "two_shot",
+        code: 6,
+        summary: "reduce a piece of everybody's, hand it to everybody: middling and large all_reduce, few ranks",
+        plans: two_shot::PLANS,
     },
 ];
 

@@ -1,9 +1,9 @@
 //! Waiting is a policy of its own: poll hot for a while, then give way, then sleep on the transport.
 //!
 //! With more ranks than cores nobody may poll hot: the one who is waited for needs the core. The same holds
-//! where other programs use the cores, which nobody can know beforehand; so patience adapts. A wait that had
-//! to sleep in the end halves what the next ones spend before they sleep, one that had not doubles it, and
-//! now and then a wait tries the whole again. ARCHITECTURE.md ("Waiting") has the figures.
+//! where other programs use the cores, which nobody can know beforehand; so patience adapts. A wait that
+//! outlasted its hot polling halves that of the next ones, one that did not doubles it; the same with giving
+//! way; and now and then a wait tries the whole again. ARCHITECTURE.md ("Waiting") has the figures.
 
 use std::time::{Duration, Instant};
 
@@ -39,41 +39,46 @@ pub(crate) enum Next {
 pub(crate) struct Wait {
     patience: Patience,
     since: Option<Instant>,
-    parked: bool,
-    halvings: u32,
+    /// What the present wait came to.
+    last: Next,
+    /// How often hot polling and giving way were halved.
+    spin: u32,
+    give_way: u32,
     waits: u32,
 }
 
 impl Wait {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, since: None, parked: false, halvings: 0, waits: 0 }
+        Self { patience, since: None, last: Next::Poll, spin: 0, give_way: 0, waits: 0 }
     }
 
     /// Something moved.
     pub(crate) fn reset(&mut self) {
         if self.since.take().is_some() {
-            self.waits = self.waits.wrapping_add(1);
-            self.halvings = match std::mem::take(&mut self.parked) {
-                true => (self.halvings + 1).min(HALVINGS),
-                false => self.halvings.saturating_sub(1),
+            let adapt = |halvings: &mut u32, outlasted: bool| {
+                *halvings =
+                    if outlasted { (*halvings + 1).min(HALVINGS) } else { halvings.saturating_sub(1) };
             };
+            adapt(&mut self.spin, self.last != Next::Poll);
+            adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
+            self.waits = self.waits.wrapping_add(1);
         }
     }
 
     /// Nothing moved. `now` is the time.
     pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> Next {
-        let since = *self.since.get_or_insert(now);
-        let waited = now.saturating_duration_since(since);
-        let share = if self.waits.is_multiple_of(RETRY) { 1 } else { 1 << self.halvings };
-        let Patience { spin, give_way } = self.patience;
-        if waited < spin / share {
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        let whole = self.waits.is_multiple_of(RETRY);
+        let share = |patience: Duration, halvings| patience / if whole { 1 } else { 1_u32 << halvings };
+        let spin = share(self.patience.spin, self.spin);
+        self.last = if waited < spin {
             Next::Poll
-        } else if waited < (spin + give_way) / share {
+        } else if waited < spin + share(self.patience.give_way, self.give_way) {
             Next::Yield
         } else {
-            self.parked = true;
             Next::Park(NAP.min(deadline.saturating_duration_since(now)))
-        }
+        };
+        self.last
     }
 }
 
@@ -119,10 +124,14 @@ mod tests {
             polls(1000);
         }
         assert_eq!(polls(1000), 3);
-        // Short waits bring it back, and so does the whole patience that is tried every so often.
-        polls(1);
-        polls(1);
-        assert_eq!(polls(1000), 12);
+        // Giving way suffices where hot polling did not; short waits bring both back.
+        polls(2);
+        polls(2);
+        assert_eq!(polls(1000), 1 + 8);
+        polls(0);
+        polls(0);
+        assert_eq!(polls(1000), 4 + 16);
+        // And the whole patience is tried every so often.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
     }
 }

@@ -24,9 +24,10 @@ use crate::{
     schedule::Rank,
 };
 
-/// How long to poll hot where every rank has a core of its own, before giving way. A sleep and its wake
-/// cost about 5 to 10 µs on Linux; a few times that is worth spinning for.
-const SPIN: Duration = Duration::from_micros(100);
+/// How long to poll hot where every rank has a core of its own, before giving way: a few times what a
+/// message takes over TCP on the loopback (5 µs). Longer brought nothing there, and cost dearly where
+/// another program had taken one of the cores.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// How long to poll and yield before sleeping on the transport.
 const GIVE_WAY: Duration = Duration::from_micros(200);

@@ -121,6 +121,18 @@ fn rows() -> Vec<Row> {
                 Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
             ],
         ),
+        row(
+            "two_shot",
+            AllReduce,
+            1,
+            [
+                Formula("2", |_, _, _| 2),
+                Formula("2n(n-1)k", |n, _, k| 2 * n * (n - 1) * k),
+                Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c),
+                Formula("2(n-1)c/n", |n, c, _| 2 * (n - 1) * c / n),
+                OTHERS,
+            ],
+        ),
     ]
 }
 
@@ -176,7 +188,8 @@ fn the_formulas_hold() {
         for n in 2usize..=33 {
             // Counts that ranks and chunks divide, so that the busiest rank's share is a whole number.
             let c = if row.collective == Barrier { 0 } else { 4 * n };
-            let pieces = if row.algorithm == "ring" && row.collective == AllReduce { n } else { 1 };
+            let in_rounds = matches!(row.algorithm, "ring" | "two_shot") && row.collective == AllReduce;
+            let pieces = if in_rounds { n } else { 1 };
             for chunk in [c.max(1), (c / pieces / 2).max(1)] {
                 let k = (c / pieces).div_ceil(chunk).max(1);
                 let (report, case) = report(row, job(row.collective, n, c, chunk, 2));

@@ -1,0 +1,110 @@
+//! Two-shot: every rank gathers one piece from everybody and reduces it, then hands it to everybody. As many
+//! elements on the wire as the ring, which is the bound, but two hops instead of 2(n-1): for middling and
+//! large messages among few ranks, and wherever ranks outnumber cores and a hop costs a change of context.
+//!
+//! The name is that of the GPU libraries' kernels; the scheme is the direct reduce-scatter and all-gather of
+//! Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective communication operations
+//! in MPICH", International Journal of High Performance Computing Applications 19(1), 2005.
+
+use std::ops::Range;
+
+use super::{
+    Plan,
+    turns::{Lanes, Pattern, Steps},
+};
+use crate::{
+    partition::{self, block},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic},
+};
+
+/// What two-shot can do.
+pub(super) const PLANS: &[Plan] = &[Plan {
+    collective: Collective::AllReduce,
+    make: |job| Lanes::schedule(job, TwoShot::new(job)),
+    traffic,
+    hops: |_| 2,
+    depth: 1,
+}];
+
+/// In every round each rank owns one of as many pieces as there are ranks.
+struct TwoShot {
+    rank: Rank,
+    ranks: usize,
+    count: usize,
+    rounds: usize,
+}
+
+impl TwoShot {
+    fn new(job: &Job) -> Self {
+        let rounds = partition::rounds(job.count, job.ranks, job.chunk);
+        Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds }
+    }
+
+    fn piece(&self, round: usize, owner: Rank) -> Range<usize> {
+        partition::piece(self.count, self.rounds, round, self.ranks, owner)
+    }
+
+    /// The rank `distance` after this one, so that not all send to the same one first.
+    fn after(&self, distance: usize) -> Rank {
+        (self.rank + distance) % self.ranks
+    }
+}
+
+impl Pattern for TwoShot {
+    fn chunks(&self) -> usize {
+        self.rounds
+    }
+
+    /// Sending pieces, reducing one's own, handing it out, and keeping the others': n-1 turns each.
+    fn turns(&self) -> usize {
+        4 * (self.ranks - 1)
+    }
+
+    fn turn(&self, round: usize, turn: usize, steps: &mut Steps) {
+        let others = self.ranks - 1;
+        let mine = self.piece(round, self.rank);
+        let (phase, distance) = (turn / others, turn % others + 1);
+        match phase {
+            0 => {
+                let to = self.after(distance);
+                let piece = self.piece(round, to);
+                steps.put(to, Span::input(piece.start, piece.len()));
+            }
+            // Whoever sends to the rank `distance` after it first is the rank `distance` before that one.
+            1 => {
+                let from = self.after(self.ranks - distance);
+                let into = Span::output(mine.start, mine.len());
+                let so_far = if distance == 1 { Span::input(mine.start, mine.len()) } else { into };
+                steps.take(from, mine.len());
+                let (a, b) = (so_far, Span::landed(from, mine.len()));
+                steps.push(Step::Reduce { a, b, into, last: distance == others });
+                steps.free(from);
+            }
+            2 => steps.put(self.after(distance), Span::output(mine.start, mine.len())),
+            _ => {
+                let from = self.after(self.ranks - distance);
+                let piece = self.piece(round, from);
+                steps.take(from, piece.len());
+                steps.copy(Span::landed(from, piece.len()), Span::output(piece.start, piece.len()));
+                steps.free(from);
+            }
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        partition::longest(partition::longest(self.count, self.rounds), self.ranks)
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        (1..self.ranks).for_each(|distance| visit(self.after(distance)));
+    }
+}
+
+fn traffic(job: &Job) -> Traffic {
+    let others = job.ranks - 1;
+    let rounds = partition::rounds(job.count, job.ranks, job.chunk);
+    let (short, longer) = (job.count / rounds, job.count % rounds);
+    let own = longer * block(short + 1, job.ranks, job.rank).len()
+        + (rounds - longer) * block(short, job.ranks, job.rank).len();
+    Traffic { messages: rounds * 2 * others, elements: job.count - own + others * own }
+}
