@@ -1,0 +1,26 @@
+//! Rank 0 reads a configuration, of a length that only it knows, and every rank gets it.
+//!
+//! `cargo build --examples && unisono run -n 4 target/debug/examples/broadcast`
+
+use unisono::ProcessGroup;
+
+const ROOT: usize = 0;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let group = ProcessGroup::from_env()?;
+    let mut text = Vec::new();
+    if group.rank() == ROOT {
+        text = b"learning_rate = 0.1\nlayers = 12\n".to_vec();
+    }
+
+    // Ranks must agree on the length of what is broadcast, so the length goes first.
+    let mut length = [text.len() as u64];
+    group.broadcast(&mut length, ROOT)?;
+    text.resize(usize::try_from(length[0])?, 0);
+    group.broadcast(&mut text, ROOT)?;
+
+    let text = String::from_utf8(text)?;
+    let layers = text.lines().find_map(|line| line.strip_prefix("layers = ")).ok_or("no layers")?;
+    println!("rank {} of {}: {layers} layers", group.rank(), group.size());
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! One step of training with the optimizer's state sharded: every rank sums the gradients of its own shard, updates
+//! that shard of the parameters, and gets the others' shards. The parameters lie in a registered buffer.
+//!
+//! `cargo build --examples && unisono run -n 4 target/debug/examples/reduce_scatter_all_gather`
+
+use unisono::{ProcessGroup, ReduceOp};
+
+const SHARD: usize = 100_000;
+const RATE: f32 = 0.5;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let group = ProcessGroup::from_env()?;
+    let (rank, ranks) = (group.rank(), group.size());
+    let own = rank * SHARD..(rank + 1) * SHARD;
+
+    let mut parameters = group.buffer::<f32>(ranks * SHARD)?;
+    parameters.fill(1.0);
+    // As if each rank had seen other data: the average is (ranks + 1) / 2 everywhere.
+    let gradients = vec![(rank + 1) as f32; ranks * SHARD];
+
+    let mut gradient = vec![0.0; SHARD];
+    group.reduce_scatter(&gradients, &mut gradient, ReduceOp::Avg)?;
+    for (parameter, gradient) in parameters[own].iter_mut().zip(&gradient) {
+        *parameter -= RATE * gradient;
+    }
+    group.all_gather_in_place(&mut parameters)?;
+
+    println!("rank {rank} of {ranks}: parameters are now {}", parameters[0]);
+    let wanted = 1.0 - RATE * (ranks + 1) as f32 / 2.0;
+    assert!(parameters.iter().all(|&parameter| parameter == wanted));
+    Ok(())
+}
