@@ -372,8 +372,10 @@ pub fn parse_size(text: &str) -> std::result::Result<usize, String> {
         "g" => 30,
         _ => return Err("wanted a number of bytes such as 4096, 256K or 4M".into()),
     };
-    let number: usize =
-        number.parse().map_err(|_| "wanted a number of bytes such as 4096, 256K or 4M".to_owned())?;
+    let number: usize = number.parse().map_err(|error: std::num::ParseIntError| match error.kind() {
+        std::num::IntErrorKind::PosOverflow => "too large".to_owned(),
+        _ => "wanted a number of bytes such as 4096, 256K or 4M".to_owned(),
+    })?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
 }
 

@@ -88,8 +88,15 @@ impl Run<'_> {
             let output = self.group.buffer::<T>(outputs)?;
             self.measure_with::<T, _>(count, input, output)
         } else {
-            let zeros = |len| vec![T::of(0.0); len];
-            self.measure_with::<T, _>(count, zeros(inputs), zeros(outputs))
+            let zeros = |len: usize| -> Result<Vec<T>> {
+                let mut zeros = Vec::new();
+                zeros.try_reserve_exact(len).map_err(|error| {
+                    format!("a vector of {} bytes: {error}", len.saturating_mul(size_of::<T>()))
+                })?;
+                zeros.resize(len, T::of(0.0));
+                Ok(zeros)
+            };
+            self.measure_with::<T, _>(count, zeros(inputs)?, zeros(outputs)?)
         }
     }
 

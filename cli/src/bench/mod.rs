@@ -115,6 +115,8 @@ impl Bench {
     /// Starts ranks, each of which runs this bench without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         self.check(ranks as usize)?;
+        // Rank 0 opens it again; here it is told before there are ranks.
+        report::json_file(self.json.as_deref())?;
         let mut arguments: Vec<OsString> = Vec::new();
         let mut words = std::env::args_os().skip(1);
         while let Some(word) = words.next() {

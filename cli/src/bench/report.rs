@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{BufWriter, Write},
+    path::Path,
     time::Duration,
 };
 
@@ -89,16 +90,17 @@ fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     }
 }
 
+/// The file for lines of JSON, empty, if one is wanted.
+pub(super) fn json_file(path: Option<&Path>) -> Result<Option<File>> {
+    let create =
+        |path: &Path| File::create(path).map_err(|error| format!("--json {}: {error}", path.display()));
+    Ok(path.map(create).transpose()?)
+}
+
 impl Report {
     pub(super) fn new(group: &ProcessGroup, bench: &Bench) -> Result<Self> {
         let reports = group.rank() == 0;
-        let json = match &bench.json {
-            Some(path) if reports => {
-                let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
-                Some(BufWriter::new(file))
-            }
-            _ => None,
-        };
+        let json = json_file(bench.json.as_deref().filter(|_| reports))?.map(BufWriter::new);
         let limits = group.limits();
         Ok(Self {
             raw: None,
