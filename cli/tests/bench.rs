@@ -1,0 +1,300 @@
+//! `unisono bench` as people call it: every collective and raw puts, the lines of JSON, and what it says when it
+//! cannot.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// The bench with these arguments. Makes sure that nothing of it is left running.
+fn bench(arguments: &[&str]) -> Output {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let mark = format!("BENCH_TEST={}-{call}", std::process::id());
+    let (name, value) = mark.split_once('=').unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.arg("bench").args(arguments).stdin(Stdio::null()).env(name, value).env("UNISONO_TIMEOUT", "60");
+    let output = command.output().unwrap();
+    let begun = Instant::now();
+    while let Some(left) = marked(&mark) {
+        assert!(begun.elapsed() < Duration::from_secs(2), "{arguments:?} left process {left}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    output
+}
+
+/// A process that runs with this in its environment.
+fn marked(mark: &str) -> Option<String> {
+    fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find_map(|path| {
+        let environment = fs::read(path.join("environ")).ok()?;
+        let has = environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes());
+        has.then(|| path.display().to_string())
+    })
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Runs a bench that must succeed and gives its lines of JSON. It must be silent on standard error, and plain on
+/// standard output: both are pipes.
+fn lines(arguments: &[&str]) -> Vec<Value> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.json");
+    let json = ["--json", file.to_str().unwrap()];
+    let output = bench(&[arguments, &json].concat());
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    let table = text(&output.stdout);
+    assert!(!table.contains(['\r', '\x1b']), "{arguments:?}: {table:?}");
+    let lines: Vec<Value> =
+        fs::read_to_string(&file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows = table.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(rows, lines.len(), "{arguments:?}: {table}");
+    lines
+}
+
+/// The number under a path of keys.
+fn number(line: &Value, keys: &[&str]) -> f64 {
+    let found = keys.iter().try_fold(line, |value, key| value.get(key));
+    let number = found.and_then(Value::as_f64);
+    assert!(number.is_some_and(f64::is_finite), "{keys:?} in {line}");
+    number.unwrap()
+}
+
+/// What every line of a collective says, whatever was measured.
+fn judge(line: &Value, collective: &str, ranks: u64, provider: &str) {
+    assert_eq!(line["collective"], collective, "{line}");
+    assert_eq!(line["ranks"], ranks, "{line}");
+    // `tcp` is what is asked for; libfabric 1.17 calls it `net`.
+    let names: &[&str] = if provider == "tcp" { &["tcp", "net"] } else { &[provider] };
+    assert!(names.iter().any(|name| line["provider"] == **name), "{line}");
+    assert!(line["libfabric"].as_str().unwrap().starts_with("libfabric "), "{line}");
+    assert!(!line["algorithm"].as_str().unwrap().is_empty(), "{line}");
+    assert!(line["dtype"].is_string(), "{line}");
+    assert_eq!(line["wrong"], 0, "{line}");
+    let [min, p50, p99, mean] = ["min", "p50", "p99", "mean"].map(|which| number(line, &["time_us", which]));
+    assert!(0.0 < min && min <= p50 && p50 <= p99 && mean > 0.0, "{line}");
+    let bytes = number(line, &["bytes"]);
+    let close = |got: f64, wanted: f64| (got - wanted).abs() <= 1e-9 * wanted.abs().max(1e-300);
+    let algbw = number(line, &["algbw"]);
+    assert!(close(algbw, bytes / p50 / 1e3), "{line}");
+    #[allow(clippy::cast_precision_loss)]
+    let share = (ranks as f64 - 1.0) / ranks as f64;
+    let factor = match collective {
+        "all_reduce" => 2.0 * share,
+        "reduce_scatter" | "all_gather" => share,
+        _ => 1.0,
+    };
+    assert!(close(number(line, &["busbw"]), algbw * factor), "{line}");
+    assert!(number(line, &["pct_of_raw"]) >= 0.0, "{line}");
+    assert!(number(line, &["cpu_s_per_GB"]) >= 0.0, "{line}");
+}
+
+#[test]
+fn every_collective_at_two_and_three_ranks() {
+    for collective in ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"] {
+        for (ranks, provider) in [(2, "tcp"), (3, "tcp"), (2, "shm")] {
+            let number = ranks.to_string();
+            let sweep = ["-b", "24", "-e", "6K", "-f", "16", "-n", "3", "-w", "1", "--provider", provider];
+            let found = lines(&[&[collective, "--ranks", &number][..], &sweep].concat());
+            for line in &found {
+                judge(line, collective, ranks, provider);
+                let reduces = ["all_reduce", "reduce_scatter"].contains(&collective);
+                assert_eq!(line["op"], if reduces { Value::from("sum") } else { Value::Null });
+                assert_eq!(
+                    line["root"],
+                    if collective == "broadcast" { Value::from(0) } else { Value::Null }
+                );
+            }
+            let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+            assert_eq!(
+                bytes,
+                if collective == "barrier" { vec![0] } else { vec![24, 384, 6144] },
+                "{collective}"
+            );
+        }
+    }
+}
+
+#[test]
+fn flags_reach_what_they_name() {
+    let few = ["-n", "2", "-w", "0", "--provider", "tcp", "--ranks", "2"];
+    let with = |more: &[&str]| lines(&[more, &few].concat());
+    for (dtype, op) in [("bf16", "avg"), ("u8", "bor"), ("i64", "max"), ("half", "premulsum:0.5")] {
+        let found = with(&["all_reduce", "-b", "4K", "-e", "4K", "-d", dtype, "-o", op]);
+        let wanted = if dtype == "half" { ["f16", "premulsum"] } else { [dtype, op] };
+        assert_eq!([&found[0]["dtype"], &found[0]["op"]], wanted);
+        judge(&found[0], "all_reduce", 2, "tcp");
+    }
+    let found =
+        with(&["all_reduce", "-b", "8", "-e", "64K", "-f", "8192", "--algorithm", "ring", "--registered"]);
+    assert!(found.iter().all(|line| line["algorithm"] == "ring" && line["registered"] == true), "{found:?}");
+    let found = with(&["broadcast", "-b", "0", "-e", "8", "-r", "1"]);
+    assert_eq!(found.iter().map(|line| &line["bytes"]).collect::<Vec<_>>(), [0, 4, 8]);
+    assert!(found.iter().all(|line| line["root"] == 1), "{found:?}");
+}
+
+#[test]
+fn one_rank_is_a_world_too() {
+    for collective in ["all_reduce", "barrier"] {
+        let found = lines(&[collective, "--ranks", "1", "-b", "8", "-e", "8", "-n", "2"]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0]["wrong"], 0);
+        assert_eq!(found[0]["pct_of_raw"], Value::Null);
+    }
+}
+
+#[test]
+fn puts_one_way_and_both_ways() {
+    // A rank that only looks on does not disturb.
+    for ranks in ["2", "3"] {
+        let found = lines(&[
+            "put",
+            "--ranks",
+            ranks,
+            "--provider",
+            "tcp",
+            "-b",
+            "8",
+            "-e",
+            "32K",
+            "-f",
+            "64",
+            "-n",
+            "40",
+            "-w",
+            "4",
+        ]);
+        let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+        assert_eq!(bytes, [8, 512, 32768]);
+        for line in found {
+            assert_eq!(line["put"], true);
+            let [min, p50, p99] = ["min", "p50", "p99"].map(|which| number(&line, &["latency_us", which]));
+            assert!(0.0 < min && min <= p50 && p50 <= p99, "{line}");
+            for key in ["one_way_GBps", "both_ways_GBps", "rate_Mps", "rate_both_Mps"] {
+                assert!(number(&line, &[key]) > 0.0, "{line}");
+            }
+        }
+    }
+}
+
+/// What is wrong with the arguments, the exit status, and what the one line says.
+const WRONG: &[(&[&str], i32, &[&str])] = &[
+    (&["all_reduce", "--ranks", "2", "-d", "f99"], 2, &["f99", "--dtype", "bf16"]),
+    (&["all_reduce", "--ranks", "2", "-o", "middle"], 2, &["middle", "--op", "avg"]),
+    (&["all_scatter", "--ranks", "2"], 2, &["all_scatter", "reduce_scatter", "put"]),
+    (&["all_reduce", "--ranks", "2", "-o", "bor"], 1, &["bor", "f32"]),
+    (&["all_reduce", "--ranks", "2", "--provider", "pigeon"], 1, &["pigeon"]),
+    (&["all_reduce", "--ranks", "2", "--algorithm", "magic"], 1, &["magic", "ring"]),
+    (&["barrier", "--ranks", "2", "--algorithm", "binomial"], 1, &["binomial", "dissemination"]),
+    (&["all_reduce", "--ranks", "2", "-b", "1K", "-e", "8"], 1, &["-b 1024", "-e 8"]),
+    (&["broadcast", "--ranks", "2", "-r", "2"], 1, &["-r 2", "0 to 1"]),
+    (&["put", "--ranks", "1"], 1, &["two ranks"]),
+    (&["all_reduce", "--ranks", "2", "-b", "eight"], 2, &["eight", "4096"]),
+    (&["all_reduce", "--ranks", "2", "-e", "99999999999999999999"], 2, &["too large"]),
+    (&["all_reduce", "--ranks", "2", "-e", "99999999999G"], 2, &["too large"]),
+    // A size that can be written, but that no machine has.
+    (
+        &["all_reduce", "--ranks", "2", "-b", "1000000000G", "-e", "1000000000G"],
+        1,
+        &["1073741824000000000 bytes"],
+    ),
+    (
+        &["all_gather", "--ranks", "2", "-b", "1000000000G", "-e", "1000000000G", "--registered"],
+        1,
+        &["memory"],
+    ),
+    (&["put", "--ranks", "2", "-b", "1000000000G", "-e", "1000000000G"], 1, &["memory"]),
+    (&["all_reduce", "--ranks", "2", "-f", "1"], 2, &["--factor"]),
+    (&["all_reduce", "--ranks", "0"], 2, &["--ranks"]),
+    (&["all_reduce", "--ranks", "2", "-n", "0"], 2, &["--iters"]),
+    (&["all_reduce", "--ranks", "2", "--json", "/nowhere/results"], 1, &["/nowhere/results", "No such file"]),
+    (&["all_reduce", "--ranks", "2", "--json", "/"], 1, &["/: ", "directory"]),
+];
+
+#[test]
+fn what_is_wrong_is_told_in_one_line() {
+    for (arguments, status, words) in WRONG {
+        let output = bench(arguments);
+        assert_eq!(output.status.code(), Some(*status), "{arguments:?}: {output:?}");
+        // clap's own errors end in a hint; each rank may say what it met, and the launcher which rank ended.
+        let said: BTreeSet<_> = text(&output.stderr)
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with("For more information"))
+            .filter(|line| !line.starts_with("unisono run: rank "))
+            .collect();
+        assert_eq!(said.len(), 1, "{arguments:?}: {output:?}");
+        let line = said.first().unwrap();
+        assert!(words.iter().all(|word| line.contains(word)), "{arguments:?}: {line}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    if !Path::new("/dev/full").exists() {
+        println!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    let output = bench(&["barrier", "--ranks", "2", "-n", "2", "--json", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("No space left"), "{output:?}");
+}
+
+#[test]
+fn without_ranks_it_wants_a_launcher() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["UNISONO_", "SLURM_", "OMPI_", "PMI_"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command.env_remove("RANK").env_remove("WORLD_SIZE");
+    let output = command.args(["bench", "all_reduce", "-e", "8"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.lines().count() == 1 && said.contains("unisono run -n 4"), "{said}");
+}
+
+#[test]
+fn it_is_a_program_that_any_launcher_can_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.json");
+    let unisono = env!("CARGO_BIN_EXE_unisono");
+    let output = Command::new(unisono)
+        .args([
+            "run",
+            "-n",
+            "3",
+            "--provider",
+            "tcp",
+            "--",
+            unisono,
+            "bench",
+            "all_gather",
+            "-b",
+            "12",
+            "-e",
+            "12",
+        ])
+        .args(["-n", "2", "--json"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // Rank 0 alone reports.
+    assert!(text(&output.stdout).lines().all(|line| line.starts_with("[0] ")), "{output:?}");
+    let line = fs::read_to_string(&file).unwrap();
+    judge(&serde_json::from_str(line.trim()).unwrap(), "all_gather", 3, "tcp");
+}
