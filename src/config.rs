@@ -39,7 +39,7 @@ pub struct Config {
     pub lanes: usize,
     /// How many chunks from one neighbour may wait on one lane; alike.
     pub bulk_slots: usize,
-    /// The largest message that goes with its header in one put, in bytes; alike.
+    /// The largest message of schedules with one lane (small data), in bytes; alike.
     pub eager: usize,
     /// How many such messages from one neighbour may wait; alike.
     pub eager_slots: usize,
@@ -68,14 +68,17 @@ impl Default for Config {
             chunk: 256 << 10,
             lanes: 2,
             bulk_slots: 2,
-            eager: 8 << 10,
-            eager_slots: 8,
+            eager: 32 << 10,
+            eager_slots: 4,
             huge_pages: false,
             spin: None,
             algorithm: None,
         }
     }
 }
+
+/// The longest that anything may take.
+const YEAR: Duration = Duration::from_secs(365 * 86400);
 
 type Set = fn(&mut Config, &str) -> std::result::Result<(), String>;
 
@@ -147,11 +150,11 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_EAGER",
-        "the largest message sent with its header in one put, in bytes",
-        "8K",
+        "the largest message of schedules with one lane, in bytes",
+        "32K",
         |config, text| parse_size(text).map(|size| config.eager = size),
     ),
-    knob("UNISONO_EAGER_SLOTS", "how many such messages from one neighbour may wait", "8", |config, text| {
+    knob("UNISONO_EAGER_SLOTS", "how many such messages from one neighbour may wait", "4", |config, text| {
         number(text).map(|slots| config.eager_slots = slots)
     }),
     knob(
@@ -239,7 +242,7 @@ impl Config {
         })?;
         within("chunk", self.chunk, 16, 64 << 20)?;
         within("lanes", self.lanes, 1, 64)?;
-        within("bulk_slots", self.bulk_slots, 1, 64)?;
+        within("bulk_slots", self.bulk_slots, 2, 64)?;
         check(
             "lanes × bulk_slots",
             &(self.lanes * self.bulk_slots),
@@ -247,9 +250,12 @@ impl Config {
             || "must be at most 64: each is a chunk that a neighbour may send unasked".into(),
         )?;
         within("eager", self.eager, 128, 1 << 20)?;
-        within("eager_slots", self.eager_slots, 1, 64)?;
+        within("eager_slots", self.eager_slots, 2, 64)?;
         for (name, time) in [("timeout", self.timeout), ("join_timeout", self.join_timeout)] {
-            check(name, &format!("{time:?}"), !time.is_zero(), || "must be longer than 0".into())?;
+            let sensible = !time.is_zero() && time <= YEAR;
+            check(name, &format!("{time:?}"), sensible, || {
+                "must be longer than 0 and at most a year".into()
+            })?;
         }
         Ok(())
     }
@@ -396,7 +402,7 @@ pub fn parse_duration(text: &str) -> std::result::Result<Duration, String> {
         _ => return Err(wrong()),
     };
     // A year is as good as for ever, and sums with it do not overflow.
-    Duration::try_from_secs_f64((number * scale).min(365.0 * 86400.0)).map_err(|_| wrong())
+    Duration::try_from_secs_f64((number * scale).min(YEAR.as_secs_f64())).map_err(|_| wrong())
 }
 
 fn number(text: &str) -> std::result::Result<usize, String> {
@@ -453,7 +459,9 @@ mod tests {
             ("UNISONO_CHUNK", "99999999999G", "too large"),
             ("UNISONO_LANES", "0", "from 1 to 64"),
             ("UNISONO_LANES", "33", "at most 64"),
-            ("UNISONO_EAGER_SLOTS", "65", "from 1 to 64"),
+            ("UNISONO_EAGER_SLOTS", "65", "from 2 to 64"),
+            // With one slot a rank cannot pass on what it holds: a ring would stand still.
+            ("UNISONO_BULK_SLOTS", "1", "from 2 to 64"),
             ("UNISONO_TIMEOUT", "0", "longer than 0"),
             ("UNISONO_TIMEOUT", "-1s", "such as 300 (seconds)"),
             ("UNISONO_SPIN", "5 parsecs", "such as 300 (seconds)"),

@@ -51,7 +51,7 @@ const TABLE: &[Row] = &[
     row(AllReduce, 3, 16 * KIB, "direct", WHOLE, 1),
     row(AllReduce, 8, 32 * KIB, "recursive_doubling", WHOLE, 1),
     row(AllReduce, 8, ANY, "two_shot", PIPED, 4),
-    row(AllReduce, ANY, 64 * KIB, "recursive_doubling", WHOLE, 1),
+    row(AllReduce, ANY, 32 * KIB, "recursive_doubling", WHOLE, 1),
     row(AllReduce, ANY, ANY, "ring", PIPED, 4),
     row(ReduceScatter, 8, 8 * KIB, "direct", WHOLE, 1),
     row(ReduceScatter, ANY, ANY, "ring", PIPED, 4),
@@ -63,6 +63,15 @@ const TABLE: &[Row] = &[
     row(Barrier, 4, ANY, "direct", WHOLE, 1),
     row(Barrier, ANY, ANY, "dissemination", WHOLE, 1),
 ];
+
+/// From how many ranks a rank takes messages at most in schedules of one lane and of several, with the
+/// choices of the table: what its windows may come to.
+#[must_use]
+pub fn neighbours(ranks: usize) -> (usize, usize) {
+    let others = ranks.saturating_sub(1);
+    let doublings = usize::try_from(ranks.next_power_of_two().ilog2()).unwrap_or(usize::MAX);
+    if ranks <= 8 { (others, others) } else { (others.min(2 * doublings), 1) }
+}
 
 /// The choice for a collective of `bytes` bytes among `ranks` ranks; `None` if no algorithm can do it,
 /// which a test rules out.

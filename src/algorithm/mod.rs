@@ -12,7 +12,7 @@ mod ring;
 mod turns;
 mod two_shot;
 
-pub use choose::{Choice, choose};
+pub use choose::{Choice, choose, neighbours};
 
 use crate::schedule::{Collective, Job, Schedule, Traffic};
 

@@ -45,7 +45,7 @@ enum Letter {
     Window(Class),
     Credit(usize),
     Hello,
-    Knock,
+    Knock(Class),
 }
 
 /// The sending end of a flow and where its window is.
@@ -189,7 +189,8 @@ impl Core {
         let (lanes, slots, slot_bytes) = self.settings.window(class);
         let lane_bytes = slots * wire::stride(slot_bytes);
         let first_flow = self.receivers.len();
-        self.expected += lanes * slots + 2;
+        // Messages; at most two credits for each flow the other way; the announcement of its window.
+        self.expected += lanes * slots + 2 * lanes + 1;
         if first_flow + lanes > MAX_FLOWS || self.expected > self.limits.arrivals {
             return Err(self.stop(format!(
                 "opening a window for rank {from}: {} flows and {} arrivals under way would be more than the {} and \
@@ -232,9 +233,9 @@ impl Core {
     /// the operation, the window may never come, and the header says why.
     pub(crate) fn knock(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
         if !std::mem::replace(&mut self.peers[to].knocked[class.index()], true) {
-            let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, knock);
-            self.letters.write(at, bytemuck::bytes_of(header))?;
-            self.post_box.push_back((to, Letter::Knock));
+            let knock = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
+            self.letters.write(to * size_of::<Entry>() + knock, bytemuck::bytes_of(header))?;
+            self.post_box.push_back((to, Letter::Knock(class)));
         }
         Ok(())
     }
@@ -266,7 +267,7 @@ impl Core {
         let flow = &self.receivers[receiver];
         if flow.exhausted() {
             self.post_box.push_back((flow.from, Letter::Credit(receiver)));
-        } else if flow.owes() {
+        } else if flow.owes() && !self.debts.contains(&receiver) {
             self.debts.push(receiver);
         }
     }
@@ -291,7 +292,8 @@ impl Core {
     /// Hands letters to the transport, as many as it takes. True if any went.
     pub(crate) fn send_letters(&mut self) -> Result<bool, Stop> {
         let mut any = false;
-        while let Some(&(to, letter)) = self.post_box.front() {
+        for _ in 0..self.post_box.len() {
+            let Some(&(to, letter)) = self.post_box.front() else { break };
             let entry = to * size_of::<Entry>();
             let credit_at = std::mem::offset_of!(Entry, credit);
             let (at, len, immediate) = match letter {
@@ -301,8 +303,9 @@ impl Core {
                     Immediate::Window { from: self.me, class },
                 ),
                 Letter::Hello => (std::mem::offset_of!(Entry, hello), 16, Immediate::Hello { from: self.me }),
-                Letter::Knock => {
-                    (std::mem::offset_of!(Entry, knock), wire::HEADER, Immediate::Knock { from: self.me })
+                Letter::Knock(class) => {
+                    let at = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
+                    (at, wire::HEADER, Immediate::Knock { from: self.me, class })
                 }
                 Letter::Credit(receiver) => {
                     let flow = &self.receivers[receiver];
@@ -326,9 +329,10 @@ impl Core {
                 immediate: immediate.encode(),
                 token: NOTHING,
             };
-            match self.transport.put(&put)? {
-                Posted::Full => break,
-                Posted::Yes => {}
+            if self.transport.put(&put)? == Posted::Full {
+                // One peer that is slow to connect must not hold up the others' letters.
+                self.post_box.rotate_left(1);
+                continue;
             }
             if let Letter::Credit(receiver) = letter {
                 self.receivers[receiver].tell();
@@ -382,8 +386,8 @@ impl Core {
             },
             Immediate::Window { from, class } => self.window_arrived(from, class),
             Immediate::Hello { from } => self.hello_arrived(from),
-            Immediate::Knock { from } => {
-                let header = self.entry(from)?.knock;
+            Immediate::Knock { from, class } => {
+                let header = self.entry(from)?.knocks[class.index()];
                 self.knocks.push((from, header));
                 Ok(())
             }
@@ -439,7 +443,8 @@ impl Core {
             && window.slot_bytes as usize == slot_bytes
             && window.first_flow as usize + lanes <= MAX_FLOWS
             && window.len >= (lanes * slots) as u64 * stride;
-        if !agreed || self.peers[from].outgoing[class.index()] != NONE {
+        let room = self.senders.len() + lanes <= MAX_FLOWS;
+        if !agreed || !room || self.peers[from].outgoing[class.index()] != NONE {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
             return Err(self.violation(from, Violation(what)));
         }

@@ -7,7 +7,7 @@ use super::{
     core::Core,
     operation::Operation,
     post::Record,
-    wire::{Class, HEADER, Header, Immediate, PAYLOAD, stride},
+    wire::{Class, HEADER, Header, Immediate, MAX_FLOWS, PAYLOAD, stride},
 };
 use crate::{
     buffer::{self, Bytes, SpanError},
@@ -26,6 +26,8 @@ struct Lane {
     step: Option<Step>,
     /// Elements of that step already reduced or copied.
     done: usize,
+    /// Where its source is staged, if it is a put that found no room yet.
+    staged: Option<usize>,
     ended: bool,
     /// Steps finished.
     steps: u64,
@@ -116,7 +118,7 @@ impl<'a> Run<'a> {
             trace.push(Traced { lane: index, step, in_flight: core.posts.under_way() });
         }
         let lane = &mut self.lanes[index];
-        *lane = Lane { step: None, done: 0, ended: false, steps: lane.steps + 1 };
+        *lane = Lane { steps: lane.steps + 1, ..Lane::default() };
     }
 
     /// Reduces or copies a slice on the first lane, from `index` on, that has that to do. Gives the lane and
@@ -246,14 +248,22 @@ impl<'a> Run<'a> {
                         (here.clone(), offset)
                     }
                     None => {
-                        let Some((slot, region, at)) = core.posts.stage(&mut *core.transport)? else {
+                        // A put that found no room finds its source still staged.
+                        if self.lanes[lane].staged.is_none() {
+                            let Some(slot) = core.posts.stage(&mut *core.transport)? else {
+                                return Ok(false);
+                            };
+                            let Some((region, at)) = core.posts.staged(slot) else { return Ok(false) };
+                            let source = Bytes::new(here, offset, bytes)
+                                .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
+                            source.map_err(|error| self.broken(core, Step::Put { to, from }, &error))?;
+                            self.lanes[lane].staged = Some(slot);
+                        }
+                        staging = self.lanes[lane].staged;
+                        let Some(place) = staging.and_then(|slot| core.posts.staged(slot)) else {
                             return Ok(false);
                         };
-                        let source = Bytes::new(here, offset, bytes)
-                            .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
-                        source.map_err(|error| self.broken(core, Step::Put { to, from }, &error))?;
-                        staging = Some(slot);
-                        (region, at)
+                        place
                     }
                 }
             }
@@ -353,6 +363,10 @@ impl<'a> Run<'a> {
                 from,
                 what: format!("a message of {} elements where {len} were due", header.len),
             }));
+        }
+        if header.reply as usize >= MAX_FLOWS {
+            let what = format!("a message that wants its credit on flow {}", header.reply);
+            return Err(Stop::Failure(Failure::Protocol { rank: core.me, from, what }));
         }
         core.receivers[receiver].reply = Some(header.reply);
         Ok(true)

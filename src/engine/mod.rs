@@ -60,16 +60,15 @@ impl Settings {
 }
 
 impl Settings {
-    /// Bytes to register for a ring: a bulk window, an eager one, and staging.
-    pub(crate) fn estimate(&self) -> usize {
-        let windows: usize = Class::ALL
-            .into_iter()
-            .map(|class| {
-                let (lanes, slots, bytes) = self.window(class);
-                lanes * slots * wire::stride(bytes)
-            })
-            .sum();
-        windows + self.staging() * self.chunk_bytes.max(self.eager_bytes)
+    /// Bytes to register for windows from so many ranks of each class, and for staging.
+    pub(crate) fn estimate(&self, eager: usize, bulk: usize) -> usize {
+        let windows = |class, sources: usize| {
+            let (lanes, slots, bytes) = self.window(class);
+            sources * lanes * slots * wire::stride(bytes)
+        };
+        windows(Class::Eager, eager)
+            + windows(Class::Bulk, bulk)
+            + self.staging() * self.chunk_bytes.max(self.eager_bytes)
     }
 
     /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
@@ -237,7 +236,7 @@ impl Engine {
     ) -> Result<(), Stop> {
         let mut run = Run::new(operation, schedule, class);
         run.trace = trace;
-        let (mut working, mut worked, mut idle) = (0, 0, false);
+        let (mut working, mut worked, mut idle, mut fruitless) = (0, 0, false, 0_u32);
         loop {
             let mut moved = false;
             for lane in 0..run.lanes() {
@@ -254,7 +253,8 @@ impl Engine {
             }
             // Nothing of ours may wait for a poll that comes only with the next call.
             if run.ended() && self.core.posts.under_way() == 0 && !self.core.has_letters() {
-                return Ok(());
+                // A peer's message that nobody took spoils what seems done.
+                return run.compare(&mut self.core);
             }
             if moved && worked < lane::SLICE {
                 continue;
@@ -263,7 +263,15 @@ impl Engine {
             idle = !(self.core.poll()? || moved);
             if !idle {
                 self.wait.reset();
-            } else if let Some(nap) = self.pause(overseer, deadline)? {
+                fruitless = 0;
+                continue;
+            }
+            // Also where patience is so long that nobody ever sleeps.
+            fruitless = fruitless.wrapping_add(1);
+            if fruitless.is_multiple_of(1024) {
+                run.compare(&mut self.core)?;
+            }
+            if let Some(nap) = self.pause(overseer, deadline)? {
                 let (steps, waits) = run.stand();
                 overseer.stand(steps, waits);
                 run.compare(&mut self.core)?;

@@ -83,9 +83,6 @@ impl Posts {
         if let Some(index) = self.free.pop() {
             self.records[index] = record;
         }
-        if let (Some(slot), Some(staging)) = (record.staging, &mut self.staging) {
-            staging.free.retain(|free| *free != slot);
-        }
     }
 
     /// The put with this token has ended; tells what that frees, or `None` for a token never given.
@@ -99,19 +96,18 @@ impl Posts {
         Some(record)
     }
 
-    /// A free staging slot: its index, region and offset. Taken only by [`begin`](Self::begin).
-    pub(crate) fn stage(
-        &mut self,
-        transport: &mut dyn Transport,
-    ) -> Result<Option<(usize, Region, usize)>, Error> {
+    /// Takes a staging slot, if one is free. It comes back at the end of the put whose record names it.
+    pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<usize>, Error> {
         if self.staging.is_none() {
             let memory = Memory::map(self.staging_slots * self.staging_bytes, false)?;
             let region = transport.register(memory)?;
             self.staging = Some(Staging { region, free: (0..self.staging_slots).rev().collect() });
         }
-        Ok(self.staging.as_ref().and_then(|staging| {
-            let slot = *staging.free.last()?;
-            Some((slot, staging.region.clone(), slot * self.staging_bytes))
-        }))
+        Ok(self.staging.as_mut().and_then(|staging| staging.free.pop()))
+    }
+
+    /// Where a staging slot lies, once there is staging.
+    pub(crate) fn staged(&self, slot: usize) -> Option<(Region, usize)> {
+        self.staging.as_ref().map(|staging| (staging.region.clone(), slot * self.staging_bytes))
     }
 }

@@ -11,8 +11,8 @@ pub(crate) const VERSION: u32 = 1;
 /// The most flows into one process: 14 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 14;
 
-/// The most ranks of a group: 29 bits of the immediate.
-pub(crate) const MAX_RANKS: usize = 1 << 29;
+/// The most ranks of a group: 28 bits of the immediate.
+pub(crate) const MAX_RANKS: usize = 1 << 28;
 
 /// The most slots of a flow: one bit of a word each.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -30,7 +30,7 @@ pub(crate) enum Immediate {
     Hello { from: Rank },
     /// Rank `from` has written a header to its entry of the mailbox: it would send a message if it knew a
     /// window for it.
-    Knock { from: Rank },
+    Knock { from: Rank, class: Class },
 }
 
 impl Immediate {
@@ -41,8 +41,8 @@ impl Immediate {
             Self::Data { flow, number } => flow << 16 | u32::from(number),
             Self::Credit { flow, freed } => 1 << 30 | flow << 16 | u32::from(freed),
             Self::Window { from, class } => 2 << 30 | rank(from) << 1 | u32::from(class == Class::Bulk),
-            Self::Hello { from } => 3 << 30 | rank(from) << 1,
-            Self::Knock { from } => 3 << 30 | rank(from) << 1 | 1,
+            Self::Hello { from } => 3 << 30 | rank(from) << 2,
+            Self::Knock { from, class } => 3 << 30 | rank(from) << 2 | 2 | u32::from(class == Class::Bulk),
         }
     }
 
@@ -50,6 +50,7 @@ impl Immediate {
         let flow = bits >> 16 & 0x3fff;
         let low = (bits & 0xffff) as u16;
         let rest = (bits & 0x3fff_ffff) as usize;
+        let class = |rest: usize| if rest & 1 == 0 { Class::Eager } else { Class::Bulk };
         match bits >> 30 {
             0 => Self::Data { flow, number: low },
             1 => Self::Credit { flow, freed: low },
@@ -57,8 +58,8 @@ impl Immediate {
                 from: rest >> 1,
                 class: if rest & 1 == 0 { Class::Eager } else { Class::Bulk },
             },
-            _ if rest & 1 == 0 => Self::Hello { from: rest >> 1 },
-            _ => Self::Knock { from: rest >> 1 },
+            _ if rest & 2 == 0 => Self::Hello { from: rest >> 2 },
+            _ => Self::Knock { from: rest >> 2, class: class(rest) },
         }
     }
 }
@@ -158,8 +159,8 @@ pub(crate) struct Entry {
     pub hello: [u64; 2],
     /// Keeps what follows aligned to its size.
     pub reserved: u64,
-    /// Of the first message that waits for a window.
-    pub knock: Header,
+    /// Of the first message that waits for a window, for each class.
+    pub knocks: [Header; 2],
 }
 
 /// The pattern that `from` writes to `to` when they first meet.
@@ -185,7 +186,8 @@ mod tests {
             Immediate::Window { from: MAX_RANKS - 1, class: Class::Bulk },
             Immediate::Window { from: 0, class: Class::Eager },
             Immediate::Hello { from: MAX_RANKS - 1 },
-            Immediate::Knock { from: MAX_RANKS - 1 },
+            Immediate::Knock { from: MAX_RANKS - 1, class: Class::Eager },
+            Immediate::Knock { from: 3, class: Class::Bulk },
         ];
         for immediate in samples {
             assert_eq!(Immediate::decode(immediate.encode()), immediate);
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn records_have_the_sizes_the_papers_say() {
-        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 160));
+        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 192));
         assert_eq!(stride(1), 128);
         assert_eq!(stride(64), 128);
     }

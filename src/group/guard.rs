@@ -45,7 +45,10 @@ impl Guard {
         }
         match &self.watch {
             Some(watch) => watch.report(&failure),
-            None => failure,
+            None => {
+                self.alarm.raise(failure.clone());
+                self.alarm.failure().unwrap_or(failure)
+            }
         }
     }
 

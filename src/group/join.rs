@@ -153,7 +153,7 @@ impl ProcessGroup {
                 ),
             });
         }
-        settings.chunk_bytes = affordable_chunk(&mut *transport, &settings)?;
+        settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let engine = Engine::new(transport, rank, ranks, settings)?;
         let Contact { address, mailbox } = engine.contact();
         let limits = engine.limits().clone();
@@ -205,7 +205,7 @@ impl ProcessGroup {
             limits,
             guard,
             registry: Arc::new(Registry::default()),
-            state: Mutex::new(State { engine: Some(engine), next: 0, failed: None }),
+            state: Mutex::new(State { engine: Some(engine), next: 0, failed: None, parted: false }),
             store,
         };
         group.meet(contacts, chunk_bytes, patience, deadline)?;
@@ -257,7 +257,7 @@ fn known_algorithm(config: &Config) -> Result<()> {
 
 /// The largest chunk, from the configured one down, whose windows can be registered here: the limit on
 /// locked memory may be small. All ranks use the smallest of theirs.
-fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings) -> Result<usize> {
+fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: usize) -> Result<usize> {
     /// Below this pipelining is not worth its messages.
     const LEAST: usize = 4 << 10;
     let mut chunk = settings.chunk_bytes;
@@ -265,8 +265,8 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings) -> Resul
         return Ok(chunk);
     }
     loop {
-        // One bulk window on each side of a ring, and staging.
-        let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate();
+        let (eager, bulk) = algorithm::neighbours(ranks);
+        let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate(eager, bulk);
         match transport.register(Memory::map(bytes, settings.huge_pages)?) {
             Ok(_) => break,
             Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {

@@ -38,10 +38,10 @@ const PARTING: Duration = Duration::from_secs(5);
 ///
 /// Every rank makes the same calls in the same order. Calls block until this rank's part is done: its
 /// output is complete and its input may be changed. A call that does not fit what the other ranks call
-/// fails on all of them, before anything reduced is written; so does every call once a rank has died or a
-/// deadline has passed, and from then on the group is over. (Outputs of broadcast and all_gather may by then
-/// hold what came from ranks that agree. A broadcast's root has nothing to wait for: it may learn of a mismatch
-/// from its next call.)
+/// fails on all of them: no element of a message that does not fit is used. What the output holds then is
+/// not said, for it may hold what came from ranks that agree. A rank that only sends, as a broadcast's root
+/// does, may learn of it at its next call or when it leaves. Every call fails once a rank has died or a
+/// deadline has passed; from then on the group is over.
 ///
 /// It may be shared by threads, which then take turns.
 pub struct ProcessGroup {
@@ -62,6 +62,8 @@ struct State {
     engine: Option<Engine>,
     next: u64,
     failed: Option<Failure>,
+    /// Whether the farewell was said.
+    parted: bool,
 }
 
 impl fmt::Debug for ProcessGroup {
@@ -121,11 +123,13 @@ impl ProcessGroup {
     }
 
     /// Ends the group for every rank, which all get [`Failure::Aborted`] with this reason from the call
-    /// they are in or make next.
+    /// they are in or make next. May be called while another thread is in a call, which it ends.
     pub fn abort(&self, why: &str) {
+        // Before anything else, since a call under way holds the state, and looks at the alarm.
+        let failure = self.guard.tell(Failure::Aborted { rank: self.rank, why: why.to_owned() });
         let mut state = self.state();
         if state.failed.is_none() {
-            self.latch(&mut state, Failure::Aborted { rank: self.rank, why: why.to_owned() });
+            self.latch(&mut state, failure);
         }
     }
 
@@ -228,7 +232,9 @@ impl ProcessGroup {
                 (algorithm, (settings.chunk_bytes / size).max(1), settings.lanes)
             }
             _ => {
-                let chunk = choice.chunk_bytes.min(settings.chunk_bytes);
+                // One lane's messages go through eager windows, however large the whole.
+                let most = if choice.lanes == 1 { settings.eager_bytes } else { settings.chunk_bytes };
+                let chunk = choice.chunk_bytes.min(most);
                 (choice.algorithm, (chunk / size).max(1), choice.lanes.min(settings.lanes))
             }
         })
@@ -271,7 +277,12 @@ impl ProcessGroup {
         state.next += 1;
         self.guard.position.enter(operation.number, signature.bits());
         let deadline = Instant::now() + timeout;
-        let result = self.engine(state)?.run(&operation, &mut *schedule, &self.guard, deadline);
+        // Out of the state meanwhile: should this thread unwind, the engine goes, and its puts with it,
+        // before the memory does that they read.
+        self.engine(state)?;
+        let Some(mut engine) = state.engine.take() else { return Ok((signature, Err(Stop::Alarm))) };
+        let result = engine.run(&operation, &mut *schedule, &self.guard, deadline);
+        state.engine = Some(engine);
         if result.is_ok() {
             self.guard.position.finish(operation.number);
         }
@@ -288,30 +299,48 @@ struct Request {
     op: ReduceOp,
 }
 
-impl Drop for ProcessGroup {
-    /// Parts in good order: waits a moment for the others to come here too, because an endpoint that closes
-    /// may take along what it has sent and the network has not delivered. A rank that leaves while others
-    /// call a collective ends that with [`Failure::Mismatch`], which says so. Does neither while panicking,
-    /// so that the others hear of a death.
-    fn drop(&mut self) {
+impl ProcessGroup {
+    /// Parts from the others in good order: waits, at most five seconds, for them to come here too, because
+    /// an endpoint that closes may take along what it has sent and the network has not delivered. Dropping
+    /// the group does the same, but cannot tell what came of it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the group is over, or the others call something else: a rank that leaves while
+    /// others call a collective is a mismatch, and so is a call whose messages nobody took.
+    pub fn leave(self) -> Result<()> {
+        self.part()
+    }
+
+    fn part(&self) -> Result<()> {
         let mut state = self.state();
-        let panicking = std::thread::panicking();
-        if state.failed.is_none() && !self.guard.alarm.raised() && !panicking {
-            let farewell = Request {
-                collective: Collective::Barrier,
-                count: 0,
-                root: FAREWELL as usize,
-                op: ReduceOp::Sum,
-            };
-            let lent = Lent::apart::<u8>(&[], &mut []);
-            match self.attempt(&mut state, Dtype::U8, farewell, &lent, PARTING) {
-                Ok((_, Ok(()))) => {}
-                Ok((_, Err(Stop::Failure(failure)))) => drop(self.latch(&mut state, failure)),
-                other => tracing::debug!(rank = self.rank, ?other, "parted alone"),
+        if std::mem::replace(&mut state.parted, true) {
+            return Ok(());
+        }
+        self.engine(&mut state)?;
+        let farewell =
+            Request { collective: Collective::Barrier, count: 0, root: FAREWELL as usize, op: ReduceOp::Sum };
+        let lent = Lent::apart::<u8>(&[], &mut []);
+        match self.attempt(&mut state, Dtype::U8, farewell, &lent, PARTING)?.1 {
+            // The others may be long about it: that is no harm to this rank.
+            Ok(()) | Err(Stop::Deadline) => Ok(()),
+            Err(stop) => {
+                let failure = self.guard.explain(stop, state.next, "leave()", Duration::ZERO);
+                Err(self.latch(&mut state, failure))
             }
         }
-        state.engine = None;
-        drop(state);
+    }
+}
+
+impl Drop for ProcessGroup {
+    /// As [`ProcessGroup::leave`]; not while panicking, so that the others hear of a death.
+    fn drop(&mut self) {
+        let panicking = std::thread::panicking();
+        let over = self.state().failed.is_some() || self.guard.alarm.raised();
+        let parted = if panicking || over { Ok(()) } else { self.part() };
+        if let Err(error) = parted {
+            tracing::error!(rank = self.rank, %error, "the group did not part in good order");
+        }
+        self.state().engine = None;
         if let (Some(watch), false) = (&self.guard.watch, panicking) {
             watch.leave();
         }

@@ -234,6 +234,47 @@ fn an_abort_ends_the_call_of_every_rank() {
 }
 
 #[test]
+fn an_abort_ends_a_call_of_another_thread() {
+    world(
+        2,
+        |_| {},
+        |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                // Comes only once the other rank has given up.
+                std::thread::sleep(Duration::from_millis(400));
+                assert!(group.barrier().is_err());
+                return;
+            }
+            let begun = Instant::now();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(50));
+                    group.abort("somebody pressed the button");
+                });
+                let error = group.barrier().unwrap_err();
+                assert!(matches!(&error, Error::Failed(Failure::Aborted { rank: 0, .. })), "{error}");
+            });
+            assert!(begun.elapsed() < Duration::from_millis(350), "{:?}", begun.elapsed());
+        },
+    );
+}
+
+#[test]
+fn different_roots_are_noticed_when_the_ranks_part() {
+    let errors = world(
+        2,
+        |_| {},
+        |group| {
+            // Both only send; the next call, or parting, finds the message that nobody took.
+            let root = group.rank();
+            group.broadcast(&mut [root as u8; 10], root).and_then(|()| group.leave()).unwrap_err().to_string()
+        },
+    );
+    assert!(errors[0] == errors[1] && errors[0].contains("root"), "{errors:?}");
+}
+
+#[test]
 fn leaving_early_is_a_mismatch_for_the_others() {
     let told = world(
         2,

@@ -158,6 +158,7 @@ struct Ask {
     one_thread: bool,
     manual_progress: bool,
     resources: bool,
+    gathers: bool,
 }
 
 /// A requirement in words, and how to drop it.
@@ -172,6 +173,7 @@ const REQUIREMENTS: &[Requirement] = &[
     ("being driven by one thread at a time (FI_THREAD_DOMAIN)", |ask| ask.one_thread = false),
     ("progress by the caller (FI_PROGRESS_MANUAL)", |ask| ask.manual_progress = false),
     ("completion queues that do not overrun (FI_RM_ENABLED)", |ask| ask.resources = false),
+    ("writes gathered from two places (iov_limit)", |ask| ask.gathers = false),
     ("the wanted source address", |ask| ask.from = None),
 ];
 
@@ -187,6 +189,7 @@ impl Ask {
             one_thread: true,
             manual_progress: true,
             resources: true,
+            gathers: true,
         }
     }
 
@@ -225,6 +228,9 @@ impl Ask {
             }
             if self.resources {
                 domain.resource_mgmt = sys::FI_RM_ENABLED;
+            }
+            if self.gathers && !raw.tx_attr.is_null() {
+                (*raw.tx_attr).iov_limit = 2;
             }
             if let Some(provider) = &self.provider {
                 let name = CString::new(provider.as_str()).map_err(|_| Error::NoProvider {

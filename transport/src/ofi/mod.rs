@@ -142,7 +142,7 @@ impl Ofi {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             max_put: info.endpoint().max_msg_size.min(isize::MAX.unsigned_abs()),
-            max_inject: info.tx().inject_size,
+            max_inject: if facts.queues_injected { 0 } else { info.tx().inject_size },
             max_sources: info.tx().iov_limit.clamp(1, MAX_SOURCES),
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
@@ -183,7 +183,7 @@ impl Ofi {
         Ok(ofi)
     }
 
-    /// Writes to itself, once injected and once not, and looks at what landed.
+    /// Writes to itself, once little and once more, from two places, and looks at what landed.
     fn test_itself(&mut self) -> Result<(), Error> {
         let provider = self.limits.provider.clone();
         let failed = |reason: String| Error::SelfTest { provider: provider.clone(), reason };
@@ -197,7 +197,7 @@ impl Ofi {
         for (immediate, len) in [(0xffff_fffe_u32, 1_usize), (0x8000_0001, large)] {
             let began = Instant::now();
             let target = Target { region: remote, offset: 0 };
-            let sources = [Source::new(&source, 0, len)?];
+            let sources = [Source::new(&source, 0, len / 2)?, Source::new(&source, len / 2, len - len / 2)?];
             let put = Put { to: myself, sources: &sources, target, immediate, token: 1 };
             let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
             let mut events = Vec::new();

@@ -15,6 +15,9 @@ pub(super) struct Provider {
     pub(super) arrival_len: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
+    /// Whether an injected write may wait in a queue of the provider, unseen, until somebody polls: then none
+    /// is injected, so that the end of every put is reported.
+    pub(super) queues_injected: bool,
     /// Whether an endpoint can write to itself, as the self-test does.
     pub(super) to_itself: bool,
     /// Whether its completion queue's descriptor, once readable, stays so for good.
@@ -35,6 +38,7 @@ const UNKNOWN: Provider = Provider {
     cheap_registration: false,
     arrival_len: false,
     arrivals_per_peer: usize::MAX,
+    queues_injected: false,
     to_itself: true,
     stuck_descriptor: false,
     trusts_neighbours: false,
@@ -79,6 +83,7 @@ const PROVIDERS: &[Provider] = &[
         name: "tcp",
         by_ip: true,
         cheap_registration: true,
+        queues_injected: true,
         mend: "it has reliable datagrams from libfabric 1.18 on; before that ask for `net` or `tcp;ofi_rxm`",
         ..UNKNOWN
     },
@@ -86,6 +91,9 @@ const PROVIDERS: &[Provider] = &[
         name: "net",
         by_ip: true,
         cheap_registration: true,
+        // What the socket does not take stays in the endpoint's queue (prov/net/src/xnet_progress.c,
+        // xnet_tx_queue_insert).
+        queues_injected: true,
         // Each completion raises the queue's signal, and fi_trywait, which should lower it, does nothing
         // (prov/net/src/xnet_cq.c, xnet_report_success; xnet_progress.c, xnet_trywait).
         stuck_descriptor: true,
@@ -96,6 +104,7 @@ const PROVIDERS: &[Provider] = &[
         name: "tcp;ofi_rxm",
         by_ip: true,
         cheap_registration: true,
+        queues_injected: true,
         // When a connection ends in the middle of an arriving write, `tcp` reports the failed write with no
         // context and ofi_rxm follows the null pointer (prov/rxm/src/rxm_cq.c, rxm_handle_comp_error; seen
         // in 1.17.0 and 2.5.1). An endpoint left open does not meet it; one whose peer dies may.
