@@ -70,15 +70,26 @@ impl Pattern for TwoShot {
                 let piece = self.piece(round, to);
                 steps.put(to, Span::input(piece.start, piece.len()));
             }
-            // Whoever sends to the rank `distance` after it first is the rank `distance` before that one.
+            // Whoever sends to the rank `distance` after it first is the rank `distance` before that one. The
+            // sum so far lies where the first contribution landed: the output, which in place is the input too,
+            // is written only once everyone's message has been compared.
             1 => {
-                let from = self.after(self.ranks - distance);
-                let into = Span::output(mine.start, mine.len());
-                let so_far = if distance == 1 { Span::input(mine.start, mine.len()) } else { into };
+                let (from, slot) = (self.after(self.ranks - distance), self.after(others));
+                let landed = |rank| Span::landed(rank, mine.len());
+                let last = distance == others;
                 steps.take(from, mine.len());
-                let (a, b) = (so_far, Span::landed(from, mine.len()));
-                steps.push(Step::Reduce { a, b, into, last: distance == others });
-                steps.free(from);
+                steps.push(Step::Reduce {
+                    a: if distance == 1 { Span::input(mine.start, mine.len()) } else { landed(slot) },
+                    b: landed(from),
+                    into: if last { Span::output(mine.start, mine.len()) } else { landed(slot) },
+                    last,
+                });
+                if distance > 1 {
+                    steps.free(from);
+                }
+                if last {
+                    steps.free(slot);
+                }
             }
             2 => steps.put(self.after(distance), Span::output(mine.start, mine.len())),
             _ => {
