@@ -48,6 +48,9 @@ pub(crate) struct World(Box<dyn FnMut() -> Result<Node, Error>>);
 
 impl Kind {
     pub(crate) fn all() -> Vec<Self> {
+        if let Ok(named) = std::env::var("UNISONO_TEST_PROVIDERS") {
+            return named.split(',').map(|name| Self::ofi(name, true)).collect();
+        }
         let mut kinds = vec![Self {
             name: "memory".into(),
             required: true,
@@ -81,8 +84,6 @@ impl Kind {
         }
         kinds.push(Self::ofi("tcp", true));
         kinds.push(Self::ofi("shm", false));
-        let more = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_default();
-        kinds.extend(more.split(',').filter(|name| !name.is_empty()).map(|name| Self::ofi(name, false)));
         kinds
     }
 

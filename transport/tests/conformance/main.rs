@@ -1,8 +1,8 @@
 //! One suite for every transport: whatever implements `Transport` must pass all of it.
 //!
-//! `memory`, `sim` and `ofi:tcp` must run; `ofi:shm`, and those named in `UNISONO_TEST_PROVIDERS`
-//! (separated by commas, for instance `verbs`), are skipped with the reason where the machine has none. An
-//! argument that is no option selects cases whose name contains it, as with any test.
+//! `memory`, `sim` and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
+//! `UNISONO_TEST_PROVIDERS` names providers of libfabric (separated by commas, for instance `verbs`), these and no
+//! others run, and must. An argument that is no option selects cases whose name contains it, as with any test.
 
 mod kit;
 mod landing;
