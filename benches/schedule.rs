@@ -19,7 +19,7 @@ fn job(collective: Collective) -> Job {
         Collective::ReduceScatter | Collective::AllGather => (4 << 20) / RANKS,
         Collective::Barrier => 0,
     };
-    Job { collective, rank: 3, ranks: RANKS, count, root: 0, chunk: 16 << 10, lanes: 4 }
+    Job { collective, rank: 3, ranks: RANKS, count, root: 0, chunk: 16 << 10, lanes: 4, direct: true }
 }
 
 /// Uses a schedule up as the engine does, lane by lane in turn; gives the number of steps.

@@ -73,8 +73,9 @@ impl<T: Element> Deref for Buffer<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as
-        // `self`; any bits are a `T` (`Element: Pod`). The region is never told to a peer, so nobody writes
-        // to it but through `deref_mut` and through calls that borrow this buffer exclusively.
+        // `self`; any bits are a `T` (`Element: Pod`). Nobody writes to it but through `deref_mut` and in
+        // calls that borrow this buffer exclusively: peers are told of the region by those alone, and such a
+        // call ends only when all that they were to write has landed, or with the endpoint.
         unsafe { slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
     }
 }
@@ -143,6 +144,17 @@ impl<'a> Lent<'a> {
 unsafe fn lend(base: *mut u8, len: usize) -> Region {
     // SAFETY: by the caller's promise.
     Region::unregistered(unsafe { Memory::borrowed(base, len) })
+}
+
+/// A lent output once more, to be registered so that peers may write into it.
+///
+/// Only the engine calls this, and drops what it makes of it before the operation returns, or is torn down before
+/// the memory is given back: the duty of [`Lent::apart`].
+pub(crate) fn expose(output: &Region) -> Memory {
+    // SAFETY: `Lent` made `output` of exclusively borrowed memory that outlives what is made here, by the duty
+    // above. Peers write only where they have been told that this rank awaits it, and schedules are checked for
+    // steps that touch what was not awaited.
+    unsafe { Memory::borrowed(output.base(), output.len()) }
 }
 
 /// Bytes of a region: what a step reads or writes.

@@ -14,6 +14,8 @@ pub struct Choice {
     pub chunk_bytes: usize,
     /// The most lanes.
     pub lanes: usize,
+    /// Whether to write straight into outputs.
+    pub direct: bool,
 }
 
 /// A line of the table: for a collective of at most so many ranks and bytes, this algorithm.
@@ -33,6 +35,10 @@ const ANY: usize = usize::MAX;
 const WHOLE: (usize, usize) = (256 * KIB, 256 * KIB);
 /// For pipelines.
 const PIPED: (usize, usize) = (64 * KIB, 256 * KIB);
+
+/// From how many bytes on what belongs in an output is written there: below, the copy from a slot costs less than
+/// the grant.
+const DIRECT: usize = 256 * KIB;
 
 const fn row(
     collective: Collective,
@@ -83,7 +89,8 @@ pub fn choose(collective: Collective, ranks: usize, bytes: usize) -> Option<Choi
     // An all_reduce in chunks cuts every round into a piece per rank.
     let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
     let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
-    Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes })
+    let direct = bytes >= DIRECT;
+    Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes, direct })
 }
 
 #[cfg(test)]

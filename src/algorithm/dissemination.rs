@@ -76,6 +76,7 @@ mod tests {
                 root: 0,
                 chunk: 1,
                 lanes: 1,
+                direct: false,
             };
             let schedule = find("dissemination").and_then(|it| it.make(&job)).ok_or("not in the table")?;
             let mut seen = Vec::new();

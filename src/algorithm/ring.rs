@@ -95,15 +95,23 @@ fn add_last(ring: Ring, mine: &Range<usize>, into: Span, steps: &mut Steps) {
     steps.free(ring.prev());
 }
 
-/// A hop on which a block is kept and, unless everyone has it, passed on: first, so that the wire works
-/// during the copy.
-fn keep(ring: Ring, into: &Range<usize>, forward: bool, steps: &mut Steps) {
+/// A hop on which a block is kept and, unless everyone has it, passed on: first where it landed in a slot, so that
+/// the wire works during the copy.
+fn keep(ring: Ring, into: &Range<usize>, forward: bool, direct: bool, steps: &mut Steps) {
+    let place = Span::output(into.start, into.len());
+    if direct {
+        steps.get(true, ring.prev(), place);
+        if forward {
+            steps.hand(true, ring.next(), place, into.start);
+        }
+        return;
+    }
     let landed = Span::landed(ring.prev(), into.len());
     steps.take(ring.prev(), into.len());
     if forward {
         steps.put(ring.next(), landed);
     }
-    steps.copy(landed, Span::output(into.start, into.len()));
+    steps.copy(landed, place);
     steps.free(ring.prev());
 }
 
@@ -113,12 +121,15 @@ struct AllReduce {
     ring: Ring,
     count: usize,
     rounds: usize,
+    direct: bool,
 }
 
 impl AllReduce {
     fn new(job: &Job) -> Self {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
-        Self { ring: Ring::of(job), count: job.count, rounds }
+        // Only where no piece is empty.
+        let direct = job.direct && job.count / rounds >= job.ranks;
+        Self { ring: Ring::of(job), count: job.count, rounds, direct }
     }
 
     fn piece(&self, round: usize, rank: Rank) -> Range<usize> {
@@ -146,11 +157,15 @@ impl Pattern for AllReduce {
             let mine = self.piece(round, ring.rank);
             let whole = Span::output(mine.start, mine.len());
             add_last(ring, &mine, whole, steps);
-            steps.put(ring.next(), whole);
+            steps.hand(self.direct, ring.next(), whole, mine.start);
         } else {
             let hop = turn - home;
-            keep(ring, &self.piece(round, ring.back(hop)), hop < home, steps);
+            keep(ring, &self.piece(round, ring.back(hop)), hop < home, self.direct, steps);
         }
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
     }
 
     fn max_message(&self) -> usize {
@@ -182,11 +197,20 @@ struct Blocks {
     ring: Ring,
     count: usize,
     chunks: usize,
+    /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
+    direct_from: Option<usize>,
 }
 
 impl Blocks {
     fn new(job: &Job) -> Self {
-        Self { ring: Ring::of(job), count: job.count, chunks: partition::chunks(job.count, job.chunk) }
+        let chunks = partition::chunks(job.count, job.chunk);
+        let direct_from = Some(job.lanes).filter(|&lanes| job.direct && chunks > lanes);
+        Self { ring: Ring::of(job), count: job.count, chunks, direct_from }
+    }
+
+    /// Whether this chunk's first message on its way is a write. The first of each lane goes through a slot.
+    fn direct(&self, chunk: usize) -> bool {
+        self.direct_from.is_some_and(|first| chunk >= first)
     }
 
     /// The chunk's elements in one block.
@@ -264,11 +288,15 @@ impl Pattern for AllGather {
         if turn == 0 {
             let from = self.0.chunk(chunk);
             let mine = Span::input(from.start, from.len());
-            steps.put(ring.next(), mine);
+            steps.hand(self.0.direct(chunk), ring.next(), mine, into.start);
             steps.copy(mine, Span::output(into.start, into.len()));
         } else {
-            keep(ring, &into, turn + 1 < ring.ranks, steps);
+            keep(ring, &into, turn + 1 < ring.ranks, self.0.direct(chunk), steps);
         }
+    }
+
+    fn direct(&self) -> bool {
+        self.0.direct_from.is_some()
     }
 
     fn max_message(&self) -> usize {
@@ -303,11 +331,16 @@ impl Pattern for Broadcast {
 
     fn turn(&self, chunk: usize, _: usize, steps: &mut Steps) {
         let (ring, range) = (self.blocks.ring, self.blocks.chunk(chunk));
+        let direct = self.blocks.direct(chunk);
         if ring.rank == self.root {
-            steps.put(ring.next(), Span::output(range.start, range.len()));
+            steps.hand(direct, ring.next(), Span::output(range.start, range.len()), range.start);
         } else {
-            keep(ring, &range, ring.next() != self.root, steps);
+            keep(ring, &range, ring.next() != self.root, direct, steps);
         }
+    }
+
+    fn direct(&self) -> bool {
+        self.blocks.direct_from.is_some()
     }
 
     fn max_message(&self) -> usize {

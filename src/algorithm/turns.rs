@@ -20,6 +20,11 @@ pub(super) trait Pattern: Send + 'static {
     /// The most elements of any message of any rank.
     fn max_message(&self) -> usize;
 
+    /// As [`Schedule::direct`].
+    fn direct(&self) -> bool {
+        false
+    }
+
     /// As [`Schedule::sources`].
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 }
@@ -52,6 +57,24 @@ impl Steps {
     #[inline]
     pub(super) fn take(&mut self, from: Rank, len: usize) {
         self.push(Step::Take { from, len });
+    }
+
+    /// Hands over what belongs in the output of `to` from element `at` on: by a write, or through a slot.
+    #[inline]
+    pub(super) fn hand(&mut self, direct: bool, to: Rank, from: Span, at: usize) {
+        self.push(if direct { Step::Write { to, from, at } } else { Step::Put { to, from } });
+    }
+
+    /// Gets what belongs in the output, as [`Self::hand`] sends it.
+    #[inline]
+    pub(super) fn get(&mut self, direct: bool, from: Rank, into: Span) {
+        if direct {
+            self.push(Step::Await { from, into });
+        } else {
+            self.take(from, into.len);
+            self.copy(Span::landed(from, into.len), into);
+            self.free(from);
+        }
     }
 
     #[inline]
@@ -97,6 +120,10 @@ impl<P: Pattern> Schedule for Lanes<P> {
 
     fn max_message(&self) -> usize {
         self.pattern.max_message()
+    }
+
+    fn direct(&self) -> bool {
+        self.pattern.direct()
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
@@ -145,6 +172,10 @@ impl Schedule for Alone {
 
     fn max_message(&self) -> usize {
         0
+    }
+
+    fn direct(&self) -> bool {
+        false
     }
 
     fn sources(&self, _: &mut dyn FnMut(Rank)) {}

@@ -32,12 +32,15 @@ struct TwoShot {
     ranks: usize,
     count: usize,
     rounds: usize,
+    direct: bool,
 }
 
 impl TwoShot {
     fn new(job: &Job) -> Self {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
-        Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds }
+        // Only where no piece is empty.
+        let direct = job.direct && job.count / rounds >= job.ranks;
+        Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds, direct }
     }
 
     fn piece(&self, round: usize, owner: Rank) -> Range<usize> {
@@ -91,19 +94,24 @@ impl Pattern for TwoShot {
                     steps.free(slot);
                 }
             }
-            2 => steps.put(self.after(distance), Span::output(mine.start, mine.len())),
+            2 => {
+                let whole = Span::output(mine.start, mine.len());
+                steps.hand(self.direct, self.after(distance), whole, mine.start);
+            }
             _ => {
                 let from = self.after(self.ranks - distance);
                 let piece = self.piece(round, from);
-                steps.take(from, piece.len());
-                steps.copy(Span::landed(from, piece.len()), Span::output(piece.start, piece.len()));
-                steps.free(from);
+                steps.get(self.direct, from, Span::output(piece.start, piece.len()));
             }
         }
     }
 
     fn max_message(&self) -> usize {
         partition::longest(partition::longest(self.count, self.rounds), self.ranks)
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -11,7 +11,7 @@ use super::{
     Settings, Stop,
     flow::{Incoming, Outgoing, Violation},
     post::{NOTHING, Posts},
-    wire::{self, Class, Entry, Header, Immediate, MAX_FLOWS, MAX_SLOTS, Window},
+    wire::{self, Class, Entry, Grant, Header, Immediate, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
 use crate::{error::Failure, schedule::Rank};
 
@@ -35,6 +35,8 @@ struct PeerState {
     outgoing: [u32; 2],
     incoming: [u32; 2],
     greeted: bool,
+    /// What it allows in its operation.
+    grant: Option<Grant>,
     /// Whether it was told, for each class, of a message that waits for its window.
     knocked: [bool; 2],
 }
@@ -43,7 +45,8 @@ struct PeerState {
 #[derive(Clone, Copy, Debug)]
 enum Letter {
     Window(Class),
-    Credit(usize),
+    Grant,
+    Credit(usize, Way),
     Hello,
     Knock(Class),
 }
@@ -54,6 +57,8 @@ pub(crate) struct Sender {
     pub flow: Outgoing,
     pub region: RemoteRegion,
     pub slot_bytes: usize,
+    /// What goes straight into the receiver's output.
+    pub writes: Outgoing,
 }
 
 #[derive(Debug)]
@@ -73,6 +78,8 @@ pub(crate) struct Core {
     pub posts: Posts,
     pub senders: Vec<Sender>,
     pub receivers: Vec<Incoming>,
+    /// For each of them, what comes straight into this rank's output.
+    pub landings: Vec<Incoming>,
     /// Puts under way that read the caller's memory, by lane.
     pub outstanding: Vec<usize>,
     peers: Vec<PeerState>,
@@ -83,7 +90,7 @@ pub(crate) struct Core {
     letters: Region,
     post_box: VecDeque<(Rank, Letter)>,
     /// Receivers whose senders should hear of their credit when there is time.
-    debts: Vec<usize>,
+    debts: Vec<(usize, Way)>,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
     pub knocks: Vec<(Rank, Header)>,
     /// Arrivals that may be under way at once: what the completion queue must hold.
@@ -113,6 +120,7 @@ impl Core {
             posts,
             senders: Vec::new(),
             receivers: Vec::new(),
+            landings: Vec::new(),
             outstanding: vec![0; settings.lanes.max(1)],
             peers: Vec::new(),
             windows: Vec::new(),
@@ -140,6 +148,7 @@ impl Core {
             outgoing: [NONE; 2],
             incoming: [NONE; 2],
             greeted: false,
+            grant: None,
             knocked: [false; 2],
         };
         self.peers = contacts.into_iter().map(state).collect();
@@ -189,8 +198,8 @@ impl Core {
         let (lanes, slots, slot_bytes) = self.settings.window(class);
         let lane_bytes = slots * wire::stride(slot_bytes);
         let first_flow = self.receivers.len();
-        // Messages; at most two credits for each flow the other way; the announcement of its window.
-        self.expected += lanes * slots + 2 * lanes + 1;
+        // Messages; at most two credits for each flow and way; the announcement of its window, and a grant.
+        self.expected += lanes * (slots + self.settings.writes()) + 4 * lanes + 2;
         if first_flow + lanes > MAX_FLOWS || self.expected > self.limits.arrivals {
             return Err(self.stop(format!(
                 "opening a window for rank {from}: {} flows and {} arrivals under way would be more than the {} and \
@@ -220,6 +229,7 @@ impl Core {
         };
         for lane in 0..lanes {
             self.receivers.push(Incoming::new(from, self.windows.len(), lane * lane_bytes, slots));
+            self.landings.push(Incoming::new(from, self.windows.len(), 0, self.settings.writes()));
         }
         self.windows.push(WindowMemory { region, slot_bytes, class, first_flow });
         self.peers[from].incoming[class.index()] = narrow(first_flow);
@@ -240,12 +250,38 @@ impl Core {
         Ok(())
     }
 
+    /// Tells a peer, for the operation of this header, where it may write straight into this rank's output; or that
+    /// it may not.
+    pub(crate) fn grant(
+        &mut self,
+        to: Rank,
+        header: Header,
+        output: Option<RemoteRegion>,
+    ) -> Result<(), Stop> {
+        let RemoteRegion { base, key, len } = output.unwrap_or_default();
+        let grant = Grant { header, granted: u64::from(output.is_some()), base, key, len };
+        let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, grant);
+        self.letters.write(at, bytemuck::bytes_of(&grant))?;
+        self.post_box.push_back((to, Letter::Grant));
+        Ok(())
+    }
+
+    /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.
+    pub(crate) fn granted(&self, to: Rank, op: u32) -> Option<&Grant> {
+        self.peers.get(to)?.grant.as_ref().filter(|grant| grant.header.op == op)
+    }
+
     /// The headers of messages that have landed and were not taken, and who sent them.
     pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Header)> {
         self.receivers.iter().enumerate().filter_map(|(index, flow)| {
             let header = self.header(index, flow.ready_slot()?).ok()?;
             Some((flow.from, header))
         })
+    }
+
+    /// The headers of the operations for which peers have said last whether they may be written to.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (Rank, Header)> {
+        self.peers.iter().enumerate().filter_map(|(from, peer)| Some((from, peer.grant?.header)))
     }
 
     /// Sends the self-test pattern to a neighbour.
@@ -263,12 +299,20 @@ impl Core {
 
     /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
     /// this rank has nothing else to do; at once only if it can send no more until it does.
-    pub(crate) fn owe(&mut self, receiver: usize) {
-        let flow = &self.receivers[receiver];
-        if flow.exhausted() {
-            self.post_box.push_back((flow.from, Letter::Credit(receiver)));
-        } else if flow.owes() && !self.debts.contains(&receiver) {
-            self.debts.push(receiver);
+    pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
+        let flow = self.incoming(receiver, way);
+        let (from, exhausted, owes) = (flow.from, flow.exhausted(), flow.owes());
+        if exhausted {
+            self.post_box.push_back((from, Letter::Credit(receiver, way)));
+        } else if owes && !self.debts.contains(&(receiver, way)) {
+            self.debts.push((receiver, way));
+        }
+    }
+
+    fn incoming(&mut self, receiver: usize, way: Way) -> &mut Incoming {
+        match way {
+            Way::Slots => &mut self.receivers[receiver],
+            Way::Direct => &mut self.landings[receiver],
         }
     }
 
@@ -279,8 +323,8 @@ impl Core {
 
     /// Makes letters of all debts.
     pub(crate) fn settle_debts(&mut self) {
-        for receiver in self.debts.drain(..) {
-            self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver)));
+        for (receiver, way) in self.debts.drain(..) {
+            self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver, way)));
         }
     }
 
@@ -302,20 +346,26 @@ impl Core {
                     size_of::<Window>(),
                     Immediate::Window { from: self.me, class },
                 ),
+                Letter::Grant => (
+                    std::mem::offset_of!(Entry, grant),
+                    size_of::<Grant>(),
+                    Immediate::Grant { from: self.me },
+                ),
                 Letter::Hello => (std::mem::offset_of!(Entry, hello), 16, Immediate::Hello { from: self.me }),
                 Letter::Knock(class) => {
                     let at = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
                     (at, wire::HEADER, Immediate::Knock { from: self.me, class })
                 }
-                Letter::Credit(receiver) => {
-                    let flow = &self.receivers[receiver];
+                Letter::Credit(receiver, way) => {
+                    let reply = self.receivers[receiver].reply;
+                    let flow = self.incoming(receiver, way);
                     // Nothing may be owed any more: a message that went the other way has told it.
-                    let (Some(reply), true) = (flow.reply, flow.owes()) else {
+                    let (Some(reply), true) = (reply, flow.owes()) else {
                         self.post_box.pop_front();
                         continue;
                     };
                     let freed = (flow.freed() & 0xffff) as u16;
-                    (credit_at, 8, Immediate::Credit { flow: reply, freed })
+                    (credit_at, 8, Immediate::Credit { flow: reply, way, freed })
                 }
             };
             let peer = self.handle(to)?;
@@ -334,8 +384,8 @@ impl Core {
                 self.post_box.rotate_left(1);
                 continue;
             }
-            if let Letter::Credit(receiver) = letter {
-                self.receivers[receiver].tell();
+            if let Letter::Credit(receiver, way) = letter {
+                self.incoming(receiver, way).tell();
             }
             self.post_box.pop_front();
             any = true;
@@ -369,23 +419,30 @@ impl Core {
         }
         if let Some((receiver, slot)) = record.hold {
             self.receivers[receiver].release(slot);
-            self.owe(receiver);
+            self.owe(receiver, Way::Slots);
         }
         Ok(())
     }
 
     fn arrived(&mut self, immediate: Immediate) -> Result<(), Stop> {
         match immediate {
-            Immediate::Data { flow, number } => self.message_arrived(flow as usize, number),
-            Immediate::Credit { flow, freed } => match self.senders.get_mut(flow as usize) {
+            Immediate::Data { flow, way: Way::Slots, number } => self.message_arrived(flow as usize, number),
+            Immediate::Data { flow, way: Way::Direct, number } => self.write_arrived(flow as usize, number),
+            Immediate::Credit { flow, way, freed } => match self.senders.get_mut(flow as usize) {
                 Some(sender) => {
-                    let to = sender.flow.to;
-                    sender.flow.credit(freed).map_err(|violation| self.violation(to, violation))
+                    let flow = if way == Way::Slots { &mut sender.flow } else { &mut sender.writes };
+                    let to = flow.to;
+                    flow.credit(freed).map_err(|violation| self.violation(to, violation))
                 }
                 None => Err(self.stop(format!("a credit for flow {flow}, which does not exist"))),
             },
             Immediate::Window { from, class } => self.window_arrived(from, class),
             Immediate::Hello { from } => self.hello_arrived(from),
+            Immediate::Grant { from } => {
+                let grant = self.entry(from)?.grant;
+                self.peers[from].grant = Some(grant);
+                Ok(())
+            }
             Immediate::Knock { from, class } => {
                 let header = self.entry(from)?.knocks[class.index()];
                 self.knocks.push((from, header));
@@ -413,6 +470,15 @@ impl Core {
             credit.map_err(|violation| self.violation(from, violation))?;
         }
         Ok(())
+    }
+
+    /// A message landed in this rank's output.
+    fn write_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
+        let Some(landing) = self.landings.get_mut(flow) else {
+            return Err(self.stop(format!("a write on flow {flow}, which does not exist")));
+        };
+        let from = landing.from;
+        landing.arrive(number).map(drop).map_err(|violation| self.violation(from, violation))
     }
 
     /// The header of the message that landed in a slot.
@@ -456,6 +522,7 @@ impl Core {
                 flow: Outgoing::new(from, id, first, slots as u64),
                 region: window.remote(),
                 slot_bytes,
+                writes: Outgoing::new(from, id, 0, self.settings.writes() as u64),
             });
         }
         Ok(())

@@ -1,6 +1,7 @@
-//! Both ends of a flow: message numbers, slots and credit, and nothing else.
+//! Both ends of one way of a flow: message numbers, slots and credit, and nothing else. Where messages go straight
+//! into an output, a slot is no place but only leave to have one more under way.
 //!
-//! Messages of a flow are numbered from 0 for the life of the group, so operations follow one another
+//! Messages are numbered from 0 for the life of the group, so operations follow one another
 //! without a barrier. Message `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers;
 //! the whole number follows from how far the flow has come, because at most 64 messages are under way.
 //! Arrivals may come in any order.

@@ -1,13 +1,10 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
-use unisono_transport::{Posted, Put, Region, Source, Target};
-
 use super::{
     Stop,
     core::Core,
     operation::Operation,
-    post::Record,
-    wire::{Class, HEADER, Header, Immediate, MAX_FLOWS, PAYLOAD, stride},
+    wire::{Class, Header, MAX_FLOWS, Way},
 };
 use crate::{
     buffer::{self, Bytes, SpanError},
@@ -21,13 +18,15 @@ pub(crate) const SLICE: usize = 64 << 10;
 
 /// One lane's progress.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lane {
+pub(super) struct Lane {
     /// The step it is at, if it was fetched.
     step: Option<Step>,
     /// Elements of that step already reduced or copied.
     done: usize,
     /// Where its source is staged, if it is a put that found no room yet.
-    staged: Option<usize>,
+    pub staged: Option<usize>,
+    /// Steps that come before the schedule's next, the last one first.
+    before: [Option<Step>; 2],
     ended: bool,
     /// Steps finished.
     steps: u64,
@@ -49,15 +48,23 @@ pub(crate) struct Run<'a> {
     pub operation: &'a Operation,
     pub class: Class,
     schedule: &'a mut dyn Schedule,
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
+    /// Whether peers may write into this rank's output.
+    exposed: bool,
     /// Where finished steps are noted.
     pub trace: Option<&'a mut Vec<Traced>>,
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(operation: &'a Operation, schedule: &'a mut dyn Schedule, class: Class) -> Self {
+    /// `exposed`: whether peers were allowed to write into this rank's output.
+    pub(crate) fn new(
+        operation: &'a Operation,
+        schedule: &'a mut dyn Schedule,
+        class: Class,
+        exposed: bool,
+    ) -> Self {
         let lanes = vec![Lane::default(); schedule.lanes()];
-        Self { operation, class, schedule, lanes, trace: None }
+        Self { operation, class, schedule, lanes, exposed, trace: None }
     }
 
     /// Whether every lane has ended.
@@ -68,8 +75,8 @@ impl<'a> Run<'a> {
     /// Steps finished, and the first lane that waits for a peer: for whom.
     pub(crate) fn stand(&self) -> (u64, Option<(usize, Rank)>) {
         let waits = self.lanes.iter().enumerate().find_map(|(index, lane)| match lane.step {
-            Some(Step::Take { from, .. }) => Some((index, from)),
-            Some(Step::Put { to, .. }) => Some((index, to)),
+            Some(Step::Take { from, .. } | Step::Await { from, .. }) => Some((index, from)),
+            Some(Step::Put { to, .. } | Step::Write { to, .. }) => Some((index, to)),
             _ => None,
         });
         (self.lanes.iter().map(|lane| lane.steps).sum(), waits)
@@ -89,7 +96,7 @@ impl<'a> Run<'a> {
             let step = match self.lanes[index].step {
                 Some(step) => step,
                 None if self.lanes[index].ended => return Ok(moved),
-                None => match self.schedule.next(index) {
+                None => match self.next(index) {
                     Some(step) => step,
                     None => {
                         self.lanes[index].ended = true;
@@ -100,6 +107,8 @@ impl<'a> Run<'a> {
             self.lanes[index].step = Some(step);
             let finished = match step {
                 Step::Put { to, from } => self.put(core, index, to, from)?,
+                Step::Write { to, from, at } => self.write(core, index, (to, at), from)?,
+                Step::Await { from, .. } => self.land(core, index, from)?,
                 Step::Take { from, len } => self.take(core, index, from, len)?,
                 Step::Free { from } => self.free(core, index, from)?,
                 Step::Settle => core.outstanding[index] == 0,
@@ -113,12 +122,28 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The lane's next step. Where nobody may write into this rank's output, what is awaited there comes through a
+    /// slot.
+    fn next(&mut self, index: usize) -> Option<Step> {
+        let before = &mut self.lanes[index].before;
+        if let Some(step) = before.iter_mut().rev().find_map(Option::take) {
+            return Some(step);
+        }
+        let step = self.schedule.next(index)?;
+        let Step::Await { from, into } = step else { return Some(step) };
+        if self.exposed {
+            return Some(step);
+        }
+        *before = [Some(Step::Free { from }), Some(Step::Copy { from: Span::landed(from, into.len), into })];
+        Some(Step::Take { from, len: into.len })
+    }
+
     fn finish(&mut self, core: &Core, index: usize, step: Step) {
         if let Some(trace) = &mut self.trace {
             trace.push(Traced { lane: index, step, in_flight: core.posts.under_way() });
         }
         let lane = &mut self.lanes[index];
-        *lane = Lane { steps: lane.steps + 1, ..Lane::default() };
+        *lane = Lane { steps: lane.steps + 1, before: lane.before, ..Lane::default() };
     }
 
     /// Reduces or copies a slice on the first lane, from `index` on, that has that to do. Gives the lane and
@@ -169,7 +194,7 @@ impl<'a> Run<'a> {
     }
 
     /// The bytes of a span.
-    fn bytes<'c>(&'c self, core: &'c Core, lane: usize, span: Span) -> Result<Bytes<'c>, Stop> {
+    pub(super) fn bytes<'c>(&'c self, core: &'c Core, lane: usize, span: Span) -> Result<Bytes<'c>, Stop> {
         let size = self.operation.size;
         let offset = span.offset * size;
         let (region, base) = match span.place {
@@ -192,136 +217,8 @@ impl<'a> Run<'a> {
             .map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
     }
 
-    fn broken(&self, core: &Core, step: Step, error: &SpanError) -> Stop {
+    pub(super) fn broken(&self, core: &Core, step: Step, error: &SpanError) -> Stop {
         core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
-    }
-
-    /// Sends a message. False if there is no window, no credit or no room yet.
-    fn put(&mut self, core: &mut Core, lane: usize, to: Rank, from: Span) -> Result<bool, Stop> {
-        let Some(sender) = core.sender(to, self.class, lane) else {
-            core.knock(to, self.class, &self.header(0, 0, 0))?;
-            return Ok(false);
-        };
-        let Some(number) = core.senders[sender].flow.next() else { return Ok(false) };
-        let Some(record) = core.posts.vacant() else { return Ok(false) };
-        let peer = core.handle(to)?;
-        let size = self.operation.size;
-        let bytes = from.len * size;
-        let slot_bytes = core.senders[sender].slot_bytes;
-        if bytes > slot_bytes {
-            return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
-        }
-
-        let opposite = core.receiver(to, self.class, lane);
-        let freed = opposite.map_or(0, |flow| core.receivers[flow].freed());
-        let header = self.header(freed, sender, from.len);
-        {
-            let (headers, at) = core.posts.header(record);
-            headers.write(at, bytemuck::bytes_of(&header))?;
-        }
-
-        let injected = HEADER + bytes <= core.limits.max_inject;
-        let mut staging = None;
-        let mut hold = None;
-        let (region, offset): (Region, usize) = match from.place {
-            Place::Landed(source) => {
-                let (Some(receiver), bytes) =
-                    (core.receiver(source, self.class, lane), self.bytes(core, lane, from)?)
-                else {
-                    return Err(core.stop(format!("nothing landed from rank {source}")));
-                };
-                hold = core.receivers[receiver].latest().map(|slot| (receiver, slot));
-                (bytes.region.clone(), bytes.offset)
-            }
-            Place::Input | Place::Output => {
-                let (here, registered) = match from.place {
-                    Place::Input => (&self.operation.input, &self.operation.registered_input),
-                    _ => (&self.operation.output, &self.operation.registered_output),
-                };
-                let offset = from.offset * size;
-                if bytes > 0 && offset + bytes > here.len() {
-                    return Err(core.stop(format!("a put's span {from:?} leaves {} bytes", here.len())));
-                }
-                match registered {
-                    Some((region, base)) => (region.clone(), base + offset),
-                    None if bytes == 0 || injected || !core.limits.local_registration => {
-                        (here.clone(), offset)
-                    }
-                    None => {
-                        // A put that found no room finds its source still staged.
-                        if self.lanes[lane].staged.is_none() {
-                            let Some(slot) = core.posts.stage(&mut *core.transport)? else {
-                                return Ok(false);
-                            };
-                            let Some((region, at)) = core.posts.staged(slot) else { return Ok(false) };
-                            let source = Bytes::new(here, offset, bytes)
-                                .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
-                            source.map_err(|error| self.broken(core, Step::Put { to, from }, &error))?;
-                            self.lanes[lane].staged = Some(slot);
-                        }
-                        staging = self.lanes[lane].staged;
-                        let Some(place) = staging.and_then(|slot| core.posts.staged(slot)) else {
-                            return Ok(false);
-                        };
-                        place
-                    }
-                }
-            }
-        };
-
-        let slot = core.senders[sender].flow.slot(number);
-        let target = Target {
-            region: core.senders[sender].region,
-            offset: core.senders[sender].flow.first
-                + slot * stride(slot_bytes) as u64
-                + (PAYLOAD - HEADER) as u64,
-        };
-        let immediate =
-            Immediate::Data { flow: core.senders[sender].flow.id, number: (number & 0xffff) as u16 };
-        let posted = {
-            let (headers, at) = core.posts.header(record);
-            let header = Source::new(headers, at, HEADER)?;
-            let all = [header, if bytes == 0 { header } else { Source::new(&region, offset, bytes)? }];
-            let sources = if bytes == 0 { &all[..1] } else { &all[..] };
-            core.transport.put(&Put {
-                to: peer,
-                sources,
-                target,
-                immediate: immediate.encode(),
-                token: record as u64,
-            })?
-        };
-        if posted == Posted::Full {
-            return Ok(false);
-        }
-        core.senders[sender].flow.advance();
-        if let Some(flow) = opposite {
-            core.receivers[flow].tell();
-        }
-        if !injected {
-            let reads = staging.is_none() && hold.is_none() && bytes > 0;
-            core.outstanding[lane] += usize::from(reads);
-            if let Some((receiver, slot)) = hold {
-                core.receivers[receiver].hold(slot);
-            }
-            core.posts.begin(Record { lane: reads.then_some(lane), hold, staging });
-        }
-        Ok(true)
-    }
-
-    /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
-    /// opposite flow were freed.
-    fn header(&self, freed: u64, reply: usize, len: usize) -> Header {
-        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Header {
-            op: (self.operation.number & 0xffff_ffff) as u32,
-            codes: self.operation.signature.codes,
-            root: self.operation.signature.root,
-            freed: (freed & 0xffff_ffff) as u32,
-            count: self.operation.signature.count,
-            reply: narrow(reply),
-            len: narrow(len),
-        }
     }
 
     /// Looks at what peers sent or would send that no lane takes: ranks that disagree may wait for each
@@ -336,8 +233,10 @@ impl<'a> Run<'a> {
                 agree(from, &header)?;
             }
         }
-        for (from, header) in core.knocks.iter().filter(|(_, header)| header.op == number) {
-            agree(*from, header)?;
+        for (from, header) in core.knocks.iter().copied().chain(core.grants()) {
+            if header.op == number {
+                agree(from, &header)?;
+            }
         }
         // Most knocks were answered by a window long before anyone looks.
         core.knocks.retain(|(_, header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
@@ -380,7 +279,22 @@ impl<'a> Run<'a> {
         if !core.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
-        core.owe(receiver);
+        core.owe(receiver, Way::Slots);
+        Ok(true)
+    }
+
+    /// Waits for the next write from a peer. False if it has not landed.
+    fn land(&mut self, core: &mut Core, lane: usize, from: Rank) -> Result<bool, Stop> {
+        let Some(receiver) = core.receiver(from, self.class, lane) else {
+            return Err(core.stop(format!("a step awaits rank {from}, which is no source of its schedule")));
+        };
+        let landing = &mut core.landings[receiver];
+        if !landing.ready() {
+            return Ok(false);
+        }
+        landing.take();
+        landing.free();
+        core.owe(receiver, Way::Direct);
         Ok(true)
     }
 }

@@ -10,6 +10,7 @@ mod operation;
 mod post;
 #[doc(hidden)]
 pub mod probe;
+mod send;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -17,7 +18,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-use unisono_transport::{Error, Transport};
+use unisono_transport::{Error, Region, RemoteRegion, Transport};
 
 pub use self::lane::Traced;
 pub(crate) use self::{
@@ -28,6 +29,7 @@ pub(crate) use self::{
 };
 use self::{core::Core, lane::Run, wait::Next, wait::Wait, wire::Class};
 use crate::{
+    buffer,
     error::Failure,
     schedule::{Rank, Schedule},
 };
@@ -74,8 +76,14 @@ impl Settings {
     /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
     /// two each before the second is owed), and its other letters.
     pub(crate) fn arrivals_per_peer(&self) -> usize {
-        let flows = 1 + self.lanes;
-        self.eager_slots + self.lanes * self.bulk_slots + 2 * flows + 2 * Class::ALL.len() + 1
+        let messages = self.eager_slots + self.lanes * (self.bulk_slots + self.writes());
+        messages + 2 * (1 + 2 * self.lanes) + 2 * Class::ALL.len() + 2
+    }
+
+    /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
+    /// enough to make credit rare, but they do take room in completion queues.
+    pub(crate) fn writes(&self) -> usize {
+        (32 / self.lanes.max(1)).clamp(2, 8)
     }
 
     /// How many staging slots there are: two for each lane keep one filling while the other leaves.
@@ -198,8 +206,8 @@ impl Engine {
     ) -> Result<(), Stop> {
         let bytes = schedule.max_message() * operation.size;
         let settings = &self.core.settings;
-        let class =
-            if schedule.lanes() == 1 && bytes <= settings.eager_bytes { Class::Eager } else { Class::Bulk };
+        let small = schedule.lanes() == 1 && bytes <= settings.eager_bytes && !schedule.direct();
+        let class = if small { Class::Eager } else { Class::Bulk };
         let (lanes, _, slot_bytes) = settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {
             return Err(self.core.stop(format!(
@@ -215,27 +223,64 @@ impl Engine {
             }
         });
         opened?;
+        // Told to all sources, and taken back when the operation ends.
+        let exposed = if schedule.direct() { self.expose(operation) } else { None };
+        if schedule.direct() {
+            let remote = exposed.as_ref().map(|exposed| exposed.0);
+            self.grant(operation, schedule, remote)?;
+        }
 
         let mut trace = self.trace.take();
         if let Some(trace) = &mut trace {
             trace.clear();
         }
-        let result = self.drive(operation, schedule, class, overseer, deadline, trace.as_mut());
+        let mut run = Run::new(operation, schedule, class, exposed.is_some());
+        run.trace = trace.as_mut();
+        let result = self.drive(&mut run, overseer, deadline);
         self.trace = trace;
         result
     }
 
-    fn drive(
+    /// What others need to write into an operation's output; registered for its time alone where that costs next to
+    /// nothing, if it does not lie in a registered buffer. `None` where it is not to be had.
+    fn expose(&mut self, operation: &Operation) -> Option<(RemoteRegion, Region)> {
+        let core = &mut self.core;
+        let len = operation.output.len() as u64;
+        match &operation.registered_output {
+            Some((region, at)) => region.remote().map(|remote| {
+                (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())
+            }),
+            None if core.limits.cheap_registration => {
+                match core.transport.register(buffer::expose(&operation.output)) {
+                    Ok(region) => region.remote().map(|remote| (remote, region)),
+                    Err(error) => {
+                        tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
+                        None
+                    }
+                }
+            }
+            None => None,
+        }
+    }
+
+    /// Tells every source whether and where it may write into this rank's output.
+    fn grant(
         &mut self,
         operation: &Operation,
-        schedule: &mut dyn Schedule,
-        class: Class,
-        overseer: &dyn Overseer,
-        deadline: Instant,
-        trace: Option<&mut Vec<Traced>>,
+        schedule: &dyn Schedule,
+        output: Option<RemoteRegion>,
     ) -> Result<(), Stop> {
-        let mut run = Run::new(operation, schedule, class);
-        run.trace = trace;
+        let header = operation.header(0, 0, 0);
+        let mut told = Ok(());
+        schedule.sources(&mut |source| {
+            if told.is_ok() {
+                told = self.core.grant(source, header, output);
+            }
+        });
+        told
+    }
+
+    fn drive(&mut self, run: &mut Run<'_>, overseer: &dyn Overseer, deadline: Instant) -> Result<(), Stop> {
         let (mut working, mut worked, mut idle, mut fruitless) = (0, 0, false, 0_u32);
         loop {
             let mut moved = false;

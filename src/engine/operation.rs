@@ -120,6 +120,21 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
+    /// opposite flow were freed.
+    pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> Header {
+        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Header {
+            op: (self.number & 0xffff_ffff) as u32,
+            codes: self.signature.codes,
+            root: self.signature.root,
+            freed: (freed & 0xffff_ffff) as u32,
+            count: self.signature.count,
+            reply: narrow(reply),
+            len: narrow(len),
+        }
+    }
+
     /// Compares what a peer says with what this rank does.
     pub(crate) fn agree(&self, me: Rank, from: Rank, header: &Header) -> Result<(), Failure> {
         let theirs = Signature::of(header);

@@ -26,6 +26,10 @@ impl Schedule for ToMyself {
         0
     }
 
+    fn direct(&self) -> bool {
+        false
+    }
+
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         visit(0);
     }
@@ -83,8 +87,16 @@ impl Probe {
     /// # Errors
     /// [`Error::Failed`] if the engine does.
     pub fn run(&mut self, steps: usize) -> Result<Duration> {
-        let job =
-            Job { collective: Collective::Barrier, rank: 0, ranks: 1, count: 0, root: 0, chunk: 1, lanes: 1 };
+        let job = Job {
+            collective: Collective::Barrier,
+            rank: 0,
+            ranks: 1,
+            count: 0,
+            root: 0,
+            chunk: 1,
+            lanes: 1,
+            direct: false,
+        };
         let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum)
             .map_err(|error| Error::Argument { call: "probe", problem: error.to_string() })?;
         let empty = Region::unregistered(Memory::map(1, false)?);

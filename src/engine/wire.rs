@@ -8,8 +8,8 @@ use crate::schedule::Rank;
 /// The version of everything in this file; compared at join.
 pub(crate) const VERSION: u32 = 1;
 
-/// The most flows into one process: 14 bits of the immediate.
-pub(crate) const MAX_FLOWS: usize = 1 << 14;
+/// The most flows into one process: 13 bits of the immediate.
+pub(crate) const MAX_FLOWS: usize = 1 << 13;
 
 /// The most ranks of a group: 28 bits of the immediate.
 pub(crate) const MAX_RANKS: usize = 1 << 28;
@@ -21,9 +21,9 @@ pub(crate) const MAX_SLOTS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// A message landed on the flow with this index at the receiver.
-    Data { flow: u32, number: u16 },
+    Data { flow: u32, way: Way, number: u16 },
     /// The receiver of a flow has freed so many messages of it; `flow` is its index at the sender.
-    Credit { flow: u32, freed: u16 },
+    Credit { flow: u32, way: Way, freed: u16 },
     /// Rank `from` has written a [`Window`] to its entry of the mailbox.
     Window { from: Rank, class: Class },
     /// Rank `from` has written its self-test pattern to its entry of the mailbox.
@@ -31,6 +31,8 @@ pub(crate) enum Immediate {
     /// Rank `from` has written a header to its entry of the mailbox: it would send a message if it knew a
     /// window for it.
     Knock { from: Rank, class: Class },
+    /// Rank `from` has written a [`Grant`] to its entry of the mailbox.
+    Grant { from: Rank },
 }
 
 impl Immediate {
@@ -38,28 +40,47 @@ impl Immediate {
         // Indices fit because joining and opening flows refuse more than MAX_RANKS and MAX_FLOWS.
         let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX >> 3);
         match self {
-            Self::Data { flow, number } => flow << 16 | u32::from(number),
-            Self::Credit { flow, freed } => 1 << 30 | flow << 16 | u32::from(freed),
+            Self::Data { flow, way, number } => way.bit() | flow << 16 | u32::from(number),
+            Self::Credit { flow, way, freed } => 1 << 30 | way.bit() | flow << 16 | u32::from(freed),
             Self::Window { from, class } => 2 << 30 | rank(from) << 1 | u32::from(class == Class::Bulk),
             Self::Hello { from } => 3 << 30 | rank(from) << 2,
+            Self::Grant { from } => 3 << 30 | rank(from) << 2 | 1,
             Self::Knock { from, class } => 3 << 30 | rank(from) << 2 | 2 | u32::from(class == Class::Bulk),
         }
     }
 
     pub(crate) fn decode(bits: u32) -> Self {
-        let flow = bits >> 16 & 0x3fff;
+        let flow = bits >> 16 & 0x1fff;
+        let way = if bits & Way::Direct.bit() == 0 { Way::Slots } else { Way::Direct };
         let low = (bits & 0xffff) as u16;
         let rest = (bits & 0x3fff_ffff) as usize;
         let class = |rest: usize| if rest & 1 == 0 { Class::Eager } else { Class::Bulk };
         match bits >> 30 {
-            0 => Self::Data { flow, number: low },
-            1 => Self::Credit { flow, freed: low },
-            2 => Self::Window {
-                from: rest >> 1,
-                class: if rest & 1 == 0 { Class::Eager } else { Class::Bulk },
-            },
-            _ if rest & 2 == 0 => Self::Hello { from: rest >> 2 },
+            0 => Self::Data { flow, way, number: low },
+            1 => Self::Credit { flow, way, freed: low },
+            2 => Self::Window { from: rest >> 1, class: class(rest) },
+            _ if rest & 3 == 0 => Self::Hello { from: rest >> 2 },
+            _ if rest & 3 == 1 => Self::Grant { from: rest >> 2 },
             _ => Self::Knock { from: rest >> 2, class: class(rest) },
+        }
+    }
+}
+
+/// The two ways that messages of a flow take, each numbered and credited by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Into the slots of a window.
+    Slots,
+    /// Straight into the receiver's output.
+    Direct,
+}
+
+impl Way {
+    /// Its bit of the immediate, above the flow's.
+    const fn bit(self) -> u32 {
+        match self {
+            Self::Slots => 0,
+            Self::Direct => 1 << 29,
         }
     }
 }
@@ -147,6 +168,29 @@ impl Window {
     }
 }
 
+/// What a rank tells those that write straight into its output, at the beginning of an operation. There is one
+/// place for it: the next grant is written only when the operation is over for the one who gave it, which it is
+/// not before writes have come from everyone who got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Grant {
+    /// The operation, as this rank calls it; only `op`, `codes`, `root` and `count` count.
+    pub header: Header,
+    /// 1 if the output may be written; 0 if what belongs there is to go through slots.
+    pub granted: u64,
+    /// The output: base, key and length in bytes, as in [`Window`].
+    pub base: u64,
+    pub key: u64,
+    pub len: u64,
+}
+
+impl Grant {
+    /// The output, if it may be written.
+    pub(crate) fn remote(&self) -> Option<RemoteRegion> {
+        (self.granted == 1).then_some(RemoteRegion { base: self.base, key: self.key, len: self.len })
+    }
+}
+
 /// A rank's entry in another's mailbox: written by that rank alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -161,6 +205,8 @@ pub(crate) struct Entry {
     pub reserved: u64,
     /// Of the first message that waits for a window, for each class.
     pub knocks: [Header; 2],
+    /// For one operation after the other.
+    pub grant: Grant,
 }
 
 /// The pattern that `from` writes to `to` when they first meet.
@@ -179,13 +225,15 @@ mod tests {
     #[test]
     fn immediates_survive_the_wire() {
         let samples = [
-            Immediate::Data { flow: 0, number: 0 },
-            Immediate::Data { flow: 0x3fff, number: 0xffff },
-            Immediate::Credit { flow: 0x3fff, freed: 0xffff },
-            Immediate::Credit { flow: 1, freed: 2 },
+            Immediate::Data { flow: 0, way: Way::Slots, number: 0 },
+            Immediate::Data { flow: 0x1fff, way: Way::Slots, number: 0xffff },
+            Immediate::Data { flow: 0x1fff, way: Way::Direct, number: 0xffff },
+            Immediate::Credit { flow: 0x1fff, way: Way::Direct, freed: 0xffff },
+            Immediate::Credit { flow: 1, way: Way::Slots, freed: 2 },
             Immediate::Window { from: MAX_RANKS - 1, class: Class::Bulk },
             Immediate::Window { from: 0, class: Class::Eager },
             Immediate::Hello { from: MAX_RANKS - 1 },
+            Immediate::Grant { from: MAX_RANKS - 1 },
             Immediate::Knock { from: MAX_RANKS - 1, class: Class::Eager },
             Immediate::Knock { from: 3, class: Class::Bulk },
         ];
@@ -196,7 +244,7 @@ mod tests {
 
     #[test]
     fn records_have_the_sizes_the_papers_say() {
-        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 192));
+        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 256));
         assert_eq!(stride(1), 128);
         assert_eq!(stride(64), 128);
     }

@@ -210,15 +210,15 @@ impl ProcessGroup {
         })
     }
 
-    /// The algorithm, the elements of a chunk and the lanes for a collective: from the table, or with the
-    /// algorithm that the configuration names.
+    /// The algorithm for a collective, and how it is to go about it: from the table, or with the algorithm that the
+    /// configuration names.
     fn choose(
         &self,
         collective: Collective,
         count: usize,
         size: usize,
         settings: &Settings,
-    ) -> Result<(&'static Algorithm, usize, usize)> {
+    ) -> Result<(&'static Algorithm, Shape)> {
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let bytes =
             count.checked_mul(size).filter(|_| collective.lengths(self.ranks, count).is_some()).ok_or_else(
@@ -229,13 +229,15 @@ impl ProcessGroup {
         let named = self.config.algorithm.as_deref().and_then(algorithm::find);
         Ok(match named.filter(|algorithm| algorithm.supports(collective)) {
             Some(algorithm) if algorithm.code != choice.algorithm.code => {
-                (algorithm, (settings.chunk_bytes / size).max(1), settings.lanes)
+                let chunk = (settings.chunk_bytes / size).max(1);
+                (algorithm, Shape { chunk, lanes: settings.lanes, direct: choice.direct })
             }
             _ => {
                 // One lane's messages go through eager windows, however large the whole.
                 let most = if choice.lanes == 1 { settings.eager_bytes } else { settings.chunk_bytes };
                 let chunk = choice.chunk_bytes.min(most);
-                (choice.algorithm, (chunk / size).max(1), choice.lanes.min(settings.lanes))
+                let lanes = choice.lanes.min(settings.lanes);
+                (choice.algorithm, Shape { chunk: (chunk / size).max(1), lanes, direct: choice.direct })
             }
         })
     }
@@ -253,8 +255,9 @@ impl ProcessGroup {
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
         let settings = *self.engine(state)?.settings();
-        let (algorithm, chunk, lanes) = self.choose(collective, count, dtype.size(), &settings)?;
-        let job = Job { collective, rank: self.rank, ranks: self.ranks, count, root, chunk, lanes };
+        let (algorithm, shape) = self.choose(collective, count, dtype.size(), &settings)?;
+        let Shape { chunk, lanes, direct } = shape;
+        let job = Job { collective, rank: self.rank, ranks: self.ranks, count, root, chunk, lanes, direct };
         // The farewell is a barrier by another name.
         let planned = Job { root: if collective == Collective::Barrier { 0 } else { root }, ..job };
         let Some(mut schedule) = algorithm.make(&planned) else {
@@ -288,6 +291,15 @@ impl ProcessGroup {
         }
         Ok((signature, result))
     }
+}
+
+/// The part of a [`Job`] that is chosen.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Elements.
+    chunk: usize,
+    lanes: usize,
+    direct: bool,
 }
 
 /// What a collective is asked to do; the fields are those of a [`Job`].

@@ -6,11 +6,18 @@
 //! independent of each other, which is where pipelining comes from: chunk `c` goes to lane `c mod lanes`,
 //! so that one chunk is reduced while the next is on the wire.
 //!
-//! Two rules every algorithm keeps, and [`check`] proves:
+//! A message lands in a slot of its receiver ([`Step::Put`]), where it can be reduced and sent on; or, in a schedule
+//! that is [`Schedule::direct`], at once where it belongs in the receiver's output ([`Step::Write`]), which saves
+//! copying it there. Where the receiver's memory cannot be written by others, the engine sends writes through slots
+//! too and copies.
+//!
+//! Rules every algorithm keeps, and [`check`] proves:
 //! - Which messages lane 0 sends and takes first does not depend on the count: a collective of 0 elements
-//!   sends them empty. The first message on a flow carries the operation's header, so that ranks that
-//!   disagree find out instead of waiting for each other.
+//!   sends them empty. Messages in slots carry the operation's header, so that ranks that disagree find out
+//!   instead of waiting for each other.
 //! - A message has at most [`Schedule::max_message`] elements.
+//! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited. No write is empty, and each
+//!   source of a direct schedule writes at least once.
 
 pub mod check;
 
@@ -70,6 +77,23 @@ pub enum Step {
         /// What is sent. If it landed here itself, the slot is kept until it has left.
         from: Span,
     },
+    /// Sends the span's elements straight into the output of `to`, from its element `at` on. Does not wait, as
+    /// [`Step::Put`] does not.
+    Write {
+        /// Who gets it.
+        to: Rank,
+        /// What is sent.
+        from: Span,
+        /// Where it goes in the output of `to`.
+        at: usize,
+    },
+    /// Waits until the next of the writes from `from` lies in `into`, a span of the output.
+    Await {
+        /// Who sends it.
+        from: Rank,
+        /// Where it lands.
+        into: Span,
+    },
     /// Waits for the next message of the flow from `from`, which has `len` elements.
     Take {
         /// Who sends it.
@@ -112,6 +136,9 @@ pub trait Schedule: Send {
 
     /// The most elements a message may have, alike on every rank; 0 if all messages are empty.
     fn max_message(&self) -> usize;
+
+    /// Whether there are [`Step::Write`]s; alike on every rank.
+    fn direct(&self) -> bool;
 
     /// Calls `visit` once for every rank from which this rank takes messages, on whatever lane.
     fn sources(&self, visit: &mut dyn FnMut(Rank));
@@ -201,4 +228,6 @@ pub struct Job {
     pub chunk: usize,
     /// The most lanes a schedule may have, at least 1.
     pub lanes: usize,
+    /// Whether a schedule may write straight into outputs, if its algorithm can.
+    pub direct: bool,
 }

@@ -5,6 +5,7 @@
 
 mod mutants;
 mod papers;
+mod writes;
 
 use std::{
     fmt,
@@ -58,7 +59,7 @@ fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
 }
 
 fn job(collective: Collective, ranks: usize, count: usize, chunk: usize, lanes: usize) -> Job {
-    Job { collective, rank: 0, ranks, count, root: 0, chunk, lanes }
+    Job { collective, rank: 0, ranks, count, root: 0, chunk, lanes, direct: true }
 }
 
 /// Counts that straddle every boundary: none, fewer than ranks, primes, several rounds of chunks.
@@ -100,8 +101,10 @@ fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Ve
                         let root =
                             if plan.collective == Collective::Broadcast { number / 3 % ranks } else { 0 };
                         let job = Job { root, ..job(plan.collective, ranks, count, chunk, lanes) };
+                        // Into everyone's output, nobody's, or some ranks'.
+                        let granted = [u64::MAX, 0, 0x5a5a_3c96][number / 2 % 3];
                         for policy in policies(ranks, number + ranks) {
-                            let setup = Setup { job, depth, in_place, policy, seed: number as u64 };
+                            let setup = Setup { job, depth, in_place, granted, policy, seed: number as u64 };
                             cases.push(Case { algorithm, plan, setup });
                         }
                     }
@@ -154,8 +157,14 @@ fn larger_worlds() {
             let job = if plan.collective == Collective::Broadcast { job } else { Job { root: 0, ..job } };
             let count = if plan.collective == Collective::Barrier { 0 } else { job.count };
             for policy in policies(ranks, ranks) {
-                let setup =
-                    Setup { job: Job { count, ..job }, depth: plan.depth, in_place: true, policy, seed: 64 };
+                let setup = Setup {
+                    job: Job { count, ..job },
+                    depth: plan.depth,
+                    in_place: true,
+                    granted: u64::MAX,
+                    policy,
+                    seed: 64,
+                };
                 all.push(Case { algorithm, plan, setup });
             }
         }
@@ -172,6 +181,7 @@ fn hops_are_those_of_the_formula() {
                 job: job(plan.collective, ranks, count, 1000, 1),
                 depth: plan.depth,
                 in_place: false,
+                granted: u64::MAX,
                 policy: Policy::Random,
                 seed: 1,
             };
@@ -189,6 +199,7 @@ fn the_stated_depth_is_needed() {
             job: job(plan.collective, 4, count, 8, 1),
             depth: plan.depth - 1,
             in_place: false,
+            granted: u64::MAX,
             policy: Policy::Random,
             seed: 1,
         };

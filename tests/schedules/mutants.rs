@@ -13,9 +13,10 @@ use unisono::{
 
 /// A schedule written out, so that it can be changed.
 #[derive(Clone)]
-struct Script {
-    lanes: Vec<VecDeque<Step>>,
+pub(crate) struct Script {
+    pub(crate) lanes: Vec<VecDeque<Step>>,
     max_message: usize,
+    pub(crate) direct: bool,
     sources: Vec<Rank>,
     /// What a lane does after its end.
     encore: Option<Step>,
@@ -27,7 +28,7 @@ impl Script {
         schedule.sources(&mut |rank| sources.push(rank));
         let lanes =
             (0..schedule.lanes()).map(|lane| std::iter::from_fn(|| schedule.next(lane)).collect()).collect();
-        Self { lanes, max_message: schedule.max_message(), sources, encore: None }
+        Self { lanes, max_message: schedule.max_message(), direct: schedule.direct(), sources, encore: None }
     }
 
     /// The place of the `nth` step of lane 0 that `is` picks.
@@ -36,12 +37,12 @@ impl Script {
         places.nth(nth).expect("the schedule has such a step")
     }
 
-    fn nth(&mut self, nth: usize, is: impl Fn(&Step) -> bool) -> &mut Step {
+    pub(crate) fn nth(&mut self, nth: usize, is: impl Fn(&Step) -> bool) -> &mut Step {
         let place = self.place(nth, is);
         &mut self.lanes[0][place]
     }
 
-    fn drop(&mut self, nth: usize, is: impl Fn(&Step) -> bool) {
+    pub(crate) fn drop(&mut self, nth: usize, is: impl Fn(&Step) -> bool) {
         let place = self.place(nth, is);
         self.lanes[0].remove(place);
     }
@@ -53,7 +54,7 @@ impl Script {
     }
 
     /// Swaps a step with the one after it.
-    fn swap(&mut self, nth: usize, is: impl Fn(&Step) -> bool) {
+    pub(crate) fn swap(&mut self, nth: usize, is: impl Fn(&Step) -> bool) {
         let place = self.place(nth, is);
         self.lanes[0].swap(place, place + 1);
     }
@@ -66,6 +67,10 @@ impl Schedule for Script {
 
     fn max_message(&self) -> usize {
         self.max_message
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
@@ -81,7 +86,7 @@ impl Schedule for Script {
     }
 }
 
-fn is_put(step: &Step) -> bool {
+pub(crate) fn is_put(step: &Step) -> bool {
     matches!(step, Step::Put { .. })
 }
 
@@ -105,21 +110,21 @@ fn is_settle(step: &Step) -> bool {
     matches!(step, Step::Settle)
 }
 
-const RANKS: usize = 5;
+pub(crate) const RANKS: usize = 5;
 
 fn job(collective: Collective) -> Job {
     let count = if collective == Barrier { 0 } else { 3 * RANKS + 2 };
-    Job { collective, rank: 0, ranks: RANKS, count, root: 0, chunk: 4, lanes: 2 }
+    Job { collective, rank: 0, ranks: RANKS, count, root: 0, chunk: 4, lanes: 2, direct: false }
 }
 
-fn scripts(algorithm: &str, job: &Job) -> Vec<Script> {
+pub(crate) fn scripts(algorithm: &str, job: &Job) -> Vec<Script> {
     let algorithm = find(algorithm).expect("in the table");
     let script = |rank| Script::of(algorithm.make(&Job { rank, ..*job }).expect("it can do that"));
     (0..job.ranks).map(script).collect()
 }
 
 /// Runs the schedules before every adversary, and gives what the first one finds.
-fn judge(scripts: &[Script], job: &Job, in_place: bool) -> Result<(), Violation> {
+pub(crate) fn judge(scripts: &[Script], job: &Job, in_place: bool) -> Result<(), Violation> {
     let policies = [
         Policy::LateArrival,
         Policy::Random,
@@ -132,7 +137,7 @@ fn judge(scripts: &[Script], job: &Job, in_place: bool) -> Result<(), Violation>
     for policy in policies {
         for seed in 0..8 {
             let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
-            let setup = Setup { job: *job, depth: 4, in_place, policy, seed };
+            let setup = Setup { job: *job, depth: 4, in_place, granted: u64::MAX, policy, seed };
             check(schedules, &setup, None)?;
         }
     }
@@ -476,7 +481,7 @@ fn a_step_after_the_end() {
 #[test]
 fn other_traffic_than_the_formula_says() {
     let job = job(AllReduce);
-    let setup = Setup { job, depth: 4, in_place: false, policy: Policy::Random, seed: 1 };
+    let setup = Setup { job, depth: 4, in_place: false, granted: u64::MAX, policy: Policy::Random, seed: 1 };
     let schedules = scripts("direct", &job).into_iter().map(|it| Box::new(it) as Box<dyn Schedule>).collect();
     let formula = [Traffic { messages: 20, elements: 67 }; RANKS];
     let fault = check(schedules, &setup, Some(&formula)).expect_err("the formula is wrong").fault;

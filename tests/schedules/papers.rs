@@ -177,7 +177,8 @@ fn every_plan_has_a_row() {
 fn report(row: &Row, job: Job) -> (Report, Case) {
     let algorithm = find(row.algorithm).unwrap();
     let plan = algorithm.plan(row.collective).unwrap();
-    let setup = Setup { job, depth: row.depth, in_place: false, policy: Policy::Random, seed: 1 };
+    let setup =
+        Setup { job, depth: row.depth, in_place: false, granted: u64::MAX, policy: Policy::Random, seed: 1 };
     let case = Case { algorithm, plan, setup };
     (case.run().unwrap(), case)
 }

@@ -10,6 +10,7 @@
 //! What [`check`] proves, for the order of events it tried:
 //! - every put has its take, of the same length, and no message is longer than the schedule's limit;
 //! - every message taken is freed once, and not used afterwards;
+//! - every write is awaited where it lands, and its place is neither read nor written in the meantime;
 //! - nothing on its way is overwritten, and the input is never written;
 //! - every element is reduced with every rank's contribution exactly once, and marked as the last
 //!   contribution exactly then; outputs are complete and right; a barrier's ranks have heard of each other;
@@ -24,6 +25,7 @@
 mod memory;
 mod policy;
 mod run;
+mod writes;
 
 use std::{collections::BTreeSet, fmt};
 
@@ -41,6 +43,8 @@ pub struct Setup {
     /// Whether the input lies in the output: at its start, or for an all_gather at the rank's block. The
     /// output of a reduce_scatter then lies in the input, at the rank's block.
     pub in_place: bool,
+    /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots.
+    pub granted: u64,
     /// The adversary.
     pub policy: Policy,
     /// What the adversary's choices follow from.
@@ -145,6 +149,44 @@ pub enum Fault {
         /// At which step of its lane it was put.
         put: usize,
     },
+    /// A step reads or writes where a peer's write may be landing.
+    #[error("uses {}, where a write of rank {from} lands that was not awaited", Show(.span))]
+    Landing {
+        /// What is used.
+        span: Span,
+        /// Who writes there.
+        from: Rank,
+    },
+    /// A write lands elsewhere than where it is awaited.
+    #[error("awaits a write of rank {from} in {}, which goes to {to:?}", Show(.span))]
+    Elsewhere {
+        /// The sender.
+        from: Rank,
+        /// Where it is awaited.
+        span: Span,
+        /// Where it goes in the receiver's memory.
+        to: std::ops::Range<usize>,
+    },
+    /// A write lands on what a put of its receiver still reads.
+    #[error("writes to rank {to} what that rank's put to rank {reader} still reads")]
+    LandsInFlight {
+        /// The receiver.
+        to: Rank,
+        /// Who gets what is being overwritten.
+        reader: Rank,
+    },
+    /// A write of nothing.
+    #[error("writes nothing to rank {0}")]
+    EmptyWrite(Rank),
+    /// A write in a schedule that says it has none.
+    #[error("writes to rank {0}, and says that it is not direct")]
+    NotDirect(Rank),
+    /// A source of a direct schedule that writes nothing.
+    #[error("is direct, and rank {0}, which is a source, writes nothing here")]
+    NoWrite(Rank),
+    /// A write is awaited before a message was taken from its sender on its lane.
+    #[error("awaits a write of rank {0} before any message of its flow was taken")]
+    WriteFirst(Rank),
     /// A step writes the caller's input.
     #[error("writes {}", Show(.0))]
     WritesInput(Span),
@@ -272,8 +314,8 @@ pub fn openings(schedule: &mut dyn Schedule) -> Vec<Opening> {
     let mut openings = Vec::new();
     while let Some(step) = schedule.next(0) {
         let opening = match step {
-            Step::Put { to, .. } => Opening::Put(to),
-            Step::Take { from, .. } => Opening::Take(from),
+            Step::Put { to, .. } | Step::Write { to, .. } => Opening::Put(to),
+            Step::Take { from, .. } | Step::Await { from, .. } => Opening::Take(from),
             _ => continue,
         };
         if !openings.contains(&opening) {

@@ -6,27 +6,34 @@ use super::{
     Fault, Report, Setup, Violation,
     memory::{Area, Cell, Memory, everyone},
     policy::{Action, Agenda},
+    writes::Writes,
 };
 use crate::schedule::{Collective, Place, Rank, Schedule, Span, Step, Traffic};
 
 pub(super) struct World<'a> {
-    setup: &'a Setup,
+    pub(super) setup: &'a Setup,
     ranks: usize,
     width: usize,
     limit: usize,
+    /// Whether the schedules say that they write straight into outputs.
+    pub(super) direct: bool,
     schedules: Vec<Box<dyn Schedule>>,
     /// Indexed by rank and lane.
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
-    flows: Vec<Flow>,
-    memories: Vec<Memory>,
-    puts: Vec<Put>,
+    pub(super) flows: Vec<Flow>,
+    /// Indexed alike.
+    pub(super) writes: Vec<Writes>,
+    /// Where in each rank's output writes land that were not awaited, and whose.
+    pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
+    pub(super) memories: Vec<Memory>,
+    pub(super) puts: Vec<Put>,
     /// The puts of each rank that have not arrived.
-    under_way: Vec<Vec<usize>>,
+    pub(super) under_way: Vec<Vec<usize>>,
     /// Of whom each rank has heard.
-    heard: Vec<u64>,
+    pub(super) heard: Vec<u64>,
     traffic: Vec<Traffic>,
-    taken: Vec<BTreeSet<Rank>>,
+    pub(super) taken: Vec<BTreeSet<Rank>>,
     agenda: Agenda,
     hops: usize,
     /// Room for the operands of a step.
@@ -35,24 +42,24 @@ pub(super) struct World<'a> {
 }
 
 #[derive(Default)]
-struct Lane {
+pub(super) struct Lane {
     /// The step that waits for something.
     waits: Option<Step>,
     /// Whether it is on the agenda.
     listed: bool,
     ended: bool,
-    steps: usize,
+    pub(super) steps: usize,
     /// Puts of which it does not know that they have left.
     unsent: usize,
     /// The longest chain of messages that ends here.
-    chain: usize,
+    pub(super) chain: usize,
 }
 
 /// Message numbers; message `m` lies in slot `m % depth`.
 #[derive(Default)]
-struct Flow {
+pub(super) struct Flow {
     sent: usize,
-    taken: usize,
+    pub(super) taken: usize,
     freed: usize,
     /// Freed, and no longer the source of a put: the sender may use the slots again.
     released: usize,
@@ -61,7 +68,7 @@ struct Flow {
 }
 
 #[derive(Default)]
-struct Slot {
+pub(super) struct Slot {
     /// The number of the message that lies here.
     arrived: Option<usize>,
     cells: Vec<Cell>,
@@ -71,20 +78,22 @@ struct Slot {
     chain: usize,
 }
 
-struct Put {
-    from: Rank,
-    to: Rank,
-    lane: usize,
-    number: usize,
-    area: Area,
-    range: Range<usize>,
-    step: usize,
-    heard: u64,
-    chain: usize,
+pub(super) struct Put {
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) lane: usize,
+    pub(super) number: usize,
+    pub(super) area: Area,
+    pub(super) range: Range<usize>,
+    pub(super) step: usize,
+    pub(super) heard: u64,
+    pub(super) chain: usize,
+    /// Where it lands in the receiver's output, unless in a slot.
+    pub(super) lands: Option<Range<usize>>,
 }
 
 /// Whether a step was done or must wait.
-type Outcome = Result<bool, Fault>;
+pub(super) type Outcome = Result<bool, Fault>;
 
 impl<'a> World<'a> {
     pub(super) fn new(schedules: Vec<Box<dyn Schedule>>, setup: &'a Setup) -> Result<Self, Violation> {
@@ -102,7 +111,11 @@ impl<'a> World<'a> {
         if width == 0 || width > setup.job.lanes {
             return shape(0, "lanes", width, setup.job.lanes);
         }
+        let direct = schedules.first().is_some_and(|schedule| schedule.direct());
         for (rank, schedule) in schedules.iter().enumerate() {
+            if schedule.direct() != direct {
+                return shape(rank, "direct", usize::from(!direct), usize::from(direct));
+            }
             if schedule.lanes() != width {
                 return shape(rank, "lanes", schedule.lanes(), width);
             }
@@ -126,9 +139,12 @@ impl<'a> World<'a> {
             ranks,
             width,
             limit,
+            direct,
             schedules,
             lanes: (0..ranks * width).map(|_| Lane { listed: true, ..Lane::default() }).collect(),
             flows: (0..ranks * ranks * width).map(|_| Flow::default()).collect(),
+            writes: (0..ranks * ranks * width).map(|_| Writes::default()).collect(),
+            exposed: vec![Vec::new(); ranks],
             memories,
             puts: Vec::new(),
             under_way: vec![Vec::new(); ranks],
@@ -146,7 +162,7 @@ impl<'a> World<'a> {
         while let Some(action) = self.agenda.next() {
             match action {
                 Action::Step { rank, lane } => self.advance(rank, lane)?,
-                Action::Arrive { put, .. } => self.arrive(put),
+                Action::Arrive { put, .. } => self.arrive(put)?,
                 Action::Sent { put, .. } => self.sent(put),
             }
         }
@@ -154,11 +170,17 @@ impl<'a> World<'a> {
         Ok(Report { traffic: self.traffic, hops: self.hops })
     }
 
-    fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
+    pub(super) fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
         Violation { rank, lane, step: self.lanes[rank * self.width + lane].steps, fault }
     }
 
-    fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
+    /// Sender, receiver and lane of a flow.
+    pub(super) fn ends(&self, flow: usize) -> (Rank, Rank, usize) {
+        let (pair, lane) = (flow / self.width, flow % self.width);
+        (pair / self.ranks, pair % self.ranks, lane)
+    }
+
+    pub(super) fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
         (from * self.ranks + to) * self.width + lane
     }
 
@@ -183,8 +205,13 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// The state of a lane.
+    pub(super) fn lane(&mut self, rank: Rank, lane: usize) -> &mut Lane {
+        &mut self.lanes[rank * self.width + lane]
+    }
+
     /// Something happened for which this lane may have waited.
-    fn wake(&mut self, rank: Rank, lane: usize) {
+    pub(super) fn wake(&mut self, rank: Rank, lane: usize) {
         let state = &mut self.lanes[rank * self.width + lane];
         if state.waits.is_some() && !state.listed {
             state.listed = true;
@@ -195,11 +222,17 @@ impl<'a> World<'a> {
     /// Whether a step need not wait.
     fn ready(&self, rank: Rank, lane: usize, step: &Step) -> bool {
         match *step {
-            Step::Put { to, .. } => {
+            Step::Write { to, .. } if self.granted(to) => {
+                self.writes[self.flow(rank, to, lane)].has_room(self.setup.depth)
+            }
+            Step::Await { from, .. } if self.granted(rank) => {
+                self.writes[self.flow(from, rank, lane)].next_has_landed()
+            }
+            Step::Put { to, .. } | Step::Write { to, .. } => {
                 let flow = &self.flows[self.flow(rank, to, lane)];
                 flow.sent < flow.released + self.setup.depth
             }
-            Step::Take { from, .. } => {
+            Step::Take { from, .. } | Step::Await { from, .. } => {
                 let flow = &self.flows[self.flow(from, rank, lane)];
                 flow.slots.iter().any(|slot| slot.arrived == Some(flow.taken))
             }
@@ -209,7 +242,11 @@ impl<'a> World<'a> {
     }
 
     fn execute(&mut self, rank: Rank, lane: usize, step: Step) -> Outcome {
-        if let Step::Put { to: peer, .. } | Step::Take { from: peer, .. } | Step::Free { from: peer } = step
+        if let Step::Put { to: peer, .. }
+        | Step::Write { to: peer, .. }
+        | Step::Await { from: peer, .. }
+        | Step::Take { from: peer, .. }
+        | Step::Free { from: peer } = step
             && (peer >= self.ranks || peer == rank)
         {
             return Err(Fault::Peer(peer));
@@ -218,38 +255,56 @@ impl<'a> World<'a> {
             return Ok(false);
         }
         match step {
-            Step::Put { to, from } => self.put(rank, lane, to, from)?,
+            Step::Put { to, from } => self.put(rank, lane, to, from, None)?,
+            Step::Write { to, from, at } => self.write_direct(rank, lane, (to, at), from)?,
+            Step::Await { from, into } => self.await_direct(rank, lane, from, into)?,
             Step::Take { from, len } => self.take(rank, lane, from, len)?,
             Step::Reduce { a, b, into, last } => self.reduce(rank, lane, [a, b, into], last)?,
             Step::Copy { from, into } => self.copy(rank, lane, from, into)?,
-            Step::Free { from } => {
-                let index = self.flow(from, rank, lane);
-                if self.flows[index].freed == self.flows[index].taken {
-                    return Err(Fault::FreeNothing(from));
-                }
-                self.flows[index].freed += 1;
-                self.release(index);
-            }
+            Step::Free { from } => self.free(rank, lane, from)?,
             Step::Settle => {}
         }
         Ok(true)
     }
 
-    fn put(&mut self, rank: Rank, lane: usize, to: Rank, from: Span) -> Result<(), Fault> {
+    pub(super) fn free(&mut self, rank: Rank, lane: usize, from: Rank) -> Result<(), Fault> {
+        let index = self.flow(from, rank, lane);
+        if self.flows[index].freed == self.flows[index].taken {
+            return Err(Fault::FreeNothing(from));
+        }
+        self.flows[index].freed += 1;
+        self.release(index);
+        Ok(())
+    }
+
+    /// A message begins its way, to a slot or to where it `lands` in the receiver's output.
+    pub(super) fn put(
+        &mut self,
+        rank: Rank,
+        lane: usize,
+        to: Rank,
+        from: Span,
+        lands: Option<Range<usize>>,
+    ) -> Result<(), Fault> {
         if from.len > self.limit {
             return Err(Fault::TooLong { len: from.len, limit: self.limit });
         }
         let (area, range) = self.find(rank, lane, &from)?;
+        self.untouched(rank, area, &range, &from)?;
         if let Area::Slot { flow, slot } = area {
             self.flows[flow].slots[slot].readers += 1;
         }
         let index = self.flow(rank, to, lane);
-        let flow = &mut self.flows[index];
-        let number = flow.sent;
-        flow.sent += 1;
-        if flow.slots.is_empty() {
-            flow.slots.resize_with(self.setup.depth, Slot::default);
-        }
+        let number = if lands.is_some() {
+            self.writes[index].send()
+        } else {
+            let flow = &mut self.flows[index];
+            if flow.slots.is_empty() {
+                flow.slots.resize_with(self.setup.depth, Slot::default);
+            }
+            flow.sent += 1;
+            flow.sent - 1
+        };
         self.traffic[rank].messages += 1;
         self.traffic[rank].elements += from.len;
         let state = &mut self.lanes[rank * self.width + lane];
@@ -258,28 +313,34 @@ impl<'a> World<'a> {
         self.hops = self.hops.max(chain);
         let put = self.puts.len();
         let heard = self.heard[rank];
-        self.puts.push(Put { from: rank, to, lane, number, area, range, step, heard, chain });
+        self.puts.push(Put { from: rank, to, lane, number, area, range, step, heard, chain, lands });
         self.under_way[rank].push(put);
         self.agenda.add(Action::Arrive { put, to, lane });
         Ok(())
     }
 
     /// A put's source is read, and its message is there.
-    fn arrive(&mut self, index: usize) {
-        let Put { from, to, lane, number, area, ref range, heard, chain, .. } = self.puts[index];
+    fn arrive(&mut self, index: usize) -> Result<(), Violation> {
+        let Put { from, to, lane, number, area, ref range, heard, chain, ref lands, .. } = self.puts[index];
+        let lands = lands.clone();
         let mut cells = std::mem::take(&mut self.left);
         cells.clear();
         cells.extend_from_slice(&self.cells(from, area)[range.clone()]);
         self.under_way[from].retain(|&put| put != index);
-        let flow = self.flow(from, to, lane);
-        let slot = &mut self.flows[flow].slots[number % self.setup.depth];
-        std::mem::swap(&mut slot.cells, &mut cells);
-        slot.arrived = Some(number);
-        slot.heard = heard;
-        slot.chain = chain;
+        if let Some(lands) = lands {
+            self.land(index, lands, &cells)?;
+        } else {
+            let flow = self.flow(from, to, lane);
+            let slot = &mut self.flows[flow].slots[number % self.setup.depth];
+            std::mem::swap(&mut slot.cells, &mut cells);
+            slot.arrived = Some(number);
+            slot.heard = heard;
+            slot.chain = chain;
+        }
         self.left = cells;
         self.agenda.add(Action::Sent { put: index, lane });
         self.wake(to, lane);
+        Ok(())
     }
 
     fn sent(&mut self, index: usize) {
@@ -307,7 +368,7 @@ impl<'a> World<'a> {
         self.wake(sender, lane);
     }
 
-    fn take(&mut self, rank: Rank, lane: usize, from: Rank, len: usize) -> Result<(), Fault> {
+    pub(super) fn take(&mut self, rank: Rank, lane: usize, from: Rank, len: usize) -> Result<(), Fault> {
         let index = self.flow(from, rank, lane);
         let flow = &mut self.flows[index];
         let slot = &flow.slots[flow.taken % self.setup.depth];
@@ -352,7 +413,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
+    pub(super) fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
         self.apart_or_same(rank, lane, &from, &into)?;
         if self.find(rank, lane, &from)? == self.find(rank, lane, &into)? {
             return Ok(());
@@ -365,7 +426,7 @@ impl<'a> World<'a> {
     }
 
     /// Where a span really lies.
-    fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
+    pub(super) fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
             let found = self.memories[rank].find(span.place == Place::Input, span.offset, span.len);
@@ -394,6 +455,7 @@ impl<'a> World<'a> {
 
     fn read(&self, rank: Rank, lane: usize, span: &Span, into: &mut Vec<Cell>) -> Result<(), Fault> {
         let (area, range) = self.find(rank, lane, span)?;
+        self.untouched(rank, area, &range, span)?;
         into.clear();
         into.extend_from_slice(&self.cells(rank, area)[range]);
         match into.iter().position(|cell| !cell.is_defined()) {
@@ -407,6 +469,7 @@ impl<'a> World<'a> {
             return Err(Fault::WritesInput(*span));
         }
         let (area, range) = self.find(rank, lane, span)?;
+        self.untouched(rank, area, &range, span)?;
         for put in self.under_way[rank].iter().map(|&put| &self.puts[put]) {
             if put.area == area && put.range.start < range.end && range.start < put.range.end {
                 return Err(Fault::InFlight { span: *span, to: put.to, put: put.step });
@@ -433,10 +496,10 @@ impl<'a> World<'a> {
     /// What holds when nothing can happen any more.
     fn judge(&self, formula: Option<&[Traffic]>) -> Result<(), Violation> {
         self.stuck()?;
+        self.judge_writes()?;
         let left = self.flows.iter().enumerate().find(|(_, flow)| flow.freed < flow.sent);
         if let Some((index, flow)) = left {
-            let (pair, lane) = (index / self.width, index % self.width);
-            let (from, to) = (pair / self.ranks, pair % self.ranks);
+            let (from, to, lane) = self.ends(index);
             let fault = match flow.sent - flow.taken {
                 0 => Fault::NeverFreed { from, count: flow.taken - flow.freed },
                 count => Fault::NeverTaken { from, count },
@@ -482,8 +545,10 @@ impl<'a> World<'a> {
         let told = waiting.iter().map(|&(index, step)| {
             let (rank, lane) = (index / self.width, index % self.width);
             let what = match step {
-                Step::Put { to, .. } => format!("for a slot at rank {to}"),
-                Step::Take { from, .. } => format!("for a message from rank {from}"),
+                Step::Put { to, .. } | Step::Write { to, .. } => format!("for room at rank {to}"),
+                Step::Take { from, .. } | Step::Await { from, .. } => {
+                    format!("for a message from rank {from}")
+                }
                 _ => "for its puts to leave".to_owned(),
             };
             format!("rank {rank} lane {lane} waits {what}")

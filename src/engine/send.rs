@@ -1,0 +1,198 @@
+//! How a lane sends: through a slot of the receiver, or straight into its output.
+
+use unisono_transport::{Posted, Put, Region, Source, Target};
+
+use super::{
+    Stop,
+    core::Core,
+    lane::Run,
+    post::Record,
+    wire::{HEADER, Immediate, PAYLOAD, Way, stride},
+};
+use crate::{
+    buffer::{self, Bytes},
+    error::Failure,
+    schedule::{Place, Rank, Span, Step},
+};
+
+/// Where the bytes of a put lie, and what its end frees.
+struct Origin {
+    region: Region,
+    offset: usize,
+    /// The incoming flow and slot that they landed in.
+    hold: Option<(usize, usize)>,
+    /// The staging slot that they were copied to.
+    staging: Option<usize>,
+}
+
+/// A put that has all it needs.
+struct Ready {
+    to: Rank,
+    origin: Origin,
+    bytes: usize,
+    /// The record that is vacant for it.
+    record: usize,
+    /// Whether the record's header goes first.
+    header: bool,
+    target: Target,
+    immediate: Immediate,
+}
+
+impl Run<'_> {
+    /// Sends a message to a slot. False if there is no window, no credit or no room yet.
+    pub(super) fn put(&mut self, core: &mut Core, lane: usize, to: Rank, from: Span) -> Result<bool, Stop> {
+        let Some(sender) = core.sender(to, self.class, lane) else {
+            core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
+            return Ok(false);
+        };
+        let Some(number) = core.senders[sender].flow.next() else { return Ok(false) };
+        let Some(record) = core.posts.vacant() else { return Ok(false) };
+        let bytes = from.len * self.operation.size;
+        let slot_bytes = core.senders[sender].slot_bytes;
+        if bytes > slot_bytes {
+            return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
+        }
+        let injected = HEADER + bytes <= core.limits.max_inject;
+        let Some(origin) = self.origin(core, lane, to, from, injected)? else { return Ok(false) };
+
+        let opposite = core.receiver(to, self.class, lane);
+        let freed = opposite.map_or(0, |flow| core.receivers[flow].freed());
+        let header = self.operation.header(freed, sender, from.len);
+        let (headers, at) = core.posts.header(record);
+        headers.write(at, bytemuck::bytes_of(&header))?;
+
+        let flow = &core.senders[sender].flow;
+        let slot = flow.first + flow.slot(number) * stride(slot_bytes) as u64;
+        let target = Target { region: core.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
+        let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
+        if !Self::post(core, lane, Ready { to, origin, bytes, record, header: true, target, immediate })? {
+            return Ok(false);
+        }
+        core.senders[sender].flow.advance();
+        if let Some(flow) = opposite {
+            core.receivers[flow].tell();
+        }
+        Ok(true)
+    }
+
+    /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if that rank
+    /// does not allow it. False if that is not known yet, or there is no credit or no room.
+    pub(super) fn write(
+        &mut self,
+        core: &mut Core,
+        lane: usize,
+        (to, at): (Rank, usize),
+        from: Span,
+    ) -> Result<bool, Stop> {
+        let Some(grant) = core.granted(to, (self.operation.number & 0xffff_ffff) as u32) else {
+            return Ok(false);
+        };
+        self.operation.agree(core.me, to, &grant.header).map_err(Stop::Failure)?;
+        let Some(region) = grant.remote() else { return self.put(core, lane, to, from) };
+        let Some(sender) = core.sender(to, self.class, lane) else { return Ok(false) };
+        let Some(number) = core.senders[sender].writes.next() else { return Ok(false) };
+        let Some(record) = core.posts.vacant() else { return Ok(false) };
+        let size = self.operation.size;
+        let (bytes, offset) = (from.len * size, (at * size) as u64);
+        if offset + bytes as u64 > region.len {
+            return Err(Stop::Failure(Failure::Protocol {
+                rank: core.me,
+                from: to,
+                what: format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64),
+            }));
+        }
+        let injected = bytes <= core.limits.max_inject;
+        let Some(origin) = self.origin(core, lane, to, from, injected)? else { return Ok(false) };
+        let immediate = Immediate::Data {
+            flow: core.senders[sender].writes.id,
+            way: Way::Direct,
+            number: (number & 0xffff) as u16,
+        };
+        let target = Target { region, offset };
+        if !Self::post(core, lane, Ready { to, origin, bytes, record, header: false, target, immediate })? {
+            return Ok(false);
+        }
+        core.senders[sender].writes.advance();
+        Ok(true)
+    }
+
+    /// Where the bytes of a span can be put from; staged, if they must be registered and are not. `None` if there
+    /// is no room to stage them yet.
+    fn origin(
+        &mut self,
+        core: &mut Core,
+        lane: usize,
+        to: Rank,
+        from: Span,
+        injected: bool,
+    ) -> Result<Option<Origin>, Stop> {
+        if let Place::Landed(source) = from.place {
+            let bytes = self.bytes(core, lane, from)?;
+            let (region, offset) = (bytes.region.clone(), bytes.offset);
+            let receiver = core.receiver(source, self.class, lane);
+            let hold = receiver.and_then(|flow| Some((flow, core.receivers[flow].latest()?)));
+            return Ok(Some(Origin { region, offset, hold, staging: None }));
+        }
+        let (here, registered) = match from.place {
+            Place::Input => (&self.operation.input, &self.operation.registered_input),
+            _ => (&self.operation.output, &self.operation.registered_output),
+        };
+        let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
+        if bytes > 0 && offset + bytes > here.len() {
+            return Err(core.stop(format!("a put's span {from:?} leaves {} bytes", here.len())));
+        }
+        let in_place = |region: &Region, offset| {
+            Ok(Some(Origin { region: region.clone(), offset, hold: None, staging: None }))
+        };
+        if let Some((region, base)) = registered {
+            return in_place(region, base + offset);
+        }
+        if bytes == 0 || injected || !core.limits.local_registration {
+            return in_place(here, offset);
+        }
+        // A put that found no room finds its source still staged.
+        if self.lanes[lane].staged.is_none() {
+            let Some(slot) = core.posts.stage(&mut *core.transport)? else { return Ok(None) };
+            let Some((region, at)) = core.posts.staged(slot) else { return Ok(None) };
+            let copied = Bytes::new(here, offset, bytes)
+                .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
+            copied.map_err(|error| self.broken(core, Step::Put { to, from }, &error))?;
+            self.lanes[lane].staged = Some(slot);
+        }
+        let staging = self.lanes[lane].staged;
+        let place = staging.and_then(|slot| core.posts.staged(slot));
+        Ok(place.map(|(region, offset)| Origin { region, offset, hold: None, staging }))
+    }
+
+    /// Hands a put to the transport. False if it has no room.
+    fn post(core: &mut Core, lane: usize, ready: Ready) -> Result<bool, Stop> {
+        let Ready { to, origin, bytes, record, header, target, immediate } = ready;
+        let peer = core.handle(to)?;
+        let (headers, at) = core.posts.header(record);
+        let header_source = Source::new(headers, at, HEADER)?;
+        let both = [
+            header_source,
+            if bytes == 0 { header_source } else { Source::new(&origin.region, origin.offset, bytes)? },
+        ];
+        let sources = match (header, bytes) {
+            (true, 0) => &both[..1],
+            (true, _) => &both[..],
+            (false, _) => &both[1..],
+        };
+        let put = Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64 };
+        let injected = put.len() <= core.limits.max_inject;
+        if core.transport.put(&put)? == Posted::Full {
+            return Ok(false);
+        }
+        if !injected {
+            let Origin { hold, staging, .. } = origin;
+            let reads = staging.is_none() && hold.is_none() && bytes > 0;
+            core.outstanding[lane] += usize::from(reads);
+            if let Some((receiver, slot)) = hold {
+                core.receivers[receiver].hold(slot);
+            }
+            core.posts.begin(Record { lane: reads.then_some(lane), hold, staging });
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,173 @@
+//! Writes straight into outputs: what may go wrong when memory changes under the feet of its owner.
+//!
+//! From the moment a write is put until it is awaited its place belongs to the sender: a step of the receiver
+//! that reads or writes there is a violation, whether the write has landed or not.
+
+use std::{collections::VecDeque, ops::Range};
+
+use super::{
+    Fault, Violation,
+    memory::{Area, Cell},
+    run::World,
+};
+use crate::schedule::{Place, Rank, Span};
+
+/// The writes of one rank to another on one lane.
+#[derive(Default)]
+pub(super) struct Writes {
+    sent: usize,
+    awaited: usize,
+    /// Those that were sent and not awaited, in order.
+    open: VecDeque<Open>,
+}
+
+struct Open {
+    lands: Range<usize>,
+    landed: bool,
+    heard: u64,
+    chain: usize,
+}
+
+impl Writes {
+    /// Whether another may be sent when at most so many may be open.
+    pub(super) fn has_room(&self, depth: usize) -> bool {
+        self.open.len() < depth
+    }
+
+    pub(super) fn next_has_landed(&self) -> bool {
+        self.open.front().is_some_and(|open| open.landed)
+    }
+
+    /// The number of the next write.
+    pub(super) fn send(&mut self) -> usize {
+        self.sent += 1;
+        self.sent - 1
+    }
+}
+
+impl World<'_> {
+    /// Whether others may write into this rank's output.
+    pub(super) fn granted(&self, rank: Rank) -> bool {
+        self.setup.granted >> rank & 1 == 1
+    }
+
+    /// A write begins its way to element `at` of the output of `to`.
+    pub(super) fn write_direct(
+        &mut self,
+        rank: Rank,
+        lane: usize,
+        (to, at): (Rank, usize),
+        from: Span,
+    ) -> Result<(), Fault> {
+        if !self.direct {
+            return Err(Fault::NotDirect(to));
+        }
+        if from.len == 0 {
+            return Err(Fault::EmptyWrite(to));
+        }
+        let place = Span::output(at, from.len);
+        let found = self.memories[to].find(false, at, from.len);
+        let (_, lands) = found.map_err(|room| Fault::Bounds { span: place, room })?;
+        if !self.granted(to) {
+            return self.put(rank, lane, to, from, None);
+        }
+        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
+        self.put(rank, lane, to, from, Some(lands.clone()))?;
+        let index = self.flow(rank, to, lane);
+        self.exposed[to].push((rank, lands.clone()));
+        self.writes[index].open.push_back(Open { lands, landed: false, heard, chain });
+        Ok(())
+    }
+
+    /// A write has come.
+    pub(super) fn land(&mut self, put: usize, lands: Range<usize>, cells: &[Cell]) -> Result<(), Violation> {
+        let put = &self.puts[put];
+        let (from, to, lane, number) = (put.from, put.to, put.lane, put.number);
+        let reader = self.under_way[to].iter().map(|&put| &self.puts[put]).find(|other| {
+            other.area == Area::Main && other.range.start < lands.end && lands.start < other.range.end
+        });
+        if let Some(reader) = reader {
+            return Err(self.violation(from, lane, Fault::LandsInFlight { to, reader: reader.to }));
+        }
+        self.memories[to].cells_mut(Area::Main)[lands].copy_from_slice(cells);
+        let index = self.flow(from, to, lane);
+        let writes = &mut self.writes[index];
+        if let Some(open) = writes.open.get_mut(number - writes.awaited) {
+            open.landed = true;
+        }
+        Ok(())
+    }
+
+    /// The next write was awaited, and has landed.
+    pub(super) fn await_direct(
+        &mut self,
+        rank: Rank,
+        lane: usize,
+        from: Rank,
+        into: Span,
+    ) -> Result<(), Fault> {
+        let index = self.flow(from, rank, lane);
+        if !self.granted(rank) {
+            self.take(rank, lane, from, into.len)?;
+            self.copy(rank, lane, Span::landed(from, into.len), into)?;
+            return self.free(rank, lane, from);
+        }
+        if self.flows[index].taken == 0 {
+            return Err(Fault::WriteFirst(from));
+        }
+        let place = self.find(rank, lane, &into)?;
+        let Some(open) = self.writes[index].open.pop_front() else { return Ok(()) };
+        if into.place != Place::Output || place != (Area::Main, open.lands.clone()) {
+            return Err(Fault::Elsewhere { from, span: into, to: open.lands });
+        }
+        self.writes[index].awaited += 1;
+        let exposed = self.exposed[rank].iter().position(|it| *it == (from, open.lands.clone()));
+        exposed.map(|at| self.exposed[rank].swap_remove(at));
+        self.heard[rank] |= open.heard;
+        let state = self.lane(rank, lane);
+        state.chain = state.chain.max(open.chain);
+        self.taken[rank].insert(from);
+        self.wake(from, lane);
+        Ok(())
+    }
+
+    /// No write that was not awaited lands in these cells.
+    pub(super) fn untouched(
+        &self,
+        rank: Rank,
+        area: Area,
+        range: &Range<usize>,
+        span: &Span,
+    ) -> Result<(), Fault> {
+        let lands_here = |lands: &Range<usize>| lands.start < range.end && range.start < lands.end;
+        let exposed = self.exposed[rank].iter().find(|(_, lands)| lands_here(lands));
+        match exposed.filter(|_| area == Area::Main && !range.is_empty()) {
+            Some(&(from, _)) => Err(Fault::Landing { span: *span, from }),
+            None => Ok(()),
+        }
+    }
+
+    /// What holds of writes when nothing can happen any more.
+    pub(super) fn judge_writes(&self) -> Result<(), Violation> {
+        for (index, writes) in self.writes.iter().enumerate() {
+            let (from, to, lane) = self.ends(index);
+            if writes.sent > writes.awaited {
+                let count = writes.sent - writes.awaited;
+                return Err(self.violation(to, lane, Fault::NeverTaken { from, count }));
+            }
+        }
+        if !self.direct {
+            return Ok(());
+        }
+        for to in (0..self.setup.job.ranks).filter(|&to| self.granted(to)) {
+            for &from in &self.taken[to] {
+                let lanes = self.lanes.len() / self.setup.job.ranks;
+                let first = self.flow(from, to, 0);
+                if self.writes[first..first + lanes].iter().all(|writes| writes.sent == 0) {
+                    return Err(self.violation(to, 0, Fault::NoWrite(from)));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Writes straight into outputs, broken on purpose: the checker must say of each what is wrong with it.
+
+use unisono::schedule::{
+    Collective::{self, AllGather, AllReduce, ReduceScatter},
+    Job, Step,
+    check::Fault,
+};
+
+use crate::mutants::{RANKS, Script, is_put, judge, scripts};
+
+fn is_write(step: &Step) -> bool {
+    matches!(step, Step::Write { .. })
+}
+
+fn is_await(step: &Step) -> bool {
+    matches!(step, Step::Await { .. })
+}
+
+fn job(collective: Collective) -> Job {
+    Job { collective, rank: 0, ranks: RANKS, count: 7 * RANKS + 2, root: 0, chunk: 4, lanes: 2, direct: true }
+}
+
+/// Breaks rank 1's schedule, in place (after making sure that it was whole), and wants this fault.
+#[track_caller]
+fn caught(
+    algorithm: &str,
+    collective: Collective,
+    breaks: impl Fn(&mut Script),
+    wanted: impl Fn(&Fault) -> bool,
+) {
+    let job = job(collective);
+    let mut scripts = scripts(algorithm, &job);
+    judge(&scripts, &job, true).expect("whole before it is broken");
+    breaks(&mut scripts[1]);
+    let violation = judge(&scripts, &job, true).expect_err("broken");
+    assert!(wanted(&violation.fault), "another fault than expected: {violation}");
+}
+
+#[test]
+fn a_dropped_await() {
+    let open = |fault: &Fault| matches!(fault, Fault::NeverTaken { .. });
+    caught("two_shot", AllReduce, |script| script.drop(0, is_await), open);
+    // It is passed on as if it had come.
+    let used = |fault: &Fault| matches!(fault, Fault::Landing { .. });
+    caught("ring", AllGather, |script| script.drop(0, is_await), used);
+}
+
+#[test]
+fn a_dropped_write() {
+    let stuck = |fault: &Fault| matches!(fault, Fault::Stuck(_));
+    caught("two_shot", AllReduce, |script| script.drop(0, is_write), stuck);
+}
+
+#[test]
+fn a_write_to_the_wrong_place() {
+    let shift = |script: &mut Script| {
+        if let Step::Write { at, .. } = script.nth(0, is_write) {
+            *at += 1;
+        }
+    };
+    for (algorithm, collective) in [("two_shot", AllReduce), ("ring", AllGather)] {
+        caught(algorithm, collective, shift, |fault| {
+            matches!(fault, Fault::Elsewhere { .. } | Fault::Landing { .. } | Fault::LandsInFlight { .. })
+        });
+    }
+    let beyond = |script: &mut Script| {
+        if let Step::Write { at, .. } = script.nth(0, is_write) {
+            *at = usize::MAX;
+        }
+    };
+    caught("ring", AllReduce, beyond, |fault| matches!(fault, Fault::Bounds { .. }));
+}
+
+#[test]
+fn a_write_awaited_in_the_wrong_place() {
+    let shift = |script: &mut Script| {
+        if let Step::Await { into, .. } = script.nth(0, is_await) {
+            into.offset += 1;
+        }
+    };
+    caught("ring", AllReduce, shift, |fault| matches!(fault, Fault::Elsewhere { .. }));
+}
+
+#[test]
+fn a_place_used_before_its_write_is_awaited() {
+    // Passed on before it has come.
+    caught("ring", AllGather, |script| script.swap(0, is_await), |it| matches!(it, Fault::Landing { .. }));
+}
+
+#[test]
+fn a_write_over_what_its_receiver_still_sends() {
+    // In place, the piece that rank 1 reduces lies where rank 2 sends its contribution from.
+    let hasty = |script: &mut Script| {
+        let write = *script.nth(0, is_write);
+        script.drop(0, is_write);
+        script.lanes[0].push_front(write);
+    };
+    caught("two_shot", AllReduce, hasty, |fault| {
+        matches!(fault, Fault::LandsInFlight { to: 2, reader: 1 } | Fault::Landing { from: 1, .. })
+    });
+}
+
+#[test]
+fn a_write_of_nothing() {
+    let empty = |script: &mut Script| {
+        if let Step::Write { from, .. } = script.nth(0, is_write) {
+            from.len = 0;
+        }
+    };
+    caught("two_shot", AllReduce, empty, |fault| matches!(fault, Fault::EmptyWrite(2)));
+}
+
+#[test]
+fn a_schedule_that_hides_or_feigns_its_writes() {
+    caught(
+        "ring",
+        AllGather,
+        |script| script.direct = false,
+        |fault| matches!(fault, Fault::Shape { what: "direct", .. }),
+    );
+    for (collective, direct) in [(AllGather, false), (ReduceScatter, true)] {
+        let job = job(collective);
+        let mut scripts = scripts("ring", &job);
+        scripts.iter_mut().for_each(|script| script.direct = direct);
+        let fault = judge(&scripts, &job, false).expect_err("broken").fault;
+        assert!(matches!(fault, Fault::NotDirect(_) | Fault::NoWrite(_)), "{fault}");
+    }
+}
+
+#[test]
+fn a_flow_that_begins_with_a_write() {
+    let job = Job { ranks: 2, ..job(AllGather) };
+    let mut scripts = scripts("ring", &job);
+    let Step::Put { to, from } = *scripts[0].nth(0, is_put) else {
+        unreachable!("that is what is asked for")
+    };
+    *scripts[0].nth(0, is_put) = Step::Write { to, from, at: from.offset };
+    let take = scripts[1].lanes[0].iter().position(|step| matches!(step, Step::Take { .. })).unwrap();
+    let Step::Copy { into, .. } = scripts[1].lanes[0][take + 1] else { unreachable!("take, copy, free") };
+    scripts[1].lanes[0][take] = Step::Await { from: 0, into };
+    scripts[1].lanes[0].drain(take + 1..take + 3);
+    let fault = judge(&scripts, &job, false).expect_err("broken").fault;
+    assert_eq!(fault, Fault::WriteFirst(0));
+}
