@@ -1,4 +1,25 @@
 //! Collective communication by one-sided RDMA writes over libfabric.
+//!
+#![doc = include_str!("../README.md")]
+//!
+//! # The crate
+//!
+//! Everything begins with a [`ProcessGroup`]. A world of one needs no environment and no other process:
+//!
+//! ```
+//! use unisono::{Config, ProcessGroup, ReduceOp};
+//! use unisono_transport::memory::Hub;
+//!
+//! # fn main() -> unisono::Result<()> {
+//! let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+//! let mut data = [1.0_f32, 2.0];
+//! group.all_reduce(&mut data, ReduceOp::Sum)?;
+//! assert_eq!(data, [1.0, 2.0]);
+//! # Ok(()) }
+//! ```
+//!
+//! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
+//! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`].
 
 pub mod algorithm;
 pub mod buffer;

@@ -14,8 +14,6 @@ pub struct Choice {
     pub chunk_bytes: usize,
     /// The most lanes.
     pub lanes: usize,
-    /// Whether to write straight into outputs.
-    pub direct: bool,
 }
 
 /// A line of the table: for a collective of at most so many ranks and bytes, this algorithm.
@@ -35,10 +33,6 @@ const ANY: usize = usize::MAX;
 const WHOLE: (usize, usize) = (256 * KIB, 256 * KIB);
 /// For pipelines.
 const PIPED: (usize, usize) = (64 * KIB, 256 * KIB);
-
-/// From how many bytes on what belongs in an output is written there: below, the copy from a slot costs less than
-/// the grant.
-const DIRECT: usize = 256 * KIB;
 
 const fn row(
     collective: Collective,
@@ -89,8 +83,16 @@ pub fn choose(collective: Collective, ranks: usize, bytes: usize) -> Option<Choi
     // An all_reduce in chunks cuts every round into a piece per rank.
     let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
     let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
-    let direct = bytes >= DIRECT;
-    Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes, direct })
+    Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes })
+}
+
+/// Whether a collective of so many bytes, in chunks of at most `chunk_bytes`, is to write straight into outputs: from
+/// eight chunks on. With fewer, what is copied still lies in the inner caches, and the copies cost less than the
+/// grants: over TCP on two cores, in chunks of 256 KiB, writes took 5 % more processor time than copies at 1 MiB, 7 %
+/// less at 4 MiB and 15 % less at 32 MiB.
+#[must_use]
+pub const fn direct(bytes: usize, chunk_bytes: usize) -> bool {
+    bytes / 8 >= chunk_bytes
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod ring;
 mod turns;
 mod two_shot;
 
-pub use choose::{Choice, choose, neighbours};
+pub use choose::{Choice, choose, direct, neighbours};
 
 use crate::schedule::{Collective, Job, Schedule, Traffic};
 

@@ -226,18 +226,19 @@ impl ProcessGroup {
             )?;
         let choice = algorithm::choose(collective, self.ranks, bytes)
             .ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
+        let direct = algorithm::direct(bytes, settings.chunk_bytes);
         let named = self.config.algorithm.as_deref().and_then(algorithm::find);
         Ok(match named.filter(|algorithm| algorithm.supports(collective)) {
             Some(algorithm) if algorithm.code != choice.algorithm.code => {
                 let chunk = (settings.chunk_bytes / size).max(1);
-                (algorithm, Shape { chunk, lanes: settings.lanes, direct: choice.direct })
+                (algorithm, Shape { chunk, lanes: settings.lanes, direct })
             }
             _ => {
                 // One lane's messages go through eager windows, however large the whole.
                 let most = if choice.lanes == 1 { settings.eager_bytes } else { settings.chunk_bytes };
                 let chunk = choice.chunk_bytes.min(most);
                 let lanes = choice.lanes.min(settings.lanes);
-                (choice.algorithm, Shape { chunk: (chunk / size).max(1), lanes, direct: choice.direct })
+                (choice.algorithm, Shape { chunk: (chunk / size).max(1), lanes, direct })
             }
         })
     }
