@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the transport's conformance suite and the tests of ranks as processes, as they were built against this
-# machine's libfabric, with libfabric 2 in its place: the shared library that the PyPI package mpich carries.
+# machine's libfabric, with libfabric 2 in its place: the shared library that the PyPI package mpich carries; and,
+# since the same package has it, the test of MPICH's launcher.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -20,6 +21,7 @@ print(f"{version >> 16}.{version & 0xffff}")
 PYTHON
 )
 programs=$(ci/test-binaries.sh conformance processes)
+launchers=$(ci/test-binaries.sh launchers)
 
 export LD_LIBRARY_PATH=$venv/lib/mpich${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 for program in $programs; do
@@ -31,3 +33,4 @@ for program in $programs; do
   echo "libfabric2: $(basename "$program") with libfabric $version"
   "$program"
 done
+PATH=$PATH:$venv/bin "$launchers" --show-output mpich
