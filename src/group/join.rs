@@ -19,7 +19,7 @@ use crate::{
     buffer::Registry,
     config::{Config, StoreAddress},
     engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
-    error::{Error, Result, list},
+    error::{Error, Failure, Result, list},
     rendezvous::{self, Alarm, Position, Store, exchange},
     schedule::Rank,
 };
@@ -85,7 +85,11 @@ impl ProcessGroup {
             Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
             None => None,
         };
-        let transport = Ofi::open(&Self::transport_options(&config))?;
+        let transport = Ofi::open(&Self::transport_options(&config)).inspect_err(|error| {
+            if let Some(store) = &store {
+                excuse(&**store, config.rank, error);
+            }
+        })?;
         Self::with(config, Box::new(transport), store)
     }
 
@@ -237,6 +241,19 @@ impl ProcessGroup {
             }
         }
         Ok(())
+    }
+}
+
+/// Tells the others why this rank does not come: otherwise they would only see it die.
+fn excuse(store: &dyn Store, rank: Rank, error: &unisono_transport::Error) {
+    let (alarm, position) = (Arc::new(Alarm::new()), Arc::new(Position::new(Signature::call_of)));
+    match store.watch(alarm, position) {
+        Ok(watch) => {
+            let doing = "opening its transport".to_owned();
+            watch.report(&Failure::Transport { rank, doing, reason: error.to_string() });
+            watch.leave();
+        }
+        Err(lost) => tracing::warn!(rank, %lost, "the others cannot be told why this rank does not come"),
     }
 }
 
