@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     net::TcpStream,
+    os::unix::fs::PermissionsExt,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -141,7 +142,7 @@ fn no_rank_reads_our_input() {
 fn the_first_failure_gives_the_status() {
     for (end, status, told) in [
         ("exit 3", 3, "rank 1 ended with status 3"),
-        ("kill -9 $$", 137, "signal 9"),
+        ("kill -9 $$", 137, "killed by signal 9 (SIGKILL)"),
         // Only if the launcher, which blocks it for itself, does not hand that down.
         ("kill -TERM $$; sleep 9", 143, "signal 15"),
     ] {
@@ -182,8 +183,34 @@ fn a_program_that_cannot_start_is_told_once() {
         assert!(said.lines().count() == 1 && said.contains(program), "{said}");
     }
     assert_eq!(unisono(&["-n", "2", plain.to_str().unwrap()]).output().unwrap().status.code(), Some(126));
-    assert_eq!(unisono(&["-n", "1", "--timeout", "soon", "true"]).output().unwrap().status.code(), Some(2));
-    assert_eq!(unisono(&["-n", "0", "true"]).output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_program_without_its_interpreter_is_told_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = unisono(&["-n", "1", script.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127));
+    assert!(text(&output.stderr).contains("the file is there, but not the interpreter"), "{output:?}");
+}
+
+#[test]
+fn wrong_options_are_refused_before_there_are_ranks() {
+    for (options, word) in [
+        (&["-n", "1", "--timeout", "soon"][..], "soon"),
+        (&["-n", "1", "--timeout", "0"], "longer than 0"),
+        (&["-n", "0"], "1..=65536"),
+        (&["-n", "1", "--provider", ""], "--provider"),
+        // Not a program of that name.
+        (&["-n", "1", "--tiemout", "5"], "unexpected argument '--tiemout'"),
+    ] {
+        let output = unisono(&[options, &["echo", "begun"]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {output:?}");
+        assert!(text(&output.stderr).contains(word), "{options:?}: {output:?}");
+        assert_eq!(text(&output.stdout), "", "{options:?}");
+    }
 }
 
 #[test]
@@ -232,4 +259,36 @@ fn a_reader_that_stops_ends_the_job() {
     drop(output);
     assert_eq!(launcher.wait().unwrap().code(), Some(141));
     gone(&pids);
+}
+
+#[test]
+fn where_processes_and_threads_run_out_it_ends() {
+    // A user of whom nothing else runs, so that it can be said how many processes and threads there may be.
+    const USER: &str = "54321";
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = directory.path().join("unisono");
+    fs::copy(env!("CARGO_BIN_EXE_unisono"), &program).unwrap();
+    let mut counts = 0;
+    for most in 1..=16 {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--regid", USER, "--clear-groups", "prlimit"]);
+        command.arg(format!("--nproc={most}")).args(["timeout", "-k", "1", "20"]);
+        command.arg(&program).args(["run", "-n", "4", "true"]);
+        let output = match command.stdin(Stdio::null()).output() {
+            // 127: of setpriv itself, which only root may use so.
+            Ok(output) if output.status.code() != Some(127) => output,
+            _ => {
+                println!("SKIPPED: this takes setpriv and prlimit, and root");
+                return;
+            }
+        };
+        let code = output.status.code();
+        assert!(code.is_some_and(|code| code != 124 && code != 137), "{most}: {output:?}");
+        if code != Some(0) {
+            counts += 1;
+            assert_eq!(text(&output.stderr).lines().count(), 1, "{most}: {output:?}");
+        }
+    }
+    assert!(counts > 0, "none of these limits counted");
 }

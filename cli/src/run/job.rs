@@ -93,13 +93,21 @@ impl Job {
     pub(crate) fn run(&self) -> io::Result<End> {
         let (tell, events) = mpsc::channel();
         let to = tell.clone();
-        signals::watch(move |signal| drop(to.send(Event::Signal(signal))))?;
+        signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot wait for signals: {error}")))?;
         let token = token()?;
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
         let store = TcpServer::bind("127.0.0.1:0", count, &token, None).map_err(io::Error::other)?;
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
+        // Without /proc nothing can be started.
+        let guard = Hold::start().map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot start this program again by /proc/self/exe: {error}"),
+            )
+        })?;
         let mut ranks =
-            Ranks { guard: Hold::start()?, sink: Arc::default(), tell, children: Vec::new(), outputs: 0 };
+            Ranks { guard, sink: Arc::default(), tell, children: Vec::new(), watched: 0, outputs: 0 };
         for number in 0..self.ranks {
             if let Err(error) = ranks.start(number, self.command(number, &meet)) {
                 ranks.supervise(&events, Some(End::Status(1)));
@@ -143,6 +151,9 @@ struct Ranks {
     /// In order of rank. None is reaped before the end of the job, so that no process group's number can come
     /// to mean other processes.
     children: Vec<Child>,
+    /// How many of them have a thread that tells of their end: all, but for the last one where threads have
+    /// run out.
+    watched: usize,
     /// How many outputs are being forwarded.
     outputs: usize,
 }
@@ -155,6 +166,7 @@ impl Ranks {
         self.children.push(child);
         let tell = self.tell.clone();
         spawn(format!("rank {number}"), move || drop(tell.send(Event::Ended(number, wait(pid)))))?;
+        self.watched += 1;
         let prefix = format!("[{number}] ");
         if let Some(stdout) = stdout {
             self.forward(stdout, Stream::Out, prefix.clone())?;
@@ -184,7 +196,7 @@ impl Ranks {
 
     /// Waits for all ranks, and ends them when one fails or a signal comes; at once if `verdict` is given.
     fn supervise(mut self, events: &Receiver<Event>, mut verdict: Option<End>) -> End {
-        let mut living = self.children.len();
+        let mut living = self.watched;
         let mut kill_at = None;
         if verdict.is_some() {
             kill_at = Some(self.end_all());
@@ -278,8 +290,8 @@ fn token() -> io::Result<String> {
 fn report(number: u32, end: End, others: usize) {
     let how = match end {
         End::Status(status) => format!("ended with status {status}"),
-        End::Signal(signal) => match Signal::from_named_raw(signal) {
-            Some(name) => format!("was killed by signal {signal} ({name:?})"),
+        End::Signal(signal) => match signals::name(signal) {
+            Some(name) => format!("was killed by signal {signal} ({name})"),
             None => format!("was killed by signal {signal}"),
         },
     };
@@ -289,7 +301,9 @@ fn report(number: u32, end: End, others: usize) {
 }
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name(name).spawn(work).map(drop)
+    let no_thread =
+        |error: io::Error| io::Error::new(error.kind(), format!("there is no thread for it: {error}"));
+    thread::Builder::new().name(name).spawn(work).map(drop).map_err(no_thread)
 }
 
 fn pid(child: &Child) -> Pid {

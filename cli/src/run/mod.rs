@@ -9,7 +9,15 @@ mod program;
 pub(crate) mod rank;
 mod signals;
 
+use clap::builder::NonEmptyStringValueParser;
 use job::{Job, Output};
+use unisono::Config;
+
+/// What people begin with.
+const EXAMPLES: &str = "\
+Examples:
+  unisono run -n 4 ./program --its-option
+  unisono run -n 4 --provider tcp --timeout 30s -- python3 train.py";
 
 /// Starts a program as ranks 0 to N-1 on this machine.
 ///
@@ -17,13 +25,14 @@ use job::{Job, Output};
 /// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and its exit status
 /// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// How many ranks to start.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
     /// The libfabric provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
-    #[arg(long)]
-    provider: Option<OsString>,
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    provider: Option<String>,
     /// How long a rank waits for another: 300, 5s, 200ms (sets UNISONO_TIMEOUT).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<OsString>,
@@ -31,13 +40,15 @@ pub(crate) struct Run {
     #[arg(long)]
     no_prefix: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// A time, as the ranks will read it.
+/// A time, as the ranks will read it; refused here if they would refuse it.
 fn duration(text: &str) -> Result<OsString, String> {
-    unisono::config::parse_duration(text).map(|_| text.into())
+    let timeout = unisono::config::parse_duration(text)?;
+    Config { timeout, ..Config::default() }.validate().map_err(|error| error.to_string())?;
+    Ok(text.into())
 }
 
 impl Run {
@@ -48,7 +59,8 @@ impl Run {
             eprintln!("unisono run: {problem}");
             return ExitCode::from(problem.status());
         }
-        let settings = [("UNISONO_PROVIDER", self.provider), ("UNISONO_TIMEOUT", self.timeout)];
+        let settings =
+            [("UNISONO_PROVIDER", self.provider.map(OsString::from)), ("UNISONO_TIMEOUT", self.timeout)];
         let job = Job {
             ranks: self.ranks,
             program,

@@ -43,7 +43,11 @@ impl Rank {
         let mut words = self.program.into_iter();
         let program = words.next().unwrap_or_default();
         let error = Command::new(&program).args(words).exec();
-        eprintln!("unisono run: cannot start {}: {error}", program.display());
-        ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        // The launcher has found the program.
+        let what =
+            if missing { "; the file is there, but not the interpreter or loader that it names" } else { "" };
+        eprintln!("unisono run: cannot start {}: {error}{what}", program.display());
+        ExitCode::from(if missing { 127 } else { 126 })
     }
 }

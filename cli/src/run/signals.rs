@@ -39,6 +39,11 @@ pub(super) fn unblock() -> io::Result<()> {
     Ok(ENDING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
+/// What people call a signal: `SIGSEGV`. None for one without a name of its own, such as a real-time signal.
+pub(super) fn name(signal: i32) -> Option<&'static str> {
+    Signal::try_from(signal).ok().map(Signal::as_str)
+}
+
 /// The mask of ignored signals in the text of `/proc/self/status`; bit 0 is signal 1.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
