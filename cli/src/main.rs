@@ -10,7 +10,12 @@ mod run;
 
 /// Collective communication by one-sided RDMA writes over libfabric.
 #[derive(Parser)]
-#[command(name = "unisono", version)]
+#[command(
+    name = "unisono",
+    version,
+    after_help = "\
+Begin with `unisono doctor`, which says what works here, and `unisono bench all_reduce --ranks 4`."
+)]
 struct Unisono {
     #[command(subcommand)]
     command: Command,

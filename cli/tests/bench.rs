@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::Read,
     path::Path,
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
@@ -199,6 +200,9 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-b", "1K", "-e", "8"], 1, &["-b 1024", "-e 8"]),
     (&["broadcast", "--ranks", "2", "-r", "2"], 1, &["-r 2", "0 to 1"]),
     (&["put", "--ranks", "1"], 1, &["two ranks"]),
+    (&["put", "--ranks", "2", "-b", "0", "-e", "0"], 1, &["-e 0", "at least one byte"]),
+    (&["all_reduce", "--ranks", "2", "--provider", ""], 2, &["--provider"]),
+    (&["all_reduce", "--ranks", "2", "--algorithm", ""], 2, &["--algorithm"]),
     (&["all_reduce", "--ranks", "2", "-b", "eight"], 2, &["eight", "4096"]),
     (&["all_reduce", "--ranks", "2", "-e", "99999999999999999999"], 2, &["too large"]),
     (&["all_reduce", "--ranks", "2", "-e", "99999999999G"], 2, &["too large"]),
@@ -236,6 +240,71 @@ fn what_is_wrong_is_told_in_one_line() {
         let line = said.first().unwrap();
         assert!(words.iter().all(|word| line.contains(word)), "{arguments:?}: {line}");
         assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn more_calls_than_memory_can_count_are_an_error() {
+    for what in ["all_reduce", "put"] {
+        let bench = format!(
+            "ulimit -v 16777216; exec {} bench {what} --ranks 2 --provider tcp -b 8 -e 8 -n {}",
+            env!("CARGO_BIN_EXE_unisono"),
+            u32::MAX
+        );
+        let output = Command::new("sh").args(["-c", &bench]).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("a vector of ") && said.lines().count() <= 3, "{said}");
+    }
+}
+
+#[test]
+fn what_only_one_rank_met_all_tell() {
+    let unisono = env!("CARGO_BIN_EXE_unisono");
+    let output = Command::new(unisono)
+        .args(["run", "-n", "3", "--provider", "tcp", "--", unisono, "bench", "barrier"])
+        .args(["--json", "/nowhere/results"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    // Those that were not ended before they could say anything.
+    let told: Vec<_> = said.lines().filter(|line| line.starts_with('[')).collect();
+    assert!(!told.is_empty() && told.iter().all(|line| line.contains("/nowhere/results")), "{said}");
+}
+
+#[test]
+fn a_terminal_gets_a_bar_even_within_one_size() {
+    let mark = format!("BAR_TEST={}", std::process::id());
+    let bench = format!(
+        "exec timeout --foreground 30 env {mark} {} bench barrier --ranks 2 --provider tcp -n 100000000",
+        env!("CARGO_BIN_EXE_unisono")
+    );
+    let mut command = Command::new("script");
+    command.args(["-qec", &bench, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let Ok(mut terminal) = command.spawn() else {
+        println!("SKIPPED: there is no script(1), which makes a terminal");
+        return;
+    };
+    // So many calls take minutes: what is seen is seen while they run.
+    let mut seen = Vec::new();
+    let mut output = terminal.stdout.take().unwrap();
+    let begun = Instant::now();
+    while !String::from_utf8_lossy(&seen).contains(" of 100000000") {
+        let mut some = [0; 4096];
+        let count = output.read(&mut some).unwrap();
+        assert!(count > 0, "it ended without a bar: {}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&some[..count]);
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(2), "a bar at once");
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    // The terminal's end is the end of all.
+    let begun = Instant::now();
+    while let Some(left) = marked(&mark) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "process {left} is left");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     progress::Progress,
     raw,
     report::{Report, Row},
+    room,
 };
 
 /// Seconds to spend on a size, if not told how often to call.
@@ -33,7 +34,7 @@ pub(super) fn sweep(
     let mut wrong = 0;
     let mut last = None;
     for bytes in sizes {
-        let run = Run { group, bench, collective, bytes };
+        let run = Run { group, bench, collective, bytes, progress: &progress };
         let count = run.count();
         // Sizes below a block of one element each are all the same.
         if last.replace(count) == Some(count) {
@@ -67,6 +68,7 @@ struct Run<'a> {
     bench: &'a Bench,
     collective: Collective,
     bytes: usize,
+    progress: &'a Progress,
 }
 
 impl Run<'_> {
@@ -89,10 +91,7 @@ impl Run<'_> {
             self.measure_with::<T, _>(count, input, output)
         } else {
             let zeros = |len: usize| -> Result<Vec<T>> {
-                let mut zeros = Vec::new();
-                zeros.try_reserve_exact(len).map_err(|error| {
-                    format!("a vector of {} bytes: {error}", len.saturating_mul(size_of::<T>()))
-                })?;
+                let mut zeros = room(len)?;
                 zeros.resize(len, T::of(0.0));
                 Ok(zeros)
             };
@@ -113,8 +112,9 @@ impl Run<'_> {
         }
         let iters = self.iterations(&input, &mut output)?;
 
-        let mut samples = Vec::with_capacity(iters);
-        for _ in 0..iters {
+        let mut samples = room(iters)?;
+        for done in 0..iters {
+            self.progress.call(done, iters);
             group.barrier()?;
             let begun = Instant::now();
             self.call(&input, &mut output)?;

@@ -9,14 +9,24 @@ mod report;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
+use clap::builder::NonEmptyStringValueParser;
 use unisono::{
     Config, ProcessGroup, algorithm::ALGORITHMS, dtype::Dtype, reduce::ReduceOp, schedule::Collective,
 };
+
+use unisono_transport::ofi::Options;
 
 use crate::run::job::{Job, Output};
 
 /// What a bench gives or why it could not.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What people begin with.
+const EXAMPLES: &str = "\
+Examples:
+  unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
+  unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
+  mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines";
 
 /// Measures a collective, or raw puts, over a sweep of sizes.
 ///
@@ -24,42 +34,44 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Every result is checked;
 /// a wrong one makes the exit status 1.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier or put
-    #[arg(value_parser = parse_what)]
+    #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
-    /// The smallest size in bytes, for instance 8, 4K, 1M; of the whole vector, as in nccl-tests
-    #[arg(short = 'b', long, default_value = "8", value_parser = unisono::config::parse_size)]
+    /// The smallest size in bytes, for instance 8, 4K, 1M: of the whole vector, as in nccl-tests, and rounded down
+    /// to whole elements (for reduce_scatter and all_gather of every rank)
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
     /// The largest size in bytes
-    #[arg(short = 'e', long, default_value = "64M", value_parser = unisono::config::parse_size)]
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64M", value_parser = unisono::config::parse_size)]
     max_bytes: usize,
     /// The factor from one size to the next
-    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
-    #[arg(short, long, default_value = "f32", value_parser = parse_dtype)]
+    #[arg(short, long, value_name = "TYPE", default_value = "f32", value_parser = parse_dtype)]
     dtype: Dtype,
     /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR
     #[arg(short, long, default_value = "sum", value_parser = parse_op)]
     op: ReduceOp,
     /// Timed calls of each size; by default as many as take about a quarter of a second, from 5 to 2000
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
     /// Untimed calls of each size before those
-    #[arg(short, long, default_value_t = 5)]
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
     warmup: u32,
     /// The root of a broadcast
-    #[arg(short, long, default_value_t = 0)]
+    #[arg(short, long, value_name = "RANK", default_value_t = 0)]
     root: usize,
     /// Start this many ranks on this machine
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
     /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// Use this algorithm and no other (as UNISONO_ALGORITHM)
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     algorithm: Option<String>,
     /// Take input and output from registered buffers rather than from plain memory
     #[arg(long)]
@@ -142,6 +154,9 @@ impl Bench {
         if self.what == What::Put && ranks < 2 {
             return Err("put needs two ranks: --ranks 2".into());
         }
+        if self.what == What::Put && self.max_bytes == 0 {
+            return Err("-e 0: a put has at least one byte".into());
+        }
         self.op.check(self.dtype)?;
         if let (Some(name), What::Collective(collective)) = (&self.algorithm, self.what) {
             let able: Vec<_> = ALGORITHMS
@@ -172,19 +187,36 @@ impl Bench {
         }
         let options = ProcessGroup::transport_options(&config);
         let group = ProcessGroup::join(config)?;
-        self.check(group.size())?;
-        let mut report = report::Report::new(&group, self)?;
-        let wrong = match self.what {
-            What::Put => {
-                put::sweep(&group, self, &options, &mut report)?;
-                0
-            }
-            What::Collective(collective) => {
-                collective::sweep(&group, self, collective, &options, &mut report)?
+        let wrong = match self.measure_in(&group, &options) {
+            Ok(wrong) => wrong,
+            Err(error) => {
+                // What goes wrong on one rank alone, such as a full disk, the others say too.
+                group.abort(&error.to_string());
+                return Err(error);
             }
         };
-        report.end(&group)?;
-        Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        if wrong == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if group.rank() == 0 {
+            eprintln!("unisono bench: {wrong} elements came out wrong, on all ranks together");
+        }
+        Ok(ExitCode::FAILURE)
+    }
+
+    /// Measures and reports; tells how many elements came out wrong, on all ranks together.
+    fn measure_in(&self, group: &ProcessGroup, options: &Options) -> Result<u64> {
+        self.check(group.size())?;
+        let mut report = report::Report::new(group, self)?;
+        let wrong = match self.what {
+            What::Put => {
+                put::sweep(group, self, options, &mut report)?;
+                0
+            }
+            What::Collective(collective) => collective::sweep(group, self, collective, options, &mut report)?,
+        };
+        report.end(group)?;
+        Ok(wrong)
     }
 
     /// The sizes of the sweep, in bytes.
@@ -197,4 +229,12 @@ impl Bench {
         .take_while(|&bytes| bytes <= self.max_bytes)
         .collect()
     }
+}
+
+/// An empty vector with room for `len`.
+fn room<T>(len: usize) -> Result<Vec<T>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(len)
+        .map_err(|error| format!("a vector of {} bytes: {error}", len.saturating_mul(size_of::<T>())))?;
+    Ok(room)
 }

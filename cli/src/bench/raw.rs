@@ -8,7 +8,7 @@ use unisono_transport::{
     ofi::{Ofi, Options},
 };
 
-use super::Result;
+use super::{Result, room};
 
 /// How many puts are under way at once in bandwidth tests: enough to keep a wire busy. All of them read the same
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
@@ -137,7 +137,7 @@ impl Pair {
 
     /// Half of a round trip's time, for each of `count` round trips of `bytes`. `first` on one of the two.
     pub(super) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
-        let mut times = Vec::with_capacity(count);
+        let mut times = room(count)?;
         for _ in 0..count {
             let begun = Instant::now();
             if first {
@@ -163,6 +163,7 @@ impl Pair {
         let half = WINDOW / 2;
         let acknowledgements = |puts: u64| puts.div_ceil(half);
         let begun = Instant::now();
+        let (mut heard, mut seen) = (begun, 0);
         while posted < to_send
             || self.acknowledged < acknowledged + acknowledgements(to_send)
             || self.data.saturating_sub(data) < to_receive
@@ -183,7 +184,12 @@ impl Pair {
             }
             if !moved {
                 self.poll()?;
-                give_up(begun)?;
+                // However long all of it takes, the peer has to be heard of now and then.
+                let arrived = self.data + self.acknowledged;
+                if std::mem::replace(&mut seen, arrived) != arrived {
+                    heard = Instant::now();
+                }
+                give_up(heard)?;
             }
         }
         self.data_before += to_receive;
