@@ -89,6 +89,13 @@ fn no_such_provider_is_a_problem_with_status_1() {
     assert!(said.contains("PROBLEM  no-such-provider: no provider fits"), "{said}");
     assert!(said.contains("PROBLEM  no provider works here"), "{said}");
     assert_eq!(text(&output.stderr), "");
+    // Where another is to be had, it says so.
+    if doctor(&[], &[]).status.success() {
+        assert!(said.contains("=> without --provider and UNISONO_PROVIDER it would be "), "{said}");
+        let said = text(&doctor(&[], &[("UNISONO_INTERFACE", "no-such-card")]).stdout);
+        assert!(said.contains("=> without --interface and UNISONO_INTERFACE it would be "), "{said}");
+    }
+    assert_eq!(doctor(&["--provider", ""], &[]).status.code(), Some(2));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use unisono_transport::ofi::Options;
 
@@ -50,14 +51,15 @@ const RANKS: usize = 8;
 /// Tells why unisono does not run here or is slow: providers, limits, interfaces, cores, environment.
 ///
 /// Every line is marked: ok, warn, PROBLEM, or - for what is merely so; behind => stands what to do. Two
-/// processes on this machine open endpoints and write to each other; no other machine is written to. The exit status is 0 if a provider works, 1 otherwise.
+/// processes on this machine open endpoints and write to each other; no other machine is written to. The exit
+/// status is 0 if a provider works, 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
     /// Look at this libfabric provider only, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// Look at this network interface only, by address or device name [default: UNISONO_INTERFACE].
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     interface: Option<String>,
     /// Judge cores and memory for so many ranks on this machine [default: the launcher's, or 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]

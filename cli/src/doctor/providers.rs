@@ -70,6 +70,8 @@ pub(super) struct Providers {
     pub(super) interface: Option<String>,
     /// The way each request would go: the one made, or without one all that people make.
     pub(super) ways: Vec<Way>,
+    /// What would be tried first if nothing were asked for, where what is asked for is not to be had.
+    pub(super) otherwise: Option<Candidate>,
     /// Everything there is, for the first of these requests.
     pub(super) candidates: Vec<Candidate>,
 }
@@ -104,6 +106,12 @@ impl Providers {
             };
             found.ways.push(Way { request, taken });
         }
+        let narrowed = options.provider.is_some() || options.interface.is_some();
+        if narrowed && found.ways.iter().all(|way| way.taken.is_err()) {
+            let open = Options { provider: None, interface: None, ..options.clone() };
+            let survey = ofi::survey(&open).unwrap_or_default();
+            found.otherwise = survey.into_iter().find(|candidate| candidate.taken).map(Candidate::from);
+        }
         found
     }
 
@@ -116,8 +124,7 @@ impl Providers {
                 // The first is what was asked for, the others are for information.
                 Err(reason) if at == 0 => section.problem(
                     format!("{request}: no provider fits{}; {reason}", self.narrowed()),
-                    "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info has libfabric say \
-                     more; Debian's libfabric1 has tcp and shm built in",
+                    self.way_out(),
                 ),
                 Err(reason) => section.note(format!("{request}: none; {reason}")),
             }
@@ -146,6 +153,23 @@ impl Providers {
             section.note(format!("not taken: {name}{places}: {reason}"));
         }
         section
+    }
+
+    /// What to do if what is asked for is not to be had.
+    fn way_out(&self) -> String {
+        let way_out = "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info has libfabric say more; Debian's \
+                       libfabric1 has tcp and shm built in";
+        let asked = match (&self.provider, &self.interface) {
+            (Some(_), None) => "--provider and UNISONO_PROVIDER",
+            (None, Some(_)) => "--interface and UNISONO_INTERFACE",
+            _ => "--provider, --interface, UNISONO_PROVIDER and UNISONO_INTERFACE",
+        };
+        self.otherwise.as_ref().map_or_else(
+            || way_out.to_owned(),
+            |other| {
+                format!("without {asked} it would be {}; if that is not wanted: {way_out}", other.words())
+            },
+        )
     }
 
     /// What narrows the choice, in words.
