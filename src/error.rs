@@ -44,8 +44,8 @@ pub enum Error {
         problem: String,
     },
     /// Ranks that should have come did not come in time.
-    #[error("rendezvous at {store}: after {waited:.1?} rank {rank} still waits for {} of {ranks} ranks: {}",
-        .missing.len(), list(.missing))]
+    #[error("rendezvous at {store}: after {waited:.1?} rank {rank} still waits for {} of {ranks} ranks: {}; \
+        start them with the same address, or give them longer by UNISONO_JOIN_TIMEOUT", .missing.len(), list(.missing))]
     Missing {
         /// The store.
         store: String,

@@ -221,6 +221,11 @@ fn meeting(
 ) -> Result<Meeting> {
     if let Some(text) = variable("UNISONO_STORE") {
         return match StoreAddress::parse(text.trim()) {
+            Ok(StoreAddress::Tcp { port: 0, .. }) if ranks > 1 => {
+                let problem =
+                    "rank 0 would take any port, and nobody could tell the others which; wanted one from 1";
+                Err(wrong(variable, "UNISONO_STORE", problem.into()))
+            }
             Ok(address) => Ok(Meeting::At(address)),
             Err(problem) => Err(wrong(variable, "UNISONO_STORE", problem)),
         };
@@ -253,17 +258,20 @@ fn meeting(
         }
         return Ok(Meeting::At(StoreAddress::Tcp { host, port, served: false }));
     }
-    let asked_for = |name: &str| {
-        let problem = format!("is not set: {ranks} ranks started by {} need a place to meet", family.name);
+    let asked_for = |name: &str, wanted: &str| {
+        let problem = format!(
+            "is not set, and {ranks} ranks with the variables of {} need a place to meet: wanted {wanted}",
+            family.name
+        );
         wrong(variable, name, problem)
     };
     match family.name {
         _ if ranks == 1 => Ok(Meeting::Nowhere),
-        "unisono" => Err(asked_for("UNISONO_STORE")),
-        "torchrun" => Err(asked_for("MASTER_ADDR")),
+        "unisono" => Err(asked_for("UNISONO_STORE", "tcp://HOST:PORT of rank 0's machine")),
+        "torchrun" => Err(asked_for("MASTER_ADDR", "rank 0's machine, and in MASTER_PORT a free port of it")),
         "Slurm" => match slurm::first_host(variable)? {
             Some(host) => Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(token), served: false })),
-            None => Err(asked_for("SLURM_STEP_NODELIST")),
+            None => Err(asked_for("SLURM_STEP_NODELIST", "what srun sets, or MASTER_ADDR")),
         },
         _ if alone => Ok(Meeting::ThisMachine),
         _ => match slurm::first_host(variable)? {

@@ -315,6 +315,10 @@ impl Tries<'_> {
                     "{at} is not a store of this library ({error}): another program has the port"
                 ),
             }),
+            // What a read that waited long enough says.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"))
+            }
             Err(error) => Outcome::Later(format!(
                 "{at} took the connection but did not answer as a store would ({error})"
             )),

@@ -135,7 +135,7 @@ fn another_program_at_the_port_is_recognised() {
         let error = TcpStore::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
         assert!(error.to_string().contains("not a store of this library"), "{error}");
         let error = TcpStore::join("127.0.0.1", port, &member(1, 2), after(100)).err().unwrap();
-        assert!(error.to_string().contains("did not answer as a store would"), "{error}");
+        assert!(error.to_string().contains("has said nothing for"), "{error}");
     });
     let error = TcpStore::join("no-such-host.invalid", 1, &member(1, 2), after(50)).err().unwrap();
     assert!(error.to_string().contains("cannot resolve"), "{error}");

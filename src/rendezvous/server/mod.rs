@@ -132,7 +132,8 @@ impl Drop for TcpServer {
 pub(super) fn refused(store: &str, error: &io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
+            "; another process listens there: if it is rank 0 too, give each process a rank of its own; if it is of \
+             another job, choose another port (MASTER_PORT or UNISONO_STORE), or end it"
         }
         io::ErrorKind::AddrNotAvailable => "; the address is not one of this machine, on which rank 0 runs",
         io::ErrorKind::PermissionDenied => "; ports below 1024 are for root: choose another port",
