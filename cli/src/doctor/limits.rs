@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
-use unisono::config::Config;
+use unisono::{algorithm::neighbours, config::Config};
 
 use super::{
     end::Opened,
@@ -60,19 +60,15 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// By the formula in docs/wire.md: small messages from as many ranks as there are rounds in a
-    /// logarithmic algorithm (twice, for there and back), and at least 7 (direct algorithms end at 8 ranks);
-    /// chunks from the one neighbour of a ring.
+    /// By the formula in docs/wire.md, for messages from as many ranks as the table of algorithms may come to.
     pub(super) fn of(config: &Config, ranks: usize) -> Self {
+        let (eager, bulk) = neighbours(ranks);
         let of = |chunk: usize| {
             let slot = |bytes: usize| bytes.next_multiple_of(64) as u64 + 64;
-            let others = ranks.saturating_sub(1);
-            let rounds = usize::try_from(usize::BITS - others.leading_zeros()).unwrap_or(0);
-            let eager =
-                others.min((2 * rounds).max(7)) as u64 * config.eager_slots as u64 * slot(config.eager);
-            let bulk = others.min(1) as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
+            let eager = eager as u64 * config.eager_slots as u64 * slot(config.eager);
+            let bulk = bulk as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
             let staging = 2 * config.lanes.max(2) as u64 * chunk.max(config.eager) as u64;
-            let windows = eager + bulk + 320 * ranks as u64 + 8192;
+            let windows = eager + bulk + 512 * ranks as u64 + 8192;
             (windows, windows + staging)
         };
         Self {
@@ -329,11 +325,22 @@ mod tests {
 
     #[test]
     fn the_windows_of_two_ranks_are_as_documented() {
-        let config = Config::default();
+        // Settings of its own, so that better defaults need no other figures.
+        let config = Config {
+            chunk: 128 << 10,
+            lanes: 4,
+            bulk_slots: 2,
+            eager: 8 << 10,
+            eager_slots: 8,
+            ..Config::default()
+        };
         let windows = Windows::of(&config, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
-        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 640 + 8192 + 2 * 4 * 131_072;
+        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 1024 + 8192 + 2 * 4 * 131_072;
         assert_eq!(windows.bytes, (wanted - 2 * 4 * 131_072, wanted));
+        // Up to 8 ranks everyone may send to everyone.
+        assert!(Windows::of(&config, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));
+        assert!(Windows::of(&config, 9).bytes.0 < Windows::of(&config, 8).bytes.0);
         assert!(windows.least < windows.bytes.0);
         let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
         assert!(Windows::of(&huge, 1 << 20).bytes.0 > 1 << 30);

@@ -50,6 +50,11 @@ fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {
 }
 
 /// A machine with nothing special.
+/// Settings of these tests' own, so that better defaults need no other figures.
+fn config() -> Config {
+    Config { chunk: 256 << 10, lanes: 2, bulk_slots: 2, eager: 32 << 10, eager_slots: 4, ..Config::default() }
+}
+
 fn limits() -> Limits {
     Limits {
         memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
@@ -61,7 +66,7 @@ fn limits() -> Limits {
         huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
         transparent: Some("madvise".into()),
         rdma: false,
-        windows: Windows::of(&Config::default(), 8),
+        windows: Windows::of(&config(), 8),
     }
 }
 
@@ -203,41 +208,41 @@ fn little_locked_memory() {
     says(
         &locked(Some(64 << 10), true, Some(&verbs)),
         "|limits
-         |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 2.5 MiB per rank, and even with the
-         |           smallest chunks 558 KiB
+         |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 8.9 MiB per rank, and even with the
+         |           smallest chunks 1.1 MiB
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
     );
     says(
-        &locked(Some(1 << 20), true, Some(&verbs)),
+        &locked(Some(2 << 20), true, Some(&verbs)),
         "|limits
-         |  warn     locked memory: 1 MiB, but windows for 8 ranks need 2.5 MiB per rank: chunks would be made
+         |  warn     locked memory: 2 MiB, but windows for 8 ranks need 8.9 MiB per rank: chunks would be made
          |           smaller, which is slower
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
     );
     says(
-        &locked(Some(8 << 20), true, Some(&verbs)),
+        &locked(Some(16 << 20), true, Some(&verbs)),
         "|limits
-         |  ok       locked memory: 8 MiB; windows for 8 ranks need 2.5 MiB per rank, and your registered
+         |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.9 MiB per rank, and your registered
          |           buffers come on top",
     );
     let net = opened("net");
     says(
         &locked(Some(64 << 10), false, Some(&net)),
         "|limits
-         |  ok       locked memory: 64 KiB; windows for 8 ranks need 1.5 MiB per rank, but net locks none",
+         |  ok       locked memory: 64 KiB; windows for 8 ranks need 7.9 MiB per rank, but net locks none",
     );
     says(
         &locked(None, true, None),
         "|limits
-         |  ok       locked memory: no limit; windows for 8 ranks need 2.5 MiB per rank",
+         |  ok       locked memory: no limit; windows for 8 ranks need 8.9 MiB per rank",
     );
 }
 
 #[test]
 fn no_huge_pages_and_tight_limits() {
-    let windows = Windows::of(&Config { huge_pages: true, ..Config::default() }, 300);
+    let windows = Windows::of(&Config { huge_pages: true, ..config() }, 300);
     let tight = Limits {
         memlock: Limit { soft: None, hard: None },
         shm: Some((64 << 20, 32 << 20)),
@@ -249,7 +254,7 @@ fn no_huge_pages_and_tight_limits() {
     says(
         &tight.judge(None),
         "|limits
-         |  ok       locked memory: no limit; windows for 300 ranks need 3.2 MiB per rank
+         |  ok       locked memory: no limit; windows for 300 ranks need 4.4 MiB per rank
          |  warn     open files: 1024, but 300 ranks over TCP may need 1264
          |           => raise it: `ulimit -n 1264`
          |  warn     /dev/shm: 32 MiB of 64 MiB are free: with many ranks here shm may not find room
