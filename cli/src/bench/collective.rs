@@ -112,7 +112,7 @@ impl Run<'_> {
         }
         let iters = self.iterations(&input, &mut output)?;
 
-        let mut samples = room(iters)?;
+        let mut samples = room(iters).map_err(|error| format!("-n {iters}: {error}"))?;
         for done in 0..iters {
             self.progress.call(done, iters);
             group.barrier()?;

@@ -40,7 +40,7 @@ pub(crate) struct Bench {
     #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
     /// The smallest size in bytes, for instance 8, 4K, 1M: of the whole vector, as in nccl-tests, and rounded down
-    /// to whole elements (for reduce_scatter and all_gather of every rank)
+    /// to whole elements (for reduce_scatter and all_gather, to as many on every rank)
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
     /// The largest size in bytes

@@ -137,7 +137,7 @@ impl Pair {
 
     /// Half of a round trip's time, for each of `count` round trips of `bytes`. `first` on one of the two.
     pub(super) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
-        let mut times = room(count)?;
+        let mut times = room(count).map_err(|error| format!("-n {count}: {error}"))?;
         for _ in 0..count {
             let begun = Instant::now();
             if first {
