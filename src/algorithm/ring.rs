@@ -208,7 +208,7 @@ impl Blocks {
         Self { ring: Ring::of(job), count: job.count, chunks, direct_from }
     }
 
-    /// Whether this chunk's first message on its way is a write. The first of each lane goes through a slot.
+    /// Whether this chunk's messages are writes. Those of the first chunk of each lane go through slots.
     fn direct(&self, chunk: usize) -> bool {
         self.direct_from.is_some_and(|first| chunk >= first)
     }

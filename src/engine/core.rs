@@ -3,13 +3,12 @@
 use std::collections::VecDeque;
 
 use bytemuck::Zeroable;
-use unisono_transport::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
-};
+use unisono_transport::{Address, Error, Event, Limits, Memory, Peer, Region, RemoteRegion, Transport};
 
 use super::{
     Settings, Stop,
     flow::{Incoming, Outgoing, Violation},
+    letters::Letter,
     post::{NOTHING, Posts},
     wire::{self, Class, Entry, Grant, Header, Immediate, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
@@ -28,27 +27,15 @@ const NONE: u32 = u32::MAX;
 
 /// Another rank, or this one.
 #[derive(Debug)]
-struct PeerState {
-    contact: Contact,
+pub(super) struct PeerState {
+    pub(super) contact: Contact,
     handle: Option<Peer>,
     /// The first flow of each class to and from it; [`NONE`] while there is none.
     outgoing: [u32; 2],
     incoming: [u32; 2],
-    greeted: bool,
-    /// What it allows in its operation.
-    grant: Option<Grant>,
+    pub(super) greeted: bool,
     /// Whether it was told, for each class, of a message that waits for its window.
-    knocked: [bool; 2],
-}
-
-/// A small message outside of any flow: a window, a credit, a greeting.
-#[derive(Clone, Copy, Debug)]
-enum Letter {
-    Window(Class),
-    Grant,
-    Credit(usize, Way),
-    Hello,
-    Knock(Class),
+    pub(super) knocked: [bool; 2],
 }
 
 /// The sending end of a flow and where its window is.
@@ -70,6 +57,7 @@ struct WindowMemory {
     first_flow: usize,
 }
 
+/// The engine without its operation.
 pub(crate) struct Core {
     pub transport: Box<dyn Transport>,
     pub limits: Limits,
@@ -82,17 +70,23 @@ pub(crate) struct Core {
     pub landings: Vec<Incoming>,
     /// Puts under way that read the caller's memory, by lane.
     pub outstanding: Vec<usize>,
-    peers: Vec<PeerState>,
+    pub(super) peers: Vec<PeerState>,
     windows: Vec<WindowMemory>,
     /// Written by peers, read when an immediate says so.
     mailbox: Region,
     /// What this rank writes to the others' mailboxes: kept here until it has left.
-    letters: Region,
-    post_box: VecDeque<(Rank, Letter)>,
+    pub(super) letters: Region,
+    pub(super) post_box: VecDeque<(Rank, Letter)>,
     /// Receivers whose senders should hear of their credit when there is time.
-    debts: Vec<(usize, Way)>,
+    pub(super) debts: Vec<(usize, Way)>,
+    /// Letters that the transport has not reported as sent.
+    pub(super) letters_under_way: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
     pub knocks: Vec<(Rank, Header)>,
+    /// What peers allow, until the end of the operation for which they do.
+    pub grants: Vec<(Rank, Grant)>,
+    /// Whether peers may write into this rank's output now.
+    pub exposed: bool,
     /// Arrivals that may be under way at once: what the completion queue must hold.
     expected: usize,
     events: Vec<Event>,
@@ -128,7 +122,10 @@ impl Core {
             letters,
             post_box: VecDeque::new(),
             debts: Vec::new(),
+            letters_under_way: 0,
             knocks: Vec::new(),
+            grants: Vec::new(),
+            exposed: false,
             expected: 2 * ranks.min(64),
             events: Vec::with_capacity(64),
         })
@@ -148,7 +145,6 @@ impl Core {
             outgoing: [NONE; 2],
             incoming: [NONE; 2],
             greeted: false,
-            grant: None,
             knocked: [false; 2],
         };
         self.peers = contacts.into_iter().map(state).collect();
@@ -198,8 +194,12 @@ impl Core {
         let (lanes, slots, slot_bytes) = self.settings.window(class);
         let lane_bytes = slots * wire::stride(slot_bytes);
         let first_flow = self.receivers.len();
-        // Messages; at most two credits for each flow and way; the announcement of its window, and a grant.
-        self.expected += lanes * (slots + self.settings.writes()) + 4 * lanes + 2;
+        // Messages; at most two credits for each flow the other way; the announcement of its window. In bulk also
+        // writes, their credits, and a grant.
+        self.expected += lanes * slots + 2 * lanes + 1;
+        if class == Class::Bulk {
+            self.expected += lanes * self.settings.writes() + 2 * lanes + 1;
+        }
         if first_flow + lanes > MAX_FLOWS || self.expected > self.limits.arrivals {
             return Err(self.stop(format!(
                 "opening a window for rank {from}: {} flows and {} arrivals under way would be more than the {} and \
@@ -239,36 +239,10 @@ impl Core {
         Ok(())
     }
 
-    /// Tells a peer, once for each class, of a message that waits for its window: if the two disagree on
-    /// the operation, the window may never come, and the header says why.
-    pub(crate) fn knock(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
-        if !std::mem::replace(&mut self.peers[to].knocked[class.index()], true) {
-            let knock = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
-            self.letters.write(to * size_of::<Entry>() + knock, bytemuck::bytes_of(header))?;
-            self.post_box.push_back((to, Letter::Knock(class)));
-        }
-        Ok(())
-    }
-
-    /// Tells a peer, for the operation of this header, where it may write straight into this rank's output; or that
-    /// it may not.
-    pub(crate) fn grant(
-        &mut self,
-        to: Rank,
-        header: Header,
-        output: Option<RemoteRegion>,
-    ) -> Result<(), Stop> {
-        let RemoteRegion { base, key, len } = output.unwrap_or_default();
-        let grant = Grant { header, granted: u64::from(output.is_some()), base, key, len };
-        let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, grant);
-        self.letters.write(at, bytemuck::bytes_of(&grant))?;
-        self.post_box.push_back((to, Letter::Grant));
-        Ok(())
-    }
-
     /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.
     pub(crate) fn granted(&self, to: Rank, op: u32) -> Option<&Grant> {
-        self.peers.get(to)?.grant.as_ref().filter(|grant| grant.header.op == op)
+        let granted = self.grants.iter().find(|(from, grant)| *from == to && grant.header.op == op);
+        granted.map(|(_, grant)| grant)
     }
 
     /// The headers of messages that have landed and were not taken, and who sent them.
@@ -279,118 +253,9 @@ impl Core {
         })
     }
 
-    /// The headers of the operations for which peers have said last whether they may be written to.
-    pub(crate) fn grants(&self) -> impl Iterator<Item = (Rank, Header)> {
-        self.peers.iter().enumerate().filter_map(|(from, peer)| Some((from, peer.grant?.header)))
-    }
-
-    /// Sends the self-test pattern to a neighbour.
-    pub(crate) fn greet(&mut self, to: Rank) -> Result<(), Stop> {
-        let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, hello);
-        self.letters.write(at, bytemuck::bytes_of(&wire::hello(self.me, to)))?;
-        self.post_box.push_back((to, Letter::Hello));
-        Ok(())
-    }
-
-    /// Whether this neighbour's pattern has come, and come right.
-    pub(crate) fn greeted(&self, from: Rank) -> bool {
-        self.peers[from].greeted
-    }
-
-    /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
-    /// this rank has nothing else to do; at once only if it can send no more until it does.
-    pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
-        let flow = self.incoming(receiver, way);
-        let (from, exhausted, owes) = (flow.from, flow.exhausted(), flow.owes());
-        if exhausted {
-            self.post_box.push_back((from, Letter::Credit(receiver, way)));
-        } else if owes && !self.debts.contains(&(receiver, way)) {
-            self.debts.push((receiver, way));
-        }
-    }
-
-    fn incoming(&mut self, receiver: usize, way: Way) -> &mut Incoming {
-        match way {
-            Way::Slots => &mut self.receivers[receiver],
-            Way::Direct => &mut self.landings[receiver],
-        }
-    }
-
-    /// Whether a sender has not heard of all its credit.
-    pub(crate) fn has_debts(&self) -> bool {
-        !self.debts.is_empty()
-    }
-
-    /// Makes letters of all debts.
-    pub(crate) fn settle_debts(&mut self) {
-        for (receiver, way) in self.debts.drain(..) {
-            self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver, way)));
-        }
-    }
-
-    /// Whether there are letters that the transport had no room for yet.
-    pub(crate) fn has_letters(&self) -> bool {
-        !self.post_box.is_empty()
-    }
-
-    /// Hands letters to the transport, as many as it takes. True if any went.
-    pub(crate) fn send_letters(&mut self) -> Result<bool, Stop> {
-        let mut any = false;
-        for _ in 0..self.post_box.len() {
-            let Some(&(to, letter)) = self.post_box.front() else { break };
-            let entry = to * size_of::<Entry>();
-            let credit_at = std::mem::offset_of!(Entry, credit);
-            let (at, len, immediate) = match letter {
-                Letter::Window(class) => (
-                    class.index() * size_of::<Window>(),
-                    size_of::<Window>(),
-                    Immediate::Window { from: self.me, class },
-                ),
-                Letter::Grant => (
-                    std::mem::offset_of!(Entry, grant),
-                    size_of::<Grant>(),
-                    Immediate::Grant { from: self.me },
-                ),
-                Letter::Hello => (std::mem::offset_of!(Entry, hello), 16, Immediate::Hello { from: self.me }),
-                Letter::Knock(class) => {
-                    let at = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
-                    (at, wire::HEADER, Immediate::Knock { from: self.me, class })
-                }
-                Letter::Credit(receiver, way) => {
-                    let reply = self.receivers[receiver].reply;
-                    let flow = self.incoming(receiver, way);
-                    // Nothing may be owed any more: a message that went the other way has told it.
-                    let (Some(reply), true) = (reply, flow.owes()) else {
-                        self.post_box.pop_front();
-                        continue;
-                    };
-                    let freed = (flow.freed() & 0xffff) as u16;
-                    (credit_at, 8, Immediate::Credit { flow: reply, way, freed })
-                }
-            };
-            let peer = self.handle(to)?;
-            let put = Put {
-                to: peer,
-                sources: &[Source::new(&self.letters, entry + at, len)?],
-                target: Target {
-                    region: self.peers[to].contact.mailbox,
-                    offset: (self.me * size_of::<Entry>() + at) as u64,
-                },
-                immediate: immediate.encode(),
-                token: NOTHING,
-            };
-            if self.transport.put(&put)? == Posted::Full {
-                // One peer that is slow to connect must not hold up the others' letters.
-                self.post_box.rotate_left(1);
-                continue;
-            }
-            if let Letter::Credit(receiver, way) = letter {
-                self.incoming(receiver, way).tell();
-            }
-            self.post_box.pop_front();
-            any = true;
-        }
-        Ok(any)
+    /// Who has written what no lane awaited.
+    pub(crate) fn unawaited(&self) -> Option<Rank> {
+        self.landings.iter().find(|landing| landing.ready()).map(|landing| landing.from)
     }
 
     /// Makes progress; true if anything happened.
@@ -401,7 +266,9 @@ impl Core {
         for event in events.drain(..) {
             match event {
                 Event::Arrived { immediate, .. } => self.arrived(Immediate::decode(immediate))?,
-                Event::Sent { token: NOTHING } => {}
+                Event::Sent { token: NOTHING } => {
+                    self.letters_under_way = self.letters_under_way.saturating_sub(1);
+                }
                 Event::Sent { token } => self.sent(token)?,
             }
         }
@@ -440,7 +307,11 @@ impl Core {
             Immediate::Hello { from } => self.hello_arrived(from),
             Immediate::Grant { from } => {
                 let grant = self.entry(from)?.grant;
-                self.peers[from].grant = Some(grant);
+                if grant.granted > 1 {
+                    let what = format!("neither leave to write nor refusal, but {}", grant.granted);
+                    return Err(self.violation(from, Violation(what)));
+                }
+                self.grants.push((from, grant));
                 Ok(())
             }
             Immediate::Knock { from, class } => {
@@ -478,6 +349,10 @@ impl Core {
             return Err(self.stop(format!("a write on flow {flow}, which does not exist")));
         };
         let from = landing.from;
+        if !self.exposed {
+            let what = "a write into an output that nobody was allowed to write to".to_owned();
+            return Err(self.violation(from, Violation(what)));
+        }
         landing.arrive(number).map(drop).map_err(|violation| self.violation(from, violation))
     }
 

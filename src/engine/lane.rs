@@ -3,6 +3,7 @@
 use super::{
     Stop,
     core::Core,
+    flow::Violation,
     operation::Operation,
     wire::{Class, Header, MAX_FLOWS, Way},
 };
@@ -26,7 +27,7 @@ pub(super) struct Lane {
     /// Where its source is staged, if it is a put that found no room yet.
     pub staged: Option<usize>,
     /// Steps that come before the schedule's next, the last one first.
-    before: [Option<Step>; 2],
+    before: [Option<Step>; 3],
     ended: bool,
     /// Steps finished.
     steps: u64,
@@ -49,22 +50,14 @@ pub(crate) struct Run<'a> {
     pub class: Class,
     schedule: &'a mut dyn Schedule,
     pub(super) lanes: Vec<Lane>,
-    /// Whether peers may write into this rank's output.
-    exposed: bool,
     /// Where finished steps are noted.
     pub trace: Option<&'a mut Vec<Traced>>,
 }
 
 impl<'a> Run<'a> {
-    /// `exposed`: whether peers were allowed to write into this rank's output.
-    pub(crate) fn new(
-        operation: &'a Operation,
-        schedule: &'a mut dyn Schedule,
-        class: Class,
-        exposed: bool,
-    ) -> Self {
+    pub(crate) fn new(operation: &'a Operation, schedule: &'a mut dyn Schedule, class: Class) -> Self {
         let lanes = vec![Lane::default(); schedule.lanes()];
-        Self { operation, class, schedule, lanes, exposed, trace: None }
+        Self { operation, class, schedule, lanes, trace: None }
     }
 
     /// Whether every lane has ended.
@@ -96,7 +89,7 @@ impl<'a> Run<'a> {
             let step = match self.lanes[index].step {
                 Some(step) => step,
                 None if self.lanes[index].ended => return Ok(moved),
-                None => match self.next(index) {
+                None => match self.next(core, index) {
                     Some(step) => step,
                     None => {
                         self.lanes[index].ended = true;
@@ -123,18 +116,23 @@ impl<'a> Run<'a> {
     }
 
     /// The lane's next step. Where nobody may write into this rank's output, what is awaited there comes through a
-    /// slot.
-    fn next(&mut self, index: usize) -> Option<Step> {
+    /// slot; and what is passed on is passed on from there, so that the wire works during the copy.
+    fn next(&mut self, core: &Core, index: usize) -> Option<Step> {
         let before = &mut self.lanes[index].before;
-        if let Some(step) = before.iter_mut().rev().find_map(Option::take) {
-            return Some(step);
-        }
-        let step = self.schedule.next(index)?;
+        let laid_aside = before.iter_mut().rev().find_map(Option::take);
+        let step = laid_aside.or_else(|| self.schedule.next(index))?;
         let Step::Await { from, into } = step else { return Some(step) };
-        if self.exposed {
+        if core.exposed {
             return Some(step);
         }
-        *before = [Some(Step::Free { from }), Some(Step::Copy { from: Span::landed(from, into.len), into })];
+        let landed = Span::landed(from, into.len);
+        let (copy, free) = (Some(Step::Copy { from: landed, into }), Some(Step::Free { from }));
+        *before = match self.schedule.next(index) {
+            Some(Step::Write { to, from, at }) if from == into => {
+                [free, copy, Some(Step::Write { to, from: landed, at })]
+            }
+            after => [after, free, copy],
+        };
         Some(Step::Take { from, len: into.len })
     }
 
@@ -233,13 +231,25 @@ impl<'a> Run<'a> {
                 agree(from, &header)?;
             }
         }
-        for (from, header) in core.knocks.iter().copied().chain(core.grants()) {
+        let granted = core.grants.iter().map(|(from, grant)| (*from, grant.header));
+        for (from, header) in core.knocks.iter().copied().chain(granted) {
             if header.op == number {
                 agree(from, &header)?;
             }
         }
         // Most knocks were answered by a window long before anyone looks.
         core.knocks.retain(|(_, header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
+        Ok(())
+    }
+
+    /// At the end: a peer's message that nobody took spoils what seems done. What peers allowed is over.
+    pub(crate) fn close(&self, core: &mut Core) -> Result<(), Stop> {
+        self.compare(core)?;
+        if let Some(from) = core.unawaited() {
+            return Err(core.violation(from, Violation("a write that nobody awaits".to_owned())));
+        }
+        let number = (self.operation.number & 0xffff_ffff) as u32;
+        core.grants.retain(|(_, grant)| grant.header.op != number);
         Ok(())
     }
 

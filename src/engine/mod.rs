@@ -6,6 +6,7 @@
 mod core;
 mod flow;
 mod lane;
+mod letters;
 mod operation;
 mod post;
 #[doc(hidden)]
@@ -83,7 +84,7 @@ impl Settings {
     /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
     /// enough to make credit rare, but they do take room in completion queues.
     pub(crate) fn writes(&self) -> usize {
-        (32 / self.lanes.max(1)).clamp(2, 8)
+        (16 / self.lanes.max(1)).clamp(2, 8)
     }
 
     /// How many staging slots there are: two for each lane keep one filling while the other leaves.
@@ -234,9 +235,11 @@ impl Engine {
         if let Some(trace) = &mut trace {
             trace.clear();
         }
-        let mut run = Run::new(operation, schedule, class, exposed.is_some());
+        self.core.exposed = exposed.is_some();
+        let mut run = Run::new(operation, schedule, class);
         run.trace = trace.as_mut();
         let result = self.drive(&mut run, overseer, deadline);
+        self.core.exposed = false;
         self.trace = trace;
         result
     }
@@ -297,9 +300,8 @@ impl Engine {
                 moved |= self.core.send_letters()?;
             }
             // Nothing of ours may wait for a poll that comes only with the next call.
-            if run.ended() && self.core.posts.under_way() == 0 && !self.core.has_letters() {
-                // A peer's message that nobody took spoils what seems done.
-                return run.compare(&mut self.core);
+            if run.ended() && self.core.posts.under_way() == 0 && self.core.letters_left() {
+                return run.close(&mut self.core);
             }
             if moved && worked < lane::SLICE {
                 continue;

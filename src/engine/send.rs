@@ -53,7 +53,8 @@ impl Run<'_> {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
         let injected = HEADER + bytes <= core.limits.max_inject;
-        let Some(origin) = self.origin(core, lane, to, from, injected)? else { return Ok(false) };
+        let step = Step::Put { to, from };
+        let Some(origin) = self.origin(core, lane, step, from, injected)? else { return Ok(false) };
 
         let opposite = core.receiver(to, self.class, lane);
         let freed = opposite.map_or(0, |flow| core.receivers[flow].freed());
@@ -102,7 +103,8 @@ impl Run<'_> {
             }));
         }
         let injected = bytes <= core.limits.max_inject;
-        let Some(origin) = self.origin(core, lane, to, from, injected)? else { return Ok(false) };
+        let step = Step::Write { to, from, at };
+        let Some(origin) = self.origin(core, lane, step, from, injected)? else { return Ok(false) };
         let immediate = Immediate::Data {
             flow: core.senders[sender].writes.id,
             way: Way::Direct,
@@ -122,7 +124,7 @@ impl Run<'_> {
         &mut self,
         core: &mut Core,
         lane: usize,
-        to: Rank,
+        step: Step,
         from: Span,
         injected: bool,
     ) -> Result<Option<Origin>, Stop> {
@@ -156,7 +158,7 @@ impl Run<'_> {
             let Some((region, at)) = core.posts.staged(slot) else { return Ok(None) };
             let copied = Bytes::new(here, offset, bytes)
                 .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
-            copied.map_err(|error| self.broken(core, Step::Put { to, from }, &error))?;
+            copied.map_err(|error| self.broken(core, step, &error))?;
             self.lanes[lane].staged = Some(slot);
         }
         let staging = self.lanes[lane].staged;

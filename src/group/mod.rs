@@ -101,9 +101,9 @@ impl ProcessGroup {
         &self.limits
     }
 
-    /// A buffer of `len` zeros in registered memory: puts read it without a copy. On providers that pin
-    /// memory (verbs, EFA, cxi) that saves a copy of everything that is sent; on tcp and shm it changes
-    /// nothing. The configuration says whether it lies in huge pages.
+    /// A buffer of `len` zeros in registered memory: puts read it, and large results are written into it, without a
+    /// copy. On providers that pin memory (verbs, EFA, cxi) that saves a copy of everything that is sent and of
+    /// large results; on tcp and shm it changes nothing. The configuration says whether it lies in huge pages.
     ///
     /// # Errors
     /// [`Error::Transport`] if the memory cannot be had or not be registered (see `ulimit -l`);

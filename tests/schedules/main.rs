@@ -101,8 +101,10 @@ fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Ve
                         let root =
                             if plan.collective == Collective::Broadcast { number / 3 % ranks } else { 0 };
                         let job = Job { root, ..job(plan.collective, ranks, count, chunk, lanes) };
-                        // Into everyone's output, nobody's, or some ranks'.
-                        let granted = [u64::MAX, 0, 0x5a5a_3c96][number / 2 % 3];
+                        // Into everyone's output, nobody's, or some ranks'; without regard to the loops.
+                        let mixed = (number * ranks) as u64;
+                        let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                        let granted = [u64::MAX, 0, mixed][(mixed % 3) as usize];
                         for policy in policies(ranks, number + ranks) {
                             let setup = Setup { job, depth, in_place, granted, policy, seed: number as u64 };
                             cases.push(Case { algorithm, plan, setup });

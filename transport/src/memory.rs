@@ -322,5 +322,13 @@ impl Drop for Endpoint {
         state.closed = true;
         state.events.clear();
         self.inbox.waiting.store(0, Ordering::Release);
+        drop(state);
+        // Regions may outlive their endpoint, but are not written any more; this waits for copies under way.
+        let spans = self.hub.spans.read().unwrap_or_else(PoisonError::into_inner);
+        let own: Vec<_> = spans.values().filter(|slot| slot.owner == self.index).map(Arc::clone).collect();
+        drop(spans);
+        for slot in own {
+            *slot.span.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 }

@@ -71,6 +71,8 @@ impl World<'_> {
         if !self.granted(to) {
             return self.put(rank, lane, to, from, None);
         }
+        self.untouched(to, Area::Main, &lands, &place)?;
+        self.unread(to, &lands)?;
         let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
         self.put(rank, lane, to, from, Some(lands.clone()))?;
         let index = self.flow(rank, to, lane);
@@ -79,16 +81,19 @@ impl World<'_> {
         Ok(())
     }
 
+    /// No put of `to` that has not arrived reads what is written there.
+    fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
+        let reader = self.under_way[to].iter().map(|&put| &self.puts[put]).find(|other| {
+            other.area == Area::Main && other.range.start < lands.end && lands.start < other.range.end
+        });
+        reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
+    }
+
     /// A write has come.
     pub(super) fn land(&mut self, put: usize, lands: Range<usize>, cells: &[Cell]) -> Result<(), Violation> {
         let put = &self.puts[put];
         let (from, to, lane, number) = (put.from, put.to, put.lane, put.number);
-        let reader = self.under_way[to].iter().map(|&put| &self.puts[put]).find(|other| {
-            other.area == Area::Main && other.range.start < lands.end && lands.start < other.range.end
-        });
-        if let Some(reader) = reader {
-            return Err(self.violation(from, lane, Fault::LandsInFlight { to, reader: reader.to }));
-        }
+        self.unread(to, &lands).map_err(|fault| self.violation(from, lane, fault))?;
         self.memories[to].cells_mut(Area::Main)[lands].copy_from_slice(cells);
         let index = self.flow(from, to, lane);
         let writes = &mut self.writes[index];

@@ -146,6 +146,40 @@ pub(crate) fn taken_back(world: &mut World) -> Outcome {
     Ok(())
 }
 
+/// A region that outlives its endpoint is its owner's alone: nothing that peers still put is written there.
+pub(crate) fn outlives(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    let len = here.limits().max_inject + 20_000;
+    let window = there.register(Memory::map(len, false)?)?;
+    let source = filled(&mut *here, &vec![0x77; len])?;
+    let mut theirs = Tally::default();
+    let mut posted = false;
+    until("a put before the endpoint is dropped", || {
+        if !posted {
+            posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
+        }
+        Tally::default().poll(&mut *here)?;
+        theirs.poll(&mut *there)?;
+        Ok(!theirs.arrived.is_empty())
+    })?;
+    let target = remote(&window)?;
+    window.write(0, &vec![0x11; len])?;
+    drop(there);
+    linger(Duration::from_millis(300), || {
+        // Whether and when that is an error is for another case to say.
+        let put = put_all(&mut *here, &source, target, 0, 2);
+        let polled = Tally::default().poll(&mut *here);
+        ensure!(
+            !matches!(put, Err(Error::BadPut { .. } | Error::Bounds { .. })),
+            "the put is wrong: {put:?}"
+        );
+        drop(polled);
+        Ok(())
+    })?;
+    ensure!(bytes_of(&window, 0, len)? == vec![0x11; len], "it was written after its endpoint was dropped");
+    Ok(())
+}
+
 /// Putting to an endpoint that was dropped ends in an error that names the peer, or in waiting; it neither
 /// blocks nor reports an error for anybody else.
 pub(crate) fn peer_gone(world: &mut World) -> Outcome {

@@ -42,6 +42,7 @@ const CASES: &[(&str, Case)] = &[
     ("dropped in every order", lifetime::drop_orders),
     ("regions come and go beside the traffic", lifetime::regions_beside_traffic),
     ("a region taken back is not written", lifetime::taken_back),
+    ("a region that outlives its endpoint is not written", lifetime::outlives),
     ("a peer that is gone is no hang", lifetime::peer_gone),
     ("parking ends with the timeout", waiting::timeout),
     ("parking ends with an arrival", waiting::arrival),
