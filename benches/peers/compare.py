@@ -18,7 +18,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TITLES = {"unisono": "unisono", "gloo": "Gloo", "torch": "torch", "mpich": "MPICH", "openmpi": "Open MPI"}
-SIZES = "8,1K,8K,64K,512K,4M,32M"
+SIZES = "8,1K,8K,64K,512K,1M,4M,32M"
 QUICK_SIZES = "8,8K,512K,4M"
 # From this size on the loopback's byte counter tells whether a contestant used TCP at all.
 TELLING = 512 * 1024

@@ -32,7 +32,7 @@ const ANY: usize = usize::MAX;
 /// For one message, whatever its size.
 const WHOLE: (usize, usize) = (256 * KIB, 256 * KIB);
 /// For pipelines.
-const PIPED: (usize, usize) = (64 * KIB, 256 * KIB);
+const PIPED: (usize, usize) = (128 * KIB, 256 * KIB);
 
 const fn row(
     collective: Collective,
@@ -50,7 +50,7 @@ const fn row(
 const TABLE: &[Row] = &[
     row(AllReduce, 3, 16 * KIB, "direct", WHOLE, 1),
     row(AllReduce, 8, 32 * KIB, "recursive_doubling", WHOLE, 1),
-    row(AllReduce, 8, ANY, "two_shot", PIPED, 4),
+    row(AllReduce, 8, ANY, "two_shot", PIPED, 3),
     row(AllReduce, ANY, 32 * KIB, "recursive_doubling", WHOLE, 1),
     row(AllReduce, ANY, ANY, "ring", PIPED, 4),
     row(ReduceScatter, 8, 8 * KIB, "direct", WHOLE, 1),
