@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the conformance suite, the collectives at 2 and 4 ranks and a short checked bench over `verbs;ofi_rxm`
-# on soft-RoCE, in the small emulated machine of ci/verbs-vm.
+# Runs the conformance suite, the collectives at 2 and 4 ranks, mismatches, little memory that may be locked, a
+# rank that is killed, and a short checked bench over `verbs;ofi_rxm` on soft-RoCE, in the small emulated machine of
+# ci/verbs-vm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "$(uname -m)" != x86_64 ]; then
@@ -18,8 +19,10 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4
 echo "test-verbs: conformance"
 ci/verbs-vm/run.sh . "$conformance"
-echo "test-verbs: collectives among processes"
-ci/verbs-vm/run.sh . "$processes" collectives
+for cases in collectives "mismatches, 2" "little memory" "rank 2 is killed"; do
+  echo "test-verbs: processes, $cases"
+  ci/verbs-vm/run.sh . "$processes" "$cases"
+done
 echo "test-verbs: bench"
 # shellcheck disable=SC2016
 ci/verbs-vm/run.sh . bash -euc '
