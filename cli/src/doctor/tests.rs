@@ -49,12 +49,12 @@ fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {
     Trial { request: request.map(str::to_owned), asked, failed: None, success: Some(success) }
 }
 
-/// A machine with nothing special.
 /// Settings of these tests' own, so that better defaults need no other figures.
 fn config() -> Config {
     Config { chunk: 256 << 10, lanes: 2, bulk_slots: 2, eager: 32 << 10, eager_slots: 4, ..Config::default() }
 }
 
+/// A machine with nothing special.
 fn limits() -> Limits {
     Limits {
         memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },

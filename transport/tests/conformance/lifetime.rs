@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use unisono_transport::{Error, Memory, Posted, Put, Source, Target};
+use unisono_transport::{Error, Memory, Posted, Put, Region, Source, Target, Transport};
 
 use crate::kit::{
     FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
@@ -100,6 +100,26 @@ pub(crate) fn regions_beside_traffic(world: &mut World) -> Outcome {
     Ok(())
 }
 
+/// Puts all of `source` into the other's window, and waits until it has landed.
+fn first_put(
+    here: &mut dyn Transport,
+    there: &mut dyn Transport,
+    source: &Region,
+    window: &Region,
+) -> Result<Tally, Box<dyn std::error::Error>> {
+    let mut theirs = Tally::default();
+    let mut posted = false;
+    until("a put that lands", || {
+        if !posted {
+            posted = put_all(here, source, remote(window)?, 0, 1)? == Posted::Yes;
+        }
+        Tally::default().poll(here)?;
+        theirs.poll(there)?;
+        Ok(!theirs.arrived.is_empty())
+    })?;
+    Ok(theirs)
+}
+
 /// A put into a region that was taken back is an error somewhere, or nothing; never an arrival, and never
 /// bytes in memory that has since been given to another region.
 pub(crate) fn taken_back(world: &mut World) -> Outcome {
@@ -107,16 +127,7 @@ pub(crate) fn taken_back(world: &mut World) -> Outcome {
     let len = here.limits().max_inject + 20_000;
     let window = there.register(Memory::map(len, false)?)?;
     let source = filled(&mut *here, &vec![0x77; len])?;
-    let mut theirs = Tally::default();
-    let mut posted = false;
-    until("a put before the region is taken back", || {
-        if !posted {
-            posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
-        }
-        Tally::default().poll(&mut *here)?;
-        theirs.poll(&mut *there)?;
-        Ok(!theirs.arrived.is_empty())
-    })?;
+    let mut theirs = first_put(&mut *here, &mut *there, &source, &window)?;
     let stale = remote(&window)?;
     drop(window);
     let canary = filled(&mut *there, &vec![0x11; len])?;
@@ -152,16 +163,7 @@ pub(crate) fn outlives(world: &mut World) -> Outcome {
     let len = here.limits().max_inject + 20_000;
     let window = there.register(Memory::map(len, false)?)?;
     let source = filled(&mut *here, &vec![0x77; len])?;
-    let mut theirs = Tally::default();
-    let mut posted = false;
-    until("a put before the endpoint is dropped", || {
-        if !posted {
-            posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
-        }
-        Tally::default().poll(&mut *here)?;
-        theirs.poll(&mut *there)?;
-        Ok(!theirs.arrived.is_empty())
-    })?;
+    first_put(&mut *here, &mut *there, &source, &window)?;
     let target = remote(&window)?;
     window.write(0, &vec![0x11; len])?;
     drop(there);
