@@ -1,8 +1,17 @@
 //! The program `unisono`: reads the command line and hands on to one subcommand.
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+/// Writes a line to standard error in one piece, so that ranks do not cut into each other's.
+macro_rules! complain {
+    ($($line:tt)*) => {
+        $crate::write_error(&format!("{}\n", format_args!($($line)*)))
+    };
+}
+pub(crate) use complain;
 
 mod bench;
 mod doctor;
@@ -14,7 +23,8 @@ mod run;
     name = "unisono",
     version,
     after_help = "\
-Begin with `unisono doctor`, which says what works here, and `unisono bench all_reduce --ranks 4`."
+Begin with `unisono doctor`, which says what works here, and `unisono bench all_reduce --ranks 4`.
+RUST_LOG=info has every subcommand tell what it chose and why, on standard error."
 )]
 struct Unisono {
     #[command(subcommand)]
@@ -36,7 +46,20 @@ enum Command {
     Rank(run::rank::Rank),
 }
 
+fn write_error(line: &str) {
+    // Who closed our standard error does not want to know.
+    drop(std::io::stderr().write_all(line.as_bytes()));
+}
+
+/// Shows on standard error what the library has to say: warnings, or what RUST_LOG asks for.
+fn listen() {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    lines.without_time().with_target(false).with_ansi(false).init();
+}
+
 fn main() -> ExitCode {
+    listen();
     match Unisono::parse().command {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),

@@ -193,7 +193,8 @@ impl ProcessGroup {
             Some(first) => first.clone(),
             None => self.guard.tell(failure),
         };
-        tracing::error!(rank = self.rank, %failure, "the group has failed");
+        // Whoever called is told, and decides how loud to be.
+        tracing::info!(rank = self.rank, %failure, "the group has failed");
         state.failed = Some(failure.clone());
         Error::Failed(failure)
     }

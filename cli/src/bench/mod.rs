@@ -119,7 +119,7 @@ impl Bench {
             None => self.measure(),
         };
         result.unwrap_or_else(|error| {
-            eprintln!("unisono bench: {error}");
+            crate::complain!("unisono bench: {error}");
             ExitCode::FAILURE
         })
     }
@@ -199,7 +199,7 @@ impl Bench {
             return Ok(ExitCode::SUCCESS);
         }
         if group.rank() == 0 {
-            eprintln!("unisono bench: {wrong} elements came out wrong, on all ranks together");
+            crate::complain!("unisono bench: {wrong} elements came out wrong, on all ranks together");
         }
         Ok(ExitCode::FAILURE)
     }

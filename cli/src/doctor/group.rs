@@ -61,7 +61,7 @@ impl OneRank {
         match examine() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("{error}");
+                crate::complain!("{error}");
                 ExitCode::FAILURE
             }
         }

@@ -91,7 +91,7 @@ impl Doctor {
             // Whoever closed our output has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
             Err(error) => {
-                eprintln!("unisono doctor: {error}");
+                crate::complain!("unisono doctor: {error}");
                 ExitCode::FAILURE
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io::{self, Write},
+    io,
     os::unix::process::CommandExt,
     process::{Child, Command, ExitCode, Stdio},
     sync::{
@@ -296,8 +296,7 @@ fn report(number: u32, end: End, others: usize) {
         },
     };
     let also = if others > 0 { "; ending the others" } else { "" };
-    // Who closed our standard error does not want to know.
-    let _ = writeln!(io::stderr(), "unisono run: rank {number} {how}{also}");
+    crate::complain!("unisono run: rank {number} {how}{also}");
 }
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

@@ -56,7 +56,7 @@ impl Run {
         let mut words = self.program.into_iter();
         let program = words.next().unwrap_or_default();
         if let Err(problem) = program::find(&program) {
-            eprintln!("unisono run: {problem}");
+            crate::complain!("unisono run: {problem}");
             return ExitCode::from(problem.status());
         }
         let settings =
@@ -71,7 +71,7 @@ impl Run {
         match job.run() {
             Ok(end) => end.exit_code(),
             Err(error) => {
-                eprintln!("unisono run: {error}");
+                crate::complain!("unisono run: {error}");
                 ExitCode::FAILURE
             }
         }

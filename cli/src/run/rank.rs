@@ -29,11 +29,11 @@ impl Rank {
     /// Returns only if the program could not be started.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-            eprintln!("unisono run: cannot tie the rank's life to the launcher's: {error}");
+            crate::complain!("unisono run: cannot tie the rank's life to the launcher's: {error}");
             return ExitCode::FAILURE;
         }
         if let Err(error) = signals::unblock() {
-            eprintln!("unisono run: cannot let signals end the rank: {error}");
+            crate::complain!("unisono run: cannot let signals end the rank: {error}");
             return ExitCode::FAILURE;
         }
         // A launcher that died before the line above took effect sends no signal any more.
@@ -47,7 +47,7 @@ impl Rank {
         // The launcher has found the program.
         let what =
             if missing { "; the file is there, but not the interpreter or loader that it names" } else { "" };
-        eprintln!("unisono run: cannot start {}: {error}{what}", program.display());
+        crate::complain!("unisono run: cannot start {}: {error}{what}", program.display());
         ExitCode::from(if missing { 127 } else { 126 })
     }
 }

@@ -174,7 +174,7 @@ impl Members {
         if self.failure.is_some() {
             return None;
         }
-        tracing::warn!("the group failed: {failure}");
+        tracing::info!("the group failed: {failure}");
         if let Some(told) = frame(&Told::Failure(failure.clone())) {
             mail.extend(self.watches().map(|(_, id)| (id, Arc::clone(&told))));
         }
