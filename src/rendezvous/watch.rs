@@ -90,7 +90,7 @@ impl Shared {
             if let Err(error) = end
                 && error.kind() != io::ErrorKind::UnexpectedEof
             {
-                tracing::warn!("rank {} lost its watch: {error}", self.member.rank);
+                tracing::info!("rank {} lost its watch: {error}", self.member.rank);
             }
             self.alarm.raise(self.lost.clone());
         }
@@ -147,7 +147,7 @@ impl Shared {
 impl Watch for TcpWatch {
     fn report(&self, failure: &Failure) -> Failure {
         if let Err(error) = self.shared.say(&Tell::Failure(failure.clone())) {
-            tracing::warn!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+            tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
         } else if let Some(first) = self.shared.alarm.wait(ECHO) {
             return first;
         }

@@ -307,12 +307,7 @@ impl Server {
         match open {
             Ok(true) => {}
             Ok(false) => self.close(id, now),
-            Err(error) => {
-                if let Some(connection) = self.connections.get(&id) {
-                    tracing::warn!(peer = %connection.peer, "the store drops a connection: {error}");
-                }
-                self.close(id, now);
-            }
+            Err(error) => self.drop_broken(id, &error, now),
         }
     }
 
@@ -495,11 +490,22 @@ impl Server {
                 }
             }
             for (id, error) in broken {
-                if let Some(connection) = self.connections.get(&id) {
-                    tracing::warn!(peer = %connection.peer, "the store drops a connection: {error}");
-                }
-                self.close(id, now);
+                self.drop_broken(id, &error, now);
             }
         }
+    }
+
+    /// Closes a connection that broke. A member's is no news: its death is told to everybody.
+    fn drop_broken(&mut self, id: Id, error: &io::Error, now: Instant) {
+        if let Some(connection) = self.connections.get(&id) {
+            let peer = connection.peer;
+            match connection.role {
+                Some(role) if error.kind() != io::ErrorKind::InvalidData => {
+                    tracing::debug!(%peer, rank = role.rank, "the store drops a connection: {error}");
+                }
+                _ => tracing::warn!(%peer, "the store drops a connection: {error}"),
+            }
+        }
+        self.close(id, now);
     }
 }
