@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
     /// Looks at what peers sent or would send that no lane takes: ranks that disagree may wait for each
     /// other on different flows.
     pub(crate) fn compare(&self, core: &mut Core) -> Result<(), Stop> {
-        let number = (self.operation.number & 0xffff_ffff) as u32;
+        let number = self.operation.op();
         let agree =
             |from, header: &Header| self.operation.agree(core.me, from, header).map_err(Stop::Failure);
         for (from, header) in core.untaken() {
@@ -245,10 +245,13 @@ impl<'a> Run<'a> {
     /// At the end: a peer's message that nobody took spoils what seems done. What peers allowed is over.
     pub(crate) fn close(&self, core: &mut Core) -> Result<(), Stop> {
         self.compare(core)?;
-        if let Some(from) = core.unawaited() {
+        // Otherwise its arrival was an error already.
+        if core.exposed
+            && let Some(from) = core.unawaited()
+        {
             return Err(core.violation(from, Violation("a write that nobody awaits".to_owned())));
         }
-        let number = (self.operation.number & 0xffff_ffff) as u32;
+        let number = self.operation.op();
         core.grants.retain(|(_, grant)| grant.header.op != number);
         Ok(())
     }

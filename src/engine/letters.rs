@@ -11,7 +11,7 @@ use super::{
 };
 use crate::schedule::Rank;
 
-/// A small message outside of any flow: a window, a credit, a greeting.
+/// A small message outside of any flow: what docs/wire.md has in the mailbox, and credits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Letter {
     Window(Class),

@@ -225,10 +225,10 @@ impl Engine {
         });
         opened?;
         // Told to all sources, and taken back when the operation ends.
-        let exposed = if schedule.direct() { self.expose(operation) } else { None };
+        let mut exposed = None;
         if schedule.direct() {
-            let remote = exposed.as_ref().map(|exposed| exposed.0);
-            self.grant(operation, schedule, remote)?;
+            exposed = self.expose(operation);
+            self.grant(operation, schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
         }
 
         let mut trace = self.trace.take();

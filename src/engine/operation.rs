@@ -120,12 +120,17 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Its number as headers carry it: the low 32 bits.
+    pub(crate) fn op(&self) -> u32 {
+        (self.number & 0xffff_ffff) as u32
+    }
+
     /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
     /// opposite flow were freed.
     pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> Header {
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Header {
-            op: (self.number & 0xffff_ffff) as u32,
+            op: self.op(),
             codes: self.signature.codes,
             root: self.signature.root,
             freed: (freed & 0xffff_ffff) as u32,
@@ -138,7 +143,7 @@ impl Operation {
     /// Compares what a peer says with what this rank does.
     pub(crate) fn agree(&self, me: Rank, from: Rank, header: &Header) -> Result<(), Failure> {
         let theirs = Signature::of(header);
-        let number = (self.number & 0xffff_ffff) as u32;
+        let number = self.op();
         if header.op != number {
             // The numbers' distance is small: take the one nearest to ours.
             let ahead = header.op.wrapping_sub(number);

@@ -85,9 +85,7 @@ impl Run<'_> {
         (to, at): (Rank, usize),
         from: Span,
     ) -> Result<bool, Stop> {
-        let Some(grant) = core.granted(to, (self.operation.number & 0xffff_ffff) as u32) else {
-            return Ok(false);
-        };
+        let Some(grant) = core.granted(to, self.operation.op()) else { return Ok(false) };
         self.operation.agree(core.me, to, &grant.header).map_err(Stop::Failure)?;
         let Some(region) = grant.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.sender(to, self.class, lane) else { return Ok(false) };

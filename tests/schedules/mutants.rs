@@ -153,11 +153,22 @@ fn caught(
     breaks: impl Fn(&mut Script),
     wanted: impl Fn(&Fault) -> bool,
 ) {
-    let job = job(collective);
-    let mut scripts = scripts(algorithm, &job);
-    judge(&scripts, &job, in_place).expect("whole before it is broken");
+    caught_in(algorithm, &job(collective), in_place, breaks, wanted);
+}
+
+/// The same for a job of one's own.
+#[track_caller]
+pub(crate) fn caught_in(
+    algorithm: &str,
+    job: &Job,
+    in_place: bool,
+    breaks: impl Fn(&mut Script),
+    wanted: impl Fn(&Fault) -> bool,
+) {
+    let mut scripts = scripts(algorithm, job);
+    judge(&scripts, job, in_place).expect("whole before it is broken");
     breaks(&mut scripts[1]);
-    let violation = judge(&scripts, &job, in_place).expect_err("broken");
+    let violation = judge(&scripts, job, in_place).expect_err("broken");
     assert!(wanted(&violation.fault), "another fault than expected: {violation}");
 }
 

@@ -45,6 +45,11 @@ pub(super) fn everyone(ranks: usize) -> u64 {
     u64::MAX >> (64 - ranks)
 }
 
+/// Whether two ranges of one area have an element in common.
+pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// Where elements really lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {

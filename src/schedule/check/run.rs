@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use super::{
     Fault, Report, Setup, Violation,
-    memory::{Area, Cell, Memory, everyone},
+    memory::{Area, Cell, Memory, everyone, overlap},
     policy::{Action, Agenda},
     writes::Writes,
 };
@@ -13,7 +13,7 @@ use crate::schedule::{Collective, Place, Rank, Schedule, Span, Step, Traffic};
 pub(super) struct World<'a> {
     pub(super) setup: &'a Setup,
     ranks: usize,
-    width: usize,
+    pub(super) width: usize,
     limit: usize,
     /// Whether the schedules say that they write straight into outputs.
     pub(super) direct: bool,
@@ -471,7 +471,7 @@ impl<'a> World<'a> {
         let (area, range) = self.find(rank, lane, span)?;
         self.untouched(rank, area, &range, span)?;
         for put in self.under_way[rank].iter().map(|&put| &self.puts[put]) {
-            if put.area == area && put.range.start < range.end && range.start < put.range.end {
+            if put.area == area && overlap(&put.range, &range) {
                 return Err(Fault::InFlight { span: *span, to: put.to, put: put.step });
             }
         }
@@ -486,8 +486,8 @@ impl<'a> World<'a> {
     /// Two spans of one step have the same length, and are the same memory or have none in common.
     fn apart_or_same(&self, rank: Rank, lane: usize, one: &Span, other: &Span) -> Result<(), Fault> {
         let ((area, range), (there, theirs)) = (self.find(rank, lane, one)?, self.find(rank, lane, other)?);
-        let overlap = area == there && range.start < theirs.end && theirs.start < range.end;
-        if one.len != other.len || (overlap && range != theirs) {
+        let shared = area == there && overlap(&range, &theirs);
+        if one.len != other.len || (shared && range != theirs) {
             return Err(Fault::Operands(*one, *other));
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::{
     Fault, Violation,
-    memory::{Area, Cell},
+    memory::{Area, Cell, overlap},
     run::World,
 };
 use crate::schedule::{Place, Rank, Span};
@@ -83,9 +83,10 @@ impl World<'_> {
 
     /// No put of `to` that has not arrived reads what is written there.
     fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
-        let reader = self.under_way[to].iter().map(|&put| &self.puts[put]).find(|other| {
-            other.area == Area::Main && other.range.start < lands.end && lands.start < other.range.end
-        });
+        let reader = self.under_way[to]
+            .iter()
+            .map(|&put| &self.puts[put])
+            .find(|other| other.area == Area::Main && overlap(&other.range, lands));
         reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
     }
 
@@ -144,8 +145,7 @@ impl World<'_> {
         range: &Range<usize>,
         span: &Span,
     ) -> Result<(), Fault> {
-        let lands_here = |lands: &Range<usize>| lands.start < range.end && range.start < lands.end;
-        let exposed = self.exposed[rank].iter().find(|(_, lands)| lands_here(lands));
+        let exposed = self.exposed[rank].iter().find(|(_, lands)| overlap(lands, range));
         match exposed.filter(|_| area == Area::Main && !range.is_empty()) {
             Some(&(from, _)) => Err(Fault::Landing { span: *span, from }),
             None => Ok(()),
@@ -166,9 +166,8 @@ impl World<'_> {
         }
         for to in (0..self.setup.job.ranks).filter(|&to| self.granted(to)) {
             for &from in &self.taken[to] {
-                let lanes = self.lanes.len() / self.setup.job.ranks;
                 let first = self.flow(from, to, 0);
-                if self.writes[first..first + lanes].iter().all(|writes| writes.sent == 0) {
+                if self.writes[first..first + self.width].iter().all(|writes| writes.sent == 0) {
                     return Err(self.violation(to, 0, Fault::NoWrite(from)));
                 }
             }
