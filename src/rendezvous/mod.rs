@@ -128,11 +128,14 @@ pub fn exchange(
             // All have come, but rank 0 has not said so in time.
             Verdict::All(_) => vec![0],
         };
-        // Whoever waits for the table ends now, before this rank goes and is taken for dead; and rank 0
-        // ends because nobody is left to wait for.
+        // Rank 0 ends because nobody is left to wait for, and then whoever waits for the table: in this order,
+        // since those go as soon as they have it, and who goes is taken for dead by whoever still waits. With
+        // rank 0 the store may go too, which leaves nobody to tell.
         let verdict = Verdict::Missing(missing.clone());
-        publish(&verdict)?;
-        missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT))?;
+        let told = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
+        if let Err(error) = told.and_then(|()| publish(&verdict)) {
+            tracing::debug!(rank, %error, "the others may not hear that this rank gave up waiting");
+        }
         verdict
     };
     match verdict {

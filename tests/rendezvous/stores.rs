@@ -2,15 +2,15 @@
 
 use std::{
     collections::BTreeSet,
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
 use unisono::{
-    Error, Failure,
+    Error, Failure, Result,
     error::Refusal,
-    rendezvous::{MAX_KEY, Place as Where, Stand, exchange, open, report},
+    rendezvous::{Alarm, MAX_KEY, Place as Where, Position, Stand, Store, Watch, exchange, open, report},
 };
 
 use crate::world::{KINDS, Kind, Place, SOON, after, member, part, soon, stores, together, world};
@@ -129,6 +129,60 @@ fn every_rank_is_told_who_is_missing() {
         let late = place.open(2, 6);
         let error = exchange(late.as_ref(), "x", 2, 6, b"", soon()).unwrap_err();
         assert!(error.to_string().contains("rank 2 came too late"), "{kind:?}: {error}");
+    }
+}
+
+/// A store whose values take a while to be set.
+struct Slow(Arc<dyn Store>);
+
+impl Store for Slow {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.set(key, value)?;
+        thread::sleep(Duration::from_millis(50));
+        Ok(())
+    }
+
+    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        self.0.get(key, deadline)
+    }
+
+    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        self.0.collect(prefix, count, deadline)
+    }
+
+    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        self.0.add(key, delta)
+    }
+
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
+        self.0.watch(alarm, position)
+    }
+}
+
+#[test]
+fn those_that_go_at_once_are_not_taken_for_the_missing() {
+    for kind in KINDS {
+        let mut place = Place::new(kind);
+        let all: Vec<_> = [0, 1, 3].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
+        let errors = together(&all, |_, (rank, store)| {
+            let store = store.lock().unwrap().take().unwrap();
+            let watch = store.watch(Arc::new(Alarm::new()), Arc::new(Position::new(|_| String::new())));
+            let _watch = watch.unwrap();
+            // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
+            let (store, deadline): (Arc<dyn Store>, _) =
+                if *rank == 3 { (Arc::new(Slow(store)), after(100)) } else { (store, soon()) };
+            exchange(store.as_ref(), "x", *rank, 4, b"", deadline).unwrap_err()
+        });
+        for error in errors {
+            assert!(
+                matches!(&error, Error::Missing { missing, .. } if missing[..] == [2]),
+                "{kind:?}: {error}"
+            );
+        }
     }
 }
 
