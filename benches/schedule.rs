@@ -13,13 +13,13 @@ use unisono::{
 const RANKS: usize = 8;
 
 /// 16 MiB of `f32` in messages of 64 KiB on four lanes; for a barrier, nothing.
-fn job(collective: Collective) -> Job {
+fn job(collective: Collective) -> Job<'static> {
     let count = match collective {
-        Collective::AllReduce | Collective::Broadcast => 4 << 20,
-        Collective::ReduceScatter | Collective::AllGather => (4 << 20) / RANKS,
         Collective::Barrier => 0,
+        _ if collective.has_blocks() => (4 << 20) / RANKS,
+        _ => 4 << 20,
     };
-    Job { collective, rank: 3, ranks: RANKS, count, root: 0, chunk: 16 << 10, lanes: 4, direct: true }
+    Job { chunk: 16 << 10, lanes: 4, direct: true, ..Job::new(collective, 3, RANKS, count) }
 }
 
 /// Uses a schedule up as the engine does, lane by lane in turn; gives the number of steps.

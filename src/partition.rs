@@ -1,6 +1,6 @@
 //! Every division of elements by ranks, rounds and chunks: one home for each sum.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Part `index` of `total` elements in `parts` parts, as even as can be: the first `total % parts` parts
 /// have one element more. The parts in order cover `0..total` exactly.
@@ -44,6 +44,65 @@ pub const fn piece(total: usize, rounds: usize, round: usize, pieces: usize, pie
     let whole = block(total, rounds, round);
     let part = block(whole.end - whole.start, pieces, piece);
     whole.start + part.start..whole.start + part.end
+}
+
+/// Blocks of elements one after the other, one for each rank.
+#[derive(Clone, Debug)]
+pub struct Blocks(Lengths);
+
+#[derive(Clone, Debug)]
+enum Lengths {
+    Even(usize),
+    /// Where each begins, and the last one ends.
+    Uneven(Arc<[usize]>),
+}
+
+impl Blocks {
+    /// Blocks of equal length.
+    #[must_use]
+    pub const fn even(len: usize) -> Self {
+        Self(Lengths::Even(len))
+    }
+
+    /// Blocks of these lengths. Where their sum does not fit in a `usize` it is cut off there.
+    #[must_use]
+    pub fn uneven(lengths: &[usize]) -> Self {
+        let mut end = 0_usize;
+        let ends = lengths.iter().map(|&len| {
+            end = end.saturating_add(len);
+            end
+        });
+        Self(Lengths::Uneven(std::iter::once(0).chain(ends).collect()))
+    }
+
+    /// Where the block of a rank lies. Of uneven blocks, that of a rank that has none is empty.
+    #[must_use]
+    pub fn of(&self, rank: usize) -> Range<usize> {
+        match &self.0 {
+            Lengths::Even(len) => rank * len..(rank + 1) * len,
+            Lengths::Uneven(ends) => match (ends.get(rank), ends.get(rank + 1)) {
+                (Some(&start), Some(&end)) => start..end,
+                _ => 0..0,
+            },
+        }
+    }
+
+    /// How long the block of a rank is.
+    #[must_use]
+    pub fn len(&self, rank: usize) -> usize {
+        match self.0 {
+            Lengths::Even(len) => len,
+            Lengths::Uneven(_) => self.of(rank).len(),
+        }
+    }
+
+    /// Where chunk `chunk` of `chunks` of the block of a rank lies.
+    #[must_use]
+    pub fn chunk(&self, rank: usize, chunks: usize, chunk: usize) -> Range<usize> {
+        let whole = self.of(rank);
+        let part = block(whole.len(), chunks, chunk);
+        whole.start + part.start..whole.start + part.end
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +161,15 @@ mod tests {
             }
             prop_assert_eq!(at, total);
         }
+    }
+
+    #[test]
+    fn blocks_may_be_uneven() {
+        let blocks = Blocks::uneven(&[3, 0, 5]);
+        assert_eq!([blocks.of(0), blocks.of(1), blocks.of(2), blocks.of(3)], [0..3, 3..3, 3..8, 0..0]);
+        assert_eq!(blocks.chunk(2, 2, 1), 6..8);
+        assert_eq!(Blocks::uneven(&[usize::MAX, 7]).of(1), usize::MAX..usize::MAX);
+        assert_eq!(Blocks::even(4).chunk(2, 4, 1), 9..10);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
 /// What the binomial tree can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::Broadcast,
+    uneven: false,
     make: |job| Lanes::schedule(job, Broadcast::new(job)),
     traffic: |job| {
         let children = Broadcast::new(job).children();
@@ -43,7 +44,7 @@ struct Broadcast {
 }
 
 impl Broadcast {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job<'_>) -> Self {
         let place = if job.rank >= job.root { job.rank - job.root } else { job.rank + job.ranks - job.root };
         let levels = if place == 0 { job.ranks.next_power_of_two().ilog2() } else { place.trailing_zeros() };
         let chunks = partition::chunks(job.count, job.chunk);

@@ -3,7 +3,9 @@
 //! The choice depends only on what all ranks know alike, so that they choose alike.
 
 use super::{ALGORITHMS, Algorithm};
-use crate::schedule::Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
+use crate::schedule::Collective::{
+    self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
 
 /// What was chosen.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,14 @@ const TABLE: &[Row] = &[
     row(Broadcast, ANY, ANY, "ring", PIPED, 4),
     row(Barrier, 4, ANY, "direct", WHOLE, 1),
     row(Barrier, ANY, ANY, "dissemination", WHOLE, 1),
+    row(Reduce, ANY, 8 * KIB, "direct", WHOLE, 1),
+    row(Reduce, ANY, ANY, "direct", PIPED, 4),
+    row(Gather, ANY, 8 * KIB, "direct", WHOLE, 1),
+    row(Gather, ANY, ANY, "direct", PIPED, 4),
+    row(Scatter, ANY, 8 * KIB, "direct", WHOLE, 1),
+    row(Scatter, ANY, ANY, "direct", PIPED, 4),
+    row(AllToAll, ANY, 8 * KIB, "direct", WHOLE, 1),
+    row(AllToAll, ANY, ANY, "direct", PIPED, 4),
 ];
 
 /// From how many ranks a rank takes messages at most in schedules of one lane and of several, with the

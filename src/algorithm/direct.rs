@@ -13,78 +13,73 @@ use super::{
     turns::{Lanes, Pattern, Steps},
 };
 use crate::{
-    partition::{self, block},
+    partition::{self, Blocks},
     schedule::{Collective, Job, Rank, Span, Step, Traffic},
 };
 
-/// What direct can do.
+/// What direct can do: everything.
 pub(super) const PLANS: &[Plan] = &[
-    Plan {
-        collective: Collective::AllReduce,
-        make: |job| Lanes::schedule(job, Reducing { all: All::of(job), stride: 0 }),
-        traffic: to_everyone,
-        hops: |_| 1,
-        depth: 1,
-    },
-    Plan {
-        collective: Collective::ReduceScatter,
-        make: |job| Lanes::schedule(job, Reducing { all: All::of(job), stride: job.count }),
-        traffic: to_everyone,
-        hops: |_| 1,
-        depth: 1,
-    },
-    Plan {
-        collective: Collective::AllGather,
-        make: |job| Lanes::schedule(job, AllGather(All::of(job))),
-        traffic: to_everyone,
-        hops: |_| 1,
-        depth: 1,
-    },
-    Plan {
-        collective: Collective::Broadcast,
-        make: |job| Lanes::schedule(job, Broadcast { all: All::of(job), root: job.root }),
-        traffic: |job| if job.rank == job.root { to_everyone(job) } else { Traffic::NONE },
-        hops: |_| 1,
-        depth: 1,
-    },
-    Plan {
-        collective: Collective::Barrier,
-        make: |job| Lanes::schedule(job, Barrier(All::of(&Job { count: 0, ..*job }))),
-        traffic: |job| to_everyone(&Job { count: 0, ..*job }),
-        hops: |_| 1,
-        depth: 1,
-    },
+    plan(Collective::AllReduce),
+    plan(Collective::ReduceScatter),
+    plan(Collective::AllGather),
+    plan(Collective::Broadcast),
+    plan(Collective::Barrier),
+    plan(Collective::Reduce),
+    plan(Collective::Gather),
+    plan(Collective::Scatter),
+    plan(Collective::AllToAll),
 ];
 
-fn to_everyone(job: &Job) -> Traffic {
-    Traffic {
-        messages: partition::chunks(job.count, job.chunk) * (job.ranks - 1),
-        elements: job.count * (job.ranks - 1),
+const fn plan(collective: Collective) -> Plan {
+    Plan {
+        collective,
+        uneven: collective.has_blocks(),
+        make: |job| Lanes::schedule(job, Direct::new(job)),
+        traffic,
+        hops: |_| 1,
+        depth: 1,
     }
 }
 
-/// Everyone, seen from one rank.
-#[derive(Clone, Copy)]
-struct All {
+fn traffic(job: &Job<'_>) -> Traffic {
+    let direct = Direct::new(job);
+    let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
+    sent.fold(Traffic::NONE, |sum, len| Traffic {
+        messages: sum.messages + partition::chunks(len, job.chunk),
+        elements: sum.elements + len,
+    })
+}
+
+/// One rank's part. What goes from one rank to another is cut into chunks by itself.
+struct Direct {
+    collective: Collective,
     rank: Rank,
     ranks: usize,
+    root: Rank,
+    /// The longest message that could be, and how many chunks that has.
     count: usize,
     chunks: usize,
+    chunk: usize,
+    uneven: bool,
+    input: Blocks,
+    output: Blocks,
 }
 
-impl All {
-    fn of(job: &Job) -> Self {
-        let chunks = partition::chunks(job.count, job.chunk);
-        Self { rank: job.rank, ranks: job.ranks, count: job.count, chunks }
-    }
-
-    fn chunk(&self, chunk: usize) -> Range<usize> {
-        block(self.count, self.chunks, chunk)
-    }
-
-    /// How many others there are.
-    fn others(&self) -> usize {
-        self.ranks - 1
+impl Direct {
+    fn new(job: &Job<'_>) -> Self {
+        let count = if job.collective == Collective::Barrier { 0 } else { job.count };
+        Self {
+            collective: job.collective,
+            rank: job.rank,
+            ranks: job.ranks,
+            root: job.root,
+            count,
+            chunks: partition::chunks(count, job.chunk),
+            chunk: job.chunk,
+            uneven: job.uneven.is_some(),
+            input: job.input_blocks(),
+            output: job.output_blocks(),
+        }
     }
 
     /// The rank `hops` after this one, `hops` at most `ranks`.
@@ -93,46 +88,114 @@ impl All {
         if rank >= self.ranks { rank - self.ranks } else { rank }
     }
 
-    fn max_message(&self) -> usize {
-        partition::longest(self.count, self.chunks)
+    fn others(&self) -> impl Iterator<Item = Rank> + use<'_> {
+        (1..self.ranks).map(|hops| self.after(hops))
     }
 
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        (0..self.ranks).filter(|&rank| rank != self.rank).for_each(visit);
+    /// Whether one rank has something for another.
+    fn speaks(&self, from: Rank, to: Rank) -> bool {
+        match self.collective {
+            Collective::Broadcast | Collective::Scatter => from == self.root,
+            Collective::Reduce | Collective::Gather => to == self.root,
+            _ => true,
+        }
     }
-}
 
-/// all_reduce, where everyone gets the same elements, and reduce_scatter, where rank r gets those from
-/// `r * stride` on.
-struct Reducing {
-    all: All,
-    stride: usize,
-}
+    /// What of this rank's input (a broadcast's lies in the output) belongs to a rank, itself included.
+    fn share(&self, to: Rank) -> Range<usize> {
+        match self.collective {
+            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => self.input.of(to),
+            Collective::AllGather | Collective::Gather => 0..self.output.len(self.rank),
+            _ => 0..self.count,
+        }
+    }
 
-impl Reducing {
-    /// The turn of one rank's contribution, in the order of ranks. The sum so far lies where the first
-    /// contribution from elsewhere landed.
-    fn contribution(&self, range: &Range<usize>, rank: Rank, steps: &mut Steps) {
-        let me = self.all.rank;
+    /// Where in this rank's output belongs what a rank has for it, itself included.
+    fn place(&self, from: Rank) -> Range<usize> {
+        match self.collective {
+            Collective::AllGather | Collective::Gather | Collective::AllToAll => self.output.of(from),
+            Collective::ReduceScatter | Collective::Scatter => 0..self.input.len(self.rank),
+            _ => 0..self.count,
+        }
+    }
+
+    /// What this rank sends to another.
+    fn sends(&self, to: Rank) -> Option<Range<usize>> {
+        self.speaks(self.rank, to).then(|| self.share(to))
+    }
+
+    /// One chunk of what goes from one rank to another, if it has so many.
+    fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
+        let chunks = partition::chunks(whole.len(), self.chunk);
+        let part = partition::block(whole.len(), chunks, chunk);
+        (chunk < chunks).then(|| whole.start + part.start..whole.start + part.end)
+    }
+
+    fn send(&self, chunk: usize, to: Rank, steps: &mut Steps) {
+        let Some(range) = self.sends(to).and_then(|whole| self.chunk_of(&whole, chunk)) else { return };
+        steps.put(
+            to,
+            match self.collective {
+                Collective::Broadcast => Span::output(range.start, range.len()),
+                _ => Span::input(range.start, range.len()),
+            },
+        );
+    }
+
+    /// Gets what another rank has for this one.
+    fn keep(&self, chunk: usize, from: Rank, steps: &mut Steps) {
+        let Some(into) = self.chunk_of(&self.place(from), chunk) else { return };
+        if self.speaks(from, self.rank) {
+            steps.take(from, into.len());
+            if self.collective != Collective::Barrier {
+                steps.copy(Span::landed(from, into.len()), Span::output(into.start, into.len()));
+            }
+            steps.free(from);
+        }
+    }
+
+    /// Gets what this rank has for itself.
+    fn keep_own(&self, chunk: usize, steps: &mut Steps) {
+        let joined = matches!(self.collective, Collective::Broadcast | Collective::Barrier);
+        if joined || !self.speaks(self.rank, self.rank) {
+            return;
+        }
+        // In place, what comes from another rank takes the place of what goes to it.
+        if self.collective == Collective::AllToAll {
+            steps.push(Step::Settle);
+        }
+        let places =
+            self.chunk_of(&self.share(self.rank), chunk).zip(self.chunk_of(&self.place(self.rank), chunk));
+        if let Some((from, into)) = places {
+            steps.copy(Span::input(from.start, from.len()), Span::output(into.start, into.len()));
+        }
+    }
+
+    /// One rank's contribution, in the order of ranks. The sum so far lies where the first contribution from
+    /// elsewhere landed.
+    fn contribution(&self, chunk: usize, rank: Rank, steps: &mut Steps) {
+        let me = self.rank;
         let slot = if me == 0 { 1 } else { 0 };
-        let mine = Span::input(me * self.stride + range.start, range.len());
-        let landed = |rank| Span::landed(rank, range.len());
+        let ranges = self.chunk_of(&self.share(me), chunk).zip(self.chunk_of(&self.place(rank), chunk));
+        let Some((share, into)) = ranges.filter(|_| self.speaks(rank, me)) else { return };
+        let mine = Span::input(share.start, share.len());
+        let landed = |rank| Span::landed(rank, into.len());
         if rank != me {
-            steps.take(rank, range.len());
+            steps.take(rank, into.len());
         }
         if rank == 0 {
             return;
         }
-        let last = rank == self.all.others();
+        let last = rank + 1 == self.ranks;
         // The output may lie in the input (in place), and the input may still be on its way to others; but
-        // nobody is sent the own block of a reduce_scatter.
-        if last && self.stride == 0 {
+        // nobody is sent the own block of a reduce_scatter, and the root of a reduce sends nothing.
+        if last && self.collective == Collective::AllReduce {
             steps.push(Step::Settle);
         }
         steps.push(Step::Reduce {
             a: if me == 0 && rank == 1 { mine } else { landed(slot) },
             b: if rank == me { mine } else { landed(rank) },
-            into: if last { Span::output(range.start, range.len()) } else { landed(slot) },
+            into: if last { Span::output(into.start, into.len()) } else { landed(slot) },
             last,
         });
         if rank != me && rank != slot {
@@ -144,134 +207,36 @@ impl Reducing {
     }
 }
 
-impl Pattern for Reducing {
+impl Pattern for Direct {
     fn chunks(&self) -> usize {
-        self.all.chunks
+        self.chunks
     }
 
+    /// A turn to send to each other rank, and one for what each has for this one.
     fn turns(&self) -> usize {
-        self.all.others() + self.all.ranks
+        2 * self.ranks - 1
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let range = self.all.chunk(chunk);
-        if turn < self.all.others() {
-            let to = self.all.after(turn + 1);
-            steps.put(to, Span::input(to * self.stride + range.start, range.len()));
-        } else {
-            self.contribution(&range, turn - self.all.others(), steps);
-        }
-    }
-
-    fn max_message(&self) -> usize {
-        self.all.max_message()
-    }
-
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.all.sources(visit);
-    }
-}
-
-struct AllGather(All);
-
-impl Pattern for AllGather {
-    fn chunks(&self) -> usize {
-        self.0.chunks
-    }
-
-    fn turns(&self) -> usize {
-        2 * self.0.others() + 1
-    }
-
-    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let range = self.0.chunk(chunk);
-        let mine = Span::input(range.start, range.len());
-        let block_of = |rank| Span::output(rank * self.0.count + range.start, range.len());
-        if turn < self.0.others() {
-            steps.put(self.0.after(turn + 1), mine);
-        } else if turn == self.0.others() {
-            steps.copy(mine, block_of(self.0.rank));
+        let others = self.ranks - 1;
+        if turn < others {
+            self.send(chunk, self.after(turn + 1), steps);
+        } else if self.collective.reduces() {
+            self.contribution(chunk, turn - others, steps);
+        } else if turn == others {
+            self.keep_own(chunk, steps);
         } else {
             // The rank before this one has sent here first.
-            let from = self.0.after(2 * self.0.ranks - 1 - turn);
-            steps.take(from, range.len());
-            steps.copy(Span::landed(from, range.len()), block_of(from));
-            steps.free(from);
+            self.keep(chunk, self.after(2 * self.ranks - 1 - turn), steps);
         }
     }
 
     fn max_message(&self) -> usize {
-        self.0.max_message()
+        // A shorter block may be cut into longer chunks than the longest.
+        if self.uneven { self.chunk.min(self.count) } else { partition::longest(self.count, self.chunks) }
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.0.sources(visit);
-    }
-}
-
-struct Broadcast {
-    all: All,
-    root: Rank,
-}
-
-impl Pattern for Broadcast {
-    fn chunks(&self) -> usize {
-        self.all.chunks
-    }
-
-    fn turns(&self) -> usize {
-        if self.all.rank == self.root { self.all.others() } else { 1 }
-    }
-
-    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let range = self.all.chunk(chunk);
-        let output = Span::output(range.start, range.len());
-        if self.all.rank == self.root {
-            steps.put(self.all.after(turn + 1), output);
-        } else {
-            steps.take(self.root, range.len());
-            steps.copy(Span::landed(self.root, range.len()), output);
-            steps.free(self.root);
-        }
-    }
-
-    fn max_message(&self) -> usize {
-        self.all.max_message()
-    }
-
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        if self.all.rank != self.root {
-            visit(self.root);
-        }
-    }
-}
-
-struct Barrier(All);
-
-impl Pattern for Barrier {
-    fn chunks(&self) -> usize {
-        1
-    }
-
-    fn turns(&self) -> usize {
-        2 * self.0.others()
-    }
-
-    fn turn(&self, _: usize, turn: usize, steps: &mut Steps) {
-        if turn < self.0.others() {
-            steps.put(self.0.after(turn + 1), Span::input(0, 0));
-        } else {
-            let from = self.0.after(2 * self.0.ranks - 2 - turn);
-            steps.take(from, 0);
-            steps.free(from);
-        }
-    }
-
-    fn max_message(&self) -> usize {
-        0
-    }
-
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.0.sources(visit);
+        self.others().filter(|&from| self.speaks(from, self.rank)).for_each(visit);
     }
 }

@@ -13,6 +13,7 @@ use crate::schedule::{Collective, Rank, Span, Traffic};
 /// What dissemination can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::Barrier,
+    uneven: false,
     make: |job| Lanes::schedule(job, Barrier { rank: job.rank, ranks: job.ranks }),
     traffic: |job| Traffic { messages: hops(job.ranks), elements: 0 },
     hops,
@@ -68,16 +69,7 @@ mod tests {
     #[test]
     fn everyone_hears_from_distinct_ranks() -> Result<(), String> {
         for ranks in 2..40 {
-            let job = Job {
-                collective: Collective::Barrier,
-                rank: 1,
-                ranks,
-                count: 0,
-                root: 0,
-                chunk: 1,
-                lanes: 1,
-                direct: false,
-            };
+            let job = Job::new(Collective::Barrier, 1, ranks, 0);
             let schedule = find("dissemination").and_then(|it| it.make(&job)).ok_or("not in the table")?;
             let mut seen = Vec::new();
             schedule.sources(&mut |rank| seen.push(rank));

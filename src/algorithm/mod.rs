@@ -34,8 +34,10 @@ pub struct Algorithm {
 pub struct Plan {
     /// Which.
     pub collective: Collective,
-    make: fn(&Job) -> Box<dyn Schedule>,
-    traffic: fn(&Job) -> Traffic,
+    /// Whether blocks may be uneven.
+    pub uneven: bool,
+    make: fn(&Job<'_>) -> Box<dyn Schedule>,
+    traffic: fn(&Job<'_>) -> Traffic,
     hops: fn(usize) -> usize,
     /// How many slots each flow needs at least; with fewer it may come to a standstill.
     pub depth: usize,
@@ -108,7 +110,7 @@ impl Algorithm {
 
     /// This rank's schedule of the job; `None` if the algorithm cannot do the collective.
     #[must_use]
-    pub fn make(&self, job: &Job) -> Option<Box<dyn Schedule>> {
+    pub fn make(&self, job: &Job<'_>) -> Option<Box<dyn Schedule>> {
         self.plan(job.collective).map(|plan| plan.make(job))
     }
 }
@@ -116,20 +118,20 @@ impl Algorithm {
 impl Plan {
     /// This rank's schedule. In a world of one, nothing but a copy of the input to the output.
     #[must_use]
-    pub fn make(&self, job: &Job) -> Box<dyn Schedule> {
+    pub fn make(&self, job: &Job<'_>) -> Box<dyn Schedule> {
         debug_assert!(job.rank < job.ranks && job.root < job.ranks && job.chunk > 0 && job.lanes > 0);
         if job.ranks > 1 {
             return (self.make)(job);
         }
         turns::Alone::schedule(match job.collective {
-            Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => job.count,
-            Collective::Broadcast | Collective::Barrier => 0,
+            Collective::Broadcast => 0,
+            _ => job.lengths().map_or(0, |(_, outputs)| outputs),
         })
     }
 
     /// What this rank sends.
     #[must_use]
-    pub fn traffic(&self, job: &Job) -> Traffic {
+    pub fn traffic(&self, job: &Job<'_>) -> Traffic {
         if job.ranks > 1 { (self.traffic)(job) } else { Traffic::NONE }
     }
 

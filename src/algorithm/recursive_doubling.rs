@@ -23,6 +23,7 @@ use crate::{
 /// What recursive doubling can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::AllReduce,
+    uneven: false,
     make: |job| Lanes::schedule(job, AllReduce::new(job)),
     traffic,
     hops,
@@ -42,7 +43,7 @@ fn hops(ranks: usize) -> usize {
     levels(ranks) + usize::from(beyond > 0) + usize::from(beyond > power / 2)
 }
 
-fn traffic(job: &Job) -> Traffic {
+fn traffic(job: &Job<'_>) -> Traffic {
     let levels = levels(job.ranks);
     let power = 1 << levels;
     let sends = if job.rank >= power { 1 } else { levels + usize::from(job.rank + power < job.ranks) };
@@ -61,7 +62,7 @@ struct AllReduce {
 }
 
 impl AllReduce {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job<'_>) -> Self {
         let levels = levels(job.ranks);
         let power = 1 << levels;
         Self {

@@ -19,6 +19,7 @@ use crate::{
 pub(super) const PLANS: &[Plan] = &[
     Plan {
         collective: Collective::AllReduce,
+        uneven: false,
         make: |job| Lanes::schedule(job, AllReduce::new(job)),
         traffic: all_reduce_traffic,
         hops: |ranks| 2 * (ranks - 1),
@@ -26,6 +27,7 @@ pub(super) const PLANS: &[Plan] = &[
     },
     Plan {
         collective: Collective::ReduceScatter,
+        uneven: false,
         make: |job| Lanes::schedule(job, ReduceScatter(Blocks::new(job))),
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
@@ -33,6 +35,7 @@ pub(super) const PLANS: &[Plan] = &[
     },
     Plan {
         collective: Collective::AllGather,
+        uneven: false,
         make: |job| Lanes::schedule(job, AllGather(Blocks::new(job))),
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
@@ -40,6 +43,7 @@ pub(super) const PLANS: &[Plan] = &[
     },
     Plan {
         collective: Collective::Broadcast,
+        uneven: false,
         make: |job| Lanes::schedule(job, Broadcast::new(job)),
         traffic: broadcast_traffic,
         hops: |ranks| ranks - 1,
@@ -55,7 +59,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn of(job: &Job) -> Self {
+    fn of(job: &Job<'_>) -> Self {
         Self { rank: job.rank, ranks: job.ranks }
     }
 
@@ -125,7 +129,7 @@ struct AllReduce {
 }
 
 impl AllReduce {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job<'_>) -> Self {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
         // Only where no piece is empty.
         let direct = job.direct && job.count / rounds >= job.ranks;
@@ -177,7 +181,7 @@ impl Pattern for AllReduce {
     }
 }
 
-fn all_reduce_traffic(job: &Job) -> Traffic {
+fn all_reduce_traffic(job: &Job<'_>) -> Traffic {
     let rounds = partition::rounds(job.count, job.ranks, job.chunk);
     let (short, longer) = (job.count / rounds, job.count % rounds);
     let piece = |rank| {
@@ -202,7 +206,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job<'_>) -> Self {
         let chunks = partition::chunks(job.count, job.chunk);
         let direct_from = Some(job.lanes).filter(|&lanes| job.direct && chunks > lanes);
         Self { ring: Ring::of(job), count: job.count, chunks, direct_from }
@@ -229,7 +233,7 @@ impl Blocks {
     }
 }
 
-fn blocks_traffic(job: &Job) -> Traffic {
+fn blocks_traffic(job: &Job<'_>) -> Traffic {
     Traffic {
         messages: partition::chunks(job.count, job.chunk) * (job.ranks - 1),
         elements: job.count * (job.ranks - 1),
@@ -315,7 +319,7 @@ struct Broadcast {
 }
 
 impl Broadcast {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job<'_>) -> Self {
         Self { blocks: Blocks::new(job), root: job.root }
     }
 }
@@ -354,7 +358,7 @@ impl Pattern for Broadcast {
     }
 }
 
-fn broadcast_traffic(job: &Job) -> Traffic {
+fn broadcast_traffic(job: &Job<'_>) -> Traffic {
     if Ring::of(job).next() == job.root {
         return Traffic::NONE;
     }

@@ -25,6 +25,11 @@ pub(super) trait Pattern: Send + 'static {
         false
     }
 
+    /// As [`Schedule::scratch`].
+    fn scratch(&self) -> usize {
+        0
+    }
+
     /// As [`Schedule::sources`].
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 }
@@ -104,7 +109,7 @@ struct Lane {
 
 impl<P: Pattern> Lanes<P> {
     /// With as many lanes as the job allows, but no lane without a chunk.
-    pub(super) fn schedule(job: &Job, pattern: P) -> Box<dyn Schedule> {
+    pub(super) fn schedule(job: &Job<'_>, pattern: P) -> Box<dyn Schedule> {
         let (chunks, turns) = (pattern.chunks(), pattern.turns());
         let lanes = (0..job.lanes.clamp(1, chunks.max(1)))
             .map(|chunk| Lane { chunk, turn: 0, steps: Steps::EMPTY })
@@ -124,6 +129,10 @@ impl<P: Pattern> Schedule for Lanes<P> {
 
     fn direct(&self) -> bool {
         self.pattern.direct()
+    }
+
+    fn scratch(&self) -> usize {
+        self.pattern.scratch()
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
@@ -176,6 +185,10 @@ impl Schedule for Alone {
 
     fn direct(&self) -> bool {
         false
+    }
+
+    fn scratch(&self) -> usize {
+        0
     }
 
     fn sources(&self, _: &mut dyn FnMut(Rank)) {}

@@ -20,6 +20,7 @@ use crate::{
 /// What two-shot can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::AllReduce,
+    uneven: false,
     make: |job| Lanes::schedule(job, TwoShot::new(job)),
     traffic,
     hops: |_| 2,
@@ -36,7 +37,7 @@ struct TwoShot {
 }
 
 impl TwoShot {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job<'_>) -> Self {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
         // Only where no piece is empty.
         let direct = job.direct && job.count / rounds >= job.ranks;
@@ -119,7 +120,7 @@ impl Pattern for TwoShot {
     }
 }
 
-fn traffic(job: &Job) -> Traffic {
+fn traffic(job: &Job<'_>) -> Traffic {
     let others = job.ranks - 1;
     let rounds = partition::rounds(job.count, job.ranks, job.chunk);
     let (short, longer) = (job.count / rounds, job.count % rounds);

@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub me: Rank,
     pub settings: Settings,
     pub posts: Posts,
+    /// What schedules may keep things in; as much as any has needed so far.
+    pub scratch: Option<Region>,
     pub senders: Vec<Sender>,
     pub receivers: Vec<Incoming>,
     /// For each of them, what comes straight into this rank's output.
@@ -112,6 +114,7 @@ impl Core {
             me,
             settings,
             posts,
+            scratch: None,
             senders: Vec::new(),
             receivers: Vec::new(),
             landings: Vec::new(),
@@ -150,10 +153,21 @@ impl Core {
         self.peers = contacts.into_iter().map(state).collect();
     }
 
-    /// Bytes of registered memory: windows, mailbox, letters, headers, staging.
+    /// Bytes of registered memory: windows, mailbox, letters, headers, staging, scratch.
     pub(crate) fn memory(&self) -> usize {
         let windows: usize = self.windows.iter().map(|window| window.region.len()).sum();
-        windows + self.mailbox.len() + self.letters.len() + self.posts.memory()
+        let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
+        windows + self.mailbox.len() + self.letters.len() + self.posts.memory() + scratch
+    }
+
+    /// Makes sure that there is so much scratch. Only between operations, when no put reads from it.
+    pub(crate) fn provide_scratch(&mut self, bytes: usize) -> Result<(), Stop> {
+        if self.scratch.as_ref().map_or(0, |scratch| scratch.len()) < bytes {
+            self.scratch = None;
+            let memory = Memory::map(bytes.next_power_of_two(), self.settings.huge_pages)?;
+            self.scratch = Some(self.transport.register(memory)?);
+        }
+        Ok(())
     }
 
     /// The sending end of a flow, if the window it goes to is known.

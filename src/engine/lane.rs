@@ -198,6 +198,12 @@ impl<'a> Run<'a> {
         let (region, base) = match span.place {
             Place::Input => (&self.operation.input, 0),
             Place::Output => (&self.operation.output, 0),
+            Place::Scratch => match &core.scratch {
+                Some(scratch) => (scratch, 0),
+                None => {
+                    return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
+                }
+            },
             Place::Landed(from) => {
                 let slot = core.receiver(from, self.class, lane).and_then(|receiver| {
                     let slot = core.receivers[receiver].latest()?;

@@ -218,6 +218,7 @@ impl Engine {
         }
         let mut opened = Ok(());
         let core = &mut self.core;
+        core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
         schedule.sources(&mut |from| {
             if opened.is_ok() {
                 opened = core.listen(from, class);

@@ -13,6 +13,9 @@ use crate::{
 /// The root of the barrier by which ranks part in good order.
 pub(crate) const FAREWELL: u32 = 1;
 
+/// The bit of a collective's code that says that its blocks are uneven.
+const UNEVEN: u8 = 0x80;
+
 /// What ranks must agree on, in the form that travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
@@ -24,11 +27,13 @@ pub(crate) struct Signature {
 
 impl Signature {
     /// Of a job. `algorithm` is its code in the table of algorithms.
-    pub(crate) fn new(job: &Job, dtype: Dtype, op: ReduceOp, algorithm: u8) -> Self {
-        let collective = Collective::ALL.iter().position(|&collective| collective == job.collective);
+    pub(crate) fn new(job: &Job<'_>, dtype: Dtype, op: ReduceOp, algorithm: u8) -> Self {
+        // There are few: the code always fits.
+        let place = Collective::ALL.iter().position(|&collective| collective == job.collective);
+        let collective = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(!UNEVEN);
         Self {
             codes: [
-                u8::try_from(collective.unwrap_or(255)).unwrap_or(255),
+                collective | if job.uneven.is_some() { UNEVEN } else { 0 },
                 dtype.code(),
                 op.code().0,
                 algorithm,
@@ -54,21 +59,26 @@ impl Signature {
         Self { codes: codes.to_le_bytes(), root, count }.call()
     }
 
-    /// `all_reduce(f32, sum)`, `broadcast(i8, root 3)`, `barrier()`.
+    /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `barrier()`.
     pub(crate) fn call(&self) -> String {
-        let [collective, dtype, op, _] = self.codes;
-        let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
-        let op = ReduceOp::from_code(op, 0).map_or("unknown reduction", ReduceOp::name);
-        match Collective::ALL.get(usize::from(collective)) {
-            Some(collective @ (Collective::AllReduce | Collective::ReduceScatter)) => {
-                format!("{}({dtype}, {op})", collective.name())
-            }
-            Some(Collective::Broadcast) => format!("broadcast({dtype}, root {})", self.root),
-            Some(Collective::AllGather) => format!("all_gather({dtype})"),
-            Some(Collective::Barrier) if self.root == FAREWELL => "leave()".to_owned(),
-            Some(Collective::Barrier) => "barrier()".to_owned(),
-            None => format!("collective number {collective}, unknown here"),
+        let [code, dtype, op, _] = self.codes;
+        let Some(&collective) = Collective::ALL.get(usize::from(code & !UNEVEN)) else {
+            return format!("collective number {code}, unknown here");
+        };
+        if collective == Collective::Barrier {
+            return if self.root == FAREWELL { "leave()" } else { "barrier()" }.to_owned();
         }
+        let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
+        let mut arguments = dtype.to_owned();
+        if collective.reduces() {
+            let op = ReduceOp::from_code(op, 0).map_or("unknown reduction", ReduceOp::name);
+            arguments = format!("{arguments}, {op}");
+        }
+        if collective.has_root() {
+            arguments = format!("{arguments}, root {}", self.root);
+        }
+        let uneven = if code & UNEVEN == 0 { "" } else { "_v" };
+        format!("{}{uneven}({arguments})", collective.name())
     }
 
     /// What two ranks disagree on, in words that are the same whoever notices.

@@ -30,6 +30,10 @@ impl Schedule for ToMyself {
         false
     }
 
+    fn scratch(&self) -> usize {
+        0
+    }
+
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         visit(0);
     }
@@ -87,16 +91,7 @@ impl Probe {
     /// # Errors
     /// [`Error::Failed`] if the engine does.
     pub fn run(&mut self, steps: usize) -> Result<Duration> {
-        let job = Job {
-            collective: Collective::Barrier,
-            rank: 0,
-            ranks: 1,
-            count: 0,
-            root: 0,
-            chunk: 1,
-            lanes: 1,
-            direct: false,
-        };
+        let job = Job::new(Collective::Barrier, 0, 1, 0);
         let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum)
             .map_err(|error| Error::Argument { call: "probe", problem: error.to_string() })?;
         let empty = Region::unregistered(Memory::map(1, false)?);

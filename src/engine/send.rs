@@ -133,8 +133,10 @@ impl Run<'_> {
             let hold = receiver.and_then(|flow| Some((flow, core.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
-        let (here, registered) = match from.place {
-            Place::Input => (&self.operation.input, &self.operation.registered_input),
+        let lent = core.scratch.clone().map(|scratch| (scratch, 0));
+        let (here, registered) = match (from.place, &lent) {
+            (Place::Input, _) => (&self.operation.input, &self.operation.registered_input),
+            (Place::Scratch, Some((scratch, _))) => (scratch, &lent),
             _ => (&self.operation.output, &self.operation.registered_output),
         };
         let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);

@@ -96,7 +96,7 @@ fn world<R: Send>(
 #[derive(Clone, Copy, Debug)]
 struct Call {
     number: u64,
-    job: Job,
+    job: Job<'static>,
     op: ReduceOp,
     algorithm: &'static str,
 }
@@ -156,19 +156,22 @@ fn every_algorithm_gives_what_the_oracle_gives() {
 /// Every algorithm, collective and count on one rank.
 fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
     // The last ones are so many that writes must wait for credit.
-    let counts = [0, 1, 2, 3, 7, 16, 61, 200, 900];
+    let counts = [0, 1, 2, 7, 16, 61, 200, 900];
     {
         {
             let mut number = 0;
             for algorithm in ALGORITHMS {
                 for collective in Collective::ALL.into_iter().filter(|&c| algorithm.supports(c)) {
                     for (count, direct) in counts.into_iter().flat_map(|it| [(it, false), (it, true)]) {
-                        let root = count % ranks;
-                        let root = if collective == Collective::Broadcast { root } else { 0 };
-                        let job = Job { collective, rank, ranks, count, root, chunk: 16, lanes: 3, direct };
+                        if count > 61 && (!direct || algorithm.name == "direct") {
+                            continue;
+                        }
+                        let root = if collective.has_root() { count % ranks } else { 0 };
+                        let job = Job::new(collective, rank, ranks, count);
+                        let job = Job { root, chunk: 16, lanes: 3, direct, ..job };
                         let call_of = Call { number, job, op: ReduceOp::Sum, algorithm: algorithm.name };
                         number += 1;
-                        let (inputs, outputs) = collective.lengths(ranks, count).unwrap();
+                        let (inputs, outputs) = job.lengths().unwrap();
                         let input: Vec<i64> = (0..inputs).map(|i| value(rank, i)).collect();
                         let mut output = vec![-1_i64; outputs];
                         if collective == Collective::Broadcast {
@@ -187,7 +190,17 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                                 (0..ranks).flat_map(|from| (0..count).map(move |i| value(from, i))).collect()
                             }
                             Collective::Broadcast => (0..count).map(|i| value(root, i)).collect(),
-                            Collective::Barrier => Vec::new(),
+                            Collective::Scatter => {
+                                (0..count).map(|i| value(root, rank * count + i)).collect()
+                            }
+                            Collective::AllToAll => (0..ranks)
+                                .flat_map(|from| (0..count).map(move |i| value(from, rank * count + i)))
+                                .collect(),
+                            Collective::Reduce if rank == root => (0..count).map(sum).collect(),
+                            Collective::Gather if rank == root => {
+                                (0..ranks).flat_map(|from| (0..count).map(move |i| value(from, i))).collect()
+                            }
+                            Collective::Barrier | Collective::Reduce | Collective::Gather => Vec::new(),
                         };
                         assert_eq!(output, wanted, "{call_of:?}");
                     }
@@ -207,16 +220,8 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
         || Box::new(hub.open()),
         |rank, engine| {
             let count = if rank == 2 { 40 } else { 41 };
-            let job = Job {
-                collective: Collective::AllReduce,
-                rank,
-                ranks: 3,
-                count,
-                root: 0,
-                chunk: 16,
-                lanes: 3,
-                direct: true,
-            };
+            let job =
+                Job { chunk: 16, lanes: 3, direct: true, ..Job::new(Collective::AllReduce, rank, 3, count) };
             let mut data = vec![1.0_f32; count];
             let before = data.clone();
             let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
@@ -266,14 +271,10 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
         |rank, engine| {
             let count = CHUNKS * 2 * 1024;
             let job = Job {
-                collective: Collective::AllReduce,
-                rank,
-                ranks: 2,
-                count,
-                root: 0,
                 chunk: 1024,
                 lanes: 4,
                 direct: true,
+                ..Job::new(Collective::AllReduce, rank, 2, count)
             };
             engine.trace = Some(Vec::new());
             let mut data = vec![1.0_f32; count];
@@ -326,16 +327,8 @@ fn sources_that_are_not_registered_are_staged() {
         |rank, engine| {
             let count = 5000;
             let before = engine.memory();
-            let job = Job {
-                collective: Collective::AllReduce,
-                rank,
-                ranks: 3,
-                count,
-                root: 0,
-                chunk: 32,
-                lanes: 2,
-                direct: true,
-            };
+            let job =
+                Job { chunk: 32, lanes: 2, direct: true, ..Job::new(Collective::AllReduce, rank, 3, count) };
             let mut data: Vec<i64> = (0..count).map(|i| value(rank, i)).collect();
             let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
             call::<i64>(engine, Call { number: 0, job, op: ReduceOp::Sum, algorithm: "ring" }, &lent)

@@ -37,7 +37,7 @@ impl ProcessGroup {
         }
         let count = output.len();
         self.run::<T>(
-            Request { collective: Collective::AllReduce, count, root: 0, op },
+            Request { op, ..Request::new(Collective::AllReduce, count) },
             &Lent::apart(input, output),
         )
     }
@@ -57,7 +57,7 @@ impl ProcessGroup {
         }
         let count = output.len();
         self.run::<T>(
-            Request { collective: Collective::ReduceScatter, count, root: 0, op },
+            Request { op, ..Request::new(Collective::ReduceScatter, count) },
             &Lent::apart(input, output),
         )
     }
@@ -87,10 +87,7 @@ impl ProcessGroup {
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.blocks(Collective::AllGather, input.len(), output.len())?;
         let count = input.len();
-        self.run::<T>(
-            Request { collective: Collective::AllGather, count, root: 0, op: ReduceOp::Sum },
-            &Lent::apart(input, output),
-        )
+        self.run::<T>(Request::new(Collective::AllGather, count), &Lent::apart(input, output))
     }
 
     /// Like [`all_gather`](Self::all_gather), with this rank's contribution already in its place in `data`
@@ -104,18 +101,138 @@ impl ProcessGroup {
         self.within(Collective::AllGather, data, block, whole, 0, ReduceOp::Sum)
     }
 
+    /// Rank r gets, in `output`, the r-th of `size` equal blocks of every rank's `input`, one after the other in the
+    /// order of ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless `size` divides the length, which is the same for both; [`Error::Failed`] if the
+    /// ranks disagree or the group is over.
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        same_length(Collective::AllToAll, input.len(), output.len())?;
+        let count = self.own_block(Collective::AllToAll, input.len())?.len();
+        self.run::<T>(Request::new(Collective::AllToAll, count), &Lent::apart(input, output))
+    }
+
+    /// Like [`all_to_all`](Self::all_to_all), where what a rank gets takes the place of what it gave.
+    ///
+    /// # Errors
+    /// As [`all_to_all`](Self::all_to_all).
+    pub fn all_to_all_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        self.own_block(Collective::AllToAll, data.len())?;
+        let whole = 0..data.len();
+        self.within(Collective::AllToAll, data, whole.clone(), whole, 0, ReduceOp::Sum)
+    }
+
+    /// The root gets the reduction of all ranks' `data`, in place; elsewhere `data` is only read.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if there is no such root.
+    pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
+        self.known(Collective::Reduce, root)?;
+        if self.rank() != root {
+            return self.reduce_into(data, &mut [], op, root);
+        }
+        let op = premultiply(Collective::Reduce, data, op)?;
+        let whole = 0..data.len();
+        self.within(Collective::Reduce, data, whole.clone(), whole, root, op)
+    }
+
+    /// The root gets the reduction of all ranks' `input` in `output`, which has the same length there and is not
+    /// looked at elsewhere: it may be empty.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce), and [`Error::Argument`] if the lengths differ at the root.
+    pub fn reduce_into<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        self.known(Collective::Reduce, root)?;
+        let output = if self.rank() == root { output } else { &mut [] };
+        if self.rank() == root {
+            same_length(Collective::Reduce, input.len(), output.len())?;
+        }
+        let request = Request { root, op, ..Request::new(Collective::Reduce, input.len()) };
+        if let ReduceOp::PreMulSum(_) = op {
+            let mut scaled = input.to_vec();
+            premultiply(Collective::Reduce, &mut scaled, op)?;
+            return self.run::<T>(request, &Lent::apart(&scaled, output));
+        }
+        self.run::<T>(request, &Lent::apart(input, output))
+    }
+
+    /// The root gets all ranks' `input`, one after the other in the order of ranks, in `output`, which is not looked
+    /// at elsewhere: it may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, or, at the root, unless `output` is `size` times as long as
+    /// `input`; [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        self.known(Collective::Gather, root)?;
+        let output = if self.rank() == root { output } else { &mut [] };
+        if self.rank() == root {
+            self.blocks(Collective::Gather, input.len(), output.len())?;
+        }
+        let request = Request { root, ..Request::new(Collective::Gather, input.len()) };
+        self.run::<T>(request, &Lent::apart(input, output))
+    }
+
+    /// Like [`gather`](Self::gather). At the root `data` is the whole, with its own contribution already in its place
+    /// (the r-th of `size` equal blocks); elsewhere it is the contribution, and only read.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather); at the root `size` must divide the length.
+    pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
+        self.known(Collective::Gather, root)?;
+        if self.rank() != root {
+            return self.gather(data, &mut [], root);
+        }
+        let block = self.own_block(Collective::Gather, data.len())?;
+        let whole = 0..data.len();
+        self.within(Collective::Gather, data, block, whole, root, ReduceOp::Sum)
+    }
+
+    /// Rank r gets, in `output`, the r-th of `size` equal blocks of the root's `input`, which is not looked at
+    /// elsewhere: it may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, or, at the root, unless `input` is `size` times as long as
+    /// `output`; [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
+        self.known(Collective::Scatter, root)?;
+        let input = if self.rank() == root { input } else { &[] };
+        if self.rank() == root {
+            self.blocks(Collective::Scatter, output.len(), input.len())?;
+        }
+        let request = Request { root, ..Request::new(Collective::Scatter, output.len()) };
+        self.run::<T>(request, &Lent::apart(input, output))
+    }
+
+    /// Like [`scatter`](Self::scatter), leaving the root's own block where it lies in `data`, which is the whole
+    /// there, unchanged. Elsewhere `data` is the block, and filled. The rank's block is returned.
+    ///
+    /// # Errors
+    /// As [`scatter`](Self::scatter); at the root `size` must divide the length.
+    pub fn scatter_in_place<'d, T: Element>(&self, data: &'d mut [T], root: Rank) -> Result<&'d mut [T]> {
+        self.known(Collective::Scatter, root)?;
+        if self.rank() != root {
+            self.scatter(&[], data, root)?;
+            return Ok(data);
+        }
+        let block = self.own_block(Collective::Scatter, data.len())?;
+        self.within(Collective::Scatter, data, 0..data.len(), block.clone(), root, ReduceOp::Sum)?;
+        Ok(data.get_mut(block).unwrap_or_default())
+    }
+
     /// Every rank gets the root's `data`.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group
     /// is over.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
-        if root >= self.size() {
-            return Err(Error::Argument {
-                call: Collective::Broadcast.name(),
-                problem: format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1),
-            });
-        }
+        self.known(Collective::Broadcast, root)?;
         let whole = 0..data.len();
         self.within(Collective::Broadcast, data, whole.clone(), whole, root, ReduceOp::Sum)
     }
@@ -137,14 +254,29 @@ impl ProcessGroup {
         root: Rank,
         op: ReduceOp,
     ) -> Result<()> {
-        // A job's count is the shorter of input and output: see `Collective`.
-        let count = input.len().min(output.len());
+        // A job's count is the shorter of input and output, unless a root alone has one of them: see `Collective`.
+        let (shorter, longer) = (input.len().min(output.len()), input.len().max(output.len()));
+        let count = match collective {
+            Collective::AllToAll => shorter / self.size(),
+            _ if collective.has_root() && self.rank() != root => longer,
+            _ => shorter,
+        };
         let len = data.len();
         let lent = Lent::within(data, input, output).ok_or_else(|| Error::Argument {
             call: collective.name(),
             problem: format!("the blocks leave the {len} elements given"),
         })?;
-        self.run::<T>(Request { collective, count, root, op }, &lent)
+        self.run::<T>(Request { root, op, ..Request::new(collective, count) }, &lent)
+    }
+
+    fn known(&self, collective: Collective, root: Rank) -> Result<()> {
+        if root < self.size() {
+            return Ok(());
+        }
+        Err(Error::Argument {
+            call: collective.name(),
+            problem: format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1),
+        })
     }
 
     fn blocks(&self, collective: Collective, block: usize, whole: usize) -> Result<()> {

@@ -28,7 +28,7 @@ use crate::{
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
     rendezvous::Store,
-    schedule::{Collective, Job, Rank},
+    schedule::{Collective, Job, Rank, Uneven},
 };
 
 /// How long a rank that leaves waits for the others to leave too.
@@ -139,7 +139,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group is over.
     pub fn algorithm(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<&'static str> {
         let settings = *self.engine(&mut self.state())?.settings();
-        Ok(self.choose(collective, count, dtype.size(), &settings)?.0.name)
+        Ok(self.choose(&Request::new(collective, count), dtype.size(), &settings)?.0.name)
     }
 
     /// The number of operations begun so far.
@@ -200,11 +200,11 @@ impl ProcessGroup {
     }
 
     /// Runs a collective of `T` on lent memory; a failure ends the group.
-    fn run<T: Element>(&self, request: Request, lent: &Lent<'_>) -> Result<()> {
+    fn run<T: Element>(&self, request: Request<'_>, lent: &Lent<'_>) -> Result<()> {
         let mut state = self.state();
         let begun = Instant::now();
         let number = state.next;
-        let (signature, result) = self.attempt(&mut state, T::DTYPE, request, lent, self.config.timeout)?;
+        let (signature, result) = self.attempt(&mut state, T::DTYPE, &request, lent, self.config.timeout)?;
         result.map_err(|stop| {
             let failure = self.guard.explain(stop, number, &signature.call(), begun.elapsed());
             self.latch(&mut state, failure)
@@ -215,14 +215,15 @@ impl ProcessGroup {
     /// configuration names.
     fn choose(
         &self,
-        collective: Collective,
-        count: usize,
+        request: &Request<'_>,
         size: usize,
         settings: &Settings,
     ) -> Result<(&'static Algorithm, Shape)> {
+        let Request { collective, count, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
+        let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
         let bytes =
-            count.checked_mul(size).filter(|_| collective.lengths(self.ranks, count).is_some()).ok_or_else(
+            count.checked_mul(size).filter(|_| request.job(self).lengths().is_some_and(fits)).ok_or_else(
                 || argument(format!("{count} elements of {size} bytes are more than can be addressed")),
             )?;
         let choice = algorithm::choose(collective, self.ranks, bytes)
@@ -249,17 +250,17 @@ impl ProcessGroup {
         &self,
         state: &mut State,
         dtype: Dtype,
-        request: Request,
+        request: &Request<'_>,
         lent: &Lent<'_>,
         timeout: Duration,
     ) -> Result<(Signature, std::result::Result<(), Stop>)> {
-        let Request { collective, count, root, op } = request;
+        let Request { collective, root, op, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
         let settings = *self.engine(state)?.settings();
-        let (algorithm, shape) = self.choose(collective, count, dtype.size(), &settings)?;
+        let (algorithm, shape) = self.choose(request, dtype.size(), &settings)?;
         let Shape { chunk, lanes, direct } = shape;
-        let job = Job { collective, rank: self.rank, ranks: self.ranks, count, root, chunk, lanes, direct };
+        let job = Job { chunk, lanes, direct, ..request.job(self) };
         // The farewell is a barrier by another name.
         let planned = Job { root: if collective == Collective::Barrier { 0 } else { root }, ..job };
         let Some(mut schedule) = algorithm.make(&planned) else {
@@ -306,11 +307,26 @@ struct Shape {
 
 /// What a collective is asked to do; the fields are those of a [`Job`].
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct Request<'a> {
     collective: Collective,
     count: usize,
+    uneven: Option<Uneven<'a>>,
     root: Rank,
+    /// Matters where elements are reduced.
     op: ReduceOp,
+}
+
+impl<'a> Request<'a> {
+    /// Of a collective with even blocks, no root and nothing to reduce.
+    fn new(collective: Collective, count: usize) -> Self {
+        Self { collective, count, uneven: None, root: 0, op: ReduceOp::Sum }
+    }
+
+    /// The job, in one piece on one lane.
+    fn job(&self, group: &ProcessGroup) -> Job<'a> {
+        let job = Job::new(self.collective, group.rank, group.ranks, self.count);
+        Job { uneven: self.uneven, root: self.root, ..job }
+    }
 }
 
 impl ProcessGroup {
@@ -331,10 +347,9 @@ impl ProcessGroup {
             return Ok(());
         }
         self.engine(&mut state)?;
-        let farewell =
-            Request { collective: Collective::Barrier, count: 0, root: FAREWELL as usize, op: ReduceOp::Sum };
+        let farewell = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
         let lent = Lent::apart::<u8>(&[], &mut []);
-        match self.attempt(&mut state, Dtype::U8, farewell, &lent, PARTING)?.1 {
+        match self.attempt(&mut state, Dtype::U8, &farewell, &lent, PARTING)?.1 {
             // The others may be long about it: that is no harm to this rank.
             Ok(()) | Err(Stop::Deadline) => Ok(()),
             Err(stop) => {

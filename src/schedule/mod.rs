@@ -21,6 +21,8 @@
 
 pub mod check;
 
+use crate::partition::Blocks;
+
 /// A member of a group, counted from 0.
 pub type Rank = usize;
 
@@ -31,6 +33,8 @@ pub enum Place {
     Input,
     /// What the caller gets.
     Output,
+    /// [`Schedule::scratch`] elements of the engine's, whose contents nobody knows at first.
+    Scratch,
     /// Where the latest message taken from this rank on this lane landed; until the [`Step::Free`] of it.
     Landed(Rank),
 }
@@ -57,6 +61,12 @@ impl Span {
     #[must_use]
     pub const fn output(offset: usize, len: usize) -> Self {
         Self { place: Place::Output, offset, len }
+    }
+
+    /// Elements of the scratch.
+    #[must_use]
+    pub const fn scratch(offset: usize, len: usize) -> Self {
+        Self { place: Place::Scratch, offset, len }
     }
 
     /// The first `len` elements of the latest message taken from `from`.
@@ -140,6 +150,9 @@ pub trait Schedule: Send {
     /// Whether there are [`Step::Write`]s; alike on every rank.
     fn direct(&self) -> bool;
 
+    /// How many elements of scratch this rank needs.
+    fn scratch(&self) -> usize;
+
     /// Calls `visit` once for every rank from which this rank takes messages, on whatever lane.
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 
@@ -161,25 +174,43 @@ impl Traffic {
     pub const NONE: Self = Self { messages: 0, elements: 0 };
 }
 
-/// A collective operation, as ranks must agree on it.
+/// A collective operation, as ranks must agree on it. Blocks lie one after the other in the order of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Collective {
     /// Everyone gets the reduction of all inputs. Input and output: `count` elements.
     AllReduce,
-    /// Rank r gets block r of the reduction. Input: `ranks * count` elements, output: `count`.
+    /// Rank r gets block r of the reduction. Input: a block for every rank, output: one block.
     ReduceScatter,
-    /// Everyone gets all inputs in the order of ranks. Input: `count` elements, output: `ranks * count`.
+    /// Everyone gets all inputs. Input: one block, output: a block of every rank.
     AllGather,
     /// Everyone gets the root's data. Output: `count` elements, and the input is the output.
     Broadcast,
     /// Nobody goes on before everybody has come. No elements.
     Barrier,
+    /// The root gets the reduction of all inputs. Input: `count` elements; output: as many at the root, none elsewhere.
+    Reduce,
+    /// The root gets all inputs. Input: one block; output: a block of every rank at the root, nothing elsewhere.
+    Gather,
+    /// Rank r gets block r of the root's input. Input: a block for every rank at the root, nothing elsewhere; output:
+    /// one block.
+    Scatter,
+    /// Rank r gets block r of everyone's input. Input: a block for every rank; output: a block of every rank.
+    AllToAll,
 }
 
 impl Collective {
     /// All of them, in the order of their codes on the wire.
-    pub const ALL: [Self; 5] =
-        [Self::AllReduce, Self::ReduceScatter, Self::AllGather, Self::Broadcast, Self::Barrier];
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Barrier,
+        Self::Reduce,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+    ];
 
     /// Its name, as in torch.distributed.
     #[must_use]
@@ -190,6 +221,10 @@ impl Collective {
             Self::AllGather => "all_gather",
             Self::Broadcast => "broadcast",
             Self::Barrier => "barrier",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
         }
     }
 
@@ -199,30 +234,50 @@ impl Collective {
         Self::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
-    /// The elements of input and output, for a job's `count`; `None` if that does not fit in a `usize`.
+    /// Whether elements are reduced.
     #[must_use]
-    pub fn lengths(self, ranks: usize, count: usize) -> Option<(usize, usize)> {
-        Some(match self {
-            Self::AllReduce | Self::Broadcast => (count, count),
-            Self::ReduceScatter => (ranks.checked_mul(count)?, count),
-            Self::AllGather => (count, ranks.checked_mul(count)?),
-            Self::Barrier => (0, 0),
-        })
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether one rank gives or gets more than the others.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether input or output is a block for every rank, so that a job's count is that of one block.
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
     }
 }
 
-/// What an algorithm makes a schedule of; alike on every rank but for `rank`.
+/// How long the blocks are where they are not all alike (the collectives whose names end in `_v`). What a rank need
+/// not know, because it neither sends nor receives it, may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Job {
+pub struct Uneven<'a> {
+    /// The lengths of the input's blocks, by rank, if it has blocks.
+    pub input: &'a [usize],
+    /// The lengths of the output's blocks, by rank, if it has blocks.
+    pub output: &'a [usize],
+}
+
+/// What an algorithm makes a schedule of; alike on every rank but for `rank` and `uneven`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Job<'a> {
     /// What is done.
     pub collective: Collective,
     /// The rank whose schedule is wanted.
     pub rank: Rank,
     /// The world size.
     pub ranks: usize,
-    /// How many elements, as [`Collective`] says.
+    /// How many elements the whole has, or one block if there are blocks ([`Collective::has_blocks`]); the longest
+    /// one, if they are uneven.
     pub count: usize,
-    /// Whose data a broadcast hands out; 0 otherwise.
+    /// The lengths of the blocks, if they are uneven.
+    pub uneven: Option<Uneven<'a>>,
+    /// Whose data is handed out, or who gets it, in a collective that has a root; 0 otherwise.
     pub root: Rank,
     /// The most elements a message may have, at least 1.
     pub chunk: usize,
@@ -230,4 +285,56 @@ pub struct Job {
     pub lanes: usize,
     /// Whether a schedule may write straight into outputs, if its algorithm can.
     pub direct: bool,
+}
+
+impl Job<'_> {
+    /// A job with even blocks, root 0 and one lane of messages of any length, through slots.
+    #[must_use]
+    pub const fn new(collective: Collective, rank: Rank, ranks: usize, count: usize) -> Self {
+        Self {
+            collective,
+            rank,
+            ranks,
+            count,
+            uneven: None,
+            root: 0,
+            chunk: usize::MAX,
+            lanes: 1,
+            direct: false,
+        }
+    }
+
+    /// The blocks of the input, if it has blocks.
+    #[must_use]
+    pub fn input_blocks(&self) -> Blocks {
+        self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.input))
+    }
+
+    /// The blocks of the output, if it has blocks.
+    #[must_use]
+    pub fn output_blocks(&self) -> Blocks {
+        self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.output))
+    }
+
+    /// The elements of this rank's input and output; `None` if that does not fit in a `usize`.
+    #[must_use]
+    pub fn lengths(&self) -> Option<(usize, usize)> {
+        let whole = |lengths: Option<&[usize]>| match lengths {
+            None => self.ranks.checked_mul(self.count),
+            Some(lengths) => lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length)),
+        };
+        let inputs = || whole(self.uneven.map(|uneven| uneven.input));
+        let outputs = || whole(self.uneven.map(|uneven| uneven.output));
+        let at_root = self.rank == self.root;
+        Some(match self.collective {
+            Collective::AllReduce | Collective::Broadcast => (self.count, self.count),
+            Collective::Reduce => (self.count, if at_root { self.count } else { 0 }),
+            Collective::ReduceScatter => (inputs()?, self.input_blocks().len(self.rank)),
+            Collective::AllGather => (self.output_blocks().len(self.rank), outputs()?),
+            Collective::Gather => (self.output_blocks().len(self.rank), if at_root { outputs()? } else { 0 }),
+            Collective::Scatter => (if at_root { inputs()? } else { 0 }, self.input_blocks().len(self.rank)),
+            Collective::AllToAll => (inputs()?, outputs()?),
+            Collective::Barrier => (0, 0),
+        })
+    }
 }

@@ -18,7 +18,7 @@ use std::{
 use unisono::{
     algorithm::{ALGORITHMS, Algorithm, Plan},
     schedule::{
-        Collective, Job, Schedule, Traffic,
+        Collective, Job, Schedule, Traffic, Uneven,
         check::{Fault, Policy, Report, Setup, Violation, check, check_openings},
     },
 };
@@ -28,18 +28,16 @@ use unisono::{
 struct Case {
     algorithm: &'static Algorithm,
     plan: &'static Plan,
-    setup: Setup,
+    setup: Setup<'static>,
 }
 
 impl Case {
     fn schedules(&self) -> Vec<Box<dyn Schedule>> {
-        let job = self.setup.job;
-        (0..job.ranks).map(|rank| self.plan.make(&Job { rank, ..job })).collect()
+        (0..self.setup.job.ranks).map(|rank| self.plan.make(&self.setup.job_of(rank))).collect()
     }
 
     fn traffic(&self) -> Vec<Traffic> {
-        let job = self.setup.job;
-        (0..job.ranks).map(|rank| self.plan.traffic(&Job { rank, ..job })).collect()
+        (0..self.setup.job.ranks).map(|rank| self.plan.traffic(&self.setup.job_of(rank))).collect()
     }
 
     fn run(&self) -> Result<Report, Violation> {
@@ -58,8 +56,41 @@ fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
     ALGORITHMS.iter().flat_map(|algorithm| algorithm.plans.iter().map(move |plan| (algorithm, plan)))
 }
 
-fn job(collective: Collective, ranks: usize, count: usize, chunk: usize, lanes: usize) -> Job {
-    Job { collective, rank: 0, ranks, count, root: 0, chunk, lanes, direct: true }
+fn job(collective: Collective, ranks: usize, count: usize, chunk: usize, lanes: usize) -> Job<'static> {
+    Job { chunk, lanes, direct: true, ..Job::new(collective, 0, ranks, count) }
+}
+
+/// Lengths of blocks of which the longest has `count` elements, as every rank knows them: what it neither sends nor
+/// receives is 0. Kept for the rest of the test.
+fn uneven(
+    collective: Collective,
+    ranks: usize,
+    root: usize,
+    count: usize,
+    seed: usize,
+) -> &'static [Uneven<'static>] {
+    // What one rank has for another, whoever they are; the same for all where everyone gets the same.
+    let length = |from: usize, to: usize| {
+        let mix = (from * 31 + to * 17 + seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let longest = from == to && to == seed % ranks;
+        if longest { count } else { mix % 4 / 3 * count + (1 - mix % 4 / 3) * (mix / 4 % (count + 1)) }
+    };
+    let leak = |lengths: Vec<usize>| -> &'static [usize] { Vec::leak(lengths) };
+    let known = |rank| match collective {
+        Collective::AllToAll => Uneven {
+            input: leak((0..ranks).map(|to| length(rank, to)).collect()),
+            output: leak((0..ranks).map(|from| length(from, rank)).collect()),
+        },
+        Collective::Scatter => {
+            let mine = |to: usize| if rank == root || rank == to { length(to, to) } else { 0 };
+            Uneven { input: leak((0..ranks).map(mine).collect()), output: &[] }
+        }
+        Collective::ReduceScatter => {
+            Uneven { input: leak((0..ranks).map(|to| length(to, to)).collect()), output: &[] }
+        }
+        _ => Uneven { input: &[], output: leak((0..ranks).map(|from| length(from, from)).collect()) },
+    };
+    Vec::leak((0..ranks).map(known).collect())
 }
 
 /// Counts that straddle every boundary: none, fewer than ranks, primes, several rounds of chunks.
@@ -86,28 +117,38 @@ fn policies(ranks: usize, number: usize) -> [Policy; 2] {
     [Policy::Random, special[number % special.len()]]
 }
 
-/// All cases of one plan in one world. The adversary's seed, and the root of a broadcast, follow from the
-/// case's number.
+/// All cases of one plan in one world; of larger worlds, which take long, only some of each kind, others in each.
+/// The adversary's seed, and the root, follow from the case's number.
 fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut depths = vec![plan.depth, 2, 8];
     depths.dedup();
+    let mut number = 0;
     for chunk in [1, 3, 16, 1000] {
         for count in counts(plan.collective, ranks, chunk) {
             for lanes in [1, 3] {
                 for &depth in &depths {
                     for in_place in [false, true] {
-                        let number = cases.len();
-                        let root =
-                            if plan.collective == Collective::Broadcast { number / 3 % ranks } else { 0 };
+                        number += 1;
+                        let few = [1, 5, 20][(ranks / 9).min(2)];
+                        if !(number * 7 + ranks).is_multiple_of(few) {
+                            continue;
+                        }
+                        let root = if plan.collective.has_root() { number / 3 % ranks } else { 0 };
                         let job = Job { root, ..job(plan.collective, ranks, count, chunk, lanes) };
                         // Into everyone's output, nobody's, or some ranks'; without regard to the loops.
                         let mixed = (number * ranks) as u64;
                         let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                         let granted = [u64::MAX, 0, mixed][(mixed % 3) as usize];
+                        let seed = number as u64;
                         for policy in policies(ranks, number + ranks) {
-                            let setup = Setup { job, depth, in_place, granted, policy, seed: number as u64 };
+                            let setup = Setup { job, uneven: None, depth, in_place, granted, policy, seed };
                             cases.push(Case { algorithm, plan, setup });
+                            // In place, an all_to_all gets what it gave.
+                            if plan.uneven && !(in_place && plan.collective == Collective::AllToAll) {
+                                let uneven = Some(uneven(plan.collective, ranks, root, count, number));
+                                cases.push(Case { algorithm, plan, setup: Setup { uneven, ..setup } });
+                            }
                         }
                     }
                 }
@@ -143,7 +184,7 @@ fn every_algorithm_keeps_its_promises() {
     let started = std::time::Instant::now();
     let mut all = Vec::new();
     for (algorithm, plan) in plans() {
-        for ranks in 1..=17 {
+        for ranks in 1..=33 {
             all.extend(cases(algorithm, plan, ranks));
         }
     }
@@ -155,12 +196,13 @@ fn larger_worlds() {
     let mut all = Vec::new();
     for (algorithm, plan) in plans() {
         for ranks in [31, 32, 33, 64] {
-            let job = Job { root: ranks / 3 % ranks, ..job(plan.collective, ranks, ranks + 1, 16, 2) };
-            let job = if plan.collective == Collective::Broadcast { job } else { Job { root: 0, ..job } };
+            let root = if plan.collective.has_root() { ranks / 3 % ranks } else { 0 };
+            let job = Job { root, ..job(plan.collective, ranks, ranks + 1, 16, 2) };
             let count = if plan.collective == Collective::Barrier { 0 } else { job.count };
             for policy in policies(ranks, ranks) {
                 let setup = Setup {
                     job: Job { count, ..job },
+                    uneven: None,
                     depth: plan.depth,
                     in_place: true,
                     granted: u64::MAX,
@@ -181,6 +223,7 @@ fn hops_are_those_of_the_formula() {
             let count = if plan.collective == Collective::Barrier { 0 } else { ranks };
             let setup = Setup {
                 job: job(plan.collective, ranks, count, 1000, 1),
+                uneven: None,
                 depth: plan.depth,
                 in_place: false,
                 granted: u64::MAX,
@@ -199,6 +242,7 @@ fn the_stated_depth_is_needed() {
         let count = if plan.collective == Collective::Barrier { 0 } else { 40 };
         let setup = Setup {
             job: job(plan.collective, 4, count, 8, 1),
+            uneven: None,
             depth: plan.depth - 1,
             in_place: false,
             granted: u64::MAX,

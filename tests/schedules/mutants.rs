@@ -17,6 +17,7 @@ pub(crate) struct Script {
     pub(crate) lanes: Vec<VecDeque<Step>>,
     max_message: usize,
     pub(crate) direct: bool,
+    scratch: usize,
     sources: Vec<Rank>,
     /// What a lane does after its end.
     encore: Option<Step>,
@@ -28,7 +29,14 @@ impl Script {
         schedule.sources(&mut |rank| sources.push(rank));
         let lanes =
             (0..schedule.lanes()).map(|lane| std::iter::from_fn(|| schedule.next(lane)).collect()).collect();
-        Self { lanes, max_message: schedule.max_message(), direct: schedule.direct(), sources, encore: None }
+        Self {
+            lanes,
+            max_message: schedule.max_message(),
+            direct: schedule.direct(),
+            scratch: schedule.scratch(),
+            sources,
+            encore: None,
+        }
     }
 
     /// The place of the `nth` step of lane 0 that `is` picks.
@@ -73,6 +81,10 @@ impl Schedule for Script {
         self.direct
     }
 
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         self.sources.iter().copied().for_each(visit);
     }
@@ -112,19 +124,19 @@ fn is_settle(step: &Step) -> bool {
 
 pub(crate) const RANKS: usize = 5;
 
-fn job(collective: Collective) -> Job {
+fn job(collective: Collective) -> Job<'static> {
     let count = if collective == Barrier { 0 } else { 3 * RANKS + 2 };
-    Job { collective, rank: 0, ranks: RANKS, count, root: 0, chunk: 4, lanes: 2, direct: false }
+    Job { chunk: 4, lanes: 2, ..Job::new(collective, 0, RANKS, count) }
 }
 
-pub(crate) fn scripts(algorithm: &str, job: &Job) -> Vec<Script> {
+pub(crate) fn scripts(algorithm: &str, job: &Job<'_>) -> Vec<Script> {
     let algorithm = find(algorithm).expect("in the table");
     let script = |rank| Script::of(algorithm.make(&Job { rank, ..*job }).expect("it can do that"));
     (0..job.ranks).map(script).collect()
 }
 
 /// Runs the schedules before every adversary, and gives what the first one finds.
-pub(crate) fn judge(scripts: &[Script], job: &Job, in_place: bool) -> Result<(), Violation> {
+pub(crate) fn judge(scripts: &[Script], job: &Job<'_>, in_place: bool) -> Result<(), Violation> {
     let policies = [
         Policy::LateArrival,
         Policy::Random,
@@ -137,7 +149,8 @@ pub(crate) fn judge(scripts: &[Script], job: &Job, in_place: bool) -> Result<(),
     for policy in policies {
         for seed in 0..8 {
             let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
-            let setup = Setup { job: *job, depth: 4, in_place, granted: u64::MAX, policy, seed };
+            let setup =
+                Setup { job: *job, uneven: None, depth: 4, in_place, granted: u64::MAX, policy, seed };
             check(schedules, &setup, None)?;
         }
     }
@@ -160,7 +173,7 @@ fn caught(
 #[track_caller]
 pub(crate) fn caught_in(
     algorithm: &str,
-    job: &Job,
+    job: &Job<'_>,
     in_place: bool,
     breaks: impl Fn(&mut Script),
     wanted: impl Fn(&Fault) -> bool,
@@ -492,7 +505,15 @@ fn a_step_after_the_end() {
 #[test]
 fn other_traffic_than_the_formula_says() {
     let job = job(AllReduce);
-    let setup = Setup { job, depth: 4, in_place: false, granted: u64::MAX, policy: Policy::Random, seed: 1 };
+    let setup = Setup {
+        job,
+        uneven: None,
+        depth: 4,
+        in_place: false,
+        granted: u64::MAX,
+        policy: Policy::Random,
+        seed: 1,
+    };
     let schedules = scripts("direct", &job).into_iter().map(|it| Box::new(it) as Box<dyn Schedule>).collect();
     let formula = [Traffic { messages: 20, elements: 67 }; RANKS];
     let fault = check(schedules, &setup, Some(&formula)).expect_err("the formula is wrong").fault;

@@ -4,7 +4,9 @@
 use unisono::{
     algorithm::find,
     schedule::{
-        Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter},
+        Collective::{
+            self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+        },
         Job, Step,
         check::{Policy, Report, Setup},
     },
@@ -44,6 +46,7 @@ fn beyond(n: usize) -> usize {
 
 const NONE: Formula = Formula("0", |_, _, _| 0);
 const ONE: Formula = Formula("1", |_, _, _| 1);
+const COUNT: Formula = Formula("c", |_, c, _| c);
 const OTHERS: Formula = Formula("n-1", |n, _, _| n - 1);
 const ALL_TO_ALL: Formula = Formula("n(n-1)k", |n, _, k| n * (n - 1) * k);
 const ALL_TO_ALL_ELEMENTS: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * c);
@@ -64,6 +67,10 @@ fn rows() -> Vec<Row> {
         row("direct", AllGather, 1, everyone()),
         row("direct", Broadcast, 1, [ONE, TO_ALL, TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, ONE]),
         row("direct", Barrier, 1, [ONE, ALL_TO_ALL, NONE, NONE, OTHERS]),
+        row("direct", Reduce, 1, [ONE, TO_ALL, TO_ALL_ELEMENTS, COUNT, OTHERS]),
+        row("direct", Gather, 1, [ONE, TO_ALL, TO_ALL_ELEMENTS, COUNT, OTHERS]),
+        row("direct", Scatter, 1, [ONE, TO_ALL, TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, ONE]),
+        row("direct", AllToAll, 1, everyone()),
         row(
             "ring",
             AllReduce,
@@ -78,7 +85,7 @@ fn rows() -> Vec<Row> {
         ),
         row("ring", ReduceScatter, 2, around()),
         row("ring", AllGather, 2, around()),
-        row("ring", Broadcast, 1, [OTHERS, TO_ALL, TO_ALL_ELEMENTS, Formula("c", |_, c, _| c), ONE]),
+        row("ring", Broadcast, 1, [OTHERS, TO_ALL, TO_ALL_ELEMENTS, COUNT, ONE]),
         row(
             "recursive_doubling",
             AllReduce,
@@ -174,11 +181,18 @@ fn every_plan_has_a_row() {
     assert_eq!(rows.len(), plans().count());
 }
 
-fn report(row: &Row, job: Job) -> (Report, Case) {
+fn report(row: &Row, job: Job<'static>) -> (Report, Case) {
     let algorithm = find(row.algorithm).unwrap();
     let plan = algorithm.plan(row.collective).unwrap();
-    let setup =
-        Setup { job, depth: row.depth, in_place: false, granted: u64::MAX, policy: Policy::Random, seed: 1 };
+    let setup = Setup {
+        job,
+        uneven: None,
+        depth: row.depth,
+        in_place: false,
+        granted: u64::MAX,
+        policy: Policy::Random,
+        seed: 1,
+    };
     let case = Case { algorithm, plan, setup };
     (case.run().unwrap(), case)
 }

@@ -16,8 +16,8 @@ fn is_await(step: &Step) -> bool {
     matches!(step, Step::Await { .. })
 }
 
-fn job(collective: Collective) -> Job {
-    Job { collective, rank: 0, ranks: RANKS, count: 7 * RANKS + 2, root: 0, chunk: 4, lanes: 2, direct: true }
+fn job(collective: Collective) -> Job<'static> {
+    Job { chunk: 4, lanes: 2, direct: true, ..Job::new(collective, 0, RANKS, 7 * RANKS + 2) }
 }
 
 /// Breaks rank 1's schedule, in place, and wants this fault.

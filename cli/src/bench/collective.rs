@@ -5,7 +5,12 @@ use std::{ops::DerefMut, time::Instant};
 
 use half::{bf16, f16};
 use rustix::time::{ClockId, clock_gettime};
-use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+use unisono::{
+    ProcessGroup,
+    dtype::Dtype,
+    reduce::ReduceOp,
+    schedule::{Collective, Job},
+};
 use unisono_transport::ofi::Options;
 
 use super::{
@@ -76,15 +81,20 @@ impl Run<'_> {
     fn count(&self) -> usize {
         let elements = self.bytes / self.bench.dtype.size();
         match self.collective {
-            Collective::AllReduce | Collective::Broadcast => elements,
-            Collective::ReduceScatter | Collective::AllGather => elements / self.group.size(),
             Collective::Barrier => 0,
+            collective if collective.has_blocks() => elements / self.group.size(),
+            _ => elements,
         }
     }
 
+    /// The collective's job as this rank would have it if it were `rank`.
+    fn job(&self, rank: usize, count: usize) -> Job<'static> {
+        let root = if self.collective.has_root() { self.bench.root } else { 0 };
+        Job { root, ..Job::new(self.collective, rank, self.group.size(), count) }
+    }
+
     fn measure<T: Sample>(&self, count: usize) -> Result<Row> {
-        let (inputs, outputs) =
-            self.collective.lengths(self.group.size(), count).ok_or("the sizes overflow")?;
+        let (inputs, outputs) = self.job(self.group.rank(), count).lengths().ok_or("the sizes overflow")?;
         if self.bench.registered {
             let input = self.group.buffer::<T>(inputs)?;
             let output = self.group.buffer::<T>(outputs)?;
@@ -135,16 +145,16 @@ impl Run<'_> {
 
         let mut wrong = [self.check(&input, &mut output)?];
         group.all_reduce(&mut wrong, ReduceOp::Sum)?;
-        let whole = input.len().max(output.len());
+        let (inputs, outputs) = self.job(bench.root, count).lengths().ok_or("the sizes overflow")?;
+        let whole = inputs.max(outputs);
         Ok(Row {
             collective: self.collective,
             algorithm: group.algorithm(self.collective, count, bench.dtype)?,
             bytes: whole * bench.dtype.size(),
             count,
             dtype: bench.dtype,
-            op: matches!(self.collective, Collective::AllReduce | Collective::ReduceScatter)
-                .then_some(bench.op),
-            root: (self.collective == Collective::Broadcast).then_some(bench.root),
+            op: self.collective.reduces().then_some(bench.op),
+            root: self.collective.has_root().then_some(bench.root),
             samples,
             mean: mean[0],
             cpu: cpu[0],
@@ -170,22 +180,24 @@ impl Run<'_> {
     }
 
     fn call<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let (group, op, root) = (self.group, self.bench.op, self.bench.root);
         match self.collective {
-            Collective::AllReduce => self.group.all_reduce_into(input, output, self.bench.op)?,
-            Collective::ReduceScatter => self.group.reduce_scatter(input, output, self.bench.op)?,
-            Collective::AllGather => self.group.all_gather(input, output)?,
-            Collective::Broadcast => self.group.broadcast(output, self.bench.root)?,
-            Collective::Barrier => self.group.barrier()?,
+            Collective::AllReduce => group.all_reduce_into(input, output, op)?,
+            Collective::ReduceScatter => group.reduce_scatter(input, output, op)?,
+            Collective::AllGather => group.all_gather(input, output)?,
+            Collective::Broadcast => group.broadcast(output, root)?,
+            Collective::Barrier => group.barrier()?,
+            Collective::Reduce => group.reduce_into(input, output, op, root)?,
+            Collective::Gather => group.gather(input, output, root)?,
+            Collective::Scatter => group.scatter(input, output, root)?,
+            Collective::AllToAll => group.all_to_all(input, output)?,
         }
         Ok(())
     }
 
     fn fill<T: Sample>(&self, input: &mut [T]) {
         let (rank, ranks) = (self.group.rank(), self.group.size());
-        let op = match self.collective {
-            Collective::AllReduce | Collective::ReduceScatter => self.bench.op,
-            _ => ReduceOp::Sum,
-        };
+        let op = if self.collective.reduces() { self.bench.op } else { ReduceOp::Sum };
         // The pattern repeats after 5 elements, or after as many as there are ranks.
         let period = 5 * ranks;
         let pattern: Vec<T> = (0..period).map(|index| T::of(data::input(op, rank, ranks, index))).collect();
@@ -204,13 +216,18 @@ impl Run<'_> {
         }
         self.call(input, output)?;
         Ok(match self.collective {
-            Collective::AllReduce => data::wrong_reduced(op, ranks, 0, output),
+            Collective::AllReduce | Collective::Reduce => data::wrong_reduced(op, ranks, 0, output),
             Collective::ReduceScatter => data::wrong_reduced(op, ranks, rank * output.len(), output),
-            Collective::AllGather => {
+            Collective::AllGather | Collective::Gather => {
                 let blocks = output.chunks(input.len().max(1)).enumerate();
-                blocks.map(|(from, block)| data::wrong_copied(from, ranks, block)).sum()
+                blocks.map(|(from, block)| data::wrong_copied(from, ranks, 0, block)).sum()
             }
-            Collective::Broadcast => data::wrong_copied(self.bench.root, ranks, output),
+            Collective::AllToAll => {
+                let blocks = output.chunks((input.len() / ranks).max(1)).enumerate();
+                blocks.map(|(from, block)| data::wrong_copied(from, ranks, rank * block.len(), block)).sum()
+            }
+            Collective::Scatter => data::wrong_copied(self.bench.root, ranks, rank * output.len(), output),
+            Collective::Broadcast => data::wrong_copied(self.bench.root, ranks, 0, output),
             Collective::Barrier => 0,
         })
     }

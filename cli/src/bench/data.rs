@@ -100,11 +100,11 @@ pub(super) fn wrong_reduced<T: Sample>(op: ReduceOp, ranks: usize, first: usize,
     count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % period])
 }
 
-/// How many elements of `output` are not element `index` of rank `rank`'s input.
-pub(super) fn wrong_copied<T: Sample>(rank: usize, ranks: usize, output: &[T]) -> u64 {
+/// How many elements of `output` are not elements `first..` of rank `rank`'s input.
+pub(super) fn wrong_copied<T: Sample>(rank: usize, ranks: usize, first: usize, output: &[T]) -> u64 {
     let wanted: Vec<f64> =
         (0..5).map(|index| T::of(input(ReduceOp::Sum, rank, ranks, index)).get()).collect();
-    count_wrong(output.iter().enumerate(), |index| wanted[index % 5])
+    count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % 5])
 }
 
 fn count_wrong<'a, T: Sample>(

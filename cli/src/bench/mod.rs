@@ -36,11 +36,11 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier or put
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all or put
     #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
     /// The smallest size in bytes, for instance 8, 4K, 1M: of the whole vector, as in nccl-tests, and rounded down
-    /// to whole elements (for reduce_scatter and all_gather, to as many on every rank)
+    /// to whole elements (where every rank has a block, to as many in each)
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
     /// The largest size in bytes
@@ -61,7 +61,7 @@ pub(crate) struct Bench {
     /// Untimed calls of each size before those
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     warmup: u32,
-    /// The root of a broadcast
+    /// The root of a broadcast, reduce, gather or scatter
     #[arg(short, long, value_name = "RANK", default_value_t = 0)]
     root: usize,
     /// Start this many ranks on this machine

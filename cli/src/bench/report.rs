@@ -85,8 +85,8 @@ fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     let share = (ranks as f64 - 1.0) / ranks as f64;
     match collective {
         Collective::AllReduce => 2.0 * share,
-        Collective::ReduceScatter | Collective::AllGather => share,
-        Collective::Broadcast | Collective::Barrier => 1.0,
+        collective if collective.has_blocks() => share,
+        _ => 1.0,
     }
 }
 
@@ -239,6 +239,8 @@ mod tests {
     fn bus_factors_are_those_of_nccl_tests() {
         assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
         assert_eq!(bus_factor(Collective::AllGather, 4), 0.75);
+        assert_eq!(bus_factor(Collective::AllToAll, 4), 0.75);
+        assert_eq!(bus_factor(Collective::Reduce, 4), 1.0);
         assert_eq!(bus_factor(Collective::Broadcast, 4), 1.0);
     }
 }

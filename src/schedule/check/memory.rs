@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use super::{Fault, Setup};
-use crate::schedule::{Collective, Rank};
+use crate::{
+    partition::Blocks,
+    schedule::{Collective, Job, Place, Rank},
+};
 
 /// One element: which it is, and whose contributions are in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,48 +60,59 @@ pub(super) enum Area {
     Main,
     /// An input of its own.
     Apart,
+    /// What the engine lends.
+    Scratch,
     /// A slot of a flow.
     Slot { flow: usize, slot: usize },
 }
 
-/// Input and output of one rank.
+/// Input, output and scratch of one rank.
 pub(super) struct Memory {
     main: Vec<Cell>,
     apart: Vec<Cell>,
-    input: Place,
-    output: Place,
+    scratch: Vec<Cell>,
+    input: Room,
+    output: Room,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Room {
     area: Area,
     base: usize,
     len: usize,
 }
 
 impl Memory {
-    pub(super) fn new(setup: &Setup, rank: Rank) -> Option<Self> {
-        let job = &setup.job;
-        let (inputs, outputs) = job.collective.lengths(job.ranks, job.count)?;
-        let own = rank * job.count;
+    pub(super) fn new(setup: &Setup<'_>, rank: Rank, scratch: usize) -> Option<Self> {
+        let job = &setup.job_of(rank);
+        let (inputs, outputs) = job.lengths()?;
         let joined = setup.in_place || job.collective == Collective::Broadcast;
+        // Where this rank's one block lies among the others', if the place that has it is joined with theirs.
+        let own_output = job.output_blocks().of(rank).start;
+        let own_input = job.input_blocks().of(rank).start;
         let (input_base, output_base) = match job.collective {
-            Collective::AllGather if joined => (own, 0),
-            Collective::ReduceScatter if joined => (0, own),
+            Collective::AllGather if joined => (own_output, 0),
+            Collective::Gather if joined && outputs > 0 => (own_output, 0),
+            Collective::ReduceScatter if joined => (0, own_input),
+            Collective::Scatter if joined && inputs > 0 => (0, own_input),
             _ => (0, 0),
         };
-        let input =
-            Place { area: if joined { Area::Main } else { Area::Apart }, base: input_base, len: inputs };
-        let output = Place { area: Area::Main, base: output_base, len: outputs };
-        let main = if joined { inputs.max(outputs) } else { outputs };
+        let area = if joined { Area::Main } else { Area::Apart };
+        let input = Room { area, base: input_base, len: inputs };
+        let output = Room { area: Area::Main, base: output_base, len: outputs };
+        let main = if joined { (input_base + inputs).max(output_base + outputs) } else { outputs };
         let mut memory = Self {
             main: vec![Cell::UNDEFINED; main],
             apart: vec![Cell::UNDEFINED; if joined { 0 } else { inputs }],
+            scratch: vec![Cell::UNDEFINED; scratch],
             input,
             output,
         };
         if job.collective != Collective::Broadcast || rank == job.root {
-            let first = if job.collective == Collective::AllGather { own } else { 0 };
+            let first = match job.collective {
+                Collective::AllGather | Collective::Gather => own_output,
+                _ => 0,
+            };
             for (at, cell) in memory.cells_mut(input.area)[input.base..][..inputs].iter_mut().enumerate() {
                 *cell = Cell { element: first + at, ranks: 1 << rank, done: false, order: rank as u64 + 1 };
             }
@@ -106,21 +120,38 @@ impl Memory {
         Some(memory)
     }
 
-    /// Where a range of the input or the output really lies; or how much room there is.
-    pub(super) fn find(&self, input: bool, offset: usize, len: usize) -> Result<(Area, Range<usize>), usize> {
-        let place = if input { self.input } else { self.output };
+    /// Where a range of a place other than a slot really lies; or how much room there is.
+    pub(super) fn find(
+        &self,
+        place: Place,
+        offset: usize,
+        len: usize,
+    ) -> Result<(Area, Range<usize>), usize> {
+        let room = match place {
+            Place::Input => self.input,
+            Place::Scratch => Room { area: Area::Scratch, base: 0, len: self.scratch.len() },
+            Place::Output | Place::Landed(_) => self.output,
+        };
         match offset.checked_add(len) {
-            Some(end) if end <= place.len => Ok((place.area, place.base + offset..place.base + end)),
-            _ => Err(place.len),
+            Some(end) if end <= room.len => Ok((room.area, room.base + offset..room.base + end)),
+            _ => Err(room.len),
         }
     }
 
     pub(super) fn cells(&self, area: Area) -> &[Cell] {
-        if area == Area::Apart { &self.apart } else { &self.main }
+        match area {
+            Area::Apart => &self.apart,
+            Area::Scratch => &self.scratch,
+            Area::Main | Area::Slot { .. } => &self.main,
+        }
     }
 
     pub(super) fn cells_mut(&mut self, area: Area) -> &mut [Cell] {
-        if area == Area::Apart { &mut self.apart } else { &mut self.main }
+        match area {
+            Area::Apart => &mut self.apart,
+            Area::Scratch => &mut self.scratch,
+            Area::Main | Area::Slot { .. } => &mut self.main,
+        }
     }
 
     /// The first place where this output was reduced in another order than that one.
@@ -131,22 +162,49 @@ impl Memory {
     }
 
     /// Whether the output is what the collective promises.
-    pub(super) fn judge(&self, setup: &Setup, rank: Rank) -> Result<(), Fault> {
-        let job = &setup.job;
+    pub(super) fn judge(&self, setup: &Setup<'_>, rank: Rank) -> Result<(), Fault> {
+        let job = setup.job_of(rank);
         let output = &self.main[self.output.base..][..self.output.len];
+        let blocks = job.output_blocks();
+        let (mut owner, mut promise) = (0, Promise::new(setup, &job, 0, &blocks));
         for (at, &found) in output.iter().enumerate() {
-            let element =
-                if job.collective == Collective::ReduceScatter { rank * job.count + at } else { at };
-            let (ranks, done) = match job.collective {
-                Collective::AllReduce | Collective::ReduceScatter => (everyone(job.ranks), job.ranks > 1),
-                Collective::AllGather => (1 << (at / job.count), false),
-                Collective::Broadcast | Collective::Barrier => (1 << job.root, false),
-            };
+            // Whose block of the output this is, if it has blocks.
+            while at >= blocks.of(owner).end && owner + 1 < job.ranks {
+                owner += 1;
+                promise = Promise::new(setup, &job, owner, &blocks);
+            }
+            let (element, ranks) = (promise.first + at - promise.at, promise.ranks);
+            let done = job.collective.reduces() && job.ranks > 1;
             let wanted = Cell { element, ranks, done, order: found.order };
             if found != wanted {
                 return Err(Fault::Output { at, found: found.show(), wanted: wanted.show() });
             }
         }
         Ok(())
+    }
+}
+
+/// What a collective promises to a rank in one block of its output.
+struct Promise {
+    /// Where the block begins, and which element belongs there.
+    at: usize,
+    first: usize,
+    /// Whose contributions are in it.
+    ranks: u64,
+}
+
+impl Promise {
+    fn new(setup: &Setup<'_>, job: &Job<'_>, owner: Rank, blocks: &Blocks) -> Self {
+        let own = |sender: Job<'_>| sender.input_blocks().of(job.rank).start;
+        let all = everyone(job.ranks);
+        let (at, first, ranks) = match job.collective {
+            Collective::AllReduce | Collective::Reduce => (0, 0, all),
+            Collective::ReduceScatter => (0, own(*job), all),
+            Collective::AllGather | Collective::Gather => (0, 0, 1 << owner),
+            Collective::Scatter => (0, own(setup.job_of(job.root)), 1 << job.root),
+            Collective::AllToAll => (blocks.of(owner).start, own(setup.job_of(owner)), 1 << owner),
+            Collective::Broadcast | Collective::Barrier => (0, 0, 1 << job.root),
+        };
+        Self { at, first, ranks }
     }
 }

@@ -31,17 +31,19 @@ use std::{collections::BTreeSet, fmt};
 
 pub use policy::Policy;
 
-use super::{Job, Rank, Schedule, Span, Step, Traffic};
+use super::{Job, Rank, Schedule, Span, Step, Traffic, Uneven};
 
 /// Under which circumstances schedules are checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    /// The job; its rank does not matter.
-    pub job: Job,
+pub struct Setup<'a> {
+    /// The job; its rank does not matter, nor do its uneven lengths.
+    pub job: Job<'a>,
+    /// Those lengths as each rank knows them, if blocks are uneven.
+    pub uneven: Option<&'a [Uneven<'a>]>,
     /// How many slots every flow has.
     pub depth: usize,
-    /// Whether the input lies in the output: at its start, or for an all_gather at the rank's block. The
-    /// output of a reduce_scatter then lies in the input, at the rank's block.
+    /// Whether the input lies in the output: at its start, or at the rank's block, where it is one block and the
+    /// output has many. Where it is the other way about, the output lies in the input.
     pub in_place: bool,
     /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots.
     pub granted: u64,
@@ -49,6 +51,14 @@ pub struct Setup {
     pub policy: Policy,
     /// What the adversary's choices follow from.
     pub seed: u64,
+}
+
+impl<'a> Setup<'a> {
+    /// The job of a rank.
+    #[must_use]
+    pub fn job_of(&self, rank: Rank) -> Job<'a> {
+        Job { rank, uneven: self.uneven.and_then(|all| all.get(rank).copied()), ..self.job }
+    }
 }
 
 /// What was seen in a run without violations.
@@ -294,7 +304,7 @@ impl fmt::Display for Show<'_> {
 /// At most 64 ranks. `formula` says what each rank should send.
 pub fn check(
     schedules: Vec<Box<dyn Schedule>>,
-    setup: &Setup,
+    setup: &Setup<'_>,
     formula: Option<&[Traffic]>,
 ) -> Result<Report, Violation> {
     run::World::new(schedules, setup)?.run(formula)

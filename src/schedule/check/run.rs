@@ -11,7 +11,7 @@ use super::{
 use crate::schedule::{Collective, Place, Rank, Schedule, Span, Step, Traffic};
 
 pub(super) struct World<'a> {
-    pub(super) setup: &'a Setup,
+    pub(super) setup: &'a Setup<'a>,
     ranks: usize,
     pub(super) width: usize,
     limit: usize,
@@ -96,7 +96,7 @@ pub(super) struct Put {
 pub(super) type Outcome = Result<bool, Fault>;
 
 impl<'a> World<'a> {
-    pub(super) fn new(schedules: Vec<Box<dyn Schedule>>, setup: &'a Setup) -> Result<Self, Violation> {
+    pub(super) fn new(schedules: Vec<Box<dyn Schedule>>, setup: &'a Setup<'a>) -> Result<Self, Violation> {
         let ranks = setup.job.ranks;
         let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
         let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
@@ -124,8 +124,8 @@ impl<'a> World<'a> {
             }
         }
         let mut memories = Vec::new();
-        for rank in 0..ranks {
-            let Some(memory) = Memory::new(setup, rank) else {
+        for (rank, schedule) in schedules.iter().enumerate() {
+            let Some(memory) = Memory::new(setup, rank, schedule.scratch()) else {
                 return shape(rank, "the count", setup.job.count, usize::MAX / ranks);
             };
             memories.push(memory);
@@ -429,7 +429,7 @@ impl<'a> World<'a> {
     pub(super) fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
-            let found = self.memories[rank].find(span.place == Place::Input, span.offset, span.len);
+            let found = self.memories[rank].find(span.place, span.offset, span.len);
             return found.map_err(bounds);
         };
         if from >= self.ranks || from == rank {

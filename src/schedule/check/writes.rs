@@ -66,7 +66,7 @@ impl World<'_> {
             return Err(Fault::EmptyWrite(to));
         }
         let place = Span::output(at, from.len);
-        let found = self.memories[to].find(false, at, from.len);
+        let found = self.memories[to].find(Place::Output, at, from.len);
         let (_, lands) = found.map_err(|room| Fault::Bounds { span: place, room })?;
         if !self.granted(to) {
             return self.put(rank, lane, to, from, None);
