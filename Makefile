@@ -40,7 +40,7 @@ bench: ## criterion's benches, then the comparison with Gloo, Open MPI and MPICH
 	cargo bench --workspace
 	@$(MAKE) peers
 
-peers: ## compares all_reduce with Gloo, Open MPI and MPICH side by side
+peers: ## compares five collectives with Gloo, Open MPI and MPICH side by side, at 2, 4 and 8 ranks (an hour)
 	@ci/setup.sh build python
 	cargo build --release -p unisono-cli
 	@benches/peers/run.sh

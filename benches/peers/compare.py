@@ -1,8 +1,8 @@
 """Runs the contestants in turn and prints times and ratios; run.sh installs them and calls this.
 
-Per number of ranks, size and round every contestant runs once, one right after the other, so that what else the
-machine does hits all alike. A figure is the median over the rounds of each run's p50: the slowest rank's time of one
-call after a barrier, float32 sum.
+Per collective, number of ranks, size and round every contestant runs once, one right after the other, so that what
+else the machine does hits all alike. A figure is the median over the rounds of each run's p50: the slowest rank's time
+of one call after a barrier, of float32, reduced by sums. Every contestant checks its result.
 """
 
 import argparse
@@ -18,30 +18,51 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TITLES = {"unisono": "unisono", "gloo": "Gloo", "torch": "torch", "mpich": "MPICH", "openmpi": "Open MPI"}
+COLLECTIVES = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
+# Their vectors have a block for every rank.
+IN_BLOCKS = ["all_gather", "reduce_scatter", "all_to_all"]
 SIZES = "8,1K,8K,64K,512K,1M,4M,32M"
 QUICK_SIZES = "8,8K,512K,4M"
 # From this size on the loopback's byte counter tells whether a contestant used TCP at all.
 TELLING = 512 * 1024
 LIMIT_S = 60
+# With this status a program says that what it was asked for is not there.
+REFUSED = 2
 
 
 class Failed(Exception):
     """A run gave no figure; says why."""
 
 
+class Refused(Exception):
+    """The contestant does not have the collective; says so in its words."""
+
+
 def size(text):
     scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
     value = int(text[:-1]) * scale if scale else int(text)
-    if value < 4 or value % 4:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of float32")
+    if value < 4:
+        raise argparse.ArgumentTypeError(f"{text} is less than a float32")
     return value
+
+
+def collective(text):
+    if text not in COLLECTIVES:
+        raise argparse.ArgumentTypeError(f"there is no {text}; there are {', '.join(COLLECTIVES)}")
+    return text
+
+
+def whole(count, name, ranks):
+    """The bytes of the whole vector: whole elements, of every block, and at least one."""
+    unit = 4 * ranks if name in IN_BLOCKS else 4
+    return max(unit, count - count % unit)
 
 
 def list_of(kind):
     return lambda text: [kind(word) for word in text.split(",") if word]
 
 
-def name(count):
+def short(count):
     for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
         if count >= scale and count % scale == 0:
             return f"{count // scale}{unit}"
@@ -57,33 +78,33 @@ def loopback_bytes():
     return None
 
 
-def command(who, options, ranks, count, iterations, warmup, report):
+def command(who, options, name, ranks, count, iterations, warmup, report):
     """The words and the extra environment that run one contestant."""
     peers = os.path.join(options.peers, who)
     numbers = [str(count), str(iterations), str(warmup)]
     if who == "unisono":
-        words = [options.unisono, "bench", "all_reduce", "--ranks", str(ranks), "--provider", "tcp", "-d", "f32"]
+        words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", "tcp", "-d", "f32"]
         words += ["-o", "sum", "-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup)]
         return words + ["--json", report], {}
     if who == "mpich":
         # The wheel's first choice is UCX, and ranks on one host share memory unless told they are not local.
         environment = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "MPIR_CVAR_NOLOCAL": "1"}
-        return [f"{peers}/bin/mpiexec", "-n", str(ranks), f"{peers}/allreduce", *numbers], environment
+        return [f"{peers}/bin/mpiexec", "-n", str(ranks), f"{peers}/collectives", name, *numbers], environment
     if who == "openmpi":
         words = [f"{peers}/bin/mpirun", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
         words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return [*words, "-n", str(ranks), f"{peers}/allreduce", *numbers], {}
+        return [*words, "-n", str(ranks), f"{peers}/collectives", name, *numbers], {}
     words = [f"{peers}/bin/python", f"{HERE}/gloo.py"] + (["--torch"] if who == "torch" else [])
-    return [*words, str(ranks), *numbers], {}
+    return [*words, name, str(ranks), *numbers], {}
 
 
-def p50(who, options, ranks, count):
+def p50(who, options, name, ranks, count):
     """One run's median time in µs."""
     iterations = max(8, min(300, (64 << 20) // count))
     warmup = max(2, iterations // 10)
     with tempfile.TemporaryDirectory() as directory:
         report = os.path.join(directory, "report")
-        words, environment = command(who, options, ranks, count, iterations, warmup, report)
+        words, environment = command(who, options, name, ranks, count, iterations, warmup, report)
         before = loopback_bytes()
         running = subprocess.Popen(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
@@ -98,8 +119,13 @@ def p50(who, options, ranks, count):
             raise
         after = loopback_bytes()
         if running.returncode != 0:
-            last = (complaint or said).strip().splitlines() or ["nothing said"]
-            raise Failed(f"exit status {running.returncode}: {last[-1]}")
+            told = [line for line in (complaint or said).splitlines() if any(map(str.isalpha, line))]
+            # What comes first is the cause; but our program may have warned of something before.
+            cause = -1 if who == "unisono" and running.returncode != REFUSED else 0
+            why = told[cause] if told else "nothing said"
+            if running.returncode == REFUSED:
+                raise Refused(why)
+            raise Failed(f"exit status {running.returncode}: {why}")
         try:
             if who == "unisono":
                 with open(report) as lines:
@@ -120,37 +146,48 @@ def row(label, cells):
     print(f"{label:>8}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
 
-def compare(options, ranks, contestants):
-    print(f"\n{ranks} ranks, µs:")
-    columns = [TITLES[who] for who in contestants]
-    row("bytes", columns + ["ours/best"])
-    ratios = []
-    for count in options.sizes:
-        times = {who: [] for who in contestants}
-        failures = {}
+def compare(options, name, ranks, contestants):
+    """Prints one table; tells whether it is as full as it can be."""
+    print(f"\n{name}, {ranks} ranks, µs:")
+    row("bytes", [TITLES[who] for who in contestants] + ["ours/best"])
+    ratios, refused = [], set()
+    sizes = list(dict.fromkeys(whole(count, name, ranks) for count in options.sizes))
+    for count in sizes:
+        times = {who: [] for who in contestants if who not in refused}
+        notes = {}
         for _ in range(options.rounds):
-            for who in contestants:
-                if who not in failures:
-                    try:
-                        times[who].append(p50(who, options, ranks, count))
-                    except Failed as failure:
-                        failures[who] = failure
-        median = {who: statistics.median(runs) for who, runs in times.items() if who not in failures}
+            for who in [who for who in times if who not in notes]:
+                try:
+                    times[who].append(p50(who, options, name, ranks, count))
+                except Failed as failure:
+                    notes[who] = f"{TITLES[who]} failed at {short(count)}: {failure}"
+                except Refused as refusal:
+                    notes[who] = f"SKIPPED {TITLES[who]}: {refusal}"
+                    refused.add(who)
+        median = {who: statistics.median(runs) for who, runs in times.items() if who not in notes}
         best = min((time for who, time in median.items() if who != "unisono"), default=None)
         ratio = median["unisono"] / best if best and "unisono" in median else None
         ratios += [ratio] if ratio else []
-        cells = [f"{median[who]:.1f}" if who in median else "failed" for who in contestants]
-        row(name(count), cells + [f"{ratio:.2f}" if ratio else "-"])
-        for who, failure in failures.items():
-            print(f"  {TITLES[who]} failed at {name(count)}: {failure}")
+        absent = {who: "skipped" if who in refused else "failed" for who in contestants}
+        cells = [f"{median[who]:.1f}" if who in median else absent[who] for who in contestants]
+        row(short(count), cells + [f"{ratio:.2f}" if ratio else "-"])
+        for note in notes.values():
+            print(f"  {note}", flush=True)
     if ratios:
         print(f"geometric mean of ours/best: {math.exp(statistics.fmean(map(math.log, ratios))):.2f} (below 1 we lead)")
-    return len(ratios) == len(options.sizes)
+    return "unisono" in refused or len(ratios) == len(sizes)
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="benches/peers/run.sh")
-    parser.add_argument("--ranks", type=list_of(int), default=[2, 4], help="numbers of ranks, default 2,4")
+    parser = argparse.ArgumentParser(
+        prog="benches/peers/run.sh",
+        epilog="Bytes are those of the whole vector, as nccl-tests counts: of all_gather's output, of reduce_scatter's"
+        " input, of either of all_to_all's. They are rounded down to whole elements of every rank's block,"
+        " of which there is one at least.",
+    )
+    parser.add_argument("--collective", type=list_of(collective), default=COLLECTIVES, metavar="NAMES",
+                        help=f"default {','.join(COLLECTIVES)}")
+    parser.add_argument("--ranks", type=list_of(int), default=[2, 4, 8], help="numbers of ranks, default 2,4,8")
     parser.add_argument("--sizes", type=list_of(size), help=f"bytes, default {SIZES}")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
@@ -161,11 +198,11 @@ def main():
     options.rounds = max(1, options.rounds or (1 if options.quick else 3))
     order = [who for who in TITLES if who == "unisono" or who in options.contestants.split(",")]
 
-    print(f"all_reduce, float32 sum, over TCP: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
+    print(f"float32, sums, over TCP: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
     print(f"median of {options.rounds} round(s) of the p50 of the slowest rank's time of one call after a barrier")
-    # Every number of ranks is measured, whatever came before it.
-    complete = [compare(options, ranks, order) for ranks in options.ranks]
-    sys.exit(0 if all(complete) else 1)
+    # Every table is measured, whatever came before it.
+    full = [compare(options, name, ranks, order) for name in options.collective for ranks in options.ranks]
+    sys.exit(0 if all(full) else 1)
 
 
 main()

