@@ -83,13 +83,24 @@ pub fn neighbours(ranks: usize) -> (usize, usize) {
     if ranks <= 8 { (others, others) } else { (others.min(2 * doublings), 1) }
 }
 
-/// The choice for a collective of `bytes` bytes among `ranks` ranks; `None` if no algorithm can do it,
-/// which a test rules out.
+/// The choice for a collective of `bytes` bytes among `ranks` ranks, of the algorithms that are `allowed`; `None` if
+/// none of them can do it.
 #[must_use]
-pub fn choose(collective: Collective, ranks: usize, bytes: usize) -> Option<Choice> {
-    let row =
-        TABLE.iter().find(|row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes)?;
-    let algorithm = ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm)?;
+pub fn choose(
+    collective: Collective,
+    ranks: usize,
+    bytes: usize,
+    allowed: impl Fn(&Algorithm) -> bool,
+) -> Option<Choice> {
+    let fits = |row: &&Row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes;
+    let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
+    let rows = TABLE.iter().filter(fits).filter_map(|row| Some((row, of(row)?)));
+    let Some((row, algorithm)) = rows.into_iter().find(|(_, algorithm)| allowed(algorithm)) else {
+        // One that the table would not take: in the largest chunks and on as many lanes as there may be.
+        let able = |it: &&Algorithm| it.supports(collective) && allowed(it);
+        let algorithm = ALGORITHMS.iter().find(able)?;
+        return Some(Choice { algorithm, chunk_bytes: usize::MAX, lanes: usize::MAX });
+    };
     // An all_reduce in chunks cuts every round into a piece per rank.
     let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
     let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
@@ -114,7 +125,7 @@ mod tests {
         for collective in Collective::ALL {
             for ranks in [1, 2, 3, 4, 5, 8, 9, 1000, usize::MAX] {
                 for bytes in [0, 1, 8, 4096, 1 << 20, 1 << 40, usize::MAX] {
-                    let choice = choose(collective, ranks, bytes).ok_or("no choice")?;
+                    let choice = choose(collective, ranks, bytes, |_| true).ok_or("no choice")?;
                     assert!(choice.algorithm.supports(collective), "{collective:?} {choice:?}");
                     assert!(choice.lanes > 0 && choice.chunk_bytes > 0 && choice.chunk_bytes % 64 == 0);
                 }

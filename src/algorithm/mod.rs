@@ -9,10 +9,12 @@ mod direct;
 mod dissemination;
 mod recursive_doubling;
 mod ring;
+mod select;
 mod turns;
 mod two_shot;
 
 pub use choose::{Choice, choose, direct, neighbours};
+pub use select::Selection;
 
 use crate::schedule::{Collective, Job, Schedule, Traffic};
 

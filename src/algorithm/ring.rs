@@ -27,16 +27,16 @@ pub(super) const PLANS: &[Plan] = &[
     },
     Plan {
         collective: Collective::ReduceScatter,
-        uneven: false,
-        make: |job| Lanes::schedule(job, ReduceScatter(Blocks::new(job))),
+        uneven: true,
+        make: |job| Lanes::schedule(job, ReduceScatter(Blocks::new(job, job.input_blocks()))),
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
     },
     Plan {
         collective: Collective::AllGather,
-        uneven: false,
-        make: |job| Lanes::schedule(job, AllGather(Blocks::new(job))),
+        uneven: true,
+        make: |job| Lanes::schedule(job, AllGather(Blocks::new(job, job.output_blocks()))),
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
@@ -196,9 +196,12 @@ fn all_reduce_traffic(job: &Job<'_>) -> Traffic {
     }
 }
 
-/// A collective with one block of `count` elements per rank, all cut into the same chunks.
+/// A collective with one block per rank, all cut into equally many chunks; or with one whole, of which all have the
+/// same block.
 struct Blocks {
     ring: Ring,
+    blocks: partition::Blocks,
+    /// The longest block.
     count: usize,
     chunks: usize,
     /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
@@ -206,10 +209,12 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(job: &Job<'_>) -> Self {
+    fn new(job: &Job<'_>, blocks: partition::Blocks) -> Self {
         let chunks = partition::chunks(job.count, job.chunk);
-        let direct_from = Some(job.lanes).filter(|&lanes| job.direct && chunks > lanes);
-        Self { ring: Ring::of(job), count: job.count, chunks, direct_from }
+        // Of uneven blocks some chunks may be empty, which no write may be.
+        let direct = job.direct && job.uneven.is_none() && chunks > job.lanes;
+        let direct_from = Some(job.lanes).filter(|_| direct);
+        Self { ring: Ring::of(job), blocks, count: job.count, chunks, direct_from }
     }
 
     /// Whether this chunk's messages are writes. Those of the first chunk of each lane go through slots.
@@ -217,15 +222,19 @@ impl Blocks {
         self.direct_from.is_some_and(|first| chunk >= first)
     }
 
-    /// The chunk's elements in one block.
-    fn chunk(&self, chunk: usize) -> Range<usize> {
-        block(self.count, self.chunks, chunk)
-    }
-
     /// The chunk's elements in the block of this rank, among all blocks.
     fn of(&self, chunk: usize, rank: Rank) -> Range<usize> {
-        let chunk = self.chunk(chunk);
-        rank * self.count + chunk.start..rank * self.count + chunk.end
+        self.blocks.chunk(rank, self.chunks, chunk)
+    }
+
+    /// The chunk's elements in this rank's own block, which lies alone.
+    fn own(&self, chunk: usize) -> Range<usize> {
+        block(self.blocks.len(self.ring.rank), self.chunks, chunk)
+    }
+
+    /// The chunk's elements in the whole.
+    fn chunk(&self, chunk: usize) -> Range<usize> {
+        block(self.count, self.chunks, chunk)
     }
 
     fn max_message(&self) -> usize {
@@ -233,10 +242,16 @@ impl Blocks {
     }
 }
 
+/// Every block but one is sent on: the next rank's in an all_gather, the own one in a reduce_scatter.
 fn blocks_traffic(job: &Job<'_>) -> Traffic {
+    let ring = Ring::of(job);
+    let (blocks, kept) = match job.collective {
+        Collective::AllGather => (job.output_blocks(), ring.next()),
+        _ => (job.input_blocks(), ring.rank),
+    };
     Traffic {
         messages: partition::chunks(job.count, job.chunk) * (job.ranks - 1),
-        elements: job.count * (job.ranks - 1),
+        elements: (0..job.ranks).filter(|&rank| rank != kept).map(|rank| blocks.len(rank)).sum(),
     }
 }
 
@@ -260,7 +275,7 @@ impl Pattern for ReduceScatter {
         } else if turn + 1 < ring.ranks {
             add_and_forward(ring, &self.0.of(chunk, ring.back(turn + 1)), steps);
         } else {
-            let whole = self.0.chunk(chunk);
+            let whole = self.0.own(chunk);
             add_last(ring, &self.0.of(chunk, ring.rank), Span::output(whole.start, whole.len()), steps);
         }
     }
@@ -290,7 +305,7 @@ impl Pattern for AllGather {
         let ring = self.0.ring;
         let into = self.0.of(chunk, ring.back(turn));
         if turn == 0 {
-            let from = self.0.chunk(chunk);
+            let from = self.0.own(chunk);
             let mine = Span::input(from.start, from.len());
             steps.hand(self.0.direct(chunk), ring.next(), mine, into.start);
             steps.copy(mine, Span::output(into.start, into.len()));
@@ -320,7 +335,7 @@ struct Broadcast {
 
 impl Broadcast {
     fn new(job: &Job<'_>) -> Self {
-        Self { blocks: Blocks::new(job), root: job.root }
+        Self { blocks: Blocks::new(job, partition::Blocks::even(job.count)), root: job.root }
     }
 }
 

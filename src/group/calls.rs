@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::{ProcessGroup, Request};
+use super::{ProcessGroup, request::Request};
 use crate::{
     buffer::Lent,
     dtype::Element,
@@ -37,7 +37,7 @@ impl ProcessGroup {
         }
         let count = output.len();
         self.run::<T>(
-            Request { op, ..Request::new(Collective::AllReduce, count) },
+            &Request { op, ..Request::new(Collective::AllReduce, count) },
             &Lent::apart(input, output),
         )
     }
@@ -57,7 +57,7 @@ impl ProcessGroup {
         }
         let count = output.len();
         self.run::<T>(
-            Request { op, ..Request::new(Collective::ReduceScatter, count) },
+            &Request { op, ..Request::new(Collective::ReduceScatter, count) },
             &Lent::apart(input, output),
         )
     }
@@ -87,7 +87,7 @@ impl ProcessGroup {
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.blocks(Collective::AllGather, input.len(), output.len())?;
         let count = input.len();
-        self.run::<T>(Request::new(Collective::AllGather, count), &Lent::apart(input, output))
+        self.run::<T>(&Request::new(Collective::AllGather, count), &Lent::apart(input, output))
     }
 
     /// Like [`all_gather`](Self::all_gather), with this rank's contribution already in its place in `data`
@@ -110,7 +110,7 @@ impl ProcessGroup {
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         same_length(Collective::AllToAll, input.len(), output.len())?;
         let count = self.own_block(Collective::AllToAll, input.len())?.len();
-        self.run::<T>(Request::new(Collective::AllToAll, count), &Lent::apart(input, output))
+        self.run::<T>(&Request::new(Collective::AllToAll, count), &Lent::apart(input, output))
     }
 
     /// Like [`all_to_all`](Self::all_to_all), where what a rank gets takes the place of what it gave.
@@ -158,9 +158,9 @@ impl ProcessGroup {
         if let ReduceOp::PreMulSum(_) = op {
             let mut scaled = input.to_vec();
             premultiply(Collective::Reduce, &mut scaled, op)?;
-            return self.run::<T>(request, &Lent::apart(&scaled, output));
+            return self.run::<T>(&request, &Lent::apart(&scaled, output));
         }
-        self.run::<T>(request, &Lent::apart(input, output))
+        self.run::<T>(&request, &Lent::apart(input, output))
     }
 
     /// The root gets all ranks' `input`, one after the other in the order of ranks, in `output`, which is not looked
@@ -176,7 +176,7 @@ impl ProcessGroup {
             self.blocks(Collective::Gather, input.len(), output.len())?;
         }
         let request = Request { root, ..Request::new(Collective::Gather, input.len()) };
-        self.run::<T>(request, &Lent::apart(input, output))
+        self.run::<T>(&request, &Lent::apart(input, output))
     }
 
     /// Like [`gather`](Self::gather). At the root `data` is the whole, with its own contribution already in its place
@@ -207,7 +207,7 @@ impl ProcessGroup {
             self.blocks(Collective::Scatter, output.len(), input.len())?;
         }
         let request = Request { root, ..Request::new(Collective::Scatter, output.len()) };
-        self.run::<T>(request, &Lent::apart(input, output))
+        self.run::<T>(&request, &Lent::apart(input, output))
     }
 
     /// Like [`scatter`](Self::scatter), leaving the root's own block where it lies in `data`, which is the whole
@@ -266,10 +266,10 @@ impl ProcessGroup {
             call: collective.name(),
             problem: format!("the blocks leave the {len} elements given"),
         })?;
-        self.run::<T>(Request { root, op, ..Request::new(collective, count) }, &lent)
+        self.run::<T>(&Request { root, op, ..Request::new(collective, count) }, &lent)
     }
 
-    fn known(&self, collective: Collective, root: Rank) -> Result<()> {
+    pub(super) fn known(&self, collective: Collective, root: Rank) -> Result<()> {
         if root < self.size() {
             return Ok(());
         }
@@ -320,7 +320,7 @@ fn same_length(collective: Collective, input: usize, output: usize) -> Result<()
 
 /// Scales the data of a pre-multiplied sum, whose factor is each rank's own affair; what remains is a sum
 /// that keeps its name, so that ranks which do not pre-multiply are noticed.
-fn premultiply<T: Element + Zeroable>(
+pub(super) fn premultiply<T: Element + Zeroable>(
     collective: Collective,
     data: &mut [T],
     op: ReduceOp,

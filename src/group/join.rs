@@ -13,9 +13,14 @@ use unisono_transport::{
     ofi::{Ofi, Options},
 };
 
-use super::{ProcessGroup, State, guard::Guard};
+use super::{
+    ProcessGroup,
+    guard::Guard,
+    request::Wishes,
+    shared::{Shared, State},
+};
 use crate::{
-    algorithm::{self, ALGORITHMS},
+    algorithm::{self, Selection},
     buffer::Registry,
     config::{Config, StoreAddress},
     engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
@@ -128,7 +133,7 @@ impl ProcessGroup {
                 problem: format!("the wire counts at most {MAX_RANKS}"),
             });
         }
-        known_algorithm(&config)?;
+        let wishes = Wishes { selection: selection(&config)? };
         let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));
@@ -202,7 +207,7 @@ impl ProcessGroup {
                 Contact { address: Address(card.address), mailbox: RemoteRegion { base, key, len } }
             })
             .collect();
-        let group = Self {
+        let shared = Shared {
             rank,
             ranks,
             config,
@@ -212,10 +217,12 @@ impl ProcessGroup {
             state: Mutex::new(State { engine: Some(engine), next: 0, failed: None, parted: false }),
             store,
         };
-        group.meet(contacts, chunk_bytes, patience, deadline)?;
-        Ok(group)
+        shared.meet(contacts, chunk_bytes, patience, deadline)?;
+        Ok(Self { shared: Arc::new(shared), wishes })
     }
+}
 
+impl Shared {
     /// Greets the neighbours on the ring both ways, then waits for everyone.
     fn meet(
         &self,
@@ -257,19 +264,14 @@ fn excuse(store: &dyn Store, rank: Rank, error: &unisono_transport::Error) {
     }
 }
 
-/// An algorithm that is asked for must exist.
-fn known_algorithm(config: &Config) -> Result<()> {
-    match &config.algorithm {
-        Some(name) if algorithm::find(name).is_none() => {
-            let names: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
-            Err(Error::Config {
-                name: "UNISONO_ALGORITHM".to_owned(),
-                value: Some(name.clone()),
-                problem: format!("there is no such algorithm; there are {}", names.join(", ")),
-            })
-        }
-        _ => Ok(()),
-    }
+/// The algorithms that may be taken.
+fn selection(config: &Config) -> Result<Selection> {
+    let Some(text) = &config.algorithm else { return Ok(Selection::default()) };
+    Selection::parse(text).map_err(|problem| Error::Config {
+        name: "UNISONO_ALGORITHM".to_owned(),
+        value: Some(text.clone()),
+        problem,
+    })
 }
 
 /// The largest chunk, from the configured one down, whose windows can be registered here: the limit on

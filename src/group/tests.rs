@@ -2,13 +2,21 @@
 //! group ends.
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, and integers wrap as the oracle does")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use half::{bf16, f16};
 use unisono_transport::memory::Hub;
 
 use super::*;
-use crate::rendezvous::TcpStore;
+use crate::{
+    ReduceOp,
+    rendezvous::{Store, TcpStore},
+};
+
+mod uneven;
 
 /// An operation and what it makes of all ranks' numbers.
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);

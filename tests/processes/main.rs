@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
+mod blocks;
 mod collectives;
 mod failures;
 mod joining;

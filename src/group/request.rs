@@ -1,0 +1,104 @@
+//! What a call asks for, and how it is to be done.
+
+use super::shared::Shared;
+use crate::{
+    algorithm::{self, Algorithm, Selection},
+    dtype::Dtype,
+    engine::{Settings, Signature},
+    error::{Error, Result},
+    reduce::ReduceOp,
+    schedule::{Collective, Job, Rank, Uneven},
+};
+
+/// What the caller wants of the way it is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wishes {
+    pub selection: Selection,
+}
+
+/// The part of a [`Job`] that is chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Elements.
+    pub chunk: usize,
+    pub lanes: usize,
+    pub direct: bool,
+}
+
+/// What a collective is asked to do; the fields are those of a [`Job`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub collective: Collective,
+    pub count: usize,
+    pub uneven: Option<Uneven<'a>>,
+    pub root: Rank,
+    /// Matters where elements are reduced.
+    pub op: ReduceOp,
+    /// The call that it only prepares: ranks compare that.
+    pub prepares: Option<Prepared>,
+}
+
+/// A call of uneven blocks, whose lengths have to be learned first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prepared {
+    pub collective: Collective,
+    pub dtype: Dtype,
+    pub op: ReduceOp,
+    pub root: Rank,
+}
+
+impl<'a> Request<'a> {
+    /// Of a collective with even blocks, no root and nothing to reduce.
+    pub(super) fn new(collective: Collective, count: usize) -> Self {
+        Self { collective, count, uneven: None, root: 0, op: ReduceOp::Sum, prepares: None }
+    }
+
+    /// The job, in one piece on one lane.
+    pub(super) fn job(&self, group: &Shared) -> Job<'a> {
+        let job = Job::new(self.collective, group.rank, group.ranks, self.count);
+        Job { uneven: self.uneven, root: self.root, ..job }
+    }
+
+    /// What ranks compare.
+    pub(super) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
+        let Some(Prepared { collective, dtype, op, root }) = self.prepares else {
+            return Signature::new(job, dtype, self.op, algorithm);
+        };
+        let uneven = Some(Uneven { input: &[], output: &[] });
+        Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm)
+    }
+
+    /// The algorithm, and how it is to go about it: from the table, unless the table's is not to be taken.
+    pub(super) fn choose(
+        &self,
+        group: &Shared,
+        size: usize,
+        settings: &Settings,
+        wishes: &Wishes,
+    ) -> Result<(&'static Algorithm, Shape)> {
+        let Self { collective, count, .. } = *self;
+        let argument = |problem: String| Error::Argument { call: collective.name(), problem };
+        let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
+        let bytes = count.checked_mul(size).filter(|_| self.job(group).lengths().is_some_and(fits));
+        let bytes = bytes.ok_or_else(|| {
+            argument(format!("{count} elements of {size} bytes are more than can be addressed"))
+        })?;
+        let able = |algorithm: &Algorithm| {
+            algorithm.plan(collective).is_some_and(|plan| plan.uneven || self.uneven.is_none())
+        };
+        let selected =
+            |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
+        // What is selected may be for even blocks only.
+        let choice = algorithm::choose(collective, group.ranks, bytes, selected)
+            .or_else(|| algorithm::choose(collective, group.ranks, bytes, able));
+        let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
+        // One lane's messages go through eager windows, however large the whole.
+        let most = if choice.lanes == 1 { settings.eager_bytes } else { settings.chunk_bytes };
+        let shape = Shape {
+            chunk: (choice.chunk_bytes.min(most) / size).max(1),
+            lanes: choice.lanes.min(settings.lanes),
+            direct: algorithm::direct(bytes, settings.chunk_bytes),
+        };
+        Ok((choice.algorithm, shape))
+    }
+}

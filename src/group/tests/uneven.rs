@@ -1,0 +1,151 @@
+//! Uneven blocks: against what a loop says, and what ranks hear that do not fit together.
+
+use super::{small, world};
+use crate::{Error, Failure, ProcessGroup, ReduceOp};
+
+/// How long what one rank has for another is: none, one, many; seeds change it.
+fn length(seed: usize, from: usize, to: usize) -> usize {
+    [0, 1, 3, 64, 700, 0, 9][(seed * 5 + from * 3 + to * 2) % 7]
+}
+
+/// The element at a place of what one rank has for another.
+fn element(from: usize, to: usize, at: usize) -> i64 {
+    i64::try_from(from * 1_000_000 + to * 10_000 + at).unwrap()
+}
+
+fn block(seed: usize, from: usize, to: usize) -> Vec<i64> {
+    (0..length(seed, from, to)).map(|at| element(from, to, at)).collect()
+}
+
+fn all(seed: usize, group: &ProcessGroup) {
+    let (me, ranks) = (group.rank(), group.size());
+    let everyone = || 0..ranks;
+    let root = seed % ranks;
+    // Each rank's own block, where it has one for all.
+    let own = |rank| block(seed, rank, rank);
+    let lengths: Vec<usize> = everyone().map(|rank| length(seed, rank, rank)).collect();
+    let before: usize = lengths[..me].iter().sum();
+    let mine = before..before + lengths[me];
+    let together: Vec<i64> = everyone().flat_map(own).collect();
+
+    assert_eq!(group.all_gather_v(&own(me)).unwrap(), (together.clone(), lengths.clone()));
+    let mut data = vec![-1; together.len()];
+    data[mine.clone()].copy_from_slice(&own(me));
+    group.all_gather_v_in_place(&mut data, &lengths).unwrap();
+    assert_eq!(data, together);
+
+    let here = if me == root { together.clone() } else { Vec::new() };
+    assert_eq!(group.gather_v(&own(me), root).unwrap(), (here, lengths.clone()));
+    let mut data = if me == root { vec![-1; together.len()] } else { own(me) };
+    if me == root {
+        data[mine.clone()].copy_from_slice(&own(me));
+    }
+    group.gather_v_in_place(&mut data, &lengths, root).unwrap();
+    assert_eq!(data, if me == root { together } else { own(me) });
+
+    let input: Vec<i64> = everyone().flat_map(|to| block(seed, to, to)).collect();
+    let (given, known): (&[i64], &[usize]) = if me == root { (&input, &lengths) } else { (&[], &[]) };
+    assert_eq!(group.scatter_v(given, known, root).unwrap(), own(me));
+    let mut data = if me == root { input.clone() } else { vec![-1; lengths[me]] };
+    assert_eq!(group.scatter_v_in_place(&mut data, known, root).unwrap(), own(me));
+
+    // Everybody gives the same, each with its number.
+    let input: Vec<i64> = input.iter().map(|it| it * i64::try_from(me + 1).unwrap()).collect();
+    let sum = i64::try_from(ranks * (ranks + 1) / 2).unwrap();
+    let wanted: Vec<i64> = own(me).iter().map(|it| it * sum).collect();
+    let mut output = vec![-1; lengths[me]];
+    group.reduce_scatter_v(&input, &mut output, ReduceOp::Sum).unwrap();
+    assert_eq!(output, wanted);
+    let mut data = input.clone();
+    assert_eq!(group.reduce_scatter_v_in_place(&mut data, lengths[me], ReduceOp::Sum).unwrap(), wanted);
+    group.reduce_scatter_v(&input, &mut output, ReduceOp::PreMulSum(2.0)).unwrap();
+    assert_eq!(output, wanted.iter().map(|it| it * 2).collect::<Vec<_>>());
+
+    let gives: Vec<usize> = everyone().map(|to| length(seed, me, to)).collect();
+    let input: Vec<i64> = everyone().flat_map(|to| block(seed, me, to)).collect();
+    let gets: Vec<usize> = everyone().map(|from| length(seed, from, me)).collect();
+    let wanted: Vec<i64> = everyone().flat_map(|from| block(seed, from, me)).collect();
+    assert_eq!(group.all_to_all_v(&input, &gives).unwrap(), (wanted, gets));
+    // In place any two have equally much for each other.
+    let pair = |one: usize, other: usize| length(seed, one.min(other), one.max(other));
+    let lengths: Vec<usize> = everyone().map(|other| pair(me, other)).collect();
+    let of = |from, to| (0..pair(from, to)).map(move |at| element(from, to, at));
+    let mut data: Vec<i64> = everyone().flat_map(|to| of(me, to)).collect();
+    group.all_to_all_v_in_place(&mut data, &lengths).unwrap();
+    assert_eq!(data, everyone().flat_map(|from| of(from, me)).collect::<Vec<_>>());
+}
+
+#[test]
+fn blocks_of_all_lengths_arrive() {
+    for ranks in [1, 2, 3, 5] {
+        world(ranks, small, |group| (0..7).for_each(|seed| all(seed, &group)));
+        world(ranks, |_| {}, |group| all(4, &group));
+    }
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_the_callers_error() {
+    world(2, small, |group| {
+        let error = |result: crate::Result<()>| match result.unwrap_err() {
+            Error::Argument { call, problem } => format!("{call}: {problem}"),
+            other => panic!("{other}"),
+        };
+        let to_all = |input: &[u8], lengths: &[usize]| group.all_to_all_v(input, lengths).map(drop);
+        assert_eq!(error(to_all(&[1, 2], &[2])), "all_to_all_v: 1 lengths were given; there are 2 ranks");
+        let words = "all_to_all_v: the lengths add up to 3, and there are 2 elements";
+        assert_eq!(error(to_all(&[1, 2], &[2, 1])), words);
+        let words = "all_to_all_v: the lengths add up to more than can be addressed";
+        assert_eq!(error(to_all(&[1, 2], &[usize::MAX, 3])), words);
+        let mut data = [1_u8, 2, 3];
+        assert!(error(group.all_gather_v_in_place(&mut data, &[1, 1])).contains("add up to 2"));
+        assert!(error(group.gather_v(&data, 2).map(drop)).contains("the root is rank 2"));
+        if group.rank() == 1 {
+            assert!(error(group.scatter_v(&data, &[1, 1], 1).map(drop)).contains("there are 3 elements"));
+        }
+        // The group goes on.
+        assert_eq!(group.all_gather_v(&data[..=group.rank()]).unwrap().1, [1, 2]);
+    });
+}
+
+#[test]
+fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
+    let mismatch = |of: fn(&ProcessGroup) -> crate::Result<()>, wanted: &str| {
+        let ranks = if wanted.contains("calls") { 2 } else { 3 };
+        for result in world(ranks, small, |group| of(&group).and_then(|()| group.barrier())) {
+            match result.unwrap_err() {
+                Error::Failed(failure @ Failure::Mismatch { .. }) => assert_eq!(failure.to_string(), wanted),
+                other => panic!("{other}"),
+            }
+        }
+    };
+    mismatch(
+        |group| {
+            let lengths = if group.rank() == 2 { [1, 2, 1] } else { [1, 1, 1] };
+            group.all_gather_v_in_place(&mut vec![0_u8; lengths.iter().sum()], &lengths)
+        },
+        "op 0 all_gather_v: rank 1 has 1, rank 2 expects 2 elements of rank 1",
+    );
+    mismatch(
+        |group| {
+            let mut output = [0_u8; 2];
+            group.reduce_scatter_v(&[1; 6][..6 - group.rank() / 2], &mut output, ReduceOp::Sum)
+        },
+        "op 0 reduce_scatter_v: rank 0 has an output of 2, of 6 in all, rank 2 has an input of 5 elements",
+    );
+    mismatch(
+        |group| {
+            let mut data =
+                vec![0_u8; if group.rank() == 1 { 3 } else { 2 + 2 * usize::from(group.rank() == 0) }];
+            group.scatter_v_in_place(&mut data, &[1, 1, 2], 0).map(drop)
+        },
+        "op 0 scatter_v: rank 0 has 1 for it, rank 1 has room for 3 elements",
+    );
+    // Who calls something else is told what it met.
+    mismatch(
+        |group| match group.rank() {
+            1 => group.all_gather(&[1_u8], &mut [0; 2]),
+            _ => group.all_gather_v(&[1_u8]).map(drop),
+        },
+        "op 0: rank 0 calls all_gather_v(u8), rank 1 calls all_gather(u8)",
+    );
+}

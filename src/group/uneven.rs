@@ -1,0 +1,416 @@
+//! The collectives whose blocks need not be equally long: the calls whose names end in `_v`.
+//!
+//! A rank says how much it gives; how much the others give it learns first, by an exchange of lengths that travels
+//! under the call's own name. So a call is two operations, the second of which knows every length.
+
+use std::ops::Range;
+
+use super::{
+    ProcessGroup,
+    request::{Prepared, Request},
+    shared::State,
+};
+use crate::{
+    buffer::Lent,
+    dtype::{Dtype, Element},
+    error::{Error, Failure, Result},
+    reduce::ReduceOp,
+    schedule::{Collective, Rank, Uneven},
+};
+
+/// A call, as far as learning the lengths needs to know it.
+#[derive(Clone, Copy)]
+struct Call<'s> {
+    group: &'s ProcessGroup,
+    /// What is done with the elements.
+    prepared: Prepared,
+    /// Its name, for errors.
+    name: &'static str,
+}
+
+impl ProcessGroup {
+    /// Every rank gets all ranks' `input`, one after the other in the order of ranks, and how long each is. No rank
+    /// need know how much the others have.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
+    pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
+        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0);
+        let mut state = self.shared.state();
+        let [lengths] = call.everyone(&mut state, [input.len()])?;
+        let mut output = call.room::<T>(&mut state, &lengths)?;
+        call.gather(&mut state, &lengths, &Lent::apart(input, &mut output))?;
+        Ok((output, lengths))
+    }
+
+    /// Like [`all_gather_v`](Self::all_gather_v) where every rank knows all lengths: `data` has room for all blocks,
+    /// and this rank's own is already in its place.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless `lengths` has one for each rank and `data` is as long as their sum;
+    /// [`Error::Failed`] if the ranks do not know the same lengths, disagree otherwise, or the group is over.
+    pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
+        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0);
+        let own = call.own(lengths, data.len())?;
+        let mut state = self.shared.state();
+        let [learned] = call.everyone(&mut state, [own.len()])?;
+        call.agree(&mut state, lengths, &learned)?;
+        let whole = 0..data.len();
+        call.gather(&mut state, lengths, &call.within(data, own, whole)?)
+    }
+
+    /// The root gets all ranks' `input`, one after the other in the order of ranks, and how long each is; the others
+    /// get an empty vector, and the lengths. No rank need know how much the others have.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`] if there is no such root.
+    pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
+        self.known(Collective::Gather, root)?;
+        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root);
+        let mut state = self.shared.state();
+        let [lengths] = call.everyone(&mut state, [input.len()])?;
+        let here: &[usize] = if self.rank() == root { &lengths } else { &[] };
+        let mut output = call.room::<T>(&mut state, here)?;
+        call.gather(&mut state, &lengths, &Lent::apart(input, &mut output))?;
+        Ok((output, lengths))
+    }
+
+    /// Like [`gather_v`](Self::gather_v) where the root knows all lengths. At the root `data` has room for all
+    /// blocks, and its own is already in its place; elsewhere `data` is the block, only read, and `lengths` is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`] unless `lengths` has one for each rank and
+    /// `data` is as long as their sum, and [`Error::Failed`] if they are not what the ranks have.
+    pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
+        self.known(Collective::Gather, root)?;
+        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root);
+        let at_root = self.rank() == root;
+        let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
+        let mut state = self.shared.state();
+        let [learned] = call.everyone(&mut state, [own.len()])?;
+        if at_root {
+            call.agree(&mut state, lengths, &learned)?;
+        }
+        let whole = if at_root { 0..data.len() } else { 0..0 };
+        call.gather(&mut state, &learned, &call.within(data, own, whole)?)
+    }
+
+    /// Rank r gets the r-th of the blocks that lie one after the other in the root's `input`; `lengths` says how long
+    /// they are. Elsewhere neither is looked at: they may be empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, or, at the root, unless `lengths` has one for each rank and
+    /// `input` is as long as their sum; [`Error::Failed`] if the ranks disagree, one of them has no memory for its
+    /// block, or the group is over.
+    pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
+        self.known(Collective::Scatter, root)?;
+        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root);
+        let input = if self.rank() == root { input } else { &[] };
+        if self.rank() == root {
+            call.own(lengths, input.len())?;
+        }
+        let mut state = self.shared.state();
+        let (blocks, longest) = call.blocks_of_root(&mut state, lengths)?;
+        let own = blocks.get(self.rank()).copied().unwrap_or_default();
+        let mut output = call.room::<T>(&mut state, &[own])?;
+        call.scatter(&mut state, &blocks, longest, &Lent::apart(input, &mut output))?;
+        Ok(output)
+    }
+
+    /// Like [`scatter_v`](Self::scatter_v), leaving the root's own block where it lies in `data`, which is the whole
+    /// there, unchanged. Elsewhere `data` has room for the block, which must fit exactly, and `lengths` is not looked
+    /// at. The rank's block is returned.
+    ///
+    /// # Errors
+    /// As [`scatter_v`](Self::scatter_v), and [`Error::Failed`] if a rank's `data` is not as long as its block.
+    pub fn scatter_v_in_place<'d, T: Element>(
+        &self,
+        data: &'d mut [T],
+        lengths: &[usize],
+        root: Rank,
+    ) -> Result<&'d mut [T]> {
+        self.known(Collective::Scatter, root)?;
+        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root);
+        let at_root = self.rank() == root;
+        let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
+        let mut state = self.shared.state();
+        let (blocks, longest) = call.blocks_of_root(&mut state, lengths)?;
+        let given = blocks.get(self.rank()).copied().unwrap_or_default();
+        if given != own.len() {
+            let (has, gets) = (own.len(), given);
+            return Err(call.mismatch(
+                &mut state,
+                (self.rank(), format!("has room for {has} elements")),
+                (root, format!("has {gets} for it")),
+            ));
+        }
+        let whole = if at_root { 0..data.len() } else { 0..0 };
+        call.scatter(&mut state, &blocks, longest, &call.within(data, whole, own.clone())?)?;
+        Ok(data.get_mut(own).unwrap_or_default())
+    }
+
+    /// Rank r gets, in `output`, its block of the reduction of all ranks' `input`, in which a block for every rank
+    /// lies, one after the other in the order of ranks, each as long as that rank's `output`. No rank need know how
+    /// long the others' are.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter`](Self::reduce_scatter), and [`Error::Failed`] unless every rank's `input` is as long as all
+    /// ranks' outputs together.
+    pub fn reduce_scatter_v<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0);
+        if let ReduceOp::PreMulSum(_) = op {
+            let mut scaled = input.to_vec();
+            super::calls::premultiply(Collective::ReduceScatter, &mut scaled, op)?;
+            return call.reduce_scatter(output.len(), input.len(), |_| Ok(Lent::apart(&scaled, output)));
+        }
+        call.reduce_scatter(output.len(), input.len(), |_| Ok(Lent::apart(input, output)))
+    }
+
+    /// Like [`reduce_scatter_v`](Self::reduce_scatter_v), leaving this rank's block, which has `own` elements, where it
+    /// lies in `data`, which is returned. The other blocks keep their contents, but for [`ReduceOp::PreMulSum`], which
+    /// scales all of `data`.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter_v`](Self::reduce_scatter_v).
+    pub fn reduce_scatter_v_in_place<'d, T: Element>(
+        &self,
+        data: &'d mut [T],
+        own: usize,
+        op: ReduceOp,
+    ) -> Result<&'d mut [T]> {
+        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0);
+        let op = super::calls::premultiply(Collective::ReduceScatter, data, op)?;
+        debug_assert_eq!(op, call.prepared.op);
+        let mut block = 0..0;
+        call.reduce_scatter(own, data.len(), |lengths| {
+            let start = lengths.iter().take(self.rank()).sum();
+            block = start..start + own;
+            let whole = 0..data.len();
+            call.within(data, whole, block.clone())
+        })?;
+        Ok(data.get_mut(block).unwrap_or_default())
+    }
+
+    /// Rank r gets the r-th of the blocks that lie one after the other in every rank's `input`; `lengths` says how
+    /// long they are. Gives what came, in the order of ranks, and how much from each. No rank need know how much the
+    /// others have for it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless `lengths` has one for each rank and `input` is as long as their sum;
+    /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
+    pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
+        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0);
+        call.own(lengths, input.len())?;
+        let mut state = self.shared.state();
+        let (gets, longest) = call.of_each(&mut state, lengths)?;
+        let mut output = call.room::<T>(&mut state, &gets)?;
+        let uneven = Uneven { input: lengths, output: &gets };
+        call.finish(&mut state, uneven, longest, &Lent::apart(input, &mut output))?;
+        Ok((output, gets))
+    }
+
+    /// Like [`all_to_all_v`](Self::all_to_all_v), where what a rank gets takes the place of what it gave: any two ranks
+    /// have equally much for each other.
+    ///
+    /// # Errors
+    /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`] if two ranks have not equally much for each other.
+    pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
+        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0);
+        call.own(lengths, data.len())?;
+        let mut state = self.shared.state();
+        let (gets, longest) = call.of_each(&mut state, lengths)?;
+        call.agree(&mut state, lengths, &gets)?;
+        let uneven = Uneven { input: lengths, output: &gets };
+        let whole = 0..data.len();
+        call.finish(&mut state, uneven, longest, &call.within(data, whole.clone(), whole)?)
+    }
+
+    fn call<T: Element>(
+        &self,
+        collective: Collective,
+        name: &'static str,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Call<'_> {
+        Call { group: self, prepared: Prepared { collective, dtype: T::DTYPE, op, root }, name }
+    }
+}
+
+impl Call<'_> {
+    /// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
+    fn own(&self, lengths: &[usize], len: usize) -> Result<Range<usize>> {
+        let argument = |problem: String| Err(Error::Argument { call: self.name, problem });
+        let ranks = self.group.size();
+        if lengths.len() != ranks {
+            return argument(format!("{} lengths were given; there are {ranks} ranks", lengths.len()));
+        }
+        match lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length)) {
+            None => argument("the lengths add up to more than can be addressed".to_owned()),
+            Some(sum) if sum != len => {
+                argument(format!("the lengths add up to {sum}, and there are {len} elements"))
+            }
+            Some(_) => {
+                let start = lengths.iter().take(self.group.rank()).sum();
+                Ok(start..start + lengths.get(self.group.rank()).copied().unwrap_or_default())
+            }
+        }
+    }
+
+    fn within<'d, T: Element>(
+        &self,
+        data: &'d mut [T],
+        input: Range<usize>,
+        output: Range<usize>,
+    ) -> Result<Lent<'d>> {
+        let len = data.len();
+        Lent::within(data, input, output).ok_or_else(|| Error::Argument {
+            call: self.name,
+            problem: format!("the blocks leave the {len} elements given"),
+        })
+    }
+
+    /// Ends the group for all ranks.
+    fn fail(&self, state: &mut State, failure: Failure) -> Error {
+        self.group.shared.latch(state, failure)
+    }
+
+    fn mismatch(&self, state: &mut State, one: (Rank, String), other: (Rank, String)) -> Error {
+        let mut sides = [one, other];
+        sides.sort();
+        let [left, right] = sides;
+        let op = state.next.saturating_sub(1);
+        self.fail(state, Failure::Mismatch { op, call: self.name.to_owned(), left, right })
+    }
+
+    /// Lengths that a rank knew must be those that it has learned.
+    fn agree(&self, state: &mut State, known: &[usize], learned: &[usize]) -> Result<()> {
+        let differs = known.iter().zip(learned).position(|(known, learned)| known != learned);
+        let Some(other) = differs else { return Ok(()) };
+        let (expects, has) = (known[other], learned[other]);
+        Err(self.mismatch(
+            state,
+            (self.group.rank(), format!("expects {expects} elements of rank {other}")),
+            (other, format!("has {has}")),
+        ))
+    }
+
+    /// Runs one of the exchanges of lengths.
+    fn exchange(
+        &self,
+        state: &mut State,
+        collective: Collective,
+        count: usize,
+        input: &[u64],
+        output: &mut [u64],
+    ) -> Result<()> {
+        let request = Request { prepares: Some(self.prepared), ..Request::new(collective, count) };
+        let root = if collective.has_root() { self.prepared.root } else { 0 };
+        let request = Request { root, ..request };
+        let shared = &self.group.shared;
+        shared.run(state, Dtype::U64, &request, &Lent::apart(input, output), &self.group.wishes)
+    }
+
+    /// Everyone's numbers, by rank.
+    fn everyone<const N: usize>(&self, state: &mut State, mine: [usize; N]) -> Result<[Vec<usize>; N]> {
+        let mut all = vec![0; N * self.group.size()];
+        self.exchange(state, Collective::AllGather, N, &mine.map(|number| number as u64), &mut all)?;
+        Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| length(it)).collect()))
+    }
+
+    /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
+    fn blocks_of_root(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let at_root = rank == self.prepared.root;
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let input: Vec<u64> = match at_root {
+            true => lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect(),
+            false => Vec::new(),
+        };
+        let mut mine = [0, 0];
+        self.exchange(state, Collective::Scatter, 2, &input, &mut mine)?;
+        let blocks = match at_root {
+            true => lengths.to_vec(),
+            false => (0..ranks).map(|other| if other == rank { length(mine[0]) } else { 0 }).collect(),
+        };
+        Ok((blocks, length(mine[1])))
+    }
+
+    /// How much each rank has for this one, and the longest block that any has for any.
+    fn of_each(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let input: Vec<u64> = lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect();
+        let mut output = vec![0; input.len()];
+        self.exchange(state, Collective::AllToAll, 2, &input, &mut output)?;
+        let gets = output.iter().step_by(2).map(|&number| length(number)).collect();
+        Ok((gets, output.iter().skip(1).step_by(2).map(|&number| length(number)).max().unwrap_or_default()))
+    }
+
+    /// Zeros for blocks of these lengths. Ends the group if there is no memory for them, since the others go on.
+    fn room<T: Element>(&self, state: &mut State, lengths: &[usize]) -> Result<Vec<T>> {
+        let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
+        let bytes = sum
+            .and_then(|sum| sum.checked_mul(size_of::<T>()))
+            .filter(|&bytes| isize::try_from(bytes).is_ok());
+        let room = bytes.and(sum).and_then(|sum| bytemuck::allocation::try_zeroed_vec(sum).ok());
+        room.ok_or_else(|| {
+            let what = bytes
+                .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
+            let why = format!("{}: no memory for the {what} that come here", self.name);
+            self.fail(state, Failure::Aborted { rank: self.group.rank(), why })
+        })
+    }
+
+    /// `gather` and `all_gather` of blocks whose lengths all know.
+    fn gather(&self, state: &mut State, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        self.finish(state, Uneven { input: &[], output: lengths }, longest, lent)
+    }
+
+    fn scatter(&self, state: &mut State, blocks: &[usize], longest: usize, lent: &Lent<'_>) -> Result<()> {
+        self.finish(state, Uneven { input: blocks, output: &[] }, longest, lent)
+    }
+
+    /// Learns the lengths of everyone's blocks, makes sure that they fit everyone's input, and reduces what `lend`
+    /// lends for them.
+    fn reduce_scatter<'l>(
+        &self,
+        own: usize,
+        whole: usize,
+        lend: impl FnOnce(&[usize]) -> Result<Lent<'l>>,
+    ) -> Result<()> {
+        let mut state = self.group.shared.state();
+        let [lengths, wholes] = self.everyone(&mut state, [own, whole])?;
+        let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
+        // All see the same rank first.
+        if let Some((rank, has)) = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum) {
+            let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
+            if self.group.size() == 1 {
+                let problem = format!("the input has {has} elements, and the output {together}");
+                return Err(Error::Argument { call: self.name, problem });
+            }
+            let other = usize::from(rank == 0);
+            let part = lengths.get(other).copied().unwrap_or_default();
+            return Err(self.mismatch(
+                &mut state,
+                (rank, format!("has an input of {has} elements")),
+                (other, format!("has an output of {part}, of {together} in all")),
+            ));
+        }
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let uneven = Uneven { input: &lengths, output: &[] };
+        self.finish(&mut state, uneven, longest, &lend(&lengths)?)
+    }
+
+    /// Does what the call is for.
+    fn finish(&self, state: &mut State, uneven: Uneven<'_>, longest: usize, lent: &Lent<'_>) -> Result<()> {
+        let Prepared { collective, dtype, op, root } = self.prepared;
+        let request = Request { uneven: Some(uneven), root, op, ..Request::new(collective, longest) };
+        self.group.shared.run(state, dtype, &request, lent, &self.group.wishes)
+    }
+}
+
+/// A length that another rank tells.
+fn length(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,144 @@
+//! The collectives that move blocks and reduce nothing, in place and out of place, even and uneven, against a loop.
+
+use unisono::{ReduceOp, schedule::Collective};
+
+use crate::{
+    collectives::{Check, expect},
+    numbers::{Number, small},
+    rank,
+};
+
+/// `gather`, `scatter` and `all_to_all` of blocks of `count` elements, and all that may be uneven of about so many.
+pub(crate) fn check<T: Number>(check: &Check, count: usize, seed: u64, registered: bool) -> rank::Outcome {
+    let blocks = Blocks { check, count: check.block(count), seed, registered };
+    if check.does(Collective::Gather) {
+        blocks.gather::<T>()?;
+    }
+    if check.does(Collective::Scatter) {
+        blocks.scatter::<T>()?;
+    }
+    if check.does(Collective::AllToAll) {
+        blocks.all_to_all::<T>()?;
+    }
+    // An algorithm that cannot do them leaves them to another, which has its own turn.
+    if check.does(Collective::AllGather) || check.does(Collective::ReduceScatter) {
+        blocks.uneven::<T>()?;
+    }
+    Ok(())
+}
+
+struct Blocks<'a> {
+    check: &'a Check,
+    count: usize,
+    seed: u64,
+    registered: bool,
+}
+
+impl Blocks<'_> {
+    fn root(&self) -> usize {
+        usize::try_from(self.seed).unwrap_or(0) % self.check.group.size()
+    }
+
+    fn what<T: Number>(&self, call: &str) -> String {
+        format!("{call}({}) of {}, registered: {}", T::DTYPE, self.count, self.registered)
+    }
+
+    /// `len` elements that one rank has for another.
+    fn of<T: Number>(&self, from: usize, to: usize, len: usize) -> Vec<T> {
+        let seed = self.seed + 1000 * to as u64;
+        (0..len).map(|index| small(seed, ReduceOp::Sum, from, index)).collect()
+    }
+
+    fn gather<T: Number>(&self) -> rank::Outcome {
+        let (group, root, count) = (&self.check.group, self.root(), self.count);
+        let (rank, ranks) = (group.rank(), group.size());
+        let wanted: Vec<T> = (0..ranks).flat_map(|from| self.of(from, 0, count)).collect();
+        let mine = wanted[rank * count..(rank + 1) * count].to_vec();
+        let input = self.check.room(mine.clone(), self.registered)?;
+        let mut output = self.check.room(vec![T::of(99); ranks * count], self.registered)?;
+        group.gather(&input, &mut output, root)?;
+        let untouched = vec![T::of(99); ranks * count];
+        expect(&self.what::<T>("gather"), &output, if rank == root { &wanted } else { &untouched })?;
+        output[rank * count..(rank + 1) * count].copy_from_slice(&mine);
+        let mut data = if rank == root { output } else { input };
+        group.gather_in_place(&mut data, root)?;
+        expect(&self.what::<T>("gather in place"), &data, if rank == root { &wanted } else { &mine })?;
+        Ok(())
+    }
+
+    fn scatter<T: Number>(&self) -> rank::Outcome {
+        let (group, root, count) = (&self.check.group, self.root(), self.count);
+        let (rank, ranks) = (group.rank(), group.size());
+        let whole: Vec<T> = (0..ranks).flat_map(|to| self.of(root, to, count)).collect();
+        let wanted = &whole[rank * count..(rank + 1) * count];
+        let input =
+            self.check.room(if rank == root { whole.clone() } else { Vec::new() }, self.registered)?;
+        let mut output = self.check.room(vec![T::of(99); count], self.registered)?;
+        group.scatter(&input, &mut output, root)?;
+        expect(&self.what::<T>("scatter"), &output, wanted)?;
+        output.fill(T::of(98));
+        let mut data = if rank == root { input } else { output };
+        let block = group.scatter_in_place(&mut data, root)?;
+        expect(&self.what::<T>("scatter in place"), block, wanted)?;
+        expect(
+            &self.what::<T>("all of scatter in place"),
+            &data,
+            if rank == root { &whole } else { wanted },
+        )?;
+        Ok(())
+    }
+
+    fn all_to_all<T: Number>(&self) -> rank::Outcome {
+        let (group, count) = (&self.check.group, self.count);
+        let (rank, ranks) = (group.rank(), group.size());
+        let mine: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, count)).collect();
+        let wanted: Vec<T> = (0..ranks).flat_map(|from| self.of(from, rank, count)).collect();
+        let input = self.check.room(mine.clone(), self.registered)?;
+        let mut output = self.check.room(vec![T::of(99); ranks * count], self.registered)?;
+        group.all_to_all(&input, &mut output)?;
+        expect(&self.what::<T>("all_to_all"), &output, &wanted)?;
+        expect(&self.what::<T>("the input of all_to_all"), &input, &mine)?;
+        let mut data = input;
+        group.all_to_all_in_place(&mut data)?;
+        expect(&self.what::<T>("all_to_all in place"), &data, &wanted)?;
+        Ok(())
+    }
+
+    /// How much one rank has for another: from nothing to twice the count.
+    fn length(&self, from: usize, to: usize) -> usize {
+        let mix = (usize::try_from(self.seed).unwrap_or(0) + 7 * from + 3 * to) % 5;
+        self.count * mix / 2
+    }
+
+    fn uneven<T: Number>(&self) -> rank::Outcome {
+        let group = &self.check.group;
+        let (rank, ranks, root) = (group.rank(), group.size(), self.root());
+        let own = |rank: usize| self.length(rank, rank);
+        let lengths: Vec<usize> = (0..ranks).map(own).collect();
+        let together: Vec<T> = (0..ranks).flat_map(|from| self.of(from, 0, own(from))).collect();
+        let mine: Vec<T> = self.of(rank, 0, own(rank));
+        let (output, learned) = group.all_gather_v(&mine)?;
+        expect(&self.what::<T>("all_gather_v"), &output, &together)?;
+        crate::ensure!(learned == lengths, "all_gather_v: lengths {learned:?}, not {lengths:?}");
+        let (output, _) = group.gather_v(&mine, root)?;
+        expect(&self.what::<T>("gather_v"), &output, if rank == root { &together } else { &[] })?;
+        let (whole, known): (&[T], &[usize]) = if rank == root { (&together, &lengths) } else { (&[], &[]) };
+        expect(&self.what::<T>("scatter_v"), &group.scatter_v(whole, known, root)?, &mine)?;
+
+        // Everybody gives as many of the same number, so that it can be seen whose sum it is.
+        let given: Vec<T> =
+            (0..ranks).flat_map(|to| vec![T::of(i64::try_from(to).unwrap_or(0)); own(to)]).collect();
+        let mut output = vec![T::of(99); own(rank)];
+        group.reduce_scatter_v(&given, &mut output, ReduceOp::Max)?;
+        let wanted = vec![T::of(i64::try_from(rank)?); own(rank)];
+        expect(&self.what::<T>("reduce_scatter_v"), &output, &wanted)?;
+
+        let gives: Vec<usize> = (0..ranks).map(|to| self.length(rank, to)).collect();
+        let input: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, gives[to])).collect();
+        let wanted: Vec<T> =
+            (0..ranks).flat_map(|from| self.of(from, rank, self.length(from, rank))).collect();
+        let (output, _) = group.all_to_all_v(&input, &gives)?;
+        expect(&self.what::<T>("all_to_all_v"), &output, &wanted)?;
+        Ok(())
+    }
+}
