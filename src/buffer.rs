@@ -246,6 +246,32 @@ pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_
     Ok(())
 }
 
+/// `into = ((x0 ⊕ x1) ⊕ x2) ...`, as [`Kernel::total`]. `into` may be one of the contributions, but not overlap any
+/// otherwise.
+pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
+    /// What is in hand at once, and lies apart from all contributions until they have been read.
+    #[repr(align(64))]
+    struct Block([u8; 2048]);
+    let fits = |one: &Bytes<'_>| one.len == into.len && (into.same(*one) || into.apart(*one));
+    if !contributions.iter().all(fits) {
+        return Err(SpanError::Overlap);
+    }
+    let mut block = Block([0; 2048]);
+    let mut slices = Vec::with_capacity(contributions.len());
+    for from in (0..into.len).step_by(block.0.len()) {
+        let len = block.0.len().min(into.len - from);
+        let Some(sums) = block.0.get_mut(..len) else { continue };
+        slices.clear();
+        // SAFETY: at rest, as `reduce` says; nothing is written while these are read but the block, which is ours.
+        slices.extend(contributions.iter().map(|one| unsafe { one.part(from, len).read() }));
+        kernel.total(&slices, sums)?;
+        slices.clear();
+        // SAFETY: as in `reduce`; nothing reads the contributions any more.
+        unsafe { into.part(from, len).write() }.copy_from_slice(sums);
+    }
+    Ok(())
+}
+
 /// Divides a finished sum by the number of ranks.
 pub(crate) fn divide(kernel: &Kernel, into: Bytes<'_>, ranks: usize) -> Result<(), SpanError> {
     if into.len == 0 {

@@ -4,6 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use crate::{
     error::{Error, Result},
+    reduce::Reduction,
     schedule::Rank,
 };
 
@@ -48,8 +49,13 @@ pub struct Config {
     /// How long a wait spins before it sleeps. `None`: a little, but not at all where the ranks of this
     /// machine outnumber its cores.
     pub spin: Option<Duration>,
-    /// Forces an algorithm; alike. `None`: the fastest by the cost model.
+    /// The algorithms that may be taken; alike. Names after commas, all but those after a `^`, lists for one
+    /// collective alone after its name and a colon, semicolons between lists: `ring`, `^ring`,
+    /// `all_reduce:two_shot,ring;broadcast:binomial`. Where none of them can do what is called, others do it. `None`:
+    /// all.
     pub algorithm: Option<String>,
+    /// What is asked of reductions beyond their result; alike.
+    pub reduction: Reduction,
 }
 
 impl Default for Config {
@@ -73,6 +79,7 @@ impl Default for Config {
             huge_pages: false,
             spin: None,
             algorithm: None,
+            reduction: Reduction::Fastest,
         }
     }
 }
@@ -181,9 +188,18 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_ALGORITHM",
-        "forces an algorithm by its name",
+        "the algorithms that may be taken: ring; ^ring; all_reduce:two_shot,ring;broadcast:binomial",
         "the fastest by the cost model",
         |config, text| name(text).map(|name| config.algorithm = Some(name)),
+    ),
+    knob(
+        "UNISONO_REDUCTION",
+        "fastest, or reproducible: the same bits however it is done",
+        "fastest",
+        |config, text| {
+            let wanted = "wanted fastest or reproducible";
+            Reduction::parse(text).ok_or_else(|| wanted.into()).map(|reduction| config.reduction = reduction)
+        },
     ),
 ];
 
@@ -274,6 +290,7 @@ impl Config {
             ("eager", self.eager.to_string()),
             ("eager_slots", self.eager_slots.to_string()),
             ("algorithm", or_auto(&self.algorithm)),
+            ("reduction", self.reduction.name().into()),
         ]
     }
 
@@ -438,6 +455,7 @@ mod tests {
                 "UNISONO_PROVIDER" | "UNISONO_INTERFACE" | "UNISONO_ALGORITHM" => "tcp",
                 "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_SPIN" => "7ms",
                 "UNISONO_CHUNK" | "UNISONO_EAGER" => "4K",
+                "UNISONO_REDUCTION" => "reproducible",
                 "UNISONO_LANES" | "UNISONO_BULK_SLOTS" | "UNISONO_EAGER_SLOTS" => "3",
                 _ => "1",
             };
@@ -514,6 +532,7 @@ mod tests {
             Config { ranks: 3, ..Config::default() },
             Config { provider: Some("tcp".into()), ..Config::default() },
             Config { algorithm: Some("ring".into()), ..Config::default() },
+            Config { reduction: Reduction::Reproducible, ..Config::default() },
         ];
         assert!(changed.iter().all(|config| config.alike() != usual));
     }

@@ -39,4 +39,4 @@ pub use buffer::Buffer;
 pub use config::Config;
 pub use error::{Error, Failure, Result};
 pub use group::ProcessGroup;
-pub use reduce::ReduceOp;
+pub use reduce::{ReduceOp, Reduction};

@@ -23,7 +23,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("reduce", &["dtype"]),
     ("error", &["schedule"]),
     ("buffer", &["dtype", "reduce", "error"]),
-    ("config", &["dtype", "error", "schedule"]),
+    ("config", &["dtype", "error", "reduce", "schedule"]),
     ("launch", &["config", "error", "schedule"]),
     ("rendezvous", &["config", "error", "launch", "schedule"]),
     ("engine", &["schedule", "partition", "reduce", "dtype", "buffer", "error"]),

@@ -19,6 +19,7 @@ use crate::{
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::Broadcast,
     uneven: false,
+    ordered: false,
     make: |job| Lanes::schedule(job, Broadcast::new(job)),
     traffic: |job| {
         let children = Broadcast::new(job).children();

@@ -34,6 +34,7 @@ const fn plan(collective: Collective) -> Plan {
     Plan {
         collective,
         uneven: collective.has_blocks(),
+        ordered: collective.reduces(),
         make: |job| Lanes::schedule(job, Direct::new(job)),
         traffic,
         hops: |_| 1,
@@ -61,6 +62,8 @@ struct Direct {
     chunks: usize,
     chunk: usize,
     uneven: bool,
+    /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
+    ordered: bool,
     input: Blocks,
     output: Blocks,
 }
@@ -77,6 +80,7 @@ impl Direct {
             chunks: partition::chunks(count, job.chunk),
             chunk: job.chunk,
             uneven: job.uneven.is_some(),
+            ordered: job.ordered && job.collective.reduces(),
             input: job.input_blocks(),
             output: job.output_blocks(),
         }
@@ -183,19 +187,25 @@ impl Direct {
         if rank != me {
             steps.take(rank, into.len());
         }
+        let last = rank + 1 == self.ranks;
+        let whole = Span::output(into.start, into.len());
+        if self.ordered {
+            if last {
+                self.settle(steps);
+                steps.push(Step::Fold { own: mine, into: whole });
+            }
+            return;
+        }
         if rank == 0 {
             return;
         }
-        let last = rank + 1 == self.ranks;
-        // The output may lie in the input (in place), and the input may still be on its way to others; but
-        // nobody is sent the own block of a reduce_scatter, and the root of a reduce sends nothing.
-        if last && self.collective == Collective::AllReduce {
-            steps.push(Step::Settle);
+        if last {
+            self.settle(steps);
         }
         steps.push(Step::Reduce {
             a: if me == 0 && rank == 1 { mine } else { landed(slot) },
             b: if rank == me { mine } else { landed(rank) },
-            into: if last { Span::output(into.start, into.len()) } else { landed(slot) },
+            into: if last { whole } else { landed(slot) },
             last,
         });
         if rank != me && rank != slot {
@@ -205,6 +215,14 @@ impl Direct {
             steps.free(slot);
         }
     }
+
+    /// Before a result is written. The output may lie in the input (in place), and the input may still be on its way
+    /// to others; but nobody is sent the own block of a reduce_scatter, and the root of a reduce sends nothing.
+    fn settle(&self, steps: &mut Steps) {
+        if self.collective == Collective::AllReduce {
+            steps.push(Step::Settle);
+        }
+    }
 }
 
 impl Pattern for Direct {
@@ -212,15 +230,21 @@ impl Pattern for Direct {
         self.chunks
     }
 
-    /// A turn to send to each other rank, and one for what each has for this one.
+    /// A turn to send to each other rank, and one for what each has for this one; in order, also one for each slot
+    /// that is given back after all were reduced.
     fn turns(&self) -> usize {
-        2 * self.ranks - 1
+        2 * self.ranks - 1 + if self.ordered { self.ranks - 1 } else { 0 }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         let others = self.ranks - 1;
         if turn < others {
             self.send(chunk, self.after(turn + 1), steps);
+        } else if turn >= others + self.ranks {
+            let from = self.after(turn - others - self.ranks + 1);
+            if self.speaks(from, self.rank) && self.chunk_of(&self.place(from), chunk).is_some() {
+                steps.free(from);
+            }
         } else if self.collective.reduces() {
             self.contribution(chunk, turn - others, steps);
         } else if turn == others {

@@ -14,6 +14,7 @@ use crate::schedule::{Collective, Rank, Span, Traffic};
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::Barrier,
     uneven: false,
+    ordered: false,
     make: |job| Lanes::schedule(job, Barrier { rank: job.rank, ranks: job.ranks }),
     traffic: |job| Traffic { messages: hops(job.ranks), elements: 0 },
     hops,

@@ -38,6 +38,8 @@ pub struct Plan {
     pub collective: Collective,
     /// Whether blocks may be uneven.
     pub uneven: bool,
+    /// Whether contributions may be reduced in the order of ranks ([`Job::ordered`]).
+    pub ordered: bool,
     make: fn(&Job<'_>) -> Box<dyn Schedule>,
     traffic: fn(&Job<'_>) -> Traffic,
     hops: fn(usize) -> usize,

@@ -24,6 +24,7 @@ use crate::{
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::AllReduce,
     uneven: false,
+    ordered: false,
     make: |job| Lanes::schedule(job, AllReduce::new(job)),
     traffic,
     hops,

@@ -20,6 +20,7 @@ pub(super) const PLANS: &[Plan] = &[
     Plan {
         collective: Collective::AllReduce,
         uneven: false,
+        ordered: false,
         make: |job| Lanes::schedule(job, AllReduce::new(job)),
         traffic: all_reduce_traffic,
         hops: |ranks| 2 * (ranks - 1),
@@ -28,6 +29,7 @@ pub(super) const PLANS: &[Plan] = &[
     Plan {
         collective: Collective::ReduceScatter,
         uneven: true,
+        ordered: false,
         make: |job| Lanes::schedule(job, ReduceScatter(Blocks::new(job, job.input_blocks()))),
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
@@ -36,6 +38,7 @@ pub(super) const PLANS: &[Plan] = &[
     Plan {
         collective: Collective::AllGather,
         uneven: true,
+        ordered: false,
         make: |job| Lanes::schedule(job, AllGather(Blocks::new(job, job.output_blocks()))),
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
@@ -44,6 +47,7 @@ pub(super) const PLANS: &[Plan] = &[
     Plan {
         collective: Collective::Broadcast,
         uneven: false,
+        ordered: false,
         make: |job| Lanes::schedule(job, Broadcast::new(job)),
         traffic: broadcast_traffic,
         hops: |ranks| ranks - 1,

@@ -21,6 +21,7 @@ use crate::{
 pub(super) const PLANS: &[Plan] = &[Plan {
     collective: Collective::AllReduce,
     uneven: false,
+    ordered: true,
     make: |job| Lanes::schedule(job, TwoShot::new(job)),
     traffic,
     hops: |_| 2,
@@ -34,6 +35,8 @@ struct TwoShot {
     count: usize,
     rounds: usize,
     direct: bool,
+    /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
+    ordered: bool,
 }
 
 impl TwoShot {
@@ -41,7 +44,7 @@ impl TwoShot {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
         // Only where no piece is empty.
         let direct = job.direct && job.count / rounds >= job.ranks;
-        Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds, direct }
+        Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds, direct, ordered: job.ordered }
     }
 
     fn piece(&self, round: usize, owner: Rank) -> Range<usize> {
@@ -59,15 +62,33 @@ impl Pattern for TwoShot {
         self.rounds
     }
 
-    /// Sending pieces, reducing one's own, handing it out, and keeping the others': n-1 turns each.
+    /// Sending pieces, reducing one's own (and then, in order, giving back its slots), handing it out, and keeping the
+    /// others': n-1 turns each.
     fn turns(&self) -> usize {
-        4 * (self.ranks - 1)
+        (if self.ordered { 5 } else { 4 }) * (self.ranks - 1)
     }
 
     fn turn(&self, round: usize, turn: usize, steps: &mut Steps) {
         let others = self.ranks - 1;
         let mine = self.piece(round, self.rank);
         let (phase, distance) = (turn / others, turn % others + 1);
+        let from = self.after(self.ranks - distance);
+        let phase = match (phase, self.ordered) {
+            (1, true) => {
+                steps.take(from, mine.len());
+                if distance == others {
+                    let own = Span::input(mine.start, mine.len());
+                    steps.push(Step::Fold { own, into: Span::output(mine.start, mine.len()) });
+                }
+                return;
+            }
+            (2, true) => {
+                steps.free(from);
+                return;
+            }
+            (phase, true) if phase > 2 => phase - 1,
+            (phase, _) => phase,
+        };
         match phase {
             0 => {
                 let to = self.after(distance);
@@ -78,7 +99,7 @@ impl Pattern for TwoShot {
             // sum so far lies where the first contribution landed: the output, which in place is the input too,
             // is written only once everyone's message has been compared.
             1 => {
-                let (from, slot) = (self.after(self.ranks - distance), self.after(others));
+                let slot = self.after(others);
                 let landed = |rank| Span::landed(rank, mine.len());
                 let last = distance == others;
                 steps.take(from, mine.len());
@@ -100,7 +121,6 @@ impl Pattern for TwoShot {
                 steps.hand(self.direct, self.after(distance), whole, mine.start);
             }
             _ => {
-                let from = self.after(self.ranks - distance);
                 let piece = self.piece(round, from);
                 steps.get(self.direct, from, Span::output(piece.start, piece.len()));
             }

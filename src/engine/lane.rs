@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
                 Step::Take { from, len } => self.take(core, index, from, len)?,
                 Step::Free { from } => self.free(core, index, from)?,
                 Step::Settle => core.outstanding[index] == 0,
-                Step::Reduce { .. } | Step::Copy { .. } => false,
+                Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. } => false,
             };
             if !finished {
                 return Ok(moved);
@@ -149,7 +149,9 @@ impl<'a> Run<'a> {
     pub(crate) fn work(&mut self, core: &Core, index: usize) -> Result<Option<(usize, usize)>, Stop> {
         let lanes = self.lanes.len();
         for lane in (index..lanes).chain(0..index) {
-            if let Some(step @ (Step::Reduce { into, .. } | Step::Copy { into, .. })) = self.lanes[lane].step
+            if let Some(
+                step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }),
+            ) = self.lanes[lane].step
             {
                 let before = self.lanes[lane].done;
                 self.slice(core, lane, step, into.len)?;
@@ -182,6 +184,11 @@ impl<'a> Run<'a> {
                         Ok(())
                     }
                 })
+            }
+            Step::Fold { own, into } => {
+                let of = |rank| if rank == core.me { own } else { Span::landed(rank, into.len) };
+                let contributions = (0..self.operation.ranks).map(|rank| part(of(rank)));
+                buffer::total(kernel, &contributions.collect::<Result<Vec<_>, _>>()?, part(into)?)
             }
             Step::Copy { from, into } => buffer::copy(part(from)?, part(into)?),
             _ => Ok(()),

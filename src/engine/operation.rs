@@ -15,6 +15,8 @@ pub(crate) const FAREWELL: u32 = 1;
 
 /// The bit of a collective's code that says that its blocks are uneven.
 const UNEVEN: u8 = 0x80;
+/// The bit of a reduction's code that says that it is in the order of ranks.
+const ORDERED: u8 = 0x80;
 
 /// What ranks must agree on, in the form that travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,7 @@ impl Signature {
             codes: [
                 collective | if job.uneven.is_some() { UNEVEN } else { 0 },
                 dtype.code(),
-                op.code().0,
+                op.code().0 | if job.ordered { ORDERED } else { 0 },
                 algorithm,
             ],
             root: u32::try_from(job.root).unwrap_or(u32::MAX),
@@ -71,8 +73,9 @@ impl Signature {
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let mut arguments = dtype.to_owned();
         if collective.reduces() {
-            let op = ReduceOp::from_code(op, 0).map_or("unknown reduction", ReduceOp::name);
-            arguments = format!("{arguments}, {op}");
+            let ordered = if op & ORDERED == 0 { "" } else { ", reproducible" };
+            let op = ReduceOp::from_code(op & !ORDERED, 0).map_or("unknown reduction", ReduceOp::name);
+            arguments = format!("{arguments}, {op}{ordered}");
         }
         if collective.has_root() {
             arguments = format!("{arguments}, root {}", self.root);

@@ -133,7 +133,7 @@ impl ProcessGroup {
                 problem: format!("the wire counts at most {MAX_RANKS}"),
             });
         }
-        let wishes = Wishes { selection: selection(&config)? };
+        let wishes = Wishes { selection: selection(&config)?, reduction: config.reduction };
         let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));

@@ -28,6 +28,7 @@ use crate::{
     dtype::{Dtype, Element},
     engine::Engine,
     error::{Error, Failure, Result},
+    reduce::Reduction,
     schedule::{Collective, Rank},
 };
 
@@ -42,7 +43,7 @@ use crate::{
 ///
 /// It may be shared by threads, which then take turns.
 ///
-/// [`with_algorithms`](Self::with_algorithms) gives another handle of the same group, whose calls go about it in
+/// [`with_algorithms`](Self::with_algorithms) and [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in
 /// another way. The group ends with its last handle.
 pub struct ProcessGroup {
     shared: Arc<Shared>,
@@ -161,7 +162,14 @@ impl ProcessGroup {
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
-        Ok(Self { shared: Arc::clone(&self.shared), wishes: Wishes { selection } })
+        Ok(Self { shared: Arc::clone(&self.shared), wishes: Wishes { selection, ..self.wishes } })
+    }
+
+    /// Another handle of the same group, whose reductions are of this kind, whatever the configuration says. Every
+    /// rank must make a call with the same.
+    #[must_use]
+    pub fn with_reduction(&self, reduction: Reduction) -> Self {
+        Self { shared: Arc::clone(&self.shared), wishes: Wishes { reduction, ..self.wishes } }
     }
 
     /// Runs a collective of `T` on lent memory; a failure ends the group.

@@ -2,11 +2,11 @@
 
 use super::shared::Shared;
 use crate::{
-    algorithm::{self, Algorithm, Selection},
+    algorithm::{self, Algorithm, Plan, Selection},
     dtype::Dtype,
     engine::{Settings, Signature},
     error::{Error, Result},
-    reduce::ReduceOp,
+    reduce::{ReduceOp, Reduction},
     schedule::{Collective, Job, Rank, Uneven},
 };
 
@@ -14,6 +14,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wishes {
     pub selection: Selection,
+    pub reduction: Reduction,
 }
 
 /// The part of a [`Job`] that is chosen.
@@ -23,6 +24,7 @@ pub(super) struct Shape {
     pub chunk: usize,
     pub lanes: usize,
     pub direct: bool,
+    pub ordered: bool,
 }
 
 /// What a collective is asked to do; the fields are those of a [`Job`].
@@ -83,12 +85,12 @@ impl<'a> Request<'a> {
         let bytes = bytes.ok_or_else(|| {
             argument(format!("{count} elements of {size} bytes are more than can be addressed"))
         })?;
-        let able = |algorithm: &Algorithm| {
-            algorithm.plan(collective).is_some_and(|plan| plan.uneven || self.uneven.is_none())
-        };
+        let ordered = wishes.reduction == Reduction::Reproducible && collective.reduces();
+        let fits = |plan: &Plan| (plan.uneven || self.uneven.is_none()) && (plan.ordered || !ordered);
+        let able = |algorithm: &Algorithm| algorithm.plan(collective).is_some_and(fits);
+        // What is selected may be for even blocks only, or not for reductions in order.
         let selected =
             |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
-        // What is selected may be for even blocks only.
         let choice = algorithm::choose(collective, group.ranks, bytes, selected)
             .or_else(|| algorithm::choose(collective, group.ranks, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
@@ -98,6 +100,7 @@ impl<'a> Request<'a> {
             chunk: (choice.chunk_bytes.min(most) / size).max(1),
             lanes: choice.lanes.min(settings.lanes),
             direct: algorithm::direct(bytes, settings.chunk_bytes),
+            ordered,
         };
         Ok((choice.algorithm, shape))
     }

@@ -113,8 +113,8 @@ impl Shared {
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
         let settings = *self.engine(state)?.settings();
         let (algorithm, shape) = request.choose(self, dtype.size(), &settings, wishes)?;
-        let Shape { chunk, lanes, direct } = shape;
-        let job = Job { chunk, lanes, direct, ..request.job(self) };
+        let Shape { chunk, lanes, direct, ordered } = shape;
+        let job = Job { chunk, lanes, direct, ordered, ..request.job(self) };
         // The farewell is a barrier by another name.
         let planned = Job { root: if collective == Collective::Barrier { 0 } else { job.root }, ..job };
         let Some(mut schedule) = algorithm.make(&planned) else {

@@ -16,6 +16,7 @@ use crate::{
     rendezvous::{Store, TcpStore},
 };
 
+mod reproducible;
 mod uneven;
 
 /// An operation and what it makes of all ranks' numbers.

@@ -22,6 +22,8 @@ pub(super) trait Work: Copy {
     fn times(self, other: Self) -> Self;
     /// Divided by how many ranks there are, truncated toward zero if it is an integer.
     fn divided(self, ranks: usize) -> Self;
+    /// Itself, or the one NaN of its type that stands for all.
+    fn canonical(self) -> Self;
 }
 
 /// What `⊕` is.
@@ -50,6 +52,8 @@ macro_rules! floats {
             fn times(self, other: Self) -> Self { self * other }
             #[inline(always)]
             fn divided(self, ranks: usize) -> Self { self / ranks as Self }
+            #[inline(always)]
+            fn canonical(self) -> Self { if self.is_nan() { Self::NAN } else { self } }
         }
         impl Operation<$float> for Sum {
             #[inline(always)]
@@ -94,6 +98,8 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+            #[inline(always)]
+            fn canonical(self) -> Self { self }
             #[inline(always)]
             $divided
         }

@@ -60,7 +60,11 @@ struct Loops {
     combine: fn(&[u8], &[u8], &mut [u8]) -> Done,
     divide: fn(&mut [u8], usize) -> Done,
     scale: fn(f64, Option<&[u8]>, &mut [u8]) -> Done,
+    total: Total,
 }
+
+/// Contributions, by how many to divide, and where the result goes.
+type Total = fn(&[&[u8]], Option<usize>, &mut [u8]) -> Done;
 
 impl Kernel {
     /// The kernel of `op` on `dtype`; an error if they do not fit ([`ReduceOp::check`]).
@@ -104,6 +108,13 @@ impl Kernel {
     /// `into = a ⊕ b`.
     pub fn combine(&self, a: &[u8], b: &[u8], into: &mut [u8]) -> Result<(), KernelError> {
         (self.loops.combine)(a, b, into)
+    }
+
+    /// `into = ((x0 ⊕ x1) ⊕ x2) ...`, which for an average is divided by how many there are: computed as a whole in
+    /// the type that the elements are computed in (`f32` for 16-bit floats) and rounded once, with the canonical NaN.
+    /// The bits depend on the contributions and their order alone.
+    pub fn total(&self, contributions: &[&[u8]], into: &mut [u8]) -> Result<(), KernelError> {
+        (self.loops.total)(contributions, self.divides().then_some(contributions.len()), into)
     }
 
     /// Whether [`Kernel::divide`] does anything: only for [`ReduceOp::Avg`].
@@ -186,7 +197,13 @@ where
 
 impl Loops {
     const fn of<T: Swept, O: Operation<T::Work>>() -> &'static Self {
-        &Self { fold: fold::<T, O>, combine: combine::<T, O>, divide: divide::<T>, scale: scale::<T> }
+        &Self {
+            fold: fold::<T, O>,
+            combine: combine::<T, O>,
+            divide: divide::<T>,
+            scale: scale::<T>,
+            total: total::<T, O>,
+        }
     }
 }
 
@@ -231,6 +248,22 @@ fn combine<T: Swept, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8])
     equal(a, b)?;
     equal(a, into)?;
     T::combine::<O>(a, b, into);
+    Ok(())
+}
+
+fn total<T: Swept, O: Operation<T::Work>>(
+    contributions: &[&[u8]],
+    ranks: Option<usize>,
+    into: &mut [u8],
+) -> Done {
+    let into = elements_mut::<T>(into)?;
+    let mut typed = Vec::with_capacity(contributions.len());
+    for contribution in contributions {
+        let contribution = elements::<T>(contribution)?;
+        equal(contribution, into)?;
+        typed.push(contribution);
+    }
+    super::total::total::<T, O>(&typed, ranks, into);
     Ok(())
 }
 

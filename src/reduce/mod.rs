@@ -8,10 +8,41 @@
 mod arithmetic;
 mod kernel;
 mod loops;
+mod total;
 
 pub use kernel::{Kernel, KernelError};
 
 use crate::dtype::Dtype;
+
+/// What is asked of a reduction beyond its result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduction {
+    /// The result as fast as it can be had. Every rank gets the same bits, but other algorithms, chunks or sizes may
+    /// round sums and products of floats otherwise.
+    #[default]
+    Fastest,
+    /// The same bits for the same inputs and world size, whatever algorithm, chunk, lanes, provider or size of the
+    /// call: contributions are reduced in the order of ranks, `((x0 ⊕ x1) ⊕ x2) ...`; those of 16-bit floats in
+    /// `f32`, rounded once; NaN is the canonical one.
+    Reproducible,
+}
+
+impl Reduction {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fastest => "fastest",
+            Self::Reproducible => "reproducible",
+        }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Fastest, Self::Reproducible].into_iter().find(|reduction| reduction.name() == name)
+    }
+}
 
 /// How contributions become one.
 #[derive(Clone, Copy, Debug, PartialEq)]

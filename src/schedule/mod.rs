@@ -123,6 +123,15 @@ pub enum Step {
         /// Whether this was the last contribution to these elements: an average is divided now.
         last: bool,
     },
+    /// `into = ((x0 ⊕ x1) ⊕ x2) ...` over the contributions of all ranks in their order, rounded once: `own` is this
+    /// rank's, and every other's is where its latest message landed. `into` may be the same span as `own`, but not
+    /// overlap it otherwise. An average is divided.
+    Fold {
+        /// This rank's contribution.
+        own: Span,
+        /// Where the result goes.
+        into: Span,
+    },
     /// `into = from`. Nothing happens if they are the same memory (in place).
     Copy {
         /// What is read.
@@ -285,6 +294,8 @@ pub struct Job<'a> {
     pub lanes: usize,
     /// Whether a schedule may write straight into outputs, if its algorithm can.
     pub direct: bool,
+    /// Whether contributions are to be reduced in the order of ranks ([`Step::Fold`]); only of algorithms that can.
+    pub ordered: bool,
 }
 
 impl Job<'_> {
@@ -301,6 +312,7 @@ impl Job<'_> {
             chunk: usize::MAX,
             lanes: 1,
             direct: false,
+            ordered: false,
         }
     }
 

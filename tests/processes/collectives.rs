@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use half::{bf16, f16};
-use unisono::{Buffer, Config, ProcessGroup, ReduceOp, algorithm, schedule::Collective};
+use unisono::{Buffer, Config, ProcessGroup, ReduceOp, Reduction, algorithm, schedule::Collective};
 
 use crate::{
     Outcome, Verdict, blocks, ensure,
@@ -275,6 +275,20 @@ impl Check {
         blocks::check::<T>(self, count, seed, registered)
     }
 
+    /// The same in the order of ranks: bit by bit what a loop gives that rounds once.
+    fn reproducible<T: Number>(&self, seed: u64, count: usize, op: ReduceOp) -> rank::Outcome {
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let mut data: Vec<T> = (0..count).map(|index| wild(seed, rank, index)).collect();
+        self.group.with_reduction(Reduction::Reproducible).all_reduce(&mut data, op)?;
+        let wanted: Vec<T> = (0..count)
+            .map(|index| {
+                let all: Vec<T> = (0..ranks).map(|rank| wild(seed, rank, index)).collect();
+                if ranks > 1 { T::in_order(op, &all) } else { all[0] }
+            })
+            .collect();
+        expect(&format!("reproducible all_reduce({}, {op}) of {count}", T::DTYPE), &data, &wanted)
+    }
+
     /// Sums and averages that rounding makes depend on the order: near the truth, and added to the hash by which
     /// the ranks are compared.
     fn rounding<T: Number>(&mut self, counts: &[usize]) -> rank::Outcome {
@@ -302,6 +316,7 @@ impl Check {
                     T::DTYPE
                 );
             }
+            self.reproducible::<T>(seed, count, op)?;
             for byte in bytemuck::cast_slice::<T, u8>(&data) {
                 self.bits = (self.bits ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
             }

@@ -24,6 +24,8 @@ pub(crate) trait Number: Element + PartialEq + Debug {
     fn value(self) -> f64;
     /// The reduction of all, one after the other.
     fn reduce(op: ReduceOp, all: &[Self]) -> Self;
+    /// Their sum or average, reduced in order in `f32` (`f64` for that type), rounded at the end alone.
+    fn in_order(op: ReduceOp, all: &[Self]) -> Self;
     /// The factor that pre-multiplied sums are tried with.
     fn factor() -> f64;
 }
@@ -43,6 +45,9 @@ macro_rules! integers {
             }
             fn factor() -> f64 {
                 3.0
+            }
+            fn in_order(op: ReduceOp, all: &[Self]) -> Self {
+                Self::reduce(op, all)
             }
             fn reduce(op: ReduceOp, all: &[Self]) -> Self {
                 let numbers = all.iter().copied();
@@ -65,7 +70,7 @@ macro_rules! integers {
 integers!(i8 i16 i32 i64 u8 u16 u32 u64);
 
 macro_rules! floats {
-    ($($float:ty, $rounding:expr, $near:expr, $value:expr;)*) => {$(
+    ($($float:ty, $rounding:expr, $near:expr, $value:expr, $work:expr;)*) => {$(
         impl Number for $float {
             const ROUNDING: f64 = $rounding;
             fn of(value: i64) -> Self {
@@ -79,6 +84,10 @@ macro_rules! floats {
             }
             fn factor() -> f64 {
                 0.5
+            }
+            fn in_order(op: ReduceOp, all: &[Self]) -> Self {
+                let sum = all[1..].iter().fold(all[0].value(), |sum, next| $work(sum + next.value()));
+                Self::near(if op == ReduceOp::Avg { $work(sum / all.len() as f64) } else { sum })
             }
             fn reduce(op: ReduceOp, all: &[Self]) -> Self {
                 let numbers = all.iter().map(|number| number.value());
@@ -95,11 +104,18 @@ macro_rules! floats {
         }
     )*};
 }
+// 16-bit floats by way of f32: half's own way from f64 does not look at all bits of what it rounds.
 floats! {
-    f16, 1.0 / (1_u64 << 11) as f64, f16::from_f64, f16::to_f64;
-    bf16, 1.0 / (1_u64 << 8) as f64, bf16::from_f64, bf16::to_f64;
-    f32, 1.0 / (1_u64 << 24) as f64, |value| value as f32, f64::from;
-    f64, 1.0 / (1_u64 << 53) as f64, |value| value, |value| value;
+    f16, 1.0 / (1_u64 << 11) as f64, |value| f16::from_f32(value as f32), f16::to_f64, single;
+    bf16, 1.0 / (1_u64 << 8) as f64, |value| bf16::from_f32(value as f32), bf16::to_f64, single;
+    f32, 1.0 / (1_u64 << 24) as f64, |value| value as f32, f64::from, single;
+    f64, 1.0 / (1_u64 << 53) as f64, |value| value, |value| value, |value| value;
+}
+
+/// What is left of a sum or a quotient in an `f32`: of two of those it is rounded once, for `f64` has more than twice
+/// the places.
+fn single(value: f64) -> f64 {
+    f64::from(value as f32)
 }
 
 /// Every operation that fits the type.

@@ -147,6 +147,7 @@ fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Ve
                         let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                         let granted = [u64::MAX, 0, mixed][(mixed % 3) as usize];
                         let seed = number as u64;
+                        let job = Job { ordered: plan.ordered && seed.is_multiple_of(3), ..job };
                         for policy in policies(ranks, number + ranks) {
                             let setup = Setup { job, uneven: None, depth, in_place, granted, policy, seed };
                             cases.push(Case { algorithm, plan, setup });

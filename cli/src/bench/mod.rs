@@ -11,7 +11,8 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::builder::NonEmptyStringValueParser;
 use unisono::{
-    Config, ProcessGroup, algorithm::ALGORITHMS, dtype::Dtype, reduce::ReduceOp, schedule::Collective,
+    Config, ProcessGroup, Reduction, algorithm::ALGORITHMS, dtype::Dtype, reduce::ReduceOp,
+    schedule::Collective,
 };
 
 use unisono_transport::ofi::Options;
@@ -73,6 +74,9 @@ pub(crate) struct Bench {
     /// Use this algorithm and no other (as UNISONO_ALGORITHM)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     algorithm: Option<String>,
+    /// Reduce in the order of ranks, for the same bits however it is done (as UNISONO_REDUCTION=reproducible)
+    #[arg(long)]
+    reproducible: bool,
     /// Take input and output from registered buffers rather than from plain memory
     #[arg(long)]
     registered: bool,
@@ -184,6 +188,9 @@ impl Bench {
         }
         if let Some(algorithm) = &self.algorithm {
             config.algorithm = Some(algorithm.clone());
+        }
+        if self.reproducible {
+            config.reduction = Reduction::Reproducible;
         }
         let options = ProcessGroup::transport_options(&config);
         let group = ProcessGroup::join(config)?;

@@ -33,6 +33,29 @@ impl Cell {
         less.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ more.wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
+    /// Becomes the reduction of itself and another.
+    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Fault> {
+        if self.element != other.element {
+            return Err(Fault::Elements { left: self.element, right: other.element });
+        }
+        let common = self.ranks & other.ranks;
+        if common != 0 {
+            return Err(Fault::Twice { element: self.element, rank: common.trailing_zeros() as usize });
+        }
+        self.order = self.joined(*other);
+        self.ranks |= other.ranks;
+        Ok(())
+    }
+
+    /// The order of contributions that are reduced one after the other, rank by rank.
+    pub(super) fn in_order(ranks: usize) -> u64 {
+        let mut sum = Self { order: 1, ..Self::UNDEFINED };
+        for rank in 1..ranks {
+            sum.order = sum.joined(Self { order: rank as u64 + 1, ..Self::UNDEFINED });
+        }
+        sum.order
+    }
+
     fn show(self) -> String {
         if !self.is_defined() {
             return "not written".to_owned();
@@ -178,6 +201,9 @@ impl Memory {
             let wanted = Cell { element, ranks, done, order: found.order };
             if found != wanted {
                 return Err(Fault::Output { at, found: found.show(), wanted: wanted.show() });
+            }
+            if job.ordered && done && found.order != Cell::in_order(job.ranks) {
+                return Err(Fault::Unordered { at });
             }
         }
         Ok(())

@@ -255,6 +255,12 @@ pub enum Fault {
         /// Its place in the output.
         at: usize,
     },
+    /// A job that is to be reduced in the order of ranks is not.
+    #[error("output element {at} was not reduced in the order of ranks")]
+    Unordered {
+        /// Its place in the output.
+        at: usize,
+    },
     /// A barrier lets a rank go on that has not heard of these.
     #[error("leaves the barrier without having heard of ranks {0:?}")]
     Unheard(Vec<Rank>),

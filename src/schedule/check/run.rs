@@ -260,6 +260,7 @@ impl<'a> World<'a> {
             Step::Await { from, into } => self.await_direct(rank, lane, from, into)?,
             Step::Take { from, len } => self.take(rank, lane, from, len)?,
             Step::Reduce { a, b, into, last } => self.reduce(rank, lane, [a, b, into], last)?,
+            Step::Fold { own, into } => self.fold(rank, lane, own, into)?,
             Step::Copy { from, into } => self.copy(rank, lane, from, into)?,
             Step::Free { from } => self.free(rank, lane, from)?,
             Step::Settle => {}
@@ -392,15 +393,7 @@ impl<'a> World<'a> {
             self.apart_or_same(rank, lane, span, other)?;
         }
         for (left, right) in left.iter_mut().zip(&right) {
-            if left.element != right.element {
-                return Err(Fault::Elements { left: left.element, right: right.element });
-            }
-            let common = left.ranks & right.ranks;
-            if common != 0 {
-                return Err(Fault::Twice { element: left.element, rank: common.trailing_zeros() as usize });
-            }
-            left.order = left.joined(*right);
-            left.ranks |= right.ranks;
+            left.take_in(right)?;
             left.done = left.ranks == everyone(self.ranks);
             if left.done != last {
                 let present = left.ranks.count_ones() as usize;
@@ -410,6 +403,30 @@ impl<'a> World<'a> {
         self.write(rank, lane, &into, &left)?;
         self.left = left;
         self.right = right;
+        Ok(())
+    }
+
+    /// Everyone's contribution in the order of ranks.
+    fn fold(&mut self, rank: Rank, lane: usize, own: Span, into: Span) -> Result<(), Fault> {
+        let spans: Vec<Span> = (0..self.ranks)
+            .map(|from| if from == rank { own } else { Span::landed(from, into.len) })
+            .collect();
+        let mut sum = std::mem::take(&mut self.left);
+        let mut next = std::mem::take(&mut self.right);
+        for (from, span) in spans.iter().enumerate() {
+            self.apart_or_same(rank, lane, span, &into)?;
+            self.read(rank, lane, span, if from == 0 { &mut sum } else { &mut next })?;
+            let pairs = if from == 0 { &mut [][..] } else { &mut sum[..] };
+            for (left, right) in pairs.iter_mut().zip(&next) {
+                left.take_in(right)?;
+            }
+        }
+        for cell in &mut sum {
+            cell.done = true;
+        }
+        self.write(rank, lane, &into, &sum)?;
+        self.left = sum;
+        self.right = next;
         Ok(())
     }
 

@@ -1,0 +1,140 @@
+//! Reproducible reductions: the same bits, which are those of a loop over the ranks, however a call is done.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::world;
+use crate::{Config, ProcessGroup, ReduceOp, Reduction, algorithm::ALGORITHMS, dtype::Element};
+
+/// An element whose bits and arithmetic the oracle knows.
+trait Real: Element + Send + Sync {
+    fn of(value: f64) -> Self;
+    fn bits(self) -> u64;
+    /// Reduces in the order given, in `f32` if the type has 16 bits, and rounds once.
+    fn oracle(op: ReduceOp, all: &[Self]) -> Self;
+}
+
+macro_rules! reals {
+    ($($real:ty as $work:ty: $of:expr, $widen:expr, $narrow:expr;)*) => {$(
+        impl Real for $real {
+            #[allow(clippy::cast_possible_truncation, reason = "rounding is what is wanted")]
+            fn of(value: f64) -> Self {
+                $of(value)
+            }
+            fn bits(self) -> u64 {
+                self.to_bits().into()
+            }
+            #[allow(clippy::cast_precision_loss, reason = "few ranks")]
+            fn oracle(op: ReduceOp, all: &[Self]) -> Self {
+                let work: Vec<$work> = all.iter().map(|&x| $widen(x)).collect();
+                let fold = |apply: fn($work, $work) -> $work| work[1..].iter().fold(work[0], |a, &b| apply(a, b));
+                let whole = match op {
+                    ReduceOp::Product => fold(|a, b| a * b),
+                    ReduceOp::Avg => fold(|a, b| a + b) / work.len() as $work,
+                    _ => fold(|a, b| a + b),
+                };
+                $narrow(if whole.is_nan() { <$work>::NAN } else { whole })
+            }
+        }
+    )*};
+}
+reals! {
+    f16 as f32: f16::from_f64, f16::to_f32, f16::from_f32;
+    bf16 as f32: bf16::from_f64, bf16::to_f32, bf16::from_f32;
+    f32 as f32: |value| value as f32, std::convert::identity, std::convert::identity;
+    f64 as f64: std::convert::identity, std::convert::identity, std::convert::identity;
+}
+
+/// Numbers of very different sizes, so that every order has bits of its own; now and then an infinity or a NaN.
+fn wild(seed: u64, rank: usize, index: usize) -> f64 {
+    let mix = (seed ^ (rank as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mix = (mix ^ mix >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let fraction = f64::from((mix >> 40) as u32) / f64::from(1 << 24) - 0.5;
+    match mix % 97 {
+        0 => f64::INFINITY,
+        1 => f64::NAN,
+        2 => -0.0,
+        _ => fraction * 2_f64.powi((mix >> 8) as i32 % 12),
+    }
+}
+
+/// Every collective that reduces, in one call and in several, on one rank.
+fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
+    let (rank, ranks) = (group.rank(), group.size());
+    let given =
+        |rank: usize, len: usize| (0..len).map(|index| T::of(wild(seed, rank, index))).collect::<Vec<T>>();
+    let bits = |values: &[T]| values.iter().map(|value| value.bits()).collect::<Vec<_>>();
+    for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg] {
+        let wanted = |index: usize| {
+            let all: Vec<T> = (0..ranks).map(|rank| T::of(wild(seed, rank, index))).collect();
+            if ranks > 1 { T::oracle(op, &all).bits() } else { all[0].bits() }
+        };
+        let range = |range: std::ops::Range<usize>| range.map(wanted).collect::<Vec<_>>();
+
+        let mut data = given(rank, count);
+        group.all_reduce(&mut data, op).unwrap();
+        assert_eq!(bits(&data), range(0..count), "all_reduce({}, {op})", T::DTYPE);
+        let (input, mut output) = (given(rank, count), vec![T::of(7.0); count]);
+        for part in [0..count / 3, count / 3..count] {
+            group.all_reduce_into(&input[part.clone()], &mut output[part], op).unwrap();
+        }
+        assert_eq!(bits(&output), range(0..count), "all_reduce({}, {op}) in parts", T::DTYPE);
+
+        let input = given(rank, count * ranks);
+        let mut output = vec![T::of(7.0); count];
+        group.reduce_scatter(&input, &mut output, op).unwrap();
+        assert_eq!(
+            bits(&output),
+            range(rank * count..(rank + 1) * count),
+            "reduce_scatter({}, {op})",
+            T::DTYPE
+        );
+        let (before, own) = (rank * (rank + 1) / 2, rank + 1);
+        let mut output = vec![T::of(7.0); own];
+        group.reduce_scatter_v(&given(rank, ranks * (ranks + 1) / 2), &mut output, op).unwrap();
+        assert_eq!(bits(&output), range(before..before + own), "reduce_scatter_v({}, {op})", T::DTYPE);
+
+        let root = count % ranks;
+        let mut data = given(rank, count);
+        group.reduce(&mut data, op, root).unwrap();
+        let wanted = if rank == root { range(0..count) } else { bits(&given(rank, count)) };
+        assert_eq!(bits(&data), wanted, "reduce({}, {op})", T::DTYPE);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bits_are_the_same_however_it_is_done(
+        ranks in 1_usize..6, count in 0_usize..900, seed: u64, algorithm in 0..=ALGORITHMS.len(),
+        chunk in prop_oneof![Just(16_usize), Just(256), Just(4096)], eager in prop_oneof![Just(128_usize), Just(2048)],
+        lanes in 1_usize..5,
+    ) {
+        let tweak = |config: &mut Config| {
+            (config.chunk, config.eager, config.lanes) = (chunk, eager, lanes);
+            config.algorithm = ALGORITHMS.get(algorithm).map(|algorithm| algorithm.name.to_owned());
+            config.reduction = Reduction::Reproducible;
+        };
+        world(ranks, tweak, |group| {
+            reduces::<f16>(&group, seed, count);
+            reduces::<bf16>(&group, seed, count);
+            reduces::<f32>(&group, seed, count);
+            reduces::<f64>(&group, seed, count);
+        });
+    }
+}
+
+#[test]
+fn a_call_may_ask_for_it_and_all_must() {
+    let mut results = world(2, super::small, |group| {
+        let mut data = [1.0_f32];
+        group.with_reduction(Reduction::Reproducible).all_reduce(&mut data, ReduceOp::Sum).unwrap();
+        assert_eq!(data, [2.0]);
+        let reduction = if group.rank() == 0 { Reduction::Reproducible } else { Reduction::Fastest };
+        group.with_reduction(reduction).all_reduce(&mut data, ReduceOp::Sum).unwrap_err().to_string()
+    });
+    let wanted = "op 1: rank 0 calls all_reduce(f32, sum, reproducible), rank 1 calls all_reduce(f32, sum)";
+    results.dedup();
+    assert_eq!(results, [wanted]);
+}
