@@ -54,6 +54,9 @@ pub struct Config {
     /// `all_reduce:two_shot,ring;broadcast:binomial`. Where none of them can do what is called, others do it. `None`:
     /// all.
     pub algorithm: Option<String>,
+    /// The file of a table of choices that `unisono tune` has measured; alike in its contents. `None`: the built-in
+    /// table alone.
+    pub tuning: Option<PathBuf>,
     /// What is asked of reductions beyond their result; alike.
     pub reduction: Reduction,
 }
@@ -79,6 +82,7 @@ impl Default for Config {
             huge_pages: false,
             spin: None,
             algorithm: None,
+            tuning: None,
             reduction: Reduction::Fastest,
         }
     }
@@ -192,6 +196,9 @@ const VARIABLES: &[Variable] = &[
         "the fastest by the cost model",
         |config, text| name(text).map(|name| config.algorithm = Some(name)),
     ),
+    knob("UNISONO_TUNING", "a file that unisono tune has written", "none", |config, text| {
+        name(text).map(|name| config.tuning = Some(name.into()))
+    }),
     knob(
         "UNISONO_REDUCTION",
         "fastest, or reproducible: the same bits however it is done",
@@ -452,7 +459,7 @@ mod tests {
     fn every_variable_sets_its_field_and_the_table_tells_the_defaults() {
         for row in VARIABLES.iter().filter(|row| row.set.is_some()) {
             let value = match row.name {
-                "UNISONO_PROVIDER" | "UNISONO_INTERFACE" | "UNISONO_ALGORITHM" => "tcp",
+                "UNISONO_PROVIDER" | "UNISONO_INTERFACE" | "UNISONO_ALGORITHM" | "UNISONO_TUNING" => "tcp",
                 "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_SPIN" => "7ms",
                 "UNISONO_CHUNK" | "UNISONO_EAGER" => "4K",
                 "UNISONO_REDUCTION" => "reproducible",

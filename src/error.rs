@@ -1,6 +1,6 @@
 //! What can go wrong, typed. Every message names what was given and what was wanted, and what to do.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,14 @@ pub enum Error {
         /// The method called.
         call: &'static str,
         /// What was given and what was wanted.
+        problem: String,
+    },
+    /// A tuning file cannot be used.
+    #[error("tuning file {}: {problem}", .file.display())]
+    Tuning {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
         problem: String,
     },
     /// A setting or a variable of the environment is missing or has no sense.

@@ -10,6 +10,7 @@ mod dissemination;
 mod recursive_doubling;
 mod ring;
 mod select;
+pub mod table;
 mod turns;
 mod two_shot;
 

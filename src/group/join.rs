@@ -20,9 +20,9 @@ use super::{
     shared::{Shared, State},
 };
 use crate::{
-    algorithm::{self, Selection},
+    algorithm::{self, Selection, table::Table},
     buffer::Registry,
-    config::{Config, StoreAddress},
+    config::{Config, StoreAddress, fnv},
     engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
     error::{Error, Failure, Result, list},
     rendezvous::{self, Alarm, Position, Store, exchange},
@@ -134,6 +134,7 @@ impl ProcessGroup {
             });
         }
         let wishes = Wishes { selection: selection(&config)?, reduction: config.reduction };
+        let (tuned, hash) = tuning(&config)?;
         let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));
@@ -166,9 +167,11 @@ impl ProcessGroup {
         let engine = Engine::new(transport, rank, ranks, settings)?;
         let Contact { address, mailbox } = engine.contact();
         let limits = engine.limits().clone();
+        let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
+        let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
         let card = Card {
             wire: VERSION,
-            settings: config.alike().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            settings: alike,
             provider: limits.provider.clone(),
             address: address.0,
             mailbox: [mailbox.base, mailbox.key, mailbox.len],
@@ -211,6 +214,7 @@ impl ProcessGroup {
             rank,
             ranks,
             config,
+            tuned,
             limits,
             guard,
             registry: Arc::new(Registry::default()),
@@ -272,6 +276,15 @@ fn selection(config: &Config) -> Result<Selection> {
         value: Some(text.clone()),
         problem,
     })
+}
+
+/// What was measured, if a file says it: for worlds of this size, and a hash of the whole by which ranks compare.
+fn tuning(config: &Config) -> Result<(Table, String)> {
+    let Some(file) = &config.tuning else { return Ok((Table::default(), "none".to_owned())) };
+    let wrong = |problem: String| Error::Tuning { file: file.clone(), problem };
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let table = Table::parse(&text).map_err(wrong)?.of(config.ranks);
+    Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
 }
 
 /// The largest chunk, from the configured one down, whose windows can be registered here: the limit on

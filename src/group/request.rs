@@ -91,7 +91,9 @@ impl<'a> Request<'a> {
         // What is selected may be for even blocks only, or not for reductions in order.
         let selected =
             |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
-        let choice = algorithm::choose(collective, group.ranks, bytes, selected)
+        let choice = group.tuned.choose(collective, group.ranks, bytes, selected);
+        let choice = choice
+            .or_else(|| algorithm::choose(collective, group.ranks, bytes, selected))
             .or_else(|| algorithm::choose(collective, group.ranks, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
         // One lane's messages go through eager windows, however large the whole.

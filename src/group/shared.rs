@@ -12,7 +12,7 @@ use super::{
     request::{Request, Shape, Wishes},
 };
 use crate::{
-    algorithm,
+    algorithm::{self, table::Table},
     buffer::{Lent, Registry},
     config::Config,
     dtype::Dtype,
@@ -30,6 +30,8 @@ pub(super) struct Shared {
     pub rank: Rank,
     pub ranks: usize,
     pub config: Config,
+    /// What was measured for worlds of this size.
+    pub tuned: Table,
     pub limits: Limits,
     pub guard: Guard,
     pub registry: Arc<Registry>,
