@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Rank, Span, Step, Traffic},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic, cost::Alike},
 };
 
 /// What the ring can do.
@@ -23,6 +23,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: all_reduce_traffic,
         hops: |ranks| 2 * (ranks - 1),
         depth: 2,
+        alike: |_| Some(Alike::Turned),
     },
     Plan {
         collective: Collective::ReduceScatter,
@@ -30,6 +31,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
+        alike: |_| Some(Alike::Turned),
     },
     Plan {
         collective: Collective::AllGather,
@@ -37,6 +39,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
+        alike: |_| Some(Alike::Turned),
     },
     Plan {
         collective: Collective::Broadcast,
@@ -44,6 +47,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: broadcast_traffic,
         hops: |ranks| ranks - 1,
         depth: 1,
+        alike: |_| None,
     },
 ];
 

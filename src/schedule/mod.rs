@@ -20,6 +20,7 @@
 //!   source of a direct schedule writes at least once.
 
 pub mod check;
+pub mod cost;
 
 /// A member of a group, counted from 0.
 pub type Rank = usize;
