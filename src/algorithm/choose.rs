@@ -2,6 +2,8 @@
 //!
 //! The choice depends only on what all ranks know alike, so that they choose alike.
 
+use std::fmt;
+
 use super::{ALGORITHMS, Algorithm};
 use crate::schedule::Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
 
@@ -77,13 +79,39 @@ pub fn neighbours(ranks: usize) -> (usize, usize) {
 /// which a test rules out.
 #[must_use]
 pub fn choose(collective: Collective, ranks: usize, bytes: usize) -> Option<Choice> {
-    let row =
-        TABLE.iter().find(|row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes)?;
+    let row = applying(collective, ranks, bytes)?;
     let algorithm = ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm)?;
     // An all_reduce in chunks cuts every round into a piece per rank.
     let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
     let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
     Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes })
+}
+
+/// The row of the table that applies, in words: why [`choose`] chooses as it does.
+#[must_use]
+pub fn reason(collective: Collective, ranks: usize, bytes: usize) -> Option<String> {
+    applying(collective, ranks, bytes).map(Row::to_string)
+}
+
+fn applying(collective: Collective, ranks: usize, bytes: usize) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes)
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.collective.name())?;
+        match self.ranks {
+            ANY => write!(f, ", any number of ranks")?,
+            ranks => write!(f, ", at most {ranks} ranks")?,
+        }
+        match self.bytes {
+            ANY => write!(f, ", any size")?,
+            bytes => write!(f, ", at most {} KiB", bytes / KIB)?,
+        }
+        let (least, most) = (self.chunk.0 / KIB, self.chunk.1 / KIB);
+        let lanes = if self.lanes == 1 { "lane" } else { "lanes" };
+        write!(f, ": {}, chunks of {least} to {most} KiB, at most {} {lanes}", self.algorithm, self.lanes)
+    }
 }
 
 /// Whether a collective of so many bytes, in chunks of at most `chunk_bytes`, is to write straight into outputs: from
@@ -111,6 +139,16 @@ mod tests {
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_choice_has_a_reason() {
+        let told = reason(AllReduce, 4, 64 * KIB).unwrap();
+        assert_eq!(
+            told,
+            "all_reduce, at most 8 ranks, any size: two_shot, chunks of 128 to 256 KiB, at most 3 lanes"
+        );
+        assert!(reason(Broadcast, usize::MAX, usize::MAX).is_some_and(|told| told.contains("ring")));
     }
 
     #[test]

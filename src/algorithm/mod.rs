@@ -13,7 +13,7 @@ mod ring;
 mod turns;
 mod two_shot;
 
-pub use choose::{Choice, choose, direct, neighbours};
+pub use choose::{Choice, choose, direct, neighbours, reason};
 
 use crate::schedule::{Collective, Job, Schedule, Traffic, cost::Alike};
 

@@ -14,6 +14,8 @@ use crate::schedule::{Place, Rank, Schedule, Span, Step};
 
 /// As the engine: how much is reduced or copied before it looks for messages again, in bytes.
 const SLICE: f64 = 65536.0;
+/// Into how many slices a step is cut at most, however long it is.
+const SLICES: f64 = 256.0;
 
 /// Which ranks are simulated.
 #[derive(Clone, Copy)]
@@ -496,7 +498,7 @@ impl<'a> World<'a> {
         let count = (len as u64).saturating_mul(self.setup.element as u64);
         let state = &mut self.actors[actor];
         let begun = state.lanes[lane].done;
-        let slice = SLICE.min(all - begun);
+        let slice = SLICE.max(all / SLICES).min(all - begun);
         state.lanes[lane].done = begun + slice;
         if begun + slice >= all {
             state.lanes[lane].step = None;
