@@ -145,7 +145,7 @@ fn long_schedules_are_cut() {
 #[test]
 fn any_world_and_any_size_end_well() {
     for collective in ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"] {
-        for (ranks, bytes) in [("1", "17179869183G"), ("1000", "1"), ("1000", "17179869183G")] {
+        for (ranks, bytes) in [("1", "17179869183G"), ("100", "1"), ("100", "17179869183G")] {
             said(&format!("simulate {collective} --ranks {ranks} --bytes {bytes} --fabric ndr400"));
         }
         said(&format!("explain {collective} --ranks 1000 --bytes 17179869183G --dtype u8"));

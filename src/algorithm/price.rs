@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::schedule::{
     Job,
-    cost::{Cost, Fabric, Load, Setup, Unpriced, simulate, simulate_one},
+    cost::{Cost, Fabric, Load, Setup, Unpriced, lower_bound, simulate, simulate_one},
 };
 
 /// How exactly prices are wanted.
@@ -58,7 +58,10 @@ pub fn price_with(
     };
     let first = whole(plan, &Job { count: few, ..*job }, &setup)?;
     let second = whole(plan, &Job { count: more, ..*job }, &setup)?;
-    Ok(extrapolate((few, first), (more, second), job.count))
+    let cost = extrapolate((few, first), (more, second), job.count);
+    // A pipeline's first turns may cost a little less than the later ones.
+    let bound = lower_bound(job.collective, job.ranks, job.count.saturating_mul(element_size), fabric);
+    Ok(Cost { seconds: cost.seconds.max(bound), ..cost })
 }
 
 /// Runs the job as it is.

@@ -48,7 +48,7 @@ fn render(picture: &mut String, title: &str, lines: &[Line]) -> Result<()> {
     let root = SVGBackend::with_string(picture, (960, 640)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 22))
+        .caption(title, ("sans-serif", 24))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(80)
@@ -59,6 +59,8 @@ fn render(picture: &mut String, title: &str, lines: &[Line]) -> Result<()> {
         .y_desc("time")
         .x_label_formatter(&|bytes| format!("{bytes:.0}"))
         .y_label_formatter(&|seconds| words::time(*seconds))
+        .label_style(("sans-serif", 15))
+        .axis_desc_style(("sans-serif", 15))
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (index, line) in lines.iter().enumerate() {
@@ -71,6 +73,7 @@ fn render(picture: &mut String, title: &str, lines: &[Line]) -> Result<()> {
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)
+        .label_font(("sans-serif", 15))
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.2))
         .draw()?;
