@@ -14,6 +14,7 @@ macro_rules! complain {
 pub(crate) use complain;
 
 mod bench;
+mod cost;
 mod doctor;
 mod run;
 
@@ -36,6 +37,8 @@ enum Command {
     Run(run::Run),
     Bench(bench::Bench),
     Doctor(doctor::Doctor),
+    Simulate(cost::simulate::Simulate),
+    Explain(cost::explain::Explain),
     #[command(name = run::guard::NAME, hide = true)]
     Guard(run::guard::Guard),
     #[command(name = doctor::end::NAME, hide = true)]
@@ -64,6 +67,8 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Simulate(simulate) => simulate.run(),
+        Command::Explain(explain) => explain.run(),
         Command::Guard(guard) => guard.run(),
         Command::DoctorEnd(end) => end.run(),
         Command::DoctorRank(rank) => rank.run(),

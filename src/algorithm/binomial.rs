@@ -31,6 +31,7 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     // No place below n has more bits than that.
     hops: |ranks| ranks.ilog2() as usize,
     depth: 1,
+    alike: |_| None,
 }];
 
 struct Broadcast {

@@ -2,6 +2,8 @@
 //!
 //! The choice depends only on what all ranks know alike, so that they choose alike.
 
+use std::fmt;
+
 use super::{ALGORITHMS, Algorithm};
 use crate::schedule::Collective::{
     self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
@@ -92,10 +94,8 @@ pub fn choose(
     bytes: usize,
     allowed: impl Fn(&Algorithm) -> bool,
 ) -> Option<Choice> {
-    let fits = |row: &&Row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes;
-    let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
-    let rows = TABLE.iter().filter(fits).filter_map(|row| Some((row, of(row)?)));
-    let Some((row, algorithm)) = rows.into_iter().find(|(_, algorithm)| allowed(algorithm)) else {
+    let Some((row, algorithm)) = applying(collective, ranks, bytes).find(|(_, algorithm)| allowed(algorithm))
+    else {
         // One that the table would not take: in the largest chunks and on as many lanes as there may be.
         let able = |it: &&Algorithm| it.supports(collective) && allowed(it);
         let algorithm = ALGORITHMS.iter().find(able)?;
@@ -105,6 +105,40 @@ pub fn choose(
     let pieces = if collective == AllReduce { ranks.max(1) } else { 1 };
     let even = bytes.div_ceil(pieces.saturating_mul(row.lanes)).clamp(row.chunk.0, row.chunk.1);
     Some(Choice { algorithm, chunk_bytes: even.next_multiple_of(64), lanes: row.lanes })
+}
+
+/// The row of the table that applies, in words: why [`choose`] chooses as it does.
+#[must_use]
+pub fn reason(collective: Collective, ranks: usize, bytes: usize) -> Option<String> {
+    applying(collective, ranks, bytes).next().map(|(row, _)| row.to_string())
+}
+
+/// The rows that fit, the first of which is taken if it may be.
+fn applying(
+    collective: Collective,
+    ranks: usize,
+    bytes: usize,
+) -> impl Iterator<Item = (&'static Row, &'static Algorithm)> {
+    let fits = move |row: &&Row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes;
+    let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
+    TABLE.iter().filter(fits).filter_map(move |row| Some((row, of(row)?)))
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.collective.name())?;
+        match self.ranks {
+            ANY => write!(f, ", any number of ranks")?,
+            ranks => write!(f, ", at most {ranks} ranks")?,
+        }
+        match self.bytes {
+            ANY => write!(f, ", any size")?,
+            bytes => write!(f, ", at most {} KiB", bytes / KIB)?,
+        }
+        let (least, most) = (self.chunk.0 / KIB, self.chunk.1 / KIB);
+        let lanes = if self.lanes == 1 { "lane" } else { "lanes" };
+        write!(f, ": {}, chunks of {least} to {most} KiB, at most {} {lanes}", self.algorithm, self.lanes)
+    }
 }
 
 /// Whether a collective of so many bytes, in chunks of at most `chunk_bytes`, is to write straight into outputs: from
@@ -132,6 +166,16 @@ mod tests {
             }
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_choice_has_a_reason() {
+        let told = reason(AllReduce, 4, 64 * KIB).unwrap();
+        assert_eq!(
+            told,
+            "all_reduce, at most 8 ranks, any size: two_shot, chunks of 128 to 256 KiB, at most 3 lanes"
+        );
+        assert!(reason(Broadcast, usize::MAX, usize::MAX).is_some_and(|told| told.contains("ring")));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     partition::{self, Blocks},
-    schedule::{Collective, Job, Rank, Span, Step, Traffic},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic, cost::Alike},
 };
 
 /// What direct can do: everything.
@@ -39,7 +39,20 @@ const fn plan(collective: Collective) -> Plan {
         traffic,
         hops: |_| 1,
         depth: 1,
+        alike: if collective.has_root() {
+            |_| None
+        } else if collective.reduces() {
+            turned
+        } else {
+            |_| Some(Alike::Turned)
+        },
     }
+}
+
+/// Contributions are taken in the order of ranks, so that ranks with many chunks drift apart: by 8 % of the time among
+/// 4, by 2 % among 12.
+fn turned(ranks: usize) -> Option<Alike> {
+    (ranks >= 32).then_some(Alike::Turned)
 }
 
 fn traffic(job: &Job<'_>) -> Traffic {

@@ -8,7 +8,7 @@ use super::{
     Plan,
     turns::{Lanes, Pattern, Steps},
 };
-use crate::schedule::{Collective, Rank, Span, Traffic};
+use crate::schedule::{Collective, Rank, Span, Traffic, cost::Alike};
 
 /// What dissemination can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
@@ -19,6 +19,7 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     traffic: |job| Traffic { messages: hops(job.ranks), elements: 0 },
     hops,
     depth: 1,
+    alike: |_| Some(Alike::Turned),
 }];
 
 fn hops(ranks: usize) -> usize {

@@ -7,6 +7,7 @@ mod binomial;
 mod choose;
 mod direct;
 mod dissemination;
+pub mod price;
 mod recursive_doubling;
 mod ring;
 mod select;
@@ -14,10 +15,10 @@ pub mod table;
 mod turns;
 mod two_shot;
 
-pub use choose::{Choice, choose, direct, neighbours};
+pub use choose::{Choice, choose, direct, neighbours, reason};
 pub use select::Selection;
 
-use crate::schedule::{Collective, Job, Schedule, Traffic};
+use crate::schedule::{Collective, Job, Schedule, Traffic, cost::Alike};
 
 /// An algorithm and what it can do.
 #[derive(Debug)]
@@ -44,6 +45,7 @@ pub struct Plan {
     make: fn(&Job<'_>) -> Box<dyn Schedule>,
     traffic: fn(&Job<'_>) -> Traffic,
     hops: fn(usize) -> usize,
+    alike: fn(usize) -> Option<Alike>,
     /// How many slots each flow needs at least; with fewer it may come to a standstill.
     pub depth: usize,
 }
@@ -144,6 +146,13 @@ impl Plan {
     #[must_use]
     pub fn hops(&self, ranks: usize) -> usize {
         if ranks > 1 { (self.hops)(ranks) } else { 0 }
+    }
+
+    /// In what way all of so many ranks do the same at the same time, if they do: then the cost model runs one of them
+    /// alone. Who sends what to whom is held to that by a test; that they do it at the same time follows.
+    #[must_use]
+    pub fn alike(&self, ranks: usize) -> Option<Alike> {
+        if ranks > 1 { (self.alike)(ranks) } else { None }
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Place, Rank, Span, Step, Traffic},
+    schedule::{Collective, Job, Place, Rank, Span, Step, Traffic, cost::Alike},
 };
 
 /// What recursive doubling can do.
@@ -29,6 +29,7 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     traffic,
     hops,
     depth: 1,
+    alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
 }];
 
 /// Exchanges among the ranks below the greatest power of two.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Rank, Span, Step, Traffic},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic, cost::Alike},
 };
 
 /// What the ring can do.
@@ -25,6 +25,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: all_reduce_traffic,
         hops: |ranks| 2 * (ranks - 1),
         depth: 2,
+        alike: |_| Some(Alike::Turned),
     },
     Plan {
         collective: Collective::ReduceScatter,
@@ -34,6 +35,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
+        alike: |_| Some(Alike::Turned),
     },
     Plan {
         collective: Collective::AllGather,
@@ -43,6 +45,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
+        alike: |_| Some(Alike::Turned),
     },
     Plan {
         collective: Collective::Broadcast,
@@ -52,6 +55,7 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: broadcast_traffic,
         hops: |ranks| ranks - 1,
         depth: 1,
+        alike: |_| None,
     },
 ];
 

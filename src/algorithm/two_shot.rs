@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     partition::{self, block},
-    schedule::{Collective, Job, Rank, Span, Step, Traffic},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic, cost::Alike},
 };
 
 /// What two-shot can do.
@@ -26,6 +26,7 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     traffic,
     hops: |_| 2,
     depth: 1,
+    alike: |_| Some(Alike::Turned),
 }];
 
 /// In every round each rank owns one of as many pieces as there are ranks.

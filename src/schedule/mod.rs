@@ -20,6 +20,7 @@
 //!   source of a direct schedule writes at least once.
 
 pub mod check;
+pub mod cost;
 
 use crate::partition::Blocks;
 

@@ -102,7 +102,7 @@ fn parse_what(text: &str) -> std::result::Result<What, String> {
     })
 }
 
-fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
+pub(crate) fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
     Dtype::parse(text).ok_or_else(|| {
         let names: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
         format!("there is no such type; there are {}", names.join(", "))

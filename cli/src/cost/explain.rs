@@ -1,0 +1,189 @@
+//! `unisono explain`: which algorithm a collective takes, why, and what one rank then does, step by step.
+
+use std::{
+    io::{self, BufWriter, Write},
+    process::ExitCode,
+};
+
+use unisono::{
+    algorithm::{
+        choose,
+        price::{Effort, price_with},
+        reason,
+    },
+    dtype::Dtype,
+    schedule::{Collective, Job, Place, Span, Step, cost::Fabric},
+};
+
+use super::{Case, MOST_RANKS, Priced, Result, describe, fastest, words};
+
+/// How many lines of steps are shown, unless all are asked for.
+const LINES: usize = 100;
+/// So many steps that are not shown are counted.
+const COUNTED: u64 = 20_000_000;
+
+/// Says which algorithm a collective takes and why, and shows one rank's steps.
+///
+/// The choice is that of a group with the default configuration.
+#[derive(clap::Args)]
+pub(crate) struct Explain {
+    /// all_reduce, reduce_scatter, all_gather, broadcast or barrier
+    #[arg(value_parser = super::parse_collective)]
+    collective: Collective,
+    /// How many ranks there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
+    ranks: u32,
+    /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
+    bytes: usize,
+    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = crate::bench::parse_dtype)]
+    dtype: Dtype,
+    /// Whose steps are shown
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    rank: usize,
+    /// The fabric for which times are predicted: ndr400, hdr, efa, tcp
+    #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = super::parse_fabric)]
+    fabric: Fabric,
+    /// Show all steps, however many there are
+    #[arg(long)]
+    all: bool,
+}
+
+impl Explain {
+    pub(crate) fn run(self) -> ExitCode {
+        super::status("explain", self.explain())
+    }
+
+    fn explain(&self) -> Result<()> {
+        let ranks = self.ranks as usize;
+        if self.rank >= ranks {
+            return Err(format!("--rank {}: there are ranks 0 to {}", self.rank, ranks - 1).into());
+        }
+        let case = Case::new(self.collective, ranks, self.bytes, self.dtype);
+        let no_choice = || "no algorithm can do it".to_owned();
+        let choice = choose(self.collective, ranks, case.bytes(), |_| true).ok_or_else(no_choice)?;
+        let why = reason(self.collective, ranks, case.bytes()).ok_or_else(no_choice)?;
+        let shape = case.shape(choice.algorithm);
+
+        let mut out = BufWriter::new(io::stdout().lock());
+        writeln!(out, "{}", case.describe())?;
+        writeln!(out, "  takes {}: {}", choice.algorithm.name, choice.algorithm.summary)?;
+        let direct =
+            if shape.direct { ", results straight into outputs where the algorithm can" } else { "" };
+        let lanes = if shape.lanes == 1 { "lane" } else { "lanes" };
+        writeln!(
+            out,
+            "  chunks of at most {}, at most {} {lanes}{direct}",
+            words::size(shape.chunk),
+            shape.lanes
+        )?;
+        writeln!(out, "  by the row of the table (src/algorithm/choose.rs): {why}")?;
+        if shape.lanes < choice.lanes || shape.chunk < choice.chunk_bytes {
+            let what = "UNISONO_LANES, UNISONO_CHUNK and UNISONO_EAGER";
+            writeln!(out, "  and within what is configured by default ({what})")?;
+        }
+
+        writeln!(out, "\nPredicted on {}", describe(&self.fabric, ranks))?;
+        let effort = Effort::QUICK;
+        let priced: Vec<Priced> = case
+            .plans()
+            .map(|(algorithm, plan)| {
+                let shape = case.shape(algorithm);
+                let cost = price_with(plan, &case.job(shape), case.dtype.size(), &self.fabric, effort);
+                Priced { algorithm, shape, cost }
+            })
+            .collect();
+        let best = fastest(&priced);
+        for (index, it) in priced.iter().enumerate() {
+            let chosen = if it.algorithm.code == choice.algorithm.code { "  chosen" } else { "" };
+            let best = if best == Some(index) { "  fastest" } else { "" };
+            let why = it.cost.as_ref().err().map_or_else(String::new, |why| format!("  {why}"));
+            writeln!(out, "  {:<19} {:>10}{chosen}{best}{why}", it.algorithm.name, it.time())?;
+        }
+
+        let job = Job { rank: self.rank, ..case.job(shape) };
+        self.steps(&mut out, &case, &job)?;
+        Ok(out.flush()?)
+    }
+
+    /// The table of steps.
+    fn steps(&self, out: &mut impl Write, case: &Case, job: &Job<'_>) -> Result<()> {
+        let choice = choose(self.collective, case.ranks, case.bytes(), |_| true);
+        let Some(mut schedule) = choice.and_then(|choice| choice.algorithm.make(job)) else {
+            return Err("no algorithm can do it".into());
+        };
+        let lanes = schedule.lanes();
+        writeln!(
+            out,
+            "\nSteps of rank {}; lanes run side by side, each in order\n{:>4} {:>9}  {:<76} {:>10} {:>12}",
+            self.rank, "lane", "number", "step", "elements", "bytes"
+        )?;
+        let most = if self.all { usize::MAX } else { (LINES / lanes.max(1)).max(1) };
+        let mut left_out = 0;
+        for lane in 0..lanes {
+            let mut number = 0;
+            while number < most
+                && let Some(step) = schedule.next(lane)
+            {
+                number += 1;
+                let (what, elements) = say(&step);
+                let line = match elements {
+                    Some(elements) => {
+                        let bytes = elements.saturating_mul(case.dtype.size());
+                        format!("{lane:>4} {number:>9}  {what:<76} {elements:>10} {bytes:>12}")
+                    }
+                    None => format!("{lane:>4} {number:>9}  {what}"),
+                };
+                writeln!(out, "{line}")?;
+            }
+            if number == most {
+                while left_out < COUNTED && schedule.next(lane).is_some() {
+                    left_out += 1;
+                }
+            }
+        }
+        match left_out {
+            0 => {}
+            COUNTED => writeln!(out, "... and more than {COUNTED} others; --all shows them")?,
+            1 => writeln!(out, "... and 1 other; --all shows it")?,
+            more => writeln!(out, "... and {more} others; --all shows them")?,
+        }
+        Ok(())
+    }
+}
+
+/// A step in words, and how many elements it is about.
+fn say(step: &Step) -> (String, Option<usize>) {
+    match *step {
+        Step::Put { to, from } => (format!("put {} to rank {to}", span(&from)), Some(from.len)),
+        Step::Write { to, from, at } => {
+            let end = at.saturating_add(from.len);
+            (format!("write {} into rank {to}'s output[{at}..{end}]", span(&from)), Some(from.len))
+        }
+        Step::Await { from, into } => {
+            (format!("await rank {from}'s write into {}", span(&into)), Some(into.len))
+        }
+        Step::Take { from, len } => (format!("take a message from rank {from}"), Some(len)),
+        Step::Reduce { a, b, into, last } => {
+            let last = if last { ", the last" } else { "" };
+            (format!("reduce {} and {} into {}{last}", span(&a), span(&b), span(&into)), Some(into.len))
+        }
+        Step::Fold { own, into } => {
+            let all = format!("reduce everyone's in the order of ranks, {} here, into", span(&own));
+            (format!("{all} {}", span(&into)), Some(into.len))
+        }
+        Step::Copy { from, into } => (format!("copy {} to {}", span(&from), span(&into)), Some(into.len)),
+        Step::Free { from } => (format!("free the oldest message from rank {from}"), None),
+        Step::Settle => ("settle: wait until this lane's puts have left".to_owned(), None),
+    }
+}
+
+fn span(span: &Span) -> String {
+    let (start, end) = (span.offset, span.offset.saturating_add(span.len));
+    match span.place {
+        Place::Landed(rank) if start == 0 => format!("what came from {rank}"),
+        Place::Landed(rank) => format!("what came from {rank}[{start}..{end}]"),
+        own => format!("{}[{start}..{end}]", format!("{own:?}").to_lowercase()),
+    }
+}

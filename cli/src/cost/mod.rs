@@ -1,0 +1,196 @@
+//! `unisono simulate` and `unisono explain`: what the cost model says of collectives, before anything runs.
+
+pub(crate) mod explain;
+mod plot;
+pub(crate) mod simulate;
+mod words;
+
+use std::{error::Error, io, process::ExitCode};
+
+use unisono::{
+    Config,
+    algorithm::{self, ALGORITHMS, Algorithm, Plan},
+    dtype::Dtype,
+    schedule::{
+        Collective, Job,
+        cost::{Cost, Fabric, Unpriced},
+    },
+};
+
+/// What a subcommand gives or why it could not.
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The most ranks that are simulated.
+const MOST_RANKS: i64 = 100_000;
+
+fn parse_collective(text: &str) -> std::result::Result<Collective, String> {
+    Collective::parse(text).ok_or_else(|| {
+        let names = Collective::ALL.map(Collective::name).join(", ");
+        format!("there is no such collective; there are {names}")
+    })
+}
+
+fn parse_algorithm(text: &str) -> std::result::Result<&'static Algorithm, String> {
+    algorithm::find(text).ok_or_else(|| {
+        let names: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
+        format!("there is no such algorithm; there are {}", names.join(", "))
+    })
+}
+
+fn parse_fabric(text: &str) -> std::result::Result<Fabric, String> {
+    Fabric::parse(text).ok_or_else(|| {
+        let names = Fabric::ALL.map(|fabric| fabric.name).join(", ");
+        format!("there is no such fabric; there are {names}")
+    })
+}
+
+/// At least one byte.
+fn parse_chunk(text: &str) -> std::result::Result<usize, String> {
+    match unisono::config::parse_size(text)? {
+        0 => Err("a chunk has at least one byte".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// The exit status of a subcommand, after a complaint if it could not.
+fn status(name: &str, result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever closed our output has seen enough.
+        Err(error)
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+        {
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            crate::complain!("unisono {name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A collective of a size among so many ranks.
+#[derive(Clone, Copy)]
+struct Case {
+    collective: Collective,
+    ranks: usize,
+    dtype: Dtype,
+    /// Elements, as [`Collective`] counts them.
+    count: usize,
+}
+
+/// How an algorithm goes about a case.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// The most bytes of a message.
+    chunk: usize,
+    lanes: usize,
+    /// Whether results are written straight into outputs.
+    direct: bool,
+}
+
+impl Case {
+    /// Of `bytes` bytes in the whole vector as `unisono bench` counts them, rounded down to whole elements.
+    fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
+        let blocks = if collective.has_blocks() { ranks } else { 1 };
+        let count = bytes / dtype.size() / blocks.max(1);
+        Self { collective, ranks, dtype, count: if collective == Collective::Barrier { 0 } else { count } }
+    }
+
+    /// Bytes as the table of algorithms counts them.
+    fn bytes(&self) -> usize {
+        self.count.saturating_mul(self.dtype.size())
+    }
+
+    /// Bytes of the whole vector.
+    fn whole(&self) -> usize {
+        let lengths = Job::new(self.collective, 0, self.ranks, self.count).lengths();
+        lengths.map_or(usize::MAX, |(input, output)| input.max(output)).saturating_mul(self.dtype.size())
+    }
+
+    /// The algorithms that can do it.
+    fn plans(&self) -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
+        let collective = self.collective;
+        ALGORITHMS
+            .iter()
+            .filter_map(move |algorithm| algorithm.plan(collective).map(|plan| (algorithm, plan)))
+    }
+
+    /// How a group with the default configuration has this algorithm do it: as the table says if the table chooses
+    /// the algorithm, and as `UNISONO_ALGORITHM` would have it otherwise.
+    fn shape(&self, algorithm: &Algorithm) -> Shape {
+        let config = Config::default();
+        let direct = algorithm::direct(self.bytes(), config.chunk);
+        let choice = algorithm::choose(self.collective, self.ranks, self.bytes(), |_| true);
+        match choice.filter(|choice| choice.algorithm.code == algorithm.code) {
+            Some(choice) => {
+                let most = if choice.lanes == 1 { config.eager } else { config.chunk };
+                let lanes = choice.lanes.min(config.lanes);
+                Shape { chunk: choice.chunk_bytes.min(most), lanes, direct }
+            }
+            None => Shape { chunk: config.chunk, lanes: config.lanes, direct },
+        }
+    }
+
+    fn job(&self, shape: Shape) -> Job<'static> {
+        Job {
+            chunk: (shape.chunk / self.dtype.size()).max(1),
+            lanes: shape.lanes,
+            direct: shape.direct,
+            ..Job::new(self.collective, 0, self.ranks, self.count)
+        }
+    }
+
+    /// `all_reduce of 4 MiB (1048576 f32) among 8 ranks`.
+    fn describe(&self) -> String {
+        let ranks = if self.ranks == 1 { "rank" } else { "ranks" };
+        let of = match self.count {
+            0 if self.collective == Collective::Barrier => String::new(),
+            _ => {
+                let size = words::size(self.whole());
+                format!(" of {size} ({} {})", self.whole() / self.dtype.size(), self.dtype.name())
+            }
+        };
+        format!("{}{of} among {} {ranks}", self.collective.name(), self.ranks)
+    }
+}
+
+/// An algorithm with its price or why it has none.
+struct Priced {
+    algorithm: &'static Algorithm,
+    shape: Shape,
+    cost: std::result::Result<Cost, Unpriced>,
+}
+
+impl Priced {
+    fn seconds(&self) -> Option<f64> {
+        self.cost.as_ref().ok().map(|cost| cost.seconds)
+    }
+
+    /// As people read it; with `~` where it was extrapolated.
+    fn time(&self) -> String {
+        match &self.cost {
+            Ok(cost) => format!("{}{}", if cost.extrapolated { "~" } else { "" }, words::time(cost.seconds)),
+            Err(_) => "-".to_owned(),
+        }
+    }
+}
+
+/// The fastest of them, by index.
+fn fastest(priced: &[Priced]) -> Option<usize> {
+    let with_price = priced.iter().enumerate().filter_map(|(index, it)| Some((index, it.seconds()?)));
+    with_price.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(index, _)| index)
+}
+
+/// `InfiniBand NDR ...; 8 ranks on a host, a core for each`.
+fn describe(fabric: &Fabric, ranks: usize) -> String {
+    let per_host = fabric.ranks_per_host.min(ranks);
+    let cores = match fabric.crowd(ranks) > 1.0 {
+        true => format!("which share {} {}", fabric.cores, if fabric.cores == 1 { "core" } else { "cores" }),
+        false => "a core for each".to_owned(),
+    };
+    let noun = if per_host == 1 { "rank" } else { "ranks" };
+    format!("{}: {}; here {per_host} {noun} on a host, {cores}", fabric.name, fabric.summary)
+}

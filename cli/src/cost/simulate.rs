@@ -1,0 +1,192 @@
+//! `unisono simulate`: what every algorithm would take for a collective, on a fabric one need not have.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use unisono::{
+    algorithm::{
+        Algorithm, choose,
+        price::{Effort, price_with},
+    },
+    dtype::Dtype,
+    schedule::{
+        Collective,
+        cost::{Fabric, lower_bound},
+    },
+};
+
+use super::{Case, MOST_RANKS, Priced, Result, Shape, describe, fastest, plot, words};
+
+/// What people begin with.
+const EXAMPLES: &str = "\
+Examples:
+  unisono simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400
+  unisono simulate broadcast --ranks 64 --bytes 1G --fabric hdr --algorithm ring --chunk 1M --lanes 4
+  unisono simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 2
+  unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg";
+
+/// Predicts what every algorithm takes for a collective, on a fabric one need not have.
+///
+/// The schedules that would be executed are run in a cost model (docs/cost.md), those of all ranks or, where all do the
+/// same, that of one. Elements are f32.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Simulate {
+    /// all_reduce, reduce_scatter, all_gather, broadcast or barrier
+    #[arg(value_parser = super::parse_collective)]
+    collective: Collective,
+    /// How many ranks there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
+    ranks: u32,
+    /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
+    bytes: usize,
+    /// The fabric: ndr400, hdr, efa, tcp
+    #[arg(long, value_name = "NAME", value_parser = super::parse_fabric)]
+    fabric: Fabric,
+    /// This algorithm and no other
+    #[arg(long, value_name = "NAME", value_parser = super::parse_algorithm)]
+    algorithm: Option<&'static Algorithm>,
+    /// The most bytes of a message [default: as the library chooses]
+    #[arg(long, value_name = "BYTES", value_parser = super::parse_chunk)]
+    chunk: Option<usize>,
+    /// How many chunks are worked on side by side [default: as the library chooses]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    lanes: Option<u32>,
+    /// How many ranks a host has [default: the fabric's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_host: Option<u32>,
+    /// How many cores they share [default: the fabric's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cores: Option<u32>,
+    /// Also draw time against size, from 8 B to 1 GiB, to this file (SVG)
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+impl Simulate {
+    pub(crate) fn run(self) -> ExitCode {
+        super::status("simulate", self.predict())
+    }
+
+    fn predict(&self) -> Result<()> {
+        let case = self.case(self.bytes);
+        if let Some(algorithm) = self.algorithm.filter(|it| !it.supports(self.collective)) {
+            let able: Vec<_> = case.plans().map(|(algorithm, _)| algorithm.name).collect();
+            let (name, collective) = (algorithm.name, self.collective.name());
+            return Err(format!("--algorithm {name}: {collective} can be done by {}", able.join(", ")).into());
+        }
+        if self.plot.is_some() && self.collective == Collective::Barrier {
+            return Err("--plot: a barrier has no size".into());
+        }
+        let fabric = self.fabric();
+        let priced = self.price(&case, &fabric, Effort::EXACT);
+        let bound = lower_bound(self.collective, case.ranks, case.bytes(), &fabric);
+        table(&mut io::stdout().lock(), &case, &fabric, bound, &priced)?;
+        if let Some(file) = &self.plot {
+            // Many ranks take long.
+            let factor = if case.ranks > 2000 { 8 } else { 2 };
+            let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
+            let mut sizes: Vec<usize> = sizes.take_while(|&bytes| bytes < 1 << 30).collect();
+            sizes.push(1 << 30);
+            let mut lines: Vec<plot::Line> = Vec::new();
+            let mut bounds = Vec::new();
+            for bytes in sizes {
+                let case = self.case(bytes);
+                bounds.push((bytes, lower_bound(self.collective, case.ranks, case.bytes(), &fabric)));
+                for priced in self.price(&case, &fabric, Effort::QUICK) {
+                    let Some(seconds) = priced.seconds() else { continue };
+                    let name = priced.algorithm.name;
+                    match lines.iter_mut().find(|line| line.name == name) {
+                        Some(line) => line.points.push((bytes, seconds)),
+                        None => lines.push(plot::Line { name, points: vec![(bytes, seconds)] }),
+                    }
+                }
+            }
+            lines.push(plot::Line { name: "lower bound", points: bounds });
+            let ranks = if case.ranks == 1 { "rank" } else { "ranks" };
+            let title = format!("{} among {} {ranks}, {}", case.collective.name(), case.ranks, fabric.name);
+            plot::draw(file, &title, &lines)?;
+        }
+        Ok(())
+    }
+
+    fn case(&self, bytes: usize) -> Case {
+        Case::new(self.collective, self.ranks as usize, bytes, Dtype::F32)
+    }
+
+    fn fabric(&self) -> Fabric {
+        Fabric {
+            ranks_per_host: self.ranks_per_host.map_or(self.fabric.ranks_per_host, |ranks| ranks as usize),
+            cores: self.cores.map_or(self.fabric.cores, |cores| cores as usize),
+            ..self.fabric
+        }
+    }
+
+    fn price(&self, case: &Case, fabric: &Fabric, effort: Effort) -> Vec<Priced> {
+        let wanted = |algorithm: &Algorithm| self.algorithm.is_none_or(|only| only.code == algorithm.code);
+        let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm));
+        plans
+            .map(|(algorithm, plan)| {
+                let usual = case.shape(algorithm);
+                let shape = Shape {
+                    chunk: self.chunk.unwrap_or(usual.chunk),
+                    lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
+                    direct: usual.direct,
+                };
+                let cost = price_with(plan, &case.job(shape), case.dtype.size(), fabric, effort);
+                Priced { algorithm, shape, cost }
+            })
+            .collect()
+    }
+}
+
+fn table(
+    out: &mut impl Write,
+    case: &Case,
+    fabric: &Fabric,
+    bound: f64,
+    priced: &[Priced],
+) -> io::Result<()> {
+    writeln!(out, "{}", case.describe())?;
+    writeln!(out, "{}", describe(fabric, case.ranks))?;
+    writeln!(out, "no algorithm can take less than {}\n", words::time(bound))?;
+    writeln!(
+        out,
+        "  {:<19} {:>9} {:>5} {:>10} {:>8} {:>12} {:>12} {:>10}",
+        "algorithm", "chunk", "lanes", "time", "x bound", "messages", "sent", "memory"
+    )?;
+    let best = fastest(priced);
+    for (index, it) in priced.iter().enumerate() {
+        let mark = if best == Some(index) { '*' } else { ' ' };
+        let (name, chunk, lanes) = (it.algorithm.name, words::size(it.shape.chunk), it.shape.lanes);
+        match &it.cost {
+            Ok(cost) => {
+                let ratio = if bound > 0.0 { format!("{:.2}", cost.seconds / bound) } else { "-".to_owned() };
+                writeln!(
+                    out,
+                    "{mark} {name:<19} {chunk:>9} {lanes:>5} {:>10} {ratio:>8} {:>12} {:>12} {:>10}",
+                    it.time(),
+                    cost.messages.most,
+                    words::size64(cost.bytes.most),
+                    words::size(cost.memory)
+                )?;
+            }
+            Err(why) => writeln!(out, "{mark} {name:<19} {chunk:>9} {lanes:>5} {:>10}  {why}", it.time())?,
+        }
+    }
+    writeln!(
+        out,
+        "\n* the fastest; messages, bytes sent and memory of windows are those of the rank with the most"
+    )?;
+    if priced.iter().any(|it| it.cost.is_ok_and(|cost| cost.extrapolated)) {
+        writeln!(out, "~ extrapolated from smaller sizes")?;
+    }
+    if let Some(choice) = choose(case.collective, case.ranks, case.bytes(), |_| true) {
+        writeln!(out, "The library's table takes {}: unisono explain", choice.algorithm.name)?;
+    }
+    Ok(())
+}

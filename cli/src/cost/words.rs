@@ -1,0 +1,78 @@
+//! Numbers as people read them.
+
+/// A time in seconds: `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`.
+pub(super) fn time(seconds: f64) -> String {
+    for (least, factor, unit) in [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")] {
+        // What would be rounded up to the unit is given in it.
+        if seconds >= least * 0.9995 {
+            return format!("{} {unit}", three(seconds * factor));
+        }
+    }
+    format!("{} ns", three(seconds * 1e9))
+}
+
+/// Bytes: `17 B`, `1.5 KiB`, `256 KiB`, `3.73 GiB`.
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+pub(super) fn size(bytes: usize) -> String {
+    big(bytes as f64)
+}
+
+/// As [`size`], of a number that may be too large for one.
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+pub(super) fn size64(bytes: u64) -> String {
+    big(bytes as f64)
+}
+
+fn big(bytes: f64) -> String {
+    let (mut value, mut unit) = (bytes, "B");
+    for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
+        if value < 1023.5 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, next);
+    }
+    let short = if value.fract() == 0.0 || unit == "B" { format!("{value:.0}") } else { three(value) };
+    format!("{short} {unit}")
+}
+
+/// Three significant digits, or all before the point.
+fn three(value: f64) -> String {
+    match value {
+        value if value < 9.995 => format!("{value:.2}"),
+        value if value < 99.95 => format!("{value:.1}"),
+        value => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        for (seconds, wanted) in [
+            (0.0, "0.00 ns"),
+            (8.5e-7, "850 ns"),
+            (1.234e-5, "12.3 µs"),
+            (9.999e-4, "1.00 ms"),
+            (0.0456, "45.6 ms"),
+            (1234.5, "1234 s"),
+        ] {
+            assert_eq!(time(seconds), wanted);
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (bytes, wanted) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.50 KiB"),
+            (256 << 10, "256 KiB"),
+            ((1 << 20) - 1, "1.00 MiB"),
+            (usize::MAX, "16 EiB"),
+        ] {
+            assert_eq!(size(bytes), wanted);
+        }
+    }
+}

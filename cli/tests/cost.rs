@@ -1,0 +1,188 @@
+//! `unisono simulate` and `unisono explain` as people call them.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+fn unisono(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// What it says where it must succeed.
+fn said(line: &str) -> String {
+    let arguments: Vec<_> = line.split_whitespace().collect();
+    let output = unisono(&arguments);
+    assert!(output.status.success(), "{line}: {output:?}");
+    assert_eq!(text(&output.stderr), "", "{line}");
+    text(&output.stdout).to_owned()
+}
+
+/// The rows of the table of `simulate`: whether marked, name, time in seconds, ratio, messages.
+fn rows(said: &str) -> Vec<(bool, String, f64, f64, u64)> {
+    let table = said.split("\n\n").nth(1).unwrap();
+    let rows = table.lines().skip(1).map(|line| {
+        let words: Vec<_> = line[2..].split_whitespace().collect();
+        // Sizes and times are two words: a number and a unit.
+        let [name, _, _, _, time, unit, ratio, messages, ..] = words[..] else { panic!("{line}") };
+        let factor = match unit {
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "µs" => 1e-6,
+            "ns" => 1e-9,
+            unit => panic!("{unit}: {line}"),
+        };
+        let time = time.trim_start_matches('~').parse::<f64>().unwrap() * factor;
+        let ratio = ratio.parse().unwrap_or(f64::NAN);
+        (line.starts_with('*'), name.to_owned(), time, ratio, messages.parse().unwrap())
+    });
+    rows.collect()
+}
+
+#[test]
+fn every_algorithm_that_can_do_it_has_a_row() {
+    let wanted = [
+        ("all_reduce", vec!["direct", "ring", "recursive_doubling", "two_shot"]),
+        ("reduce_scatter", vec!["direct", "ring"]),
+        ("all_gather", vec!["direct", "ring"]),
+        ("broadcast", vec!["direct", "ring", "binomial"]),
+        ("barrier", vec!["direct", "dissemination"]),
+    ];
+    for (collective, algorithms) in wanted {
+        for fabric in ["ndr400", "hdr", "efa", "tcp"] {
+            let said = said(&format!("simulate {collective} --ranks 6 --bytes 1M --fabric {fabric}"));
+            let rows = rows(&said);
+            for algorithm in &algorithms {
+                assert!(rows.iter().any(|row| row.1 == *algorithm), "{algorithm}: {said}");
+            }
+            assert!(rows.iter().all(|row| row.3 >= 0.99), "above the bound: {said}");
+            let least = rows.iter().map(|row| row.2).fold(f64::INFINITY, f64::min);
+            let marked: Vec<_> = rows.iter().filter(|row| row.0).collect();
+            assert!(marked.len() == 1 && marked[0].2 <= least * 1.01, "{said}");
+        }
+    }
+}
+
+#[test]
+fn options_are_heeded() {
+    let alone = said("simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 1");
+    let crowded = said("simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 1");
+    for (alone, crowded) in rows(&alone).iter().zip(rows(&crowded)) {
+        assert!(crowded.2 > 3.0 * alone.2, "{alone:?} {crowded:?}");
+    }
+    let said =
+        said("simulate broadcast --ranks 8 --bytes 1M --fabric hdr --algorithm ring --chunk 64K --lanes 3");
+    let rows = rows(&said);
+    assert!(rows.len() == 1 && rows[0].1 == "ring" && rows[0].4 == 16, "{said}");
+    assert!(said.contains("64 KiB     3 "), "{said}");
+}
+
+#[test]
+fn a_thousand_ranks_and_great_sizes_end() {
+    let said = said("simulate all_reduce --ranks 1000 --bytes 1000G --fabric ndr400");
+    let rows = rows(&said);
+    assert!(rows.iter().any(|row| row.1 == "two_shot" && row.3 < 1.2), "{said}");
+    assert!(said.contains("~ extrapolated"), "{said}");
+}
+
+#[test]
+fn a_plot_is_a_picture() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plot.svg");
+    let name = file.to_str().unwrap();
+    said(&format!("simulate all_reduce --ranks 5 --bytes 1M --fabric efa --plot {name}"));
+    let picture = fs::read_to_string(&file).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    for wanted in ["all_reduce among 5 ranks, efa", "ring", "two_shot", "lower bound", "bytes", "polyline"] {
+        assert!(picture.contains(wanted), "{wanted}");
+    }
+    let nowhere =
+        unisono(&["simulate", "all_reduce", "--ranks", "2", "--fabric", "tcp", "--plot", "/no/such/place"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(text(&nowhere.stderr).contains("--plot /no/such/place"), "{nowhere:?}");
+}
+
+#[test]
+fn explain_says_what_why_and_how() {
+    let told = said("explain all_reduce --ranks 4 --bytes 8 --rank 2 --fabric hdr");
+    for wanted in [
+        "all_reduce of 8 B (2 f32) among 4 ranks",
+        "takes recursive_doubling: ",
+        "all_reduce, at most 8 ranks, at most 32 KiB: recursive_doubling",
+        "Predicted on hdr",
+        "chosen",
+        "Steps of rank 2",
+        "put input[0..2] to rank 3",
+        "take a message from rank 3",
+        "settle",
+        "into output[0..2], the last",
+    ] {
+        assert!(told.contains(wanted), "{wanted}: {told}");
+    }
+    assert!(!told.contains("others"), "{told}");
+}
+
+#[test]
+fn long_schedules_are_cut() {
+    let cut = said("explain all_gather --ranks 64 --bytes 64M");
+    let lines = cut.lines().count();
+    assert!((100..130).contains(&lines), "{lines} lines");
+    let last = cut.lines().last().unwrap();
+    let left_out: usize = last.strip_prefix("... and ").unwrap().split(' ').next().unwrap().parse().unwrap();
+    let all = said("explain all_gather --ranks 64 --bytes 64M --all");
+    assert_eq!(all.lines().count(), lines - 1 + left_out);
+    // Every lane is shown.
+    assert!(cut.lines().any(|line| line.starts_with("   1         1  put")), "{cut}");
+}
+
+#[test]
+fn any_world_and_any_size_end_well() {
+    for collective in ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"] {
+        for (ranks, bytes) in [("1", "17179869183G"), ("100", "1"), ("100", "17179869183G")] {
+            said(&format!("simulate {collective} --ranks {ranks} --bytes {bytes} --fabric ndr400"));
+        }
+        said(&format!("explain {collective} --ranks 1000 --bytes 17179869183G --dtype u8"));
+    }
+}
+
+#[test]
+fn what_has_no_sense_is_refused() {
+    let usage = [
+        ("simulate sort --ranks 2 --fabric tcp", "there are all_reduce, "),
+        ("simulate all_reduce --ranks 2 --fabric carrier-pigeon", "there are ndr400, hdr, efa, tcp"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --algorithm best", "there are direct, ring, "),
+        ("simulate all_reduce --ranks 0 --fabric tcp", "0 is not in 1..="),
+        ("simulate all_reduce --ranks 99999999999999999999 --fabric tcp", "--ranks"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --bytes 99999999999999999999", "too large"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --chunk 0", "at least one byte"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --lanes 0", "--lanes"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --cores 0", "--cores"),
+        ("explain all_reduce --ranks 0", "--ranks"),
+        ("explain all_reduce --ranks 2 --dtype text", "there are f16, bf16, "),
+    ];
+    for (line, wanted) in usage {
+        let output = unisono(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
+        assert!(text(&output.stderr).contains(wanted), "{line}: {output:?}");
+    }
+    let later = [
+        (
+            "simulate barrier --ranks 2 --fabric tcp --algorithm ring",
+            "barrier can be done by direct, dissemination",
+        ),
+        ("simulate barrier --ranks 2 --fabric tcp --plot x.svg", "a barrier has no size"),
+        ("explain all_reduce --ranks 2 --rank 2", "there are ranks 0 to 1"),
+    ];
+    for (line, wanted) in later {
+        let output = unisono(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");
+        assert!(text(&output.stderr).contains(wanted), "{line}: {output:?}");
+    }
+}

@@ -1,0 +1,235 @@
+//! What a plan costs on a fabric: runs its schedules in the cost model, one of them or all, whole or in part.
+
+use super::Plan;
+use crate::schedule::{
+    Job,
+    cost::{Cost, Fabric, Load, Setup, Unpriced, lower_bound, simulate, simulate_one},
+};
+
+/// How exactly prices are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// From how many steps on, of all simulated ranks together, two smaller counts are simulated and the rest is
+    /// extrapolated: pipelines take longer in proportion.
+    pub steps: u64,
+    /// With more steps than that there is no price.
+    pub limit: u64,
+}
+
+impl Effort {
+    /// A second of real time or so, and some seconds where it cannot be less.
+    pub const EXACT: Self = Self { steps: 1_000_000, limit: 8_000_000 };
+    /// A tenth of that, where it can be: for many prices at once.
+    pub const QUICK: Self = Self { steps: 100_000, ..Self::EXACT };
+}
+
+/// What a job costs by this plan, whoever's rank it names, for elements of so many bytes. Flows have the slots
+/// that the configuration gives them by default, and as many as the plan needs at least.
+///
+/// # Errors
+/// If it would take too long to simulate, or the schedules come to no end.
+pub fn price(plan: &Plan, job: &Job<'_>, element_size: usize, fabric: &Fabric) -> Result<Cost, Unpriced> {
+    price_with(plan, job, element_size, fabric, Effort::EXACT)
+}
+
+/// As [`price`], with so much effort.
+///
+/// # Errors
+/// As [`price`].
+pub fn price_with(
+    plan: &Plan,
+    job: &Job<'_>,
+    element_size: usize,
+    fabric: &Fabric,
+    effort: Effort,
+) -> Result<Cost, Unpriced> {
+    // As `Config::eager_slots` for schedules with one lane, and `Config::bulk_slots`; and as the engine's writes.
+    let slots = if job.lanes == 1 { 4 } else { 2 }.max(plan.depth);
+    let writes = (16 / job.lanes.max(1)).clamp(2, 8);
+    let setup = Setup { fabric, element: element_size, slots, writes, limit: effort.limit };
+    let parts = parts(plan, job, effort.steps);
+    let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
+    // Refused at once rather than after so many steps.
+    if is_long(plan, &longest, effort.limit) {
+        return Err(Unpriced::TooLong { limit: effort.limit });
+    }
+    let Some((few, more)) = parts else {
+        return whole(plan, job, &setup);
+    };
+    let first = whole(plan, &Job { count: few, ..*job }, &setup)?;
+    let second = whole(plan, &Job { count: more, ..*job }, &setup)?;
+    let cost = extrapolate((few, first), (more, second), job.count);
+    // A pipeline's first turns may cost a little less than the later ones.
+    let bound = lower_bound(job.collective, job.ranks, job.count.saturating_mul(element_size), fabric);
+    Ok(Cost { seconds: cost.seconds.max(bound), ..cost })
+}
+
+/// Runs the job as it is.
+fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced> {
+    match plan.alike(job.ranks) {
+        // Nobody has to wait longer than rank 0 for those whose contributions come first.
+        Some(alike) => simulate_one(0, job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
+        None => simulate(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup),
+    }
+}
+
+/// Two smaller counts whose chunks are as long and whose steps are few enough, or as few as can be; `None` if the job's
+/// are few enough as they are, or it is hardly longer.
+fn parts(plan: &Plan, job: &Job<'_>, wanted: u64) -> Option<(usize, usize)> {
+    if !is_long(plan, job, wanted) {
+        return None;
+    }
+    // A turn of every lane; and as many for every rank where each has a piece of its own.
+    let longest = |count| plan.make(&Job { count, ..*job }).max_message();
+    let mut unit = job.chunk.saturating_mul(job.lanes);
+    if longest(unit.min(job.count)) < longest(job.count) {
+        unit = unit.saturating_mul(job.ranks);
+    }
+    let least = unit.checked_mul(2).filter(|&least| least < job.count)?;
+    let mut more = job.count;
+    while more > least {
+        more = (more / 4 / unit * unit).max(least);
+        if !is_long(plan, &Job { count: more, ..*job }, wanted) {
+            break;
+        }
+    }
+    Some((more / unit / 2 * unit, more))
+}
+
+/// Whether the ranks that would be simulated have more steps than that together, judged by a few of them.
+fn is_long(plan: &Plan, job: &Job<'_>, wanted: u64) -> bool {
+    let count = |rank, most| {
+        let mut schedule = plan.make(&Job { rank, ..*job });
+        let mut steps = 0_u64;
+        for lane in 0..schedule.lanes() {
+            while steps <= most && schedule.next(lane).is_some() {
+                steps += 1;
+            }
+        }
+        steps
+    };
+    let root = count(job.root, wanted);
+    if root > wanted || plan.alike(job.ranks).is_some() {
+        return root > wanted;
+    }
+    let others = job.ranks.saturating_sub(1);
+    let sample = others.min(8);
+    // On the ranks of the sample together.
+    let most = u128::from(wanted - root) * sample as u128 / others.max(1) as u128;
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let mut steps = 0;
+    for index in 0..sample {
+        // Neither the root nor powers of two alone.
+        let distance = 1 + others / sample * index + index.min(others % sample);
+        steps += count((job.root + distance) % job.ranks, most);
+    }
+    steps > most
+}
+
+/// What `count` elements cost, if each costs as much more as between these two counts.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a price, and one beyond all numbers is the greatest"
+)]
+fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count: usize) -> Cost {
+    let factor = (count - more) as f64 / (more - few) as f64;
+    let number = |first: u64, second: u64| {
+        let slope = second as f64 - first as f64;
+        (second as f64 + factor * slope).round() as u64
+    };
+    let load = |first: Load, second: Load| Load {
+        most: number(first.most, second.most),
+        total: number(first.total, second.total),
+    };
+    Cost {
+        seconds: second.seconds + factor * (second.seconds - first.seconds),
+        messages: load(first.messages, second.messages),
+        bytes: load(first.bytes, second.bytes),
+        reduced: load(first.reduced, second.reduced),
+        memory: second.memory,
+        steps: first.steps + second.steps,
+        extrapolated: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        algorithm::{ALGORITHMS, find},
+        schedule::Collective,
+    };
+
+    fn job(collective: Collective, ranks: usize, count: usize) -> Job<'static> {
+        let count = if collective == Collective::Barrier { 0 } else { count };
+        Job { chunk: 1 << 15, lanes: 3, ..Job::new(collective, 0, ranks, count) }
+    }
+
+    #[test]
+    fn every_plan_has_a_price() {
+        for algorithm in ALGORITHMS {
+            for plan in algorithm.plans {
+                for fabric in &Fabric::ALL {
+                    for ranks in [1, 2, 7, 100] {
+                        let cost = price(plan, &job(plan.collective, ranks, 1000), 4, fabric);
+                        assert!(cost.is_ok_and(|cost| cost.seconds < 1.0), "{} {cost:?}", algorithm.name);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_extrapolated_is_near_to_what_is_not() {
+        let few = Effort { steps: 10_000, ..Effort::EXACT };
+        for algorithm in ALGORITHMS {
+            for plan in algorithm.plans.iter().filter(|plan| plan.collective != Collective::Barrier) {
+                let job = job(plan.collective, 6, 50_000_000);
+                let whole = price(plan, &job, 4, &Fabric::TCP).unwrap();
+                let part = price_with(plan, &job, 4, &Fabric::TCP, few).unwrap();
+                let told = format!("{} {:?}: {whole:?} and {part:?}", algorithm.name, plan.collective);
+                assert!(part.extrapolated && !whole.extrapolated && part.steps < whole.steps / 2, "{told}");
+                assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{told}");
+                for (part, whole) in [(part.messages, whole.messages), (part.bytes, whole.bytes)] {
+                    assert!((part.total as f64 / whole.total as f64 - 1.0).abs() < 0.05, "{told}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_beyond_all_reason_has_a_price_or_a_reason() {
+        for algorithm in ALGORITHMS {
+            for plan in algorithm.plans {
+                for ranks in [2, 1000] {
+                    let job = job(plan.collective, ranks, usize::MAX / 4 / ranks);
+                    let few = Effort { steps: 100_000, limit: 1_000_000 };
+                    let cost = price_with(plan, &job, 4, &Fabric::NDR400, few);
+                    let told = matches!(cost, Ok(cost) if cost.seconds.is_finite());
+                    assert!(
+                        told || matches!(cost, Err(Unpriced::TooLong { .. })),
+                        "{} {cost:?}",
+                        algorithm.name
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ten_thousand_ranks() {
+        let cheap = |name, collective| {
+            let plan = find(name).and_then(|algorithm| algorithm.plan(collective)).unwrap();
+            price_with(plan, &job(collective, 10_000, 25_000), 4, &Fabric::NDR400, Effort::QUICK).unwrap()
+        };
+        let ring = cheap("ring", Collective::AllReduce);
+        // Twice 9999 hops of 0.9 µs; reductions of a few bytes are nothing beside that.
+        assert!((17.9e-3..19e-3).contains(&ring.seconds), "{ring:?}");
+        let doubling = cheap("recursive_doubling", Collective::AllReduce);
+        assert!(doubling.seconds < ring.seconds / 10.0, "{doubling:?}");
+        let tree = cheap("binomial", Collective::Broadcast);
+        assert!(tree.seconds < 1e-3 && tree.messages.total == 9999, "{tree:?}");
+    }
+}
