@@ -9,6 +9,7 @@ mod direct;
 mod dissemination;
 mod recursive_doubling;
 mod ring;
+mod tree;
 mod turns;
 mod two_shot;
 
@@ -80,6 +81,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 6,
         summary: "reduce a piece of everybody's, hand it to everybody: middling and large all_reduce, few ranks",
         plans: two_shot::PLANS,
+    },
+    Algorithm {
+        name: "tree",
+        code: 7,
+        summary: "up and down two binary trees in pipelined chunks: large messages among many ranks",
+        plans: tree::PLANS,
     },
 ];
 
