@@ -12,6 +12,7 @@ mod recursive_doubling;
 mod ring;
 mod select;
 pub mod table;
+mod tree;
 mod turns;
 mod two_shot;
 
@@ -87,6 +88,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 6,
         summary: "reduce a piece of everybody's, hand it to everybody: middling and large all_reduce, few ranks",
         plans: two_shot::PLANS,
+    },
+    Algorithm {
+        name: "tree",
+        code: 7,
+        summary: "up and down two binary trees in pipelined chunks: large messages among many ranks",
+        plans: tree::PLANS,
     },
 ];
 

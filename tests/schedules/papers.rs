@@ -61,6 +61,15 @@ const fn row(algorithm: &'static str, collective: Collective, depth: usize, colu
 fn rows() -> Vec<Row> {
     let everyone = || [ONE, ALL_TO_ALL, ALL_TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, OTHERS];
     let around = || [OTHERS, ALL_TO_ALL, ALL_TO_ALL_ELEMENTS, TO_ALL_ELEMENTS, ONE];
+    let two_trees = || {
+        [
+            Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            Formula("2(n-1)k", |n, _, k| 2 * (n - 1) * k),
+            TO_ALL_ELEMENTS,
+            COUNT,
+            Formula("n-1, at most 2", |n, _, _| (n - 1).min(2)),
+        ]
+    };
     vec![
         row("direct", AllReduce, 1, everyone()),
         row("direct", ReduceScatter, 1, everyone()),
@@ -140,6 +149,20 @@ fn rows() -> Vec<Row> {
                 OTHERS,
             ],
         ),
+        row(
+            "tree",
+            AllReduce,
+            1,
+            [
+                Formula("2⌈log2 n⌉", |n, _, _| 2 * ceil(n)),
+                Formula("4(n-1)k", |n, _, k| 4 * (n - 1) * k),
+                Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c),
+                Formula("min(n, 4)c/2", |n, c, _| n.min(4) * c / 2),
+                Formula("n-1, at most 4; 3 if n = 5", |n, _, _| if n == 5 { 3 } else { (n - 1).min(4) }),
+            ],
+        ),
+        row("tree", Broadcast, 1, two_trees()),
+        row("tree", Reduce, 1, two_trees()),
     ]
 }
 
@@ -203,8 +226,11 @@ fn the_formulas_hold() {
         for n in 2usize..=33 {
             // Counts that ranks and chunks divide, so that the busiest rank's share is a whole number.
             let c = if row.collective == Barrier { 0 } else { 4 * n };
-            let in_rounds = matches!(row.algorithm, "ring" | "two_shot") && row.collective == AllReduce;
-            let pieces = if in_rounds { n } else { 1 };
+            let pieces = match (row.algorithm, row.collective) {
+                ("ring" | "two_shot", AllReduce) => n,
+                ("tree", _) => 2,
+                _ => 1,
+            };
             for chunk in [c.max(1), (c / pieces / 2).max(1)] {
                 let k = (c / pieces).div_ceil(chunk).max(1);
                 let (report, case) = report(row, job(row.collective, n, c, chunk, 2));

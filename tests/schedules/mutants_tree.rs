@@ -1,0 +1,191 @@
+//! The two trees broken on purpose: the checker must say of each what is wrong with it.
+
+use unisono::schedule::{
+    Collective::{self, AllReduce, Broadcast, Reduce},
+    Job, Rank, Step,
+    check::Fault,
+};
+
+use crate::mutants::{RANKS, Script, caught_in, is_put, judge, scripts};
+
+fn is_take(step: &Step) -> bool {
+    matches!(step, Step::Take { .. })
+}
+
+fn is_reduce(step: &Step) -> bool {
+    matches!(step, Step::Reduce { .. })
+}
+
+fn is_copy(step: &Step) -> bool {
+    matches!(step, Step::Copy { .. })
+}
+
+fn is_free(step: &Step) -> bool {
+    matches!(step, Step::Free { .. })
+}
+
+/// Two lanes; on lane 0 two rounds go up, and then come down. With root 0, rank 1 is a leaf below rank 2 in the first
+/// tree, and between rank 0 and rank 3 in the second. With root 4 it has two children in the first.
+fn job(collective: Collective, root: Rank) -> Job<'static> {
+    Job { root, chunk: 4, lanes: 2, direct: true, ..Job::new(collective, 0, RANKS, 3 * RANKS + 2) }
+}
+
+/// Breaks rank 1's schedule and wants this fault.
+#[track_caller]
+fn caught(
+    (collective, root): (Collective, Rank),
+    breaks: impl Fn(&mut Script),
+    wanted: impl Fn(&Fault) -> bool,
+) {
+    caught_in("tree", &job(collective, root), false, breaks, wanted);
+}
+
+/// Does the `nth` step that `is` picks twice.
+fn double(script: &mut Script, nth: usize, is: impl Fn(&Step) -> bool) {
+    let step = *script.nth(nth, &is);
+    let place = script.lanes[0].iter().enumerate().filter(|(_, step)| is(step)).nth(nth).unwrap().0;
+    script.lanes[0].insert(place, step);
+}
+
+#[test]
+fn a_dropped_free() {
+    let kept = |fault: &Fault| matches!(fault, Fault::NeverFreed { count: 1, .. });
+    // The child's, the one that comes down inside the tree, and the one that comes down to the leaf.
+    for nth in [0, 2, 3] {
+        caught((AllReduce, 0), |script| script.drop(nth, is_free), kept);
+    }
+    // Of two children either.
+    for nth in [0, 1] {
+        caught((Reduce, 4), |script| script.drop(nth, is_free), kept);
+    }
+}
+
+#[test]
+fn a_doubled_free() {
+    let gone = |fault: &Fault| matches!(fault, Fault::FreeNothing(_));
+    caught((AllReduce, 0), |script| double(script, 0, is_free), gone);
+    caught((Reduce, 4), |script| double(script, 1, is_free), gone);
+}
+
+#[test]
+fn a_doubled_reduce() {
+    let twice = |fault: &Fault| matches!(fault, Fault::Twice { .. });
+    caught((AllReduce, 0), |script| double(script, 0, is_reduce), twice);
+    for nth in [0, 1] {
+        caught((Reduce, 4), |script| double(script, nth, is_reduce), twice);
+    }
+}
+
+#[test]
+fn a_dropped_reduce() {
+    // The root misses a contribution: the own one, or those below the other child too.
+    let short = |wanted| move |fault: &Fault| matches!(*fault, Fault::Last { last: true, present, .. } if present == wanted);
+    caught((AllReduce, 0), |script| script.drop(0, is_reduce), short(4));
+    caught((Reduce, 4), |script| script.drop(0, is_reduce), short(4));
+    caught((Reduce, 4), |script| script.drop(1, is_reduce), short(3));
+}
+
+#[test]
+fn a_wrong_last() {
+    let change = |script: &mut Script| {
+        if let Step::Reduce { last, .. } = script.nth(0, is_reduce) {
+            *last = !*last;
+        }
+    };
+    caught((AllReduce, 0), change, |fault| matches!(fault, Fault::Last { last: true, present: 4, .. }));
+    caught((Reduce, 1), change, |fault| matches!(fault, Fault::Last { last: false, present: RANKS, .. }));
+}
+
+#[test]
+fn halves_up_the_other_tree() {
+    let exchange = |script: &mut Script| {
+        for nth in [0, 1] {
+            if let Step::Put { to, .. } = script.nth(nth, is_put) {
+                *to = if *to == 0 { 2 } else { 0 };
+            }
+        }
+    };
+    let is = |fault: &Fault| matches!(fault, Fault::Elements { .. } | Fault::Length { .. } | Fault::Stuck(_));
+    caught((AllReduce, 0), exchange, is);
+    caught((Reduce, 0), exchange, is);
+}
+
+#[test]
+fn a_swapped_peer() {
+    // To the other rank below, and from the other parent first.
+    let down = |script: &mut Script| {
+        if let Step::Put { to, .. } = script.nth(0, is_put) {
+            *to = 4;
+        }
+    };
+    caught((Broadcast, 0), down, |fault| {
+        matches!(
+            fault,
+            Fault::Stuck(_) | Fault::Length { .. } | Fault::Output { .. } | Fault::NeverTaken { .. }
+        )
+    });
+    let from = |script: &mut Script| {
+        if let Step::Take { from, .. } = script.nth(0, is_take) {
+            *from = 2;
+        }
+    };
+    caught((Broadcast, 0), from, |fault| matches!(fault, Fault::NotHeld(0) | Fault::Length { .. }));
+}
+
+#[test]
+fn sent_up_before_the_own_contribution_is_in() {
+    let flight = |fault: &Fault| matches!(fault, Fault::InFlight { .. });
+    caught((AllReduce, 0), |script| script.swap(0, is_reduce), flight);
+}
+
+#[test]
+fn freed_before_it_is_copied() {
+    caught((AllReduce, 0), |script| script.swap(0, is_copy), |fault| matches!(fault, Fault::NotHeld(0)));
+}
+
+#[test]
+fn a_dropped_copy() {
+    for nth in [0, 1] {
+        caught((AllReduce, 0), |script| script.drop(nth, is_copy), |it| matches!(it, Fault::Output { .. }));
+    }
+}
+
+#[test]
+fn a_round_awaited_from_above_before_the_next_is_sent_up() {
+    // Everyone else sends up two rounds first.
+    let (up, down) = (5, 7);
+    let hasty = |script: &mut Script| {
+        let steps = script.lanes[0].make_contiguous();
+        assert_eq!(steps.len(), 2 * (up + down));
+        steps[up..2 * up + down].rotate_left(up);
+    };
+    caught((AllReduce, 0), hasty, |fault| matches!(fault, Fault::Stuck(_)));
+}
+
+#[test]
+fn halves_of_two_ranks_in_another_order() {
+    // Both trees share their flows.
+    let job = Job { ranks: 2, ..job(AllReduce, 0) };
+    let is = |fault: &Fault| matches!(fault, Fault::Elements { .. } | Fault::Length { .. });
+    caught_in("tree", &job, true, |script| script.swap(0, is_put), is);
+}
+
+#[test]
+fn written_on_before_it_is_awaited() {
+    let is_await = |step: &Step| matches!(step, Step::Await { .. });
+    caught(
+        (Broadcast, 0),
+        |script| script.swap(0, is_await),
+        |it| matches!(it, Fault::Landing { from: 0, .. }),
+    );
+}
+
+#[test]
+fn a_leaf_less() {
+    // Rank 4 is not heard in the first tree; its parent waits.
+    let job = job(AllReduce, 0);
+    let mut scripts = scripts("tree", &job);
+    scripts[4].drop(0, is_put);
+    let fault = judge(&scripts, &job, false).expect_err("broken").fault;
+    assert!(matches!(fault, Fault::Stuck(_) | Fault::Length { .. } | Fault::Elements { .. }), "{fault}");
+}
