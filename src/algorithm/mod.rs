@@ -7,6 +7,7 @@ mod binomial;
 mod choose;
 mod direct;
 mod dissemination;
+mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod turns;
@@ -80,6 +81,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 6,
         summary: "reduce a piece of everybody's, hand it to everybody: middling and large all_reduce, few ranks",
         plans: two_shot::PLANS,
+    },
+    Algorithm {
+        name: "rabenseifner",
+        code: 8,
+        summary: "halve the vector, then double it: middling messages, and large ones among many ranks",
+        plans: rabenseifner::PLANS,
     },
 ];
 
