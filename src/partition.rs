@@ -46,6 +46,77 @@ pub const fn piece(total: usize, rounds: usize, round: usize, pieces: usize, pie
     whole.start + part.start..whole.start + part.end
 }
 
+/// How [`block`]s and [`piece`]s are divided, for one who asks for many of them: with no division each time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    rounds: Parts,
+    /// A round's pieces, and those of one that has one element more.
+    pieces: [Parts; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    size: usize,
+    longer: usize,
+}
+
+impl Parts {
+    const fn of(total: usize, parts: usize) -> Self {
+        let parts = if parts == 0 { 1 } else { parts };
+        Self { size: total / parts, longer: total % parts }
+    }
+
+    const fn start(self, index: usize) -> usize {
+        self.size * index + if index < self.longer { index } else { self.longer }
+    }
+}
+
+impl Pieces {
+    /// Of `total` elements in so many rounds of so many pieces each.
+    #[must_use]
+    pub const fn of(total: usize, rounds: usize, pieces: usize) -> Self {
+        let rounds = Parts::of(total, rounds);
+        Self {
+            rounds,
+            pieces: [Parts::of(rounds.size, pieces), Parts::of(rounds.size.saturating_add(1), pieces)],
+        }
+    }
+
+    /// Pieces one after the other of a round, from one to before another.
+    #[must_use]
+    pub const fn range(&self, round: usize, pieces: &Range<usize>) -> Range<usize> {
+        let parts = self.pieces[if round < self.rounds.longer { 1 } else { 0 }];
+        let whole = self.rounds.start(round);
+        whole + parts.start(pieces.start)..whole + parts.start(pieces.end)
+    }
+
+    /// How many elements such pieces have in all of `rounds` rounds together.
+    #[must_use]
+    pub const fn len(&self, rounds: usize, pieces: &Range<usize>) -> usize {
+        let [short, long] = self.pieces;
+        let longer = self.rounds.longer;
+        longer * (long.start(pieces.end) - long.start(pieces.start))
+            + (rounds - longer) * (short.start(pieces.end) - short.start(pieces.start))
+    }
+}
+
+/// The most elements that `run` of `parts` parts of `total` elements have that are one after the other; at most
+/// `parts`.
+#[must_use]
+pub const fn most(total: usize, parts: usize, run: usize) -> usize {
+    let parts = if parts == 0 { 1 } else { parts };
+    let longer = if total % parts < run { total % parts } else { run };
+    total / parts * run + longer
+}
+
+/// The greatest total of which no `run` of `parts` parts one after the other, `run` at least 1 and below `parts`, have
+/// [`most`] elements beyond `limit`.
+#[must_use]
+pub const fn fitting(parts: usize, run: usize, limit: usize) -> usize {
+    let run = if run == 0 { 1 } else { run };
+    (limit / run).saturating_mul(parts).saturating_add(limit % run)
+}
+
 /// Blocks of elements one after the other, one for each rank.
 #[derive(Clone, Debug)]
 pub struct Blocks(Lengths);
@@ -160,6 +231,36 @@ mod tests {
                 }
             }
             prop_assert_eq!(at, total);
+        }
+
+        #[test]
+        fn pieces_are_the_same_many_at_a_time(
+            total in 0usize..20_000, parts in 1usize..40, rounds in 1usize..20, from in 0usize..40, len in 1usize..40,
+        ) {
+            let (first, pieces) = (from % parts, Pieces::of(total, rounds, parts));
+            let range = first..parts.min(first + len);
+            let mut sum = 0;
+            for round in 0..rounds {
+                let (start, end) = (
+                    piece(total, rounds, round, parts, range.start).start,
+                    piece(total, rounds, round, parts, range.end - 1).end,
+                );
+                prop_assert_eq!(pieces.range(round, &range), start..end);
+                sum += end - start;
+            }
+            prop_assert_eq!(pieces.len(rounds, &range), sum);
+        }
+
+        #[test]
+        fn what_fits_is_as_much_as_can_be(
+            parts in 2usize..40, run in 1usize..40, limit in 1usize..300, total in 0usize..2_000,
+        ) {
+            let run = run.min(parts - 1);
+            let widest = (0..=parts - run).map(|first| Pieces::of(total, 1, parts).range(0, &(first..first + run)).len());
+            prop_assert_eq!(widest.max(), Some(most(total, parts, run)));
+            let fits = fitting(parts, run, limit);
+            prop_assert!(fits >= 1 && most(fits, parts, run) <= limit);
+            prop_assert!(most(fits + 1, parts, run) > limit);
         }
     }
 

@@ -8,6 +8,7 @@ mod choose;
 mod direct;
 mod dissemination;
 pub mod price;
+mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod select;
@@ -94,6 +95,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 7,
         summary: "up and down two binary trees in pipelined chunks: large messages among many ranks",
         plans: tree::PLANS,
+    },
+    Algorithm {
+        name: "rabenseifner",
+        code: 8,
+        summary: "halve the vector, then double it: middling messages, and large ones among many ranks",
+        plans: rabenseifner::PLANS,
     },
 ];
 

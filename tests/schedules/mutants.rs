@@ -17,7 +17,7 @@ pub(crate) struct Script {
     pub(crate) lanes: Vec<VecDeque<Step>>,
     max_message: usize,
     pub(crate) direct: bool,
-    scratch: usize,
+    pub(crate) scratch: usize,
     sources: Vec<Rank>,
     /// What a lane does after its end.
     encore: Option<Step>,
@@ -55,7 +55,7 @@ impl Script {
         self.lanes[0].remove(place);
     }
 
-    fn double(&mut self, nth: usize, is: impl Fn(&Step) -> bool) {
+    pub(crate) fn double(&mut self, nth: usize, is: impl Fn(&Step) -> bool) {
         let place = self.place(nth, is);
         let step = self.lanes[0][place];
         self.lanes[0].insert(place, step);
@@ -102,23 +102,23 @@ pub(crate) fn is_put(step: &Step) -> bool {
     matches!(step, Step::Put { .. })
 }
 
-fn is_take(step: &Step) -> bool {
+pub(crate) fn is_take(step: &Step) -> bool {
     matches!(step, Step::Take { .. })
 }
 
-fn is_reduce(step: &Step) -> bool {
+pub(crate) fn is_reduce(step: &Step) -> bool {
     matches!(step, Step::Reduce { .. })
 }
 
-fn is_copy(step: &Step) -> bool {
+pub(crate) fn is_copy(step: &Step) -> bool {
     matches!(step, Step::Copy { .. })
 }
 
-fn is_free(step: &Step) -> bool {
+pub(crate) fn is_free(step: &Step) -> bool {
     matches!(step, Step::Free { .. })
 }
 
-fn is_settle(step: &Step) -> bool {
+pub(crate) fn is_settle(step: &Step) -> bool {
     matches!(step, Step::Settle)
 }
 

@@ -163,6 +163,39 @@ fn rows() -> Vec<Row> {
         ),
         row("tree", Broadcast, 1, two_trees()),
         row("tree", Reduce, 1, two_trees()),
+        row(
+            "rabenseifner",
+            AllReduce,
+            1,
+            [
+                Formula("2⌈log2 n⌉", |n, _, _| 2 * ceil(n)),
+                Formula("2(n⌈log2 n⌉ + n - t⌈log2 2n/t⌉)k", |n, _, k| 2 * halving_messages(n) * k),
+                Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c),
+                Formula("2(n-1)c/n", |n, c, _| 2 * (n - 1) * c / n),
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
+        row("rabenseifner", ReduceScatter, 1, by_halves()),
+        row("rabenseifner", AllGather, 1, by_halves()),
+    ]
+}
+
+/// What a halving sends, or a doubling, where no message is cut.
+fn halving_messages(n: usize) -> usize {
+    let twos = n & n.wrapping_neg();
+    n * ceil(n) + n - twos * ceil(2 * n / twos)
+}
+
+/// A halving or a doubling of blocks; every block is a message, if they do not fit in one.
+fn by_halves() -> [Formula; 5] {
+    [
+        Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+        Formula("n⌈log2 n⌉ + n - t⌈log2 2n/t⌉, or n(n-1)k", |n, _, k| {
+            if k == 1 { halving_messages(n) } else { n * (n - 1) * k }
+        }),
+        ALL_TO_ALL_ELEMENTS,
+        TO_ALL_ELEMENTS,
+        Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
     ]
 }
 
@@ -226,13 +259,14 @@ fn the_formulas_hold() {
         for n in 2usize..=33 {
             // Counts that ranks and chunks divide, so that the busiest rank's share is a whole number.
             let c = if row.collective == Barrier { 0 } else { 4 * n };
-            let pieces = match (row.algorithm, row.collective) {
-                ("ring" | "two_shot", AllReduce) => n,
-                ("tree", _) => 2,
-                _ => 1,
+            // The longest message of a chunk that is all there is; of half as many elements there are two chunks.
+            let longest = match (row.algorithm, row.collective) {
+                ("ring" | "two_shot", AllReduce) => c / n,
+                ("rabenseifner", AllReduce) => n / 2 * c / n,
+                ("tree", _) => c / 2,
+                _ => c,
             };
-            for chunk in [c.max(1), (c / pieces / 2).max(1)] {
-                let k = (c / pieces).div_ceil(chunk).max(1);
+            for (chunk, k) in [((n * c).max(1), 1), ((longest / 2).max(1), if c > 0 { 2 } else { 1 })] {
                 let (report, case) = report(row, job(row.collective, n, c, chunk, 2));
                 let of = |formula: &Formula| formula.1(n, c, k);
                 let messages: usize = report.traffic.iter().map(|sent| sent.messages).sum();
