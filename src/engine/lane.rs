@@ -207,6 +207,8 @@ impl<'a> Run<'a> {
             Place::Output => (&self.operation.output, 0),
             Place::Scratch => match &core.scratch {
                 Some(scratch) => (scratch, 0),
+                // Nothing may lie anywhere.
+                None if span.len == 0 => (&self.operation.output, 0),
                 None => {
                     return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
                 }
@@ -224,6 +226,7 @@ impl<'a> Run<'a> {
                 }
             }
         };
+        let offset = if span.len == 0 { 0 } else { offset };
         Bytes::new(region, base + offset, span.len * size)
             .map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
     }

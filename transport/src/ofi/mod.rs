@@ -9,6 +9,7 @@ mod call;
 mod choice;
 mod handle;
 mod info;
+mod leftovers;
 mod neighbours;
 mod provider;
 mod put;
@@ -129,6 +130,9 @@ impl Ofi {
         let provider = info.provider();
         let facts = provider::facts(&provider);
         let depth = info.tx().size.clamp(1, DEPTH);
+        if facts.trusts_neighbours {
+            leftovers::sweep();
+        }
         let fabric = Fabric::open(info)?;
         let serial = if facts.trusts_neighbours { neighbours::serial() } else { Arc::default() };
         let domain = Domain::open(&fabric, info, serial)?;
