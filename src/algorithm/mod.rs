@@ -66,7 +66,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
     Algorithm {
         name: "binomial",
         code: 4,
-        summary: "down a binomial tree: small broadcast among many ranks",
+        summary: "along a binomial tree: small broadcast, reduce, gather and scatter among many ranks",
         plans: binomial::PLANS,
     },
     Algorithm {

@@ -14,7 +14,8 @@ use unisono::{
 
 use crate::{Case, job, plans};
 
-/// A quantity of n ranks, c elements and k chunks, as the paper writes it and as it is computed.
+/// A quantity of n ranks, c elements and k chunks, as the paper writes it and as it is computed. Where it says
+/// "for k = 1" everything a rank has fits into a message.
 struct Formula(&'static str, fn(usize, usize, usize) -> usize);
 
 /// A row of the table.
@@ -44,6 +45,11 @@ fn beyond(n: usize) -> usize {
     n - (1 << floor(n))
 }
 
+/// How many ones the binary numbers below n have together.
+fn ones(n: usize) -> usize {
+    (0..n).map(|number| number.count_ones() as usize).sum()
+}
+
 const NONE: Formula = Formula("0", |_, _, _| 0);
 const ONE: Formula = Formula("1", |_, _, _| 1);
 const COUNT: Formula = Formula("c", |_, c, _| c);
@@ -52,6 +58,10 @@ const ALL_TO_ALL: Formula = Formula("n(n-1)k", |n, _, k| n * (n - 1) * k);
 const ALL_TO_ALL_ELEMENTS: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * c);
 const TO_ALL: Formula = Formula("(n-1)k", |n, _, k| (n - 1) * k);
 const TO_ALL_ELEMENTS: Formula = Formula("(n-1)c", |n, c, _| (n - 1) * c);
+
+const DEEP: Formula = Formula("⌊log2 n⌋", |n, _, _| floor(n));
+const BUNDLES: Formula = Formula("bk; n-1 for k = 1", |n, _, k| if k == 1 { n - 1 } else { ones(n) * k });
+const BUNDLES_ELEMENTS: Formula = Formula("bc", |n, c, _| ones(n) * c);
 
 const fn row(algorithm: &'static str, collective: Collective, depth: usize, columns: [Formula; 5]) -> Row {
     let [hops, messages, elements, most, sources] = columns;
@@ -108,14 +118,27 @@ fn rows() -> Vec<Row> {
             "binomial",
             Broadcast,
             1,
+            [DEEP, TO_ALL, TO_ALL_ELEMENTS, Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c), ONE],
+        ),
+        row(
+            "binomial",
+            Reduce,
+            1,
+            [DEEP, TO_ALL, TO_ALL_ELEMENTS, COUNT, Formula("⌈log2 n⌉", |n, _, _| ceil(n))],
+        ),
+        row(
+            "binomial",
+            Gather,
+            1,
             [
-                Formula("⌊log2 n⌋", |n, _, _| floor(n)),
-                TO_ALL,
-                TO_ALL_ELEMENTS,
-                Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c),
-                ONE,
+                DEEP,
+                BUNDLES,
+                BUNDLES_ELEMENTS,
+                Formula("max(p/2, n-p)c", |n, c, _| beyond(n).max((1 << floor(n)) / 2) * c),
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
             ],
         ),
+        row("binomial", Scatter, 1, [DEEP, BUNDLES, BUNDLES_ELEMENTS, TO_ALL_ELEMENTS, ONE]),
         row(
             "dissemination",
             Barrier,
@@ -205,8 +228,17 @@ fn the_formulas_hold() {
             let c = if row.collective == Barrier { 0 } else { 4 * n };
             let in_rounds = matches!(row.algorithm, "ring" | "two_shot") && row.collective == AllReduce;
             let pieces = if in_rounds { n } else { 1 };
-            for chunk in [c.max(1), (c / pieces / 2).max(1)] {
-                let k = (c / pieces).div_ceil(chunk).max(1);
+            // Into how few chunks it goes if messages hold the blocks of several ranks.
+            let bundled =
+                matches!((row.algorithm, row.collective), ("bruck", _) | ("binomial", Gather | Scatter));
+            let whole = if bundled { n * c } else { c };
+            for chunk in [whole.max(1), (c / pieces / 2).max(1)] {
+                let slice = if (row.algorithm, row.collective) == ("bruck", AllToAll) {
+                    chunk / (n / 2)
+                } else {
+                    chunk
+                };
+                let k = (c / pieces).div_ceil(slice).max(1);
                 let (report, case) = report(row, job(row.collective, n, c, chunk, 2));
                 let of = |formula: &Formula| formula.1(n, c, k);
                 let messages: usize = report.traffic.iter().map(|sent| sent.messages).sum();
