@@ -4,6 +4,7 @@
 //! `docs/algorithms.md`, and the checker holds it to that.
 
 mod binomial;
+mod bruck;
 mod choose;
 mod direct;
 mod dissemination;
@@ -80,6 +81,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 6,
         summary: "reduce a piece of everybody's, hand it to everybody: middling and large all_reduce, few ranks",
         plans: two_shot::PLANS,
+    },
+    Algorithm {
+        name: "bruck",
+        code: 9,
+        summary: "bundles of blocks to a rank twice as far each hop: small all_gather and all_to_all, many ranks",
+        plans: bruck::PLANS,
     },
 ];
 

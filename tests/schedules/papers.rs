@@ -163,6 +163,32 @@ fn rows() -> Vec<Row> {
                 OTHERS,
             ],
         ),
+        row(
+            "bruck",
+            AllGather,
+            2,
+            [
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+                Formula("n(n-1)k; (n-1)(⌈log2 n⌉+1) for k = 1", |n, _, k| {
+                    if k == 1 { (n - 1) * (ceil(n) + 1) } else { n * (n - 1) * k }
+                }),
+                ALL_TO_ALL_ELEMENTS,
+                TO_ALL_ELEMENTS,
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
+        row(
+            "bruck",
+            AllToAll,
+            1,
+            [
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+                Formula("n⌈log2 n⌉k", |n, _, k| n * ceil(n) * k),
+                Formula("nbc", |n, c, _| n * ones(n) * c),
+                Formula("bc", |n, c, _| ones(n) * c),
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
     ]
 }
 
