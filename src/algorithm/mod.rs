@@ -4,6 +4,7 @@
 //! `docs/algorithms.md`, and the checker holds it to that.
 
 mod binomial;
+mod bruck;
 mod choose;
 mod direct;
 mod dissemination;
@@ -75,7 +76,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
     Algorithm {
         name: "binomial",
         code: 4,
-        summary: "down a binomial tree: small broadcast among many ranks",
+        summary: "along a binomial tree: small broadcast, reduce, gather and scatter among many ranks",
         plans: binomial::PLANS,
     },
     Algorithm {
@@ -101,6 +102,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 8,
         summary: "halve the vector, then double it: middling messages, and large ones among many ranks",
         plans: rabenseifner::PLANS,
+    },
+    Algorithm {
+        name: "bruck",
+        code: 9,
+        summary: "bundles of blocks to a rank twice as far each hop: small all_gather and all_to_all, many ranks",
+        plans: bruck::PLANS,
     },
 ];
 

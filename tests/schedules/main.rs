@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod mutants;
+mod mutants_bruck;
 mod mutants_rabenseifner;
 mod mutants_tree;
 mod papers;

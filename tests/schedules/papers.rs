@@ -14,7 +14,8 @@ use unisono::{
 
 use crate::{Case, job, plans};
 
-/// A quantity of n ranks, c elements and k chunks, as the paper writes it and as it is computed.
+/// A quantity of n ranks, c elements and k chunks, as the paper writes it and as it is computed. Where it says
+/// "for k = 1" everything a rank has fits into a message.
 struct Formula(&'static str, fn(usize, usize, usize) -> usize);
 
 /// A row of the table.
@@ -44,6 +45,11 @@ fn beyond(n: usize) -> usize {
     n - (1 << floor(n))
 }
 
+/// How many ones the binary numbers below n have together.
+fn ones(n: usize) -> usize {
+    (0..n).map(|number| number.count_ones() as usize).sum()
+}
+
 const NONE: Formula = Formula("0", |_, _, _| 0);
 const ONE: Formula = Formula("1", |_, _, _| 1);
 const COUNT: Formula = Formula("c", |_, c, _| c);
@@ -52,6 +58,10 @@ const ALL_TO_ALL: Formula = Formula("n(n-1)k", |n, _, k| n * (n - 1) * k);
 const ALL_TO_ALL_ELEMENTS: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * c);
 const TO_ALL: Formula = Formula("(n-1)k", |n, _, k| (n - 1) * k);
 const TO_ALL_ELEMENTS: Formula = Formula("(n-1)c", |n, c, _| (n - 1) * c);
+
+const DEEP: Formula = Formula("⌊log2 n⌋", |n, _, _| floor(n));
+const BUNDLES: Formula = Formula("bk; n-1 for k = 1", |n, _, k| if k == 1 { n - 1 } else { ones(n) * k });
+const BUNDLES_ELEMENTS: Formula = Formula("bc", |n, c, _| ones(n) * c);
 
 const fn row(algorithm: &'static str, collective: Collective, depth: usize, columns: [Formula; 5]) -> Row {
     let [hops, messages, elements, most, sources] = columns;
@@ -117,14 +127,27 @@ fn rows() -> Vec<Row> {
             "binomial",
             Broadcast,
             1,
+            [DEEP, TO_ALL, TO_ALL_ELEMENTS, Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c), ONE],
+        ),
+        row(
+            "binomial",
+            Reduce,
+            1,
+            [DEEP, TO_ALL, TO_ALL_ELEMENTS, COUNT, Formula("⌈log2 n⌉", |n, _, _| ceil(n))],
+        ),
+        row(
+            "binomial",
+            Gather,
+            1,
             [
-                Formula("⌊log2 n⌋", |n, _, _| floor(n)),
-                TO_ALL,
-                TO_ALL_ELEMENTS,
-                Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c),
-                ONE,
+                DEEP,
+                BUNDLES,
+                BUNDLES_ELEMENTS,
+                Formula("max(p/2, n-p)c", |n, c, _| beyond(n).max((1 << floor(n)) / 2) * c),
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
             ],
         ),
+        row("binomial", Scatter, 1, [DEEP, BUNDLES, BUNDLES_ELEMENTS, TO_ALL_ELEMENTS, ONE]),
         row(
             "dissemination",
             Barrier,
@@ -177,6 +200,32 @@ fn rows() -> Vec<Row> {
         ),
         row("rabenseifner", ReduceScatter, 1, by_halves()),
         row("rabenseifner", AllGather, 1, by_halves()),
+        row(
+            "bruck",
+            AllGather,
+            2,
+            [
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+                Formula("n(n-1)k; (n-1)(⌈log2 n⌉+1) for k = 1", |n, _, k| {
+                    if k == 1 { (n - 1) * (ceil(n) + 1) } else { n * (n - 1) * k }
+                }),
+                ALL_TO_ALL_ELEMENTS,
+                TO_ALL_ELEMENTS,
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
+        row(
+            "bruck",
+            AllToAll,
+            1,
+            [
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+                Formula("n⌈log2 n⌉k", |n, _, k| n * ceil(n) * k),
+                Formula("nbc", |n, c, _| n * ones(n) * c),
+                Formula("bc", |n, c, _| ones(n) * c),
+                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+            ],
+        ),
     ]
 }
 
@@ -266,7 +315,11 @@ fn the_formulas_hold() {
                 ("tree", _) => c / 2,
                 _ => c,
             };
-            for (chunk, k) in [((n * c).max(1), 1), ((longest / 2).max(1), if c > 0 { 2 } else { 1 })] {
+            let half = (longest / 2).max(1);
+            // A slice of as many blocks as a hop moves is a message.
+            let in_slices = (row.algorithm, row.collective) == ("bruck", AllToAll);
+            let slices = if in_slices { c.div_ceil(half / (n / 2)) } else { 2 };
+            for (chunk, k) in [((n * c).max(1), 1), (half, if c > 0 { slices } else { 1 })] {
                 let (report, case) = report(row, job(row.collective, n, c, chunk, 2));
                 let of = |formula: &Formula| formula.1(n, c, k);
                 let messages: usize = report.traffic.iter().map(|sent| sent.messages).sum();
