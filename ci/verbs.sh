@@ -16,7 +16,7 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 
 # rxe's completion queues hold 32767 entries and ofi_rxm sizes its own by the universe: its default, 256, is
 # too many and ends in "Unable to create verbs CQ".
-export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4
+export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4 UNISONO_TEST_BRIEF=1
 echo "test-verbs: conformance"
 ci/verbs-vm/run.sh . "$conformance"
 for cases in collectives "mismatches, 2" "little memory" "rank 2 is killed"; do
@@ -26,8 +26,8 @@ done
 echo "test-verbs: bench"
 # shellcheck disable=SC2016
 ci/verbs-vm/run.sh . bash -euc '
-  for collective in all_reduce reduce_scatter all_gather broadcast; do
+  for collective in all_reduce reduce_scatter all_gather broadcast reduce gather scatter all_to_all; do
     for ranks in 2 4; do
-      "$0" bench "$collective" --ranks "$ranks" --provider verbs -b 8 -e 1M -f 16 -n 5 -w 1
+      "$0" bench "$collective" --ranks "$ranks" --provider verbs -b 8 -e 1M -f 64 -n 3 -w 1
     done
   done' "$unisono"

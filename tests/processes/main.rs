@@ -3,7 +3,7 @@
 //! The suite starts itself again as the ranks, which meet at stores that it serves. `tcp` must run; `shm` is skipped
 //! with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for
 //! instance `verbs`), these and no others run, and must. `UNISONO_TEST_RANKS` says with how many ranks to run the
-//! collectives, 1,2,3,4,8 if it is not set. An argument that is no option selects cases whose name contains it.
+//! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. An argument that is no option selects cases whose name contains it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
