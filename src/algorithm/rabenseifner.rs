@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     partition::{self, Blocks, Pieces},
-    schedule::{Collective, Job, Rank, Span, Step, Traffic},
+    schedule::{Collective, Job, Rank, Span, Step, Traffic, cost::Alike},
 };
 
 /// What halving and doubling can do.
@@ -47,7 +47,11 @@ const fn plan(collective: Collective) -> Plan {
             _ => doublings,
         },
         depth: 1,
-        alike: |_| None,
+        // Partners by pairs; where there are circles too, neither turned nor swapped.
+        alike: match collective {
+            Collective::AllReduce => |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
+            _ => |_| None,
+        },
     }
 }
 
