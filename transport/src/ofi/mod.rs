@@ -48,8 +48,9 @@ const NAP: Duration = Duration::from_micros(50);
 const FUTILE: u32 = 32;
 /// The longest such nap.
 const LONG_NAP: Duration = Duration::from_millis(1);
-/// How long the self-test may take; it takes well under a millisecond.
-const SELF_TEST: Duration = Duration::from_secs(5);
+/// How long the self-test may take. It takes well under a millisecond, but on an emulated machine under load it has
+/// taken more than 5 s.
+const SELF_TEST: Duration = Duration::from_secs(20);
 /// What an address begins with, so that another kind's is told apart.
 const MAGIC: &[u8; 4] = b"ofi1";
 
