@@ -17,6 +17,7 @@ mod bench;
 mod cost;
 mod doctor;
 mod run;
+mod tune;
 
 /// Collective communication by one-sided RDMA writes over libfabric.
 #[derive(Parser)]
@@ -37,6 +38,7 @@ enum Command {
     Run(run::Run),
     Bench(bench::Bench),
     Doctor(doctor::Doctor),
+    Tune(tune::Tune),
     Simulate(cost::simulate::Simulate),
     Explain(cost::explain::Explain),
     #[command(name = run::guard::NAME, hide = true)]
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Tune(tune) => tune.run(),
         Command::Simulate(simulate) => simulate.run(),
         Command::Explain(explain) => explain.run(),
         Command::Guard(guard) => guard.run(),

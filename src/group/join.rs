@@ -133,7 +133,8 @@ impl ProcessGroup {
                 problem: format!("the wire counts at most {MAX_RANKS}"),
             });
         }
-        let wishes = Wishes { selection: selection(&config)?, reduction: config.reduction };
+        let wishes =
+            Wishes { selection: selection(&config)?, reduction: config.reduction, ..Wishes::default() };
         let (tuned, hash) = tuning(&config)?;
         let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());

@@ -17,7 +17,7 @@ use std::{fmt, sync::Arc};
 use unisono_transport::{Limits, Memory};
 
 use self::{
-    request::{Request, Wishes},
+    request::{Pipeline, Request, Wishes},
     shared::Shared,
 };
 pub use crate::engine::Traced;
@@ -43,8 +43,9 @@ use crate::{
 ///
 /// It may be shared by threads, which then take turns.
 ///
-/// [`with_algorithms`](Self::with_algorithms) and [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in
-/// another way. The group ends with its last handle.
+/// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline) and
+/// [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in another
+/// way. The group ends with its last handle.
 pub struct ProcessGroup {
     shared: Arc<Shared>,
     wishes: Wishes,
@@ -163,6 +164,25 @@ impl ProcessGroup {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
         Ok(Self { shared: Arc::clone(&self.shared), wishes: Wishes { selection, ..self.wishes } })
+    }
+
+    /// Another handle of the same group, whose calls are cut into messages of at most so many bytes on at most so many
+    /// lanes, whatever the tables say. On one lane messages have at most [`Config::eager`] bytes. Every rank must make
+    /// a call with the same.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
+    pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
+        let config = &self.shared.config;
+        let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
+        if let Some((name, value, most)) =
+            most.into_iter().find(|&(_, value, most)| value == 0 || value > most)
+        {
+            let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
+            return Err(Error::Argument { call: "with_pipeline", problem });
+        }
+        let wishes = Wishes { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.wishes };
+        Ok(Self { shared: Arc::clone(&self.shared), wishes })
     }
 
     /// Another handle of the same group, whose reductions are of this kind, whatever the configuration says. Every

@@ -2,7 +2,7 @@
 
 use super::shared::Shared;
 use crate::{
-    algorithm::{self, Algorithm, Plan, Selection},
+    algorithm::{self, Algorithm, Choice, Plan, Selection},
     dtype::Dtype,
     engine::{Settings, Signature},
     error::{Error, Result},
@@ -15,6 +15,16 @@ use crate::{
 pub(super) struct Wishes {
     pub selection: Selection,
     pub reduction: Reduction,
+    /// Instead of what the tables say.
+    pub pipeline: Option<Pipeline>,
+}
+
+/// Into what it is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pipeline {
+    /// The most bytes of a message.
+    pub chunk_bytes: usize,
+    pub lanes: usize,
 }
 
 /// The part of a [`Job`] that is chosen.
@@ -96,6 +106,10 @@ impl<'a> Request<'a> {
             .or_else(|| algorithm::choose(collective, group.ranks, bytes, selected))
             .or_else(|| algorithm::choose(collective, group.ranks, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
+        let choice = match wishes.pipeline {
+            Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
+            None => choice,
+        };
         // One lane's messages go through eager windows, however large the whole.
         let most = if choice.lanes == 1 { settings.eager_bytes } else { settings.chunk_bytes };
         let shape = Shape {

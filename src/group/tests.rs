@@ -313,6 +313,35 @@ fn settings_that_cannot_be_are_refused_at_once() {
 }
 
 #[test]
+fn a_handle_may_have_a_pipeline_of_its_own() {
+    world(3, small, |group| {
+        let messages = |chunk_bytes, lanes| {
+            let group =
+                group.with_algorithms("ring").and_then(|it| it.with_pipeline(chunk_bytes, lanes)).unwrap();
+            let mut data = vec![1_i32; 300];
+            group.keep_trace();
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert_eq!(data, [3; 300]);
+            let lanes: std::collections::BTreeSet<_> =
+                group.trace().iter().map(|traced| traced.lane).collect();
+            (group.trace().len(), lanes.len())
+        };
+        let (whole, cut) = (messages(256, 2), messages(64, 3));
+        assert!(whole.1 == 2 && cut.1 == 3 && cut.0 > 2 * whole.0, "{whole:?} {cut:?}");
+        for (chunk, lanes, words) in [
+            (0, 1, "chunk_bytes is 0; with this configuration it must be from 1 to 256"),
+            (257, 1, "chunk_bytes is 257"),
+            (64, 0, "lanes is 0"),
+            (64, 4, "lanes is 4; with this configuration it must be from 1 to 3"),
+        ] {
+            let error = group.with_pipeline(chunk, lanes).unwrap_err();
+            assert!(matches!(&error, Error::Argument { call: "with_pipeline", .. }), "{error:?}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    });
+}
+
+#[test]
 fn different_settings_are_refused_at_join() {
     let hub = Hub::new();
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

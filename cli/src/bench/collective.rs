@@ -3,11 +3,9 @@
 
 use std::{ops::DerefMut, time::Instant};
 
-use half::{bf16, f16};
 use rustix::time::{ClockId, clock_gettime};
 use unisono::{
     ProcessGroup,
-    dtype::Dtype,
     reduce::ReduceOp,
     schedule::{Collective, Job},
 };
@@ -15,7 +13,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     Bench, Result,
-    data::{self, Sample},
+    data::{self, Sample, with_dtype},
     progress::Progress,
     raw,
     report::{Report, Row},
@@ -46,20 +44,7 @@ pub(super) fn sweep(
             continue;
         }
         progress.size(bytes);
-        let row = match bench.dtype {
-            Dtype::F16 => run.measure::<f16>(count),
-            Dtype::BF16 => run.measure::<bf16>(count),
-            Dtype::F32 => run.measure::<f32>(count),
-            Dtype::F64 => run.measure::<f64>(count),
-            Dtype::I8 => run.measure::<i8>(count),
-            Dtype::I16 => run.measure::<i16>(count),
-            Dtype::I32 => run.measure::<i32>(count),
-            Dtype::I64 => run.measure::<i64>(count),
-            Dtype::U8 => run.measure::<u8>(count),
-            Dtype::U16 => run.measure::<u16>(count),
-            Dtype::U32 => run.measure::<u32>(count),
-            Dtype::U64 => run.measure::<u64>(count),
-        }?;
+        let row = with_dtype!(bench.dtype, T => run.measure::<T>(count))?;
         wrong += row.wrong;
         progress.done(|| report.collective(&row));
     }
@@ -180,19 +165,7 @@ impl Run<'_> {
     }
 
     fn call<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let (group, op, root) = (self.group, self.bench.op, self.bench.root);
-        match self.collective {
-            Collective::AllReduce => group.all_reduce_into(input, output, op)?,
-            Collective::ReduceScatter => group.reduce_scatter(input, output, op)?,
-            Collective::AllGather => group.all_gather(input, output)?,
-            Collective::Broadcast => group.broadcast(output, root)?,
-            Collective::Barrier => group.barrier()?,
-            Collective::Reduce => group.reduce_into(input, output, op, root)?,
-            Collective::Gather => group.gather(input, output, root)?,
-            Collective::Scatter => group.scatter(input, output, root)?,
-            Collective::AllToAll => group.all_to_all(input, output)?,
-        }
-        Ok(())
+        call(self.group, self.collective, self.bench.op, self.bench.root, input, output)
     }
 
     fn fill<T: Sample>(&self, input: &mut [T]) {
@@ -231,6 +204,29 @@ impl Run<'_> {
             Collective::Barrier => 0,
         })
     }
+}
+
+/// Calls a collective; a broadcast has only an output.
+pub(crate) fn call<T: Sample>(
+    group: &ProcessGroup,
+    collective: Collective,
+    op: ReduceOp,
+    root: usize,
+    input: &[T],
+    output: &mut [T],
+) -> Result<()> {
+    match collective {
+        Collective::AllReduce => group.all_reduce_into(input, output, op)?,
+        Collective::ReduceScatter => group.reduce_scatter(input, output, op)?,
+        Collective::AllGather => group.all_gather(input, output)?,
+        Collective::Broadcast => group.broadcast(output, root)?,
+        Collective::Barrier => group.barrier()?,
+        Collective::Reduce => group.reduce_into(input, output, op, root)?,
+        Collective::Gather => group.gather(input, output, root)?,
+        Collective::Scatter => group.scatter(input, output, root)?,
+        Collective::AllToAll => group.all_to_all(input, output)?,
+    }
+    Ok(())
 }
 
 /// Processor time that this process has used, in seconds.

@@ -3,8 +3,26 @@
 use half::{bf16, f16};
 use unisono::{dtype::Element, reduce::ReduceOp};
 
+/// An expression in which a name stands for the element type of a [`Dtype`](unisono::dtype::Dtype).
+macro_rules! with_dtype {
+    ($dtype:expr, $type:ident => $body:expr) => {
+        $crate::bench::data::with_dtype!($dtype, $type => $body;
+            F16: half::f16, BF16: half::bf16, F32: f32, F64: f64, I8: i8, I16: i16, I32: i32, I64: i64,
+            U8: u8, U16: u16, U32: u32, U64: u64)
+    };
+    ($dtype:expr, $type:ident => $body:expr; $($name:ident: $element:ty),*) => {
+        match $dtype {
+            $(unisono::dtype::Dtype::$name => {
+                type $type = $element;
+                $body
+            })*
+        }
+    };
+}
+pub(crate) use with_dtype;
+
 /// An element that can be made of small numbers and looked at.
-pub(super) trait Sample: Element {
+pub(crate) trait Sample: Element {
     /// How far from the truth a result may be, relative to it: a few roundings of this type.
     const TOLERANCE: f64;
 

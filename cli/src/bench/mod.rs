@@ -1,13 +1,13 @@
 //! `unisono bench`: measures collectives, and the raw puts under them, in the columns of nccl-tests.
 
-mod collective;
-mod data;
-mod progress;
+pub(crate) mod collective;
+pub(crate) mod data;
+pub(crate) mod progress;
 mod put;
 mod raw;
-mod report;
+pub(crate) mod report;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::builder::NonEmptyStringValueParser;
 use unisono::{
@@ -17,7 +17,7 @@ use unisono::{
 
 use unisono_transport::ofi::Options;
 
-use crate::run::job::{Job, Output};
+use crate::run::job::Job;
 
 /// What a bench gives or why it could not.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -133,18 +133,7 @@ impl Bench {
         self.check(ranks as usize)?;
         // Rank 0 opens it again; here it is told before there are ranks.
         report::json_file(self.json.as_deref())?;
-        let mut arguments: Vec<OsString> = Vec::new();
-        let mut words = std::env::args_os().skip(1);
-        while let Some(word) = words.next() {
-            if word == "--ranks" {
-                words.next();
-            } else if !word.to_string_lossy().starts_with("--ranks=") {
-                arguments.push(word);
-            }
-        }
-        let program = std::env::current_exe()?.into_os_string();
-        let job = Job { ranks, program, arguments, environment: Vec::new(), output: Output::Passed };
-        Ok(job.run()?.exit_code())
+        Ok(Job::again(ranks)?.run()?.exit_code())
     }
 
     /// What clap cannot check.
@@ -228,18 +217,21 @@ impl Bench {
 
     /// The sizes of the sweep, in bytes.
     fn sizes(&self) -> Vec<usize> {
-        let factor = self.factor as usize;
-        std::iter::successors(Some(self.min_bytes), |bytes| match bytes {
-            0 => Some(1),
-            bytes => bytes.checked_mul(factor),
-        })
-        .take_while(|&bytes| bytes <= self.max_bytes)
-        .collect()
+        sweep(self.min_bytes, self.max_bytes, self.factor)
     }
 }
 
+/// From the least to the most, each so many times the one before.
+pub(crate) fn sweep(least: usize, most: usize, factor: u32) -> Vec<usize> {
+    let next = |bytes: &usize| match bytes {
+        0 => Some(1),
+        bytes => bytes.checked_mul(factor as usize),
+    };
+    std::iter::successors(Some(least), next).take_while(|&bytes| bytes <= most).collect()
+}
+
 /// An empty vector with room for `len`.
-fn room<T>(len: usize) -> Result<Vec<T>> {
+pub(crate) fn room<T>(len: usize) -> Result<Vec<T>> {
     let mut room = Vec::new();
     room.try_reserve_exact(len)
         .map_err(|error| format!("a vector of {} bytes: {error}", len.saturating_mul(size_of::<T>())))?;

@@ -15,7 +15,7 @@ const AFTER: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_millis(250);
 
 /// A bar over the sizes of a sweep, on standard error.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
     wanted: bool,
     bytes: Cell<usize>,
@@ -25,7 +25,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// `wanted` on the one rank that reports.
-    pub(super) fn new(sizes: usize, wanted: bool) -> Self {
+    pub(crate) fn new(sizes: usize, wanted: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(sizes as u64), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} sizes, {elapsed}") {
             bar.set_style(style);
@@ -35,13 +35,13 @@ impl Progress {
     }
 
     /// Begins a size.
-    pub(super) fn size(&self, bytes: usize) {
+    pub(crate) fn size(&self, bytes: usize) {
         self.bytes.set(bytes);
         self.draw(|| format!("{bytes} B"));
     }
 
     /// Tells how many calls of this size are done. Not to be called while one is timed.
-    pub(super) fn call(&self, done: usize, of: usize) {
+    pub(crate) fn call(&self, done: usize, of: usize) {
         self.draw(|| format!("{} B, call {done} of {of}", self.bytes.get()));
     }
 
@@ -57,13 +57,13 @@ impl Progress {
     }
 
     /// Ends a size; `print` may write to standard output.
-    pub(super) fn done(&self, print: impl FnOnce()) {
+    pub(crate) fn done(&self, print: impl FnOnce()) {
         self.bar.suspend(print);
         self.bar.inc(1);
     }
 
     /// Takes the bar away.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn micros(time: Duration) -> f64 {
     clippy::cast_precision_loss,
     reason = "an index into the list"
 )]
-pub(super) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
+pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
 }

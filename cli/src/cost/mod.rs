@@ -3,7 +3,7 @@
 pub(crate) mod explain;
 mod plot;
 pub(crate) mod simulate;
-mod words;
+pub(crate) mod words;
 
 use std::{error::Error, io, process::ExitCode};
 
@@ -23,7 +23,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// The most ranks that are simulated.
 const MOST_RANKS: i64 = 100_000;
 
-fn parse_collective(text: &str) -> std::result::Result<Collective, String> {
+pub(crate) fn parse_collective(text: &str) -> std::result::Result<Collective, String> {
     Collective::parse(text).ok_or_else(|| {
         let names = Collective::ALL.map(Collective::name).join(", ");
         format!("there is no such collective; there are {names}")
@@ -73,45 +73,45 @@ fn status(name: &str, result: Result<()>) -> ExitCode {
 
 /// A collective of a size among so many ranks.
 #[derive(Clone, Copy)]
-struct Case {
-    collective: Collective,
-    ranks: usize,
-    dtype: Dtype,
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) ranks: usize,
+    pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
-    count: usize,
+    pub(crate) count: usize,
 }
 
 /// How an algorithm goes about a case.
 #[derive(Clone, Copy)]
-struct Shape {
+pub(crate) struct Shape {
     /// The most bytes of a message.
-    chunk: usize,
-    lanes: usize,
+    pub(crate) chunk: usize,
+    pub(crate) lanes: usize,
     /// Whether results are written straight into outputs.
-    direct: bool,
+    pub(crate) direct: bool,
 }
 
 impl Case {
     /// Of `bytes` bytes in the whole vector as `unisono bench` counts them, rounded down to whole elements.
-    fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
+    pub(crate) fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = bytes / dtype.size() / blocks.max(1);
         Self { collective, ranks, dtype, count: if collective == Collective::Barrier { 0 } else { count } }
     }
 
     /// Bytes as the table of algorithms counts them.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.size())
     }
 
     /// Bytes of the whole vector.
-    fn whole(&self) -> usize {
+    pub(crate) fn whole(&self) -> usize {
         let lengths = Job::new(self.collective, 0, self.ranks, self.count).lengths();
         lengths.map_or(usize::MAX, |(input, output)| input.max(output)).saturating_mul(self.dtype.size())
     }
 
     /// The algorithms that can do it.
-    fn plans(&self) -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
+    pub(crate) fn plans(&self) -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
         let collective = self.collective;
         ALGORITHMS
             .iter()
@@ -120,7 +120,7 @@ impl Case {
 
     /// How a group with the default configuration has this algorithm do it: as the table says if the table chooses
     /// the algorithm, and as `UNISONO_ALGORITHM` would have it otherwise.
-    fn shape(&self, algorithm: &Algorithm) -> Shape {
+    pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
         let direct = algorithm::direct(self.bytes(), config.chunk);
         let choice = algorithm::choose(self.collective, self.ranks, self.bytes(), |_| true);
@@ -134,7 +134,7 @@ impl Case {
         }
     }
 
-    fn job(&self, shape: Shape) -> Job<'static> {
+    pub(crate) fn job(&self, shape: Shape) -> Job<'static> {
         Job {
             chunk: (shape.chunk / self.dtype.size()).max(1),
             lanes: shape.lanes,

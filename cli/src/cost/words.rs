@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 
 /// A time in seconds: `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`.
-pub(super) fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     for (least, factor, unit) in [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")] {
         // What would be rounded up to the unit is given in it.
         if seconds >= least * 0.9995 {
@@ -13,13 +13,13 @@ pub(super) fn time(seconds: f64) -> String {
 
 /// Bytes: `17 B`, `1.5 KiB`, `256 KiB`, `3.73 GiB`.
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
-pub(super) fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     big(bytes as f64)
 }
 
 /// As [`size`], of a number that may be too large for one.
 #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
-pub(super) fn size64(bytes: u64) -> String {
+pub(crate) fn size64(bytes: u64) -> String {
     big(bytes as f64)
 }
 

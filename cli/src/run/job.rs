@@ -88,6 +88,21 @@ enum Event {
 }
 
 impl Job {
+    /// This program once more as every rank, with the same command line but for `--ranks`, and our output.
+    pub(crate) fn again(ranks: u32) -> io::Result<Self> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut words = std::env::args_os().skip(1);
+        while let Some(word) = words.next() {
+            if word == "--ranks" {
+                words.next();
+            } else if !word.to_string_lossy().starts_with("--ranks=") {
+                arguments.push(word);
+            }
+        }
+        let program = std::env::current_exe()?.into_os_string();
+        Ok(Self { ranks, program, arguments, environment: Vec::new(), output: Output::Passed })
+    }
+
     /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
     /// ended the job. To be called on the main thread, since a rank dies with the thread that started it.
     pub(crate) fn run(&self) -> io::Result<End> {

@@ -1,0 +1,222 @@
+//! `unisono tune`: measures every algorithm on this machine or in this job, and writes down which is to be taken.
+
+mod decide;
+pub(crate) mod measure;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::builder::NonEmptyStringValueParser;
+use unisono::{
+    Config, ProcessGroup, Reduction,
+    algorithm::{
+        Choice, choose,
+        table::{Row, Table},
+    },
+    dtype::Dtype,
+    schedule::Collective,
+};
+
+use self::decide::Measured;
+use crate::{
+    bench::{self, progress::Progress},
+    cost::{Case, words},
+    run::job::Job,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What people begin with.
+const EXAMPLES: &str = "\
+Examples:
+  unisono tune --ranks 4 --provider tcp --collective all_reduce --output all_reduce.tuning
+  mpirun -n 16 unisono tune --output cluster.tuning        among machines
+  UNISONO_TUNING=cluster.tuning mpirun -n 16 PROGRAM       takes what was measured";
+
+/// Measures every algorithm and writes a file of the fastest ones, which UNISONO_TUNING names to programs.
+///
+/// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
+/// environment describes, and rank 0 writes. The file holds for groups of as many ranks, and is best made where and as
+/// the programs will run: with the same provider, chunk and lanes. A collective takes half a minute or so.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Tune {
+    /// Start this many ranks on this machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=65536))]
+    ranks: Option<u32>,
+    /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    provider: Option<String>,
+    /// The collectives to tune, after commas [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = crate::cost::parse_collective)]
+    collective: Vec<Collective>,
+    /// The smallest size in bytes: of the whole vector, as in unisono bench
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
+    min_bytes: usize,
+    /// The largest size in bytes; what is larger is done likewise
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "32M", value_parser = unisono::config::parse_size)]
+    max_bytes: usize,
+    /// The factor from one size to the next
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
+    #[arg(short, long, value_name = "TYPE", default_value = "f32", value_parser = bench::parse_dtype)]
+    dtype: Dtype,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+impl Tune {
+    pub(crate) fn run(self) -> ExitCode {
+        let result = match self.ranks {
+            Some(ranks) => self.start(ranks),
+            None => self.tune().map(|()| ExitCode::SUCCESS),
+        };
+        result.unwrap_or_else(|error| {
+            crate::complain!("unisono tune: {error}");
+            ExitCode::FAILURE
+        })
+    }
+
+    /// Starts ranks, each of which does this without `--ranks`.
+    fn start(&self, ranks: u32) -> Result<ExitCode> {
+        // Told before there are ranks, and before minutes of measuring.
+        self.check()?;
+        writable(&self.output)?;
+        Ok(Job::again(ranks)?.run()?.exit_code())
+    }
+
+    /// What clap cannot check.
+    fn check(&self) -> Result<()> {
+        if self.min_bytes > self.max_bytes {
+            return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
+        }
+        Ok(())
+    }
+
+    /// Is one rank of the group.
+    fn tune(&self) -> Result<()> {
+        let mut config = Config::from_env()?;
+        if let Some(provider) = &self.provider {
+            config.provider = Some(provider.clone());
+        }
+        // What was measured before, and may be about to be replaced, does not matter here.
+        config.tuning = None;
+        config.reduction = Reduction::Fastest;
+        let group = ProcessGroup::join(config)?;
+        self.tune_in(&group).inspect_err(|error| group.abort(&error.to_string()))
+    }
+
+    fn tune_in(&self, group: &ProcessGroup) -> Result<()> {
+        self.check()?;
+        if group.size() < 2 {
+            return Err("there is nothing to tune on one rank: --ranks 4".into());
+        }
+        let writes = group.rank() == 0;
+        if writes {
+            writable(&self.output)?;
+        }
+        let all: &[Collective] = if self.collective.is_empty() { &Collective::ALL } else { &self.collective };
+        let cases: Vec<(Collective, Vec<Case>)> =
+            all.iter().map(|&collective| (collective, self.cases(collective, group.size()))).collect();
+        let progress = Progress::new(cases.iter().map(|(_, cases)| cases.len()).sum(), writes);
+        let limits = group.limits();
+        let made = format!(
+            "by unisono {} on {} ranks over {} ({}), {}",
+            env!("CARGO_PKG_VERSION"),
+            group.size(),
+            limits.provider,
+            limits.version,
+            self.dtype.name()
+        );
+        let mut said = Ok(());
+        let mut say = |line: String| {
+            if writes && said.is_ok() {
+                said = writeln!(io::stdout(), "{line}");
+            }
+        };
+        say(format!("# measured {made}"));
+        say("# medians of single calls after a barrier, slowest rank".to_owned());
+        say(format!(
+            "#{:>14} {:>12}  {:<19} {:>7} {:>5} {:>10}  {:<19} {:>10}  {}",
+            "collective", "bytes", "fastest", "chunk", "lanes", "time", "next", "time", "by default"
+        ));
+        let mut rows: Vec<Row> = Vec::new();
+        for (collective, cases) in &cases {
+            let mut found = Vec::new();
+            for case in cases {
+                progress.size(case.whole());
+                let choices = measure::candidates(group.config(), case);
+                let seconds = measure::seconds(group, case, &choices, &progress)?;
+                let ways = choices.into_iter().zip(seconds).collect();
+                let measured = Measured { bytes: case.bytes(), ways };
+                progress.done(|| say(line(case, &measured)));
+                found.push(measured);
+            }
+            rows.extend(decide::rows(*collective, group.size(), &found));
+        }
+        progress.end();
+        said.map_err(|error| format!("writing the results: {error}"))?;
+        if writes {
+            let table = Table::new(rows).to_string();
+            // After the line that says what it is.
+            let text = table.replacen('\n', &format!("\n# measured {made}\n"), 1);
+            fs::write(&self.output, text).map_err(|error| unwritable(&self.output, &error))?;
+        }
+        // So that all ranks tell the same.
+        Ok(group.barrier()?)
+    }
+
+    /// The sizes of a collective, those alike left out.
+    fn cases(&self, collective: Collective, ranks: usize) -> Vec<Case> {
+        let sizes = match collective {
+            Collective::Barrier => vec![0],
+            _ => bench::sweep(self.min_bytes, self.max_bytes, self.factor),
+        };
+        let cases = sizes.into_iter().map(|bytes| Case::new(collective, ranks, bytes, self.dtype));
+        let mut cases: Vec<Case> = cases.collect();
+        cases.dedup_by_key(|case| case.count);
+        cases
+    }
+}
+
+/// What came of one size, for people.
+fn line(case: &Case, measured: &Measured) -> String {
+    let mut sorted = measured.ways.clone();
+    sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let Some((best, seconds)) = sorted.first().copied() else { return String::new() };
+    let other = sorted.iter().find(|(way, _)| way.algorithm.code != best.algorithm.code);
+    let (next, later) =
+        other.map_or_else(|| ("-", "-".to_owned()), |(way, time)| (way.algorithm.name, words::time(*time)));
+    let default = choose(case.collective, case.ranks, case.bytes(), |_| true);
+    format!(
+        " {:>14} {:>12}  {:<19} {:>7} {:>5} {:>10}  {next:<19} {later:>10}  {}",
+        case.collective.name(),
+        case.whole(),
+        best.algorithm.name,
+        words::size(best.chunk_bytes),
+        best.lanes,
+        words::time(seconds),
+        default.map_or("-", |Choice { algorithm, .. }| algorithm.name)
+    )
+}
+
+/// Makes sure that the file can be written, without harm to what it holds.
+fn writable(path: &Path) -> Result<()> {
+    let there = path.symlink_metadata().is_ok();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| unwritable(path, &error))?;
+    if !there {
+        fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
+    }
+    Ok(())
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> String {
+    format!("--output {}: {error}", path.display())
+}

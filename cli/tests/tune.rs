@@ -1,0 +1,113 @@
+//! `unisono tune` as people call it: the file it writes is the one that UNISONO_TUNING reads.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+fn unisono(arguments: &[&str], tuning: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(arguments).stdin(Stdio::null()).env("UNISONO_TIMEOUT", "60");
+    command.env_remove("UNISONO_TUNING").envs(tuning.map(|path| ("UNISONO_TUNING", path)));
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The algorithms that a bench of these sizes says it took.
+fn algorithms(tuning: &Path, sizes: [&str; 2]) -> Vec<String> {
+    let bench =
+        ["bench", "all_reduce", "--ranks", "2", "--provider", "tcp", "-n", "2", "-w", "0", "-f", "1024"];
+    let output = unisono(&[&bench[..], &["-b", sizes[0], "-e", sizes[1]]].concat(), Some(tuning));
+    assert!(output.status.success(), "{output:?}");
+    let rows = text(&output.stdout).lines().filter(|line| !line.starts_with('#'));
+    rows.map(|row| row.split_whitespace().nth(5).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn what_it_writes_is_what_programs_take() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table");
+    let name = file.to_str().unwrap();
+    let tune = ["tune", "--ranks", "2", "--provider", "tcp", "--collective", "all_reduce,barrier,all_gather"];
+    let sizes = ["-b", "8", "-e", "128K", "-f", "128", "--output", name];
+    let output = unisono(&[&tune[..], &sizes].concat(), None);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text(&output.stderr), "");
+    let rows = text(&output.stdout).lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(rows, 3 + 1 + 3, "{output:?}");
+
+    let written = fs::read_to_string(&file).unwrap();
+    let lines: Vec<_> = written.lines().collect();
+    assert_eq!(lines[0], "unisono tuning 1");
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(lines[1].starts_with(&format!("# measured by unisono {version} on 2 ranks over ")), "{written}");
+    assert!(lines[1].contains("libfabric "), "{written}");
+    for collective in ["all_reduce", "barrier", "all_gather"] {
+        let rows: Vec<_> = lines.iter().filter(|line| line.starts_with(&format!("{collective} "))).collect();
+        let any = format!("{collective} ranks 2 bytes any ");
+        assert!(rows.last().is_some_and(|row| row.starts_with(&any)), "{written}");
+        assert!(rows.iter().filter(|row| row.starts_with(&any)).count() == 1, "{written}");
+    }
+    // Programs take it as it is; and since what is fastest here is anybody's guess, also with a choice of ours.
+    assert_eq!(algorithms(&file, ["8", "8K"]).len(), 2);
+    fs::write(
+        &file,
+        "unisono tuning 1\n# ours\nall_reduce ranks 2 bytes 1K tree chunk 64 lanes 1\n\
+         all_reduce ranks 2 bytes any rabenseifner chunk 4K lanes 2\n",
+    )
+    .unwrap();
+    assert_eq!(algorithms(&file, ["8", "8K"]), ["tree", "rabenseifner"]);
+    // It is no hindrance to tuning anew, even where it makes no sense.
+    fs::write(&file, "nonsense").unwrap();
+    let output = unisono(&["bench", "barrier", "--ranks", "2", "--provider", "tcp", "-n", "1"], Some(&file));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let again = ["tune", "--ranks", "2", "--provider", "tcp", "--collective", "barrier", "-o", name];
+    let output = unisono(&again, Some(&file));
+    assert!(output.status.success(), "{output:?}");
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.contains("\nbarrier ranks 2 bytes any "), "{written}");
+}
+
+#[test]
+fn it_is_a_program_that_any_launcher_can_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table");
+    let program = env!("CARGO_BIN_EXE_unisono");
+    let run = ["run", "-n", "3", "--", program, "tune", "--provider", "tcp", "--collective", "broadcast"];
+    let sizes = ["-b", "64", "-e", "64", "-o", file.to_str().unwrap()];
+    let output = unisono(&[&run[..], &sizes].concat(), None);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stdout).lines().all(|line| line.starts_with("[0] ")), "{output:?}");
+    assert!(fs::read_to_string(&file).unwrap().contains("\nbroadcast ranks 3 bytes any "));
+}
+
+#[test]
+fn what_is_wrong_is_told() {
+    let wrong: [(&[&str], i32, &[&str]); 7] = [
+        (&["--ranks", "2", "-o", "/nowhere/table"], 1, &["--output /nowhere/table", "No such file"]),
+        (&["--ranks", "2", "-o", "/"], 1, &["--output /", "directory"]),
+        (
+            &["--ranks", "2", "-o", "x", "--collective", "all_things"],
+            2,
+            &["all_things", "there are all_reduce"],
+        ),
+        (&["--ranks", "2", "-o", "x", "-b", "4K", "-e", "8"], 1, &["-b 4096 is more than -e 8"]),
+        (&["--ranks", "2", "-o", "x", "-d", "text"], 2, &["there is no such type"]),
+        (&["--ranks", "1", "-o", "x"], 2, &["--ranks"]),
+        (&["--ranks", "2"], 2, &["--output"]),
+    ];
+    for (arguments, status, words) in wrong {
+        let output = unisono(&[&["tune"], arguments].concat(), None);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    }
+    assert!(!Path::new("x").exists());
+}
