@@ -133,24 +133,21 @@ impl Run<'_> {
             let hold = receiver.and_then(|flow| Some((flow, core.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
-        let lent = core.scratch.clone().map(|scratch| (scratch, 0));
-        let (here, registered) = match (from.place, &lent) {
-            (Place::Input, _) => (&self.operation.input, &self.operation.registered_input),
-            (Place::Scratch, Some((scratch, _))) => (scratch, &lent),
-            _ => (&self.operation.output, &self.operation.registered_output),
+        // The engine's scratch is registered; what the caller lent may be, as a part of a region.
+        // The engine's scratch is registered; what the caller lent may be, as a part of a region.
+        let (here, (registered, base)) = match (from.place, &core.scratch) {
+            (Place::Input, _) => (&self.operation.input, part(&self.operation.registered_input)),
+            (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
+            _ => (&self.operation.output, part(&self.operation.registered_output)),
         };
         let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
         if bytes > 0 && offset + bytes > here.len() {
             return Err(core.stop(format!("a put's span {from:?} leaves {} bytes", here.len())));
         }
-        let in_place = |region: &Region, offset| {
-            Ok(Some(Origin { region: region.clone(), offset, hold: None, staging: None }))
-        };
-        if let Some((region, base)) = registered {
-            return in_place(region, base + offset);
-        }
-        if bytes == 0 || injected || !core.limits.local_registration {
-            return in_place(here, offset);
+        let direct = bytes == 0 || injected || !core.limits.local_registration;
+        if let Some(region) = registered.or_else(|| direct.then_some(here)) {
+            let origin = Origin { region: region.clone(), offset: base + offset, hold: None, staging: None };
+            return Ok(Some(origin));
         }
         // A put that found no room finds its source still staged.
         if self.lanes[lane].staged.is_none() {
@@ -197,4 +194,9 @@ impl Run<'_> {
         }
         Ok(true)
     }
+}
+
+/// A region, if there is one, and where in it the part begins.
+fn part(found: &Option<(Region, usize)>) -> (Option<&Region>, usize) {
+    found.as_ref().map_or((None, 0), |(region, base)| (Some(region), *base))
 }
