@@ -178,9 +178,22 @@ pub(crate) fn caught_in(
     breaks: impl Fn(&mut Script),
     wanted: impl Fn(&Fault) -> bool,
 ) {
+    caught_at(1, algorithm, job, in_place, breaks, wanted);
+}
+
+/// The same for a job and a rank of one's own.
+#[track_caller]
+pub(crate) fn caught_at(
+    rank: Rank,
+    algorithm: &str,
+    job: &Job<'_>,
+    in_place: bool,
+    breaks: impl Fn(&mut Script),
+    wanted: impl Fn(&Fault) -> bool,
+) {
     let mut scripts = scripts(algorithm, job);
     judge(&scripts, job, in_place).expect("whole before it is broken");
-    breaks(&mut scripts[1]);
+    breaks(&mut scripts[rank]);
     let violation = judge(&scripts, job, in_place).expect_err("broken");
     assert!(wanted(&violation.fault), "another fault than expected: {violation}");
 }

@@ -6,7 +6,10 @@ use unisono::schedule::{
     check::Fault,
 };
 
-use crate::mutants::{RANKS, Script, caught_in, is_put, judge, scripts};
+use crate::mutants::{
+    RANKS, Script, caught_at, caught_in, is_copy, is_free, is_put, is_reduce, is_settle, is_take, judge,
+    scripts,
+};
 
 /// Blocks of 3 elements, of which a message holds a hop's; the root is rank 3, so that subtrees go round the end.
 fn whole(collective: Collective) -> Job<'static> {
@@ -22,34 +25,6 @@ fn root(collective: Collective) -> Rank {
     if collective.has_root() { 3 } else { 0 }
 }
 
-fn is_take(step: &Step) -> bool {
-    matches!(step, Step::Take { .. })
-}
-
-fn is_copy(step: &Step) -> bool {
-    matches!(step, Step::Copy { .. })
-}
-
-fn is_free(step: &Step) -> bool {
-    matches!(step, Step::Free { .. })
-}
-
-/// Breaks a rank's schedule (after making sure that all were whole) and wants this fault.
-#[track_caller]
-fn caught_at(
-    rank: Rank,
-    algorithm: &str,
-    job: &Job<'_>,
-    breaks: impl Fn(&mut Script),
-    wanted: impl Fn(&Fault) -> bool,
-) {
-    let mut scripts = scripts(algorithm, job);
-    judge(&scripts, job, false).expect("whole before it is broken");
-    breaks(&mut scripts[rank]);
-    let violation = judge(&scripts, job, false).expect_err("broken");
-    assert!(wanted(&violation.fault), "another fault than expected: {violation}");
-}
-
 #[test]
 fn a_dropped_free() {
     let is = |fault: &Fault| matches!(fault, Fault::NeverFreed { .. } | Fault::Stuck(_));
@@ -59,22 +34,17 @@ fn a_dropped_free() {
         }
         // Counted from root 3 rank 0 is the second and has a child.
         for collective in [Reduce, Gather, Scatter] {
-            caught_at(0, "binomial", &job(collective), |script| script.drop(0, is_free), is);
+            caught_at(0, "binomial", &job(collective), false, |script| script.drop(0, is_free), is);
         }
     }
 }
 
 #[test]
 fn a_doubled_reduce() {
-    let double = |script: &mut Script| {
-        let lane = &mut script.lanes[0];
-        let place =
-            lane.iter().position(|step| matches!(step, Step::Reduce { .. })).expect("one that reduces");
-        lane.insert(place, lane[place]);
-    };
+    let double = |script: &mut Script| script.double(0, is_reduce);
     let twice = |fault: &Fault| matches!(fault, Fault::Twice { .. });
-    caught_at(0, "binomial", &whole(Reduce), double, twice);
-    caught_at(3, "binomial", &cut(Reduce), double, twice);
+    caught_at(0, "binomial", &whole(Reduce), false, double, twice);
+    caught_at(3, "binomial", &cut(Reduce), false, double, twice);
 }
 
 #[test]
@@ -97,9 +67,9 @@ fn a_swapped_peer() {
     for job in [whole, cut] {
         caught_in("bruck", &job(AllGather), false, swap, is);
         caught_in("bruck", &job(AllToAll), false, swap, is);
-        caught_at(1, "binomial", &job(Reduce), swap, is);
-        caught_at(1, "binomial", &job(Gather), swap, is);
-        caught_at(3, "binomial", &job(Scatter), swap, is);
+        caught_at(1, "binomial", &job(Reduce), false, swap, is);
+        caught_at(1, "binomial", &job(Gather), false, swap, is);
+        caught_at(3, "binomial", &job(Scatter), false, swap, is);
     }
 }
 
@@ -115,7 +85,7 @@ fn another_block_where_it_goes_round() {
     let is = |fault: &Fault| {
         matches!(fault, Fault::Undefined { .. } | Fault::Output { .. } | Fault::InFlight { .. })
     };
-    caught_at(4, "bruck", &whole(AllGather), shift, is);
+    caught_at(4, "bruck", &whole(AllGather), false, shift, is);
 }
 
 #[test]
@@ -157,9 +127,8 @@ fn blocks_packed_too_late() {
 #[test]
 fn a_missing_settle() {
     // The first chunk of a lane may still be leaving from scratch when the next one is packed.
-    let settles = |step: &Step| matches!(step, Step::Settle);
     let flight = |fault: &Fault| matches!(fault, Fault::InFlight { .. });
-    caught_in("bruck", &cut(AllToAll), false, |script| script.drop(0, settles), flight);
+    caught_in("bruck", &cut(AllToAll), false, |script| script.drop(0, is_settle), flight);
 }
 
 #[test]
@@ -175,9 +144,9 @@ fn a_bundle_passed_on_after_its_slot_was_freed() {
     };
     let is = |fault: &Fault| matches!(fault, Fault::NotHeld(_));
     for collective in [Reduce, Gather, Scatter] {
-        caught_at(0, "binomial", &cut(collective), early, is);
+        caught_at(0, "binomial", &cut(collective), false, early, is);
     }
-    caught_at(0, "binomial", &whole(Scatter), early, is);
+    caught_at(0, "binomial", &whole(Scatter), false, early, is);
 }
 
 #[test]
@@ -187,8 +156,8 @@ fn a_bundle_without_the_own_block() {
         script.drop(0, own);
     };
     let is = |fault: &Fault| matches!(fault, Fault::Output { .. } | Fault::Undefined { .. });
-    caught_at(0, "binomial", &whole(Gather), forget, is);
-    caught_at(3, "binomial", &whole(Gather), forget, is);
+    caught_at(0, "binomial", &whole(Gather), false, forget, is);
+    caught_at(3, "binomial", &whole(Gather), false, forget, is);
 }
 
 #[test]
@@ -200,7 +169,7 @@ fn a_part_of_another_subtree() {
         }
     };
     let is = |fault: &Fault| matches!(fault, Fault::Output { .. });
-    caught_at(0, "binomial", &whole(Scatter), shift, is);
+    caught_at(0, "binomial", &whole(Scatter), false, shift, is);
     let exchange = |script: &mut Script| {
         let offsets: Vec<_> =
             (0..script.lanes[0].len()).filter(|&at| is_copy(&script.lanes[0][at])).collect();
@@ -215,7 +184,7 @@ fn a_part_of_another_subtree() {
             }
         }
     };
-    caught_at(3, "binomial", &cut(Gather), exchange, is);
+    caught_at(3, "binomial", &cut(Gather), false, exchange, is);
 }
 
 #[test]
@@ -233,5 +202,5 @@ fn a_bundle_sent_too_early() {
     let is = |fault: &Fault| {
         matches!(fault, Fault::InFlight { .. } | Fault::Output { .. } | Fault::Undefined { .. })
     };
-    caught_at(0, "binomial", &whole(Gather), early, is);
+    caught_at(0, "binomial", &whole(Gather), false, early, is);
 }

@@ -6,23 +6,9 @@ use unisono::schedule::{
     check::Fault,
 };
 
-use crate::mutants::{RANKS, Script, caught_in, is_put, judge, scripts};
-
-fn is_take(step: &Step) -> bool {
-    matches!(step, Step::Take { .. })
-}
-
-fn is_reduce(step: &Step) -> bool {
-    matches!(step, Step::Reduce { .. })
-}
-
-fn is_copy(step: &Step) -> bool {
-    matches!(step, Step::Copy { .. })
-}
-
-fn is_free(step: &Step) -> bool {
-    matches!(step, Step::Free { .. })
-}
+use crate::mutants::{
+    RANKS, Script, caught_in, is_copy, is_free, is_put, is_reduce, is_take, judge, scripts,
+};
 
 /// Two lanes; on lane 0 two rounds go up, and then come down. With root 0, rank 1 is a leaf below rank 2 in the first
 /// tree, and between rank 0 and rank 3 in the second. With root 4 it has two children in the first.
@@ -38,13 +24,6 @@ fn caught(
     wanted: impl Fn(&Fault) -> bool,
 ) {
     caught_in("tree", &job(collective, root), false, breaks, wanted);
-}
-
-/// Does the `nth` step that `is` picks twice.
-fn double(script: &mut Script, nth: usize, is: impl Fn(&Step) -> bool) {
-    let step = *script.nth(nth, &is);
-    let place = script.lanes[0].iter().enumerate().filter(|(_, step)| is(step)).nth(nth).unwrap().0;
-    script.lanes[0].insert(place, step);
 }
 
 #[test]
@@ -63,16 +42,16 @@ fn a_dropped_free() {
 #[test]
 fn a_doubled_free() {
     let gone = |fault: &Fault| matches!(fault, Fault::FreeNothing(_));
-    caught((AllReduce, 0), |script| double(script, 0, is_free), gone);
-    caught((Reduce, 4), |script| double(script, 1, is_free), gone);
+    caught((AllReduce, 0), |script| script.double(0, is_free), gone);
+    caught((Reduce, 4), |script| script.double(1, is_free), gone);
 }
 
 #[test]
 fn a_doubled_reduce() {
     let twice = |fault: &Fault| matches!(fault, Fault::Twice { .. });
-    caught((AllReduce, 0), |script| double(script, 0, is_reduce), twice);
+    caught((AllReduce, 0), |script| script.double(0, is_reduce), twice);
     for nth in [0, 1] {
-        caught((Reduce, 4), |script| double(script, nth, is_reduce), twice);
+        caught((Reduce, 4), |script| script.double(nth, is_reduce), twice);
     }
 }
 
