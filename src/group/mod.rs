@@ -163,7 +163,7 @@ impl ProcessGroup {
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
-        Ok(Self { shared: Arc::clone(&self.shared), wishes: Wishes { selection, ..self.wishes } })
+        Ok(self.wishing(Wishes { selection, ..self.wishes }))
     }
 
     /// Another handle of the same group, whose calls are cut into messages of at most so many bytes on at most so many
@@ -181,15 +181,18 @@ impl ProcessGroup {
             let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
             return Err(Error::Argument { call: "with_pipeline", problem });
         }
-        let wishes = Wishes { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.wishes };
-        Ok(Self { shared: Arc::clone(&self.shared), wishes })
+        Ok(self.wishing(Wishes { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.wishes }))
     }
 
     /// Another handle of the same group, whose reductions are of this kind, whatever the configuration says. Every
     /// rank must make a call with the same.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
-        Self { shared: Arc::clone(&self.shared), wishes: Wishes { reduction, ..self.wishes } }
+        self.wishing(Wishes { reduction, ..self.wishes })
+    }
+
+    fn wishing(&self, wishes: Wishes) -> Self {
+        Self { shared: Arc::clone(&self.shared), wishes }
     }
 
     /// Runs a collective of `T` on lent memory; a failure ends the group.

@@ -180,8 +180,7 @@ impl ProcessGroup {
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
         let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0);
-        let op = super::calls::premultiply(Collective::ReduceScatter, data, op)?;
-        debug_assert_eq!(op, call.prepared.op);
+        super::calls::premultiply(Collective::ReduceScatter, data, op)?;
         let mut block = 0..0;
         call.reduce_scatter(own, data.len(), |lengths| {
             let start = lengths.iter().take(self.rank()).sum();
@@ -245,7 +244,7 @@ impl Call<'_> {
         if lengths.len() != ranks {
             return argument(format!("{} lengths were given; there are {ranks} ranks", lengths.len()));
         }
-        match lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length)) {
+        match sum(lengths) {
             None => argument("the lengths add up to more than can be addressed".to_owned()),
             Some(sum) if sum != len => {
                 argument(format!("the lengths add up to {sum}, and there are {len} elements"))
@@ -322,7 +321,7 @@ impl Call<'_> {
     fn blocks_of_root(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
         let (rank, ranks) = (self.group.rank(), self.group.size());
         let at_root = rank == self.prepared.root;
-        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let longest = longest(lengths);
         let input: Vec<u64> = match at_root {
             true => lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect(),
             false => Vec::new(),
@@ -338,7 +337,7 @@ impl Call<'_> {
 
     /// How much each rank has for this one, and the longest block that any has for any.
     fn of_each(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let longest = longest(lengths);
         let input: Vec<u64> = lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect();
         let mut output = vec![0; input.len()];
         self.exchange(state, Collective::AllToAll, 2, &input, &mut output)?;
@@ -348,7 +347,7 @@ impl Call<'_> {
 
     /// Zeros for blocks of these lengths. Ends the group if there is no memory for them, since the others go on.
     fn room<T: Element>(&self, state: &mut State, lengths: &[usize]) -> Result<Vec<T>> {
-        let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
+        let sum = sum(lengths);
         let bytes = sum
             .and_then(|sum| sum.checked_mul(size_of::<T>()))
             .filter(|&bytes| isize::try_from(bytes).is_ok());
@@ -363,7 +362,7 @@ impl Call<'_> {
 
     /// `gather` and `all_gather` of blocks whose lengths all know.
     fn gather(&self, state: &mut State, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
-        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let longest = longest(lengths);
         self.finish(state, Uneven { input: &[], output: lengths }, longest, lent)
     }
 
@@ -381,7 +380,7 @@ impl Call<'_> {
     ) -> Result<()> {
         let mut state = self.group.shared.state();
         let [lengths, wholes] = self.everyone(&mut state, [own, whole])?;
-        let sum = lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length));
+        let sum = sum(&lengths);
         // All see the same rank first.
         if let Some((rank, has)) = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum) {
             let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
@@ -397,7 +396,7 @@ impl Call<'_> {
                 (other, format!("has an output of {part}, of {together} in all")),
             ));
         }
-        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let longest = longest(&lengths);
         let uneven = Uneven { input: &lengths, output: &[] };
         self.finish(&mut state, uneven, longest, &lend(&lengths)?)
     }
@@ -413,4 +412,14 @@ impl Call<'_> {
 /// A length that another rank tells.
 fn length(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// All of them together; `None` if that does not fit in a `usize`.
+fn sum(lengths: &[usize]) -> Option<usize> {
+    lengths.iter().try_fold(0, |sum: usize, &length| sum.checked_add(length))
+}
+
+/// The longest of them; 0 of none.
+fn longest(lengths: &[usize]) -> usize {
+    lengths.iter().copied().max().unwrap_or_default()
 }

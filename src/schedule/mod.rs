@@ -336,17 +336,21 @@ impl Job<'_> {
             None => self.ranks.checked_mul(self.count),
             Some(lengths) => lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length)),
         };
-        let inputs = || whole(self.uneven.map(|uneven| uneven.input));
-        let outputs = || whole(self.uneven.map(|uneven| uneven.output));
+        let own = |lengths: Option<&[usize]>| match lengths {
+            None => self.count,
+            Some(lengths) => lengths.get(self.rank).copied().unwrap_or_default(),
+        };
+        let (input, output) =
+            (self.uneven.map(|uneven| uneven.input), self.uneven.map(|uneven| uneven.output));
         let at_root = self.rank == self.root;
         Some(match self.collective {
             Collective::AllReduce | Collective::Broadcast => (self.count, self.count),
             Collective::Reduce => (self.count, if at_root { self.count } else { 0 }),
-            Collective::ReduceScatter => (inputs()?, self.input_blocks().len(self.rank)),
-            Collective::AllGather => (self.output_blocks().len(self.rank), outputs()?),
-            Collective::Gather => (self.output_blocks().len(self.rank), if at_root { outputs()? } else { 0 }),
-            Collective::Scatter => (if at_root { inputs()? } else { 0 }, self.input_blocks().len(self.rank)),
-            Collective::AllToAll => (inputs()?, outputs()?),
+            Collective::ReduceScatter => (whole(input)?, own(input)),
+            Collective::AllGather => (own(output), whole(output)?),
+            Collective::Gather => (own(output), if at_root { whole(output)? } else { 0 }),
+            Collective::Scatter => (if at_root { whole(input)? } else { 0 }, own(input)),
+            Collective::AllToAll => (whole(input)?, whole(output)?),
             Collective::Barrier => (0, 0),
         })
     }
