@@ -41,6 +41,9 @@ enum Command {
     Tune(tune::Tune),
     Simulate(cost::simulate::Simulate),
     Explain(cost::explain::Explain),
+    Compare(cost::compare::Compare),
+    #[command(name = cost::rank::NAME, hide = true)]
+    MeasureRank(cost::rank::OneRank),
     #[command(name = run::guard::NAME, hide = true)]
     Guard(run::guard::Guard),
     #[command(name = doctor::end::NAME, hide = true)]
@@ -72,6 +75,8 @@ fn main() -> ExitCode {
         Command::Tune(tune) => tune.run(),
         Command::Simulate(simulate) => simulate.run(),
         Command::Explain(explain) => explain.run(),
+        Command::Compare(compare) => compare.run(),
+        Command::MeasureRank(rank) => rank.run(),
         Command::Guard(guard) => guard.run(),
         Command::DoctorEnd(end) => end.run(),
         Command::DoctorRank(rank) => rank.run(),

@@ -159,6 +159,27 @@ fn any_world_and_any_size_end_well() {
 }
 
 #[test]
+fn this_machine_may_be_the_fabric() {
+    let told = said("simulate all_reduce --ranks 3 --bytes 64K --measure --provider tcp");
+    for wanted in ["measured here", "latency ", "bandwidth of a port ", "switch ", "measured: this machine"] {
+        assert!(told.contains(wanted), "{wanted}: {told}");
+    }
+    let (fitted, table) = told.split_once("\n\n").unwrap();
+    assert!(!fitted.contains("NaN") && !fitted.contains('-'), "{told}");
+    assert!(rows(table).iter().all(|row| row.2 > 0.0), "{told}");
+}
+
+#[test]
+fn the_model_is_compared_with_what_is() {
+    let told = said("compare all_gather --ranks 2,3 -b 1K -e 8K -f 8 --fabric tcp");
+    for ranks in [2, 3] {
+        assert!(told.contains(&format!("all_gather among {ranks} ranks over ")), "{told}");
+    }
+    assert_eq!(told.lines().filter(|line| line.contains(" ring ") && line.contains(" direct ")).count(), 4);
+    assert!(told.contains(" of 4 (") && told.ends_with("in the right order\n"), "{told}");
+}
+
+#[test]
 fn what_has_no_sense_is_refused() {
     let usage = [
         ("simulate sort --ranks 2 --fabric tcp", "there are all_reduce, "),
@@ -170,6 +191,10 @@ fn what_has_no_sense_is_refused() {
         ("simulate all_reduce --ranks 2 --fabric tcp --chunk 0", "at least one byte"),
         ("simulate all_reduce --ranks 2 --fabric tcp --lanes 0", "--lanes"),
         ("simulate all_reduce --ranks 2 --fabric tcp --cores 0", "--cores"),
+        ("simulate all_reduce --ranks 2", "--fabric"),
+        ("simulate all_reduce --ranks 2 --measure --fabric tcp", "cannot be used with"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --provider tcp", "cannot be used with"),
+        ("compare all_reduce --ranks 1", "--ranks"),
         ("explain all_reduce --ranks 0", "--ranks"),
         ("explain all_reduce --ranks 2 --dtype text", "there are f16, bf16, "),
     ];
@@ -184,6 +209,7 @@ fn what_has_no_sense_is_refused() {
             "barrier can be done by direct, dissemination",
         ),
         ("simulate barrier --ranks 2 --fabric tcp --plot x.svg", "a barrier has no size"),
+        ("compare all_reduce -b 4K -e 8", "-b 4096 is more than -e 8"),
         ("explain all_reduce --ranks 2 --rank 2", "there are ranks 0 to 1"),
     ];
     for (line, wanted) in later {

@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::schedule::{
     Job,
-    cost::{Cost, Fabric, Load, Setup, Unpriced, lower_bound, simulate, simulate_one},
+    cost::{Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, simulate, simulate_one},
 };
 
 /// How exactly prices are wanted.
@@ -47,10 +47,11 @@ pub fn price_with(
     let slots = if job.lanes == 1 { 4 } else { 2 }.max(plan.depth);
     let writes = (16 / job.lanes.max(1)).clamp(2, 8);
     let setup = Setup { fabric, element: element_size, slots, writes, limit: effort.limit };
-    let parts = parts(plan, job, effort.steps);
+    let one = alike(plan, job.ranks, fabric).is_some();
+    let parts = parts(plan, job, one, effort.steps);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
     // Refused at once rather than after so many steps.
-    if is_long(plan, &longest, effort.limit) {
+    if is_long(plan, &longest, one, effort.limit) {
         return Err(Unpriced::TooLong { limit: effort.limit });
     }
     let Some((few, more)) = parts else {
@@ -64,9 +65,18 @@ pub fn price_with(
     Ok(Cost { seconds: cost.seconds.max(bound), ..cost })
 }
 
+/// Up to so many ranks that share cores are all simulated.
+const CROWD: usize = 64;
+
+/// In what way all ranks do the same at the same time, if they do. Those that share cores take turns: one that waits has
+/// its core taken, and pays to get it back, which one rank alone, whose messages are always there, never does.
+fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
+    plan.alike(ranks).filter(|_| ranks > CROWD || fabric.crowd(ranks) <= 1.0)
+}
+
 /// Runs the job as it is.
 fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced> {
-    match plan.alike(job.ranks) {
+    match alike(plan, job.ranks, setup.fabric) {
         // Nobody has to wait longer than rank 0 for those whose contributions come first.
         Some(alike) => simulate_one(0, job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
         None => simulate(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup),
@@ -75,8 +85,8 @@ fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced
 
 /// Two smaller counts whose chunks are as long and whose steps are few enough, or as few as can be; `None` if the job's
 /// are few enough as they are, or it is hardly longer.
-fn parts(plan: &Plan, job: &Job<'_>, wanted: u64) -> Option<(usize, usize)> {
-    if !is_long(plan, job, wanted) {
+fn parts(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> Option<(usize, usize)> {
+    if !is_long(plan, job, one, wanted) {
         return None;
     }
     // A turn of every lane; and as many for every rank where each has a piece of its own.
@@ -89,15 +99,15 @@ fn parts(plan: &Plan, job: &Job<'_>, wanted: u64) -> Option<(usize, usize)> {
     let mut more = job.count;
     while more > least {
         more = (more / 4 / unit * unit).max(least);
-        if !is_long(plan, &Job { count: more, ..*job }, wanted) {
+        if !is_long(plan, &Job { count: more, ..*job }, one, wanted) {
             break;
         }
     }
     Some((more / unit / 2 * unit, more))
 }
 
-/// Whether the ranks that would be simulated have more steps than that together, judged by a few of them.
-fn is_long(plan: &Plan, job: &Job<'_>, wanted: u64) -> bool {
+/// Whether the ranks that would be simulated, one or all, have more steps than that together, judged by a few of them.
+fn is_long(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> bool {
     let count = |rank, most| {
         let mut schedule = plan.make(&Job { rank, ..*job });
         let mut steps = 0_u64;
@@ -109,7 +119,7 @@ fn is_long(plan: &Plan, job: &Job<'_>, wanted: u64) -> bool {
         steps
     };
     let root = count(job.root, wanted);
-    if root > wanted || plan.alike(job.ranks).is_some() {
+    if root > wanted || one {
         return root > wanted;
     }
     let others = job.ranks.saturating_sub(1);

@@ -4,7 +4,7 @@ pub(crate) mod collective;
 pub(crate) mod data;
 pub(crate) mod progress;
 mod put;
-mod raw;
+pub(crate) mod raw;
 pub(crate) mod report;
 
 use std::{path::PathBuf, process::ExitCode};

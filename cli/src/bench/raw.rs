@@ -25,7 +25,7 @@ const ACKNOWLEDGE: u32 = 2;
 const ADDRESS: usize = 512;
 
 /// One of two ranks that put into each other's memory.
-pub(super) struct Pair {
+pub(crate) struct Pair {
     transport: Ofi,
     peer: Peer,
     /// Puts read from here.
@@ -45,7 +45,7 @@ pub(super) struct Pair {
 
 /// Makes endpoints on ranks 0 and 1 with windows for puts of up to `bytes`; `None` on the others, which
 /// must call it all the same.
-pub(super) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
+pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
     let first_two = group.rank() < 2 && group.size() >= 2;
     let mut card = vec![0_u8; ADDRESS + 32];
     let mut opened = None;
@@ -136,7 +136,7 @@ impl Pair {
     }
 
     /// Half of a round trip's time, for each of `count` round trips of `bytes`. `first` on one of the two.
-    pub(super) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
+    pub(crate) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
         let mut times = room(count).map_err(|error| format!("-n {count}: {error}"))?;
         for _ in 0..count {
             let begun = Instant::now();
@@ -155,7 +155,7 @@ impl Pair {
 
     /// The time for `count` puts of `bytes` to be sent and acknowledged (`send`), received and acknowledged
     /// (`receive`), or both at once.
-    pub(super) fn stream(&mut self, bytes: usize, count: u64, send: bool, receive: bool) -> Result<Duration> {
+    pub(crate) fn stream(&mut self, bytes: usize, count: u64, send: bool, receive: bool) -> Result<Duration> {
         let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
         let (data, acknowledged) = (self.data_before, self.acknowledged_before);
         let (mut posted, mut answered) = (0, 0);
@@ -207,7 +207,7 @@ fn give_up(begun: Instant) -> Result<()> {
 
 /// The best of a few measurements of how many bytes a second rank 0 puts to rank 1 at 1 MiB, or both to each
 /// other; on every rank. `None` in a world of one.
-pub(super) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Option<f64>> {
+pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Option<f64>> {
     const BYTES: usize = 1 << 20;
     const COUNT: u64 = 128;
     if group.size() < 2 {

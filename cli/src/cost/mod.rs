@@ -1,7 +1,11 @@
-//! `unisono simulate` and `unisono explain`: what the cost model says of collectives, before anything runs.
+//! `unisono simulate`, `explain` and `compare`: what the cost model says of collectives, before anything runs, and beside
+//! what does.
 
+pub(crate) mod compare;
 pub(crate) mod explain;
+mod measure;
 mod plot;
+pub(crate) mod rank;
 pub(crate) mod simulate;
 pub(crate) mod words;
 

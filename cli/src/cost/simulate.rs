@@ -6,6 +6,7 @@ use std::{
     process::ExitCode,
 };
 
+use clap::builder::NonEmptyStringValueParser;
 use unisono::{
     algorithm::{
         Algorithm, choose,
@@ -18,7 +19,7 @@ use unisono::{
     },
 };
 
-use super::{Case, MOST_RANKS, Priced, Result, Shape, describe, fastest, plot, words};
+use super::{Case, MOST_RANKS, Priced, Result, Shape, describe, fastest, measure, plot, words};
 
 /// What people begin with.
 const EXAMPLES: &str = "\
@@ -26,7 +27,8 @@ Examples:
   unisono simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400
   unisono simulate broadcast --ranks 64 --bytes 1G --fabric hdr --algorithm ring --chunk 1M --lanes 4
   unisono simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 2
-  unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg";
+  unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg
+  unisono simulate all_reduce --ranks 8 --bytes 1M --measure --provider tcp        on this machine";
 
 /// Predicts what every algorithm takes for a collective, on a fabric one need not have.
 ///
@@ -45,8 +47,14 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
     bytes: usize,
     /// The fabric: ndr400, hdr, efa, tcp
-    #[arg(long, value_name = "NAME", value_parser = super::parse_fabric)]
-    fabric: Fabric,
+    #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
+    fabric: Option<Fabric>,
+    /// Instead, this machine with all ranks on it: fitted to short runs, which take some seconds
+    #[arg(long, conflicts_with = "fabric")]
+    measure: bool,
+    /// The libfabric provider to measure
+    #[arg(long, value_name = "NAME", conflicts_with = "fabric", value_parser = NonEmptyStringValueParser::new())]
+    provider: Option<String>,
     /// This algorithm and no other
     #[arg(long, value_name = "NAME", value_parser = super::parse_algorithm)]
     algorithm: Option<&'static Algorithm>,
@@ -82,7 +90,10 @@ impl Simulate {
         if self.plot.is_some() && self.collective == Collective::Barrier {
             return Err("--plot: a barrier has no size".into());
         }
-        let fabric = self.fabric();
+        let fabric = self.fabric()?;
+        if self.measure {
+            measure::print(&fabric)?;
+        }
         let priced = self.price(&case, &fabric, Effort::EXACT);
         let bound = lower_bound(self.collective, case.ranks, case.bytes(), &fabric);
         table(&mut io::stdout().lock(), &case, &fabric, bound, &priced)?;
@@ -118,12 +129,16 @@ impl Simulate {
         Case::new(self.collective, self.ranks as usize, bytes, Dtype::F32)
     }
 
-    fn fabric(&self) -> Fabric {
-        Fabric {
-            ranks_per_host: self.ranks_per_host.map_or(self.fabric.ranks_per_host, |ranks| ranks as usize),
-            cores: self.cores.map_or(self.fabric.cores, |cores| cores as usize),
-            ..self.fabric
-        }
+    fn fabric(&self) -> Result<Fabric> {
+        let fabric = match self.fabric {
+            Some(fabric) => fabric,
+            None => measure::fabric(self.provider.as_deref())?,
+        };
+        Ok(Fabric {
+            ranks_per_host: self.ranks_per_host.map_or(fabric.ranks_per_host, |ranks| ranks as usize),
+            cores: self.cores.map_or(fabric.cores, |cores| cores as usize),
+            ..fabric
+        })
     }
 
     fn price(&self, case: &Case, fabric: &Fabric, effort: Effort) -> Vec<Priced> {

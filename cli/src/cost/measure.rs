@@ -1,0 +1,155 @@
+//! Fits a fabric to this machine: short runs of a few ranks, and the parameters with which the model repeats them.
+
+use std::{
+    io::{self, Write},
+    process::{Command, Stdio, id},
+    thread::available_parallelism,
+};
+
+use unisono::{
+    algorithm::{find, price::price},
+    dtype::Dtype,
+    schedule::{Collective, cost::Fabric},
+};
+
+use super::{
+    Case, Result,
+    rank::{self, Found, Raw},
+    words,
+};
+
+/// With more cores than that a crowd is not measured: it would be too many processes.
+const MOST_CORES: usize = 16;
+/// Where both directions at once are so much slower than one alone, the processors move the bytes.
+const SLOWED: f64 = 0.9;
+
+/// Runs so many ranks here and tells what rank 0 found.
+pub(super) fn run(ranks: usize, provider: Option<&str>, arguments: &[String]) -> Result<Found> {
+    let program = std::env::current_exe()?;
+    let mut command = Command::new(&program);
+    // The launcher, and with it the ranks, ends with this process.
+    command.args([crate::run::rank::NAME, &id().to_string(), "--"]).arg(&program);
+    command.args(["run", "-n", &ranks.to_string(), "--"]).arg(&program).arg(rank::NAME).args(arguments);
+    command.args(provider.map(|name| format!("--provider={name}")));
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(
+            format!("the run of {ranks} ranks that was to be measured ended with {}", output.status).into()
+        );
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let line = said.lines().find_map(|line| line.strip_prefix("[0] ").filter(|line| line.starts_with('{')));
+    Ok(serde_json::from_str(line.ok_or("the run that was to be measured told nothing")?)?)
+}
+
+/// The fabric that this machine is, with all ranks on it.
+pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
+    let cores = available_parallelism().map_or(1, Into::into);
+    let small = [Collective::AllReduce.name(), "--bytes=8"].map(str::to_owned);
+    let pair = run(2, provider, &[&small[..], &["--raw".to_owned()]].concat())?;
+    let raw = pair.raw.ok_or("the run that was to be measured told nothing of raw puts")?;
+    // One hop as the engine does it, with headers and credits.
+    let hop = pair.of(8).find(|(it, _)| it.name == "direct").map_or(raw.one_way, |it| it.1);
+    let fabric = fit(&raw, hop, cores);
+    let crowd = 2 * cores;
+    if !(2..=MOST_CORES).contains(&cores) {
+        return Ok(fabric);
+    }
+    let crowded = run(crowd, provider, &small)?;
+    Ok(fit_switch(fabric, crowd, &crowded))
+}
+
+/// What puts between two ranks with a core each tell, and a hop of the engine's between them (s).
+fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
+    let hop = hop.max(raw.one_way);
+    // What the engine adds to a put is processor time.
+    let overhead = raw.put.min(raw.one_way / 2.0) + (hop - raw.one_way) / 2.0;
+    let moved = raw.both < SLOWED * raw.bandwidth;
+    let per_byte = if moved { 0.5 / raw.both } else { 0.0 };
+    Fabric {
+        name: "measured",
+        summary: "this machine, as just measured",
+        latency: (hop - 2.0 * overhead).max(0.0),
+        send_overhead: overhead,
+        receive_overhead: overhead,
+        // What processors move by copying has no port but their memory.
+        bandwidth: if moved { raw.bandwidth.max(raw.copy) } else { raw.bandwidth },
+        send_per_byte: per_byte,
+        receive_per_byte: per_byte,
+        reduction: raw.reduction,
+        copy: raw.copy,
+        ranks_per_host: usize::MAX,
+        cores,
+        switch: Fabric::TCP.switch,
+    }
+}
+
+/// The switch with which a small all_reduce by recursive doubling among ranks that share cores takes as long as it took.
+fn fit_switch(fabric: Fabric, ranks: usize, found: &Found) -> Fabric {
+    let Some((algorithm, wanted)) = found.of(8).find(|(it, _)| it.name == "recursive_doubling") else {
+        return fabric;
+    };
+    let case = Case::new(Collective::AllReduce, ranks, 8, Dtype::F32);
+    let Some(plan) = find(algorithm.name).and_then(|it| it.plan(case.collective)) else { return fabric };
+    let job = case.job(case.shape(algorithm));
+    let (mut low, mut high) = (0.0, 1e-3);
+    for _ in 0..30 {
+        let switch = f64::midpoint(low, high);
+        let predicted = price(plan, &job, case.dtype.size(), &Fabric { switch, ..fabric });
+        if predicted.is_ok_and(|cost| cost.seconds < wanted) { low = switch } else { high = switch }
+    }
+    Fabric { switch: high, ..fabric }
+}
+
+/// Says what was fitted.
+pub(super) fn print(fabric: &Fabric) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let rate = |bytes: f64| format!("{:.2} GB/s", bytes / 1e9);
+    writeln!(out, "measured here (docs/cost.md says how):")?;
+    for (name, value) in [
+        ("latency", words::time(fabric.latency)),
+        ("overhead of a put, and of taking it", words::time(fabric.send_overhead)),
+        ("bandwidth of a port", rate(fabric.bandwidth)),
+        ("processor time to put a byte, and to take it", format!("{:.3} ns", fabric.send_per_byte * 1e9)),
+        ("reduction", rate(fabric.reduction)),
+        ("copy", rate(fabric.copy)),
+        ("cores", fabric.cores.to_string()),
+        ("switch from one rank to another on a core", words::time(fabric.switch)),
+    ] {
+        writeln!(out, "  {name:<46} {value:>12}")?;
+    }
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW: Raw = Raw { one_way: 5e-6, put: 1e-6, bandwidth: 6e9, both: 3e9, reduction: 13e9, copy: 12e9 };
+
+    #[test]
+    fn a_fit_repeats_what_was_measured() {
+        let fabric = fit(&RAW, 8e-6, 2);
+        assert!((fabric.latency + fabric.send_overhead + fabric.receive_overhead - 8e-6).abs() < 1e-12);
+        assert!((fabric.latency - 3e-6).abs() < 1e-12);
+        // Each of two ranks sends and receives a byte in a third of a nanosecond.
+        assert!((fabric.send_per_byte + fabric.receive_per_byte - 1.0 / RAW.both).abs() < 1e-15);
+        // A card that is as fast both ways moves the bytes by itself.
+        let card = fit(&Raw { both: 5.9e9, ..RAW }, 5e-6, 2);
+        assert!(card.send_per_byte == 0.0 && card.bandwidth == RAW.bandwidth);
+        // Whatever is measured, nothing comes out negative.
+        assert!(fit(&Raw { put: 9e-6, ..RAW }, 1e-6, 2).latency >= 0.0);
+
+        let found = Found {
+            library: String::new(),
+            raw: None,
+            times: vec![(8, "recursive_doubling".to_owned(), 150e-6)],
+        };
+        let fitted = fit_switch(fabric, 4, &found);
+        let case = Case::new(Collective::AllReduce, 4, 8, Dtype::F32);
+        let algorithm = find("recursive_doubling").unwrap();
+        let job = case.job(case.shape(algorithm));
+        let cost = price(algorithm.plan(Collective::AllReduce).unwrap(), &job, 4, &fitted).unwrap();
+        assert!((cost.seconds / 150e-6 - 1.0).abs() < 0.01, "{cost:?}");
+    }
+}

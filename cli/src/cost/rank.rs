@@ -1,0 +1,181 @@
+//! One rank of the short runs that a fabric is fitted to and a prediction compared with: a hidden subcommand, whose rank
+//! 0 writes what it found as a line of JSON.
+
+use std::{
+    hint::black_box,
+    io::{self, Write},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use unisono::{
+    Config, ProcessGroup, ReduceOp,
+    algorithm::{Choice, find},
+    dtype::Dtype,
+    reduce::Kernel,
+    schedule::Collective,
+};
+
+use super::{Case, Result};
+use crate::{
+    bench::{progress::Progress, raw, report::quantile},
+    tune::measure,
+};
+
+/// What the subcommand is called.
+pub(crate) const NAME: &str = "measure-one-rank";
+
+/// One rank.
+#[derive(clap::Args)]
+pub(crate) struct OneRank {
+    /// Which collective
+    #[arg(value_parser = super::parse_collective)]
+    collective: Collective,
+    /// Sizes in bytes, of which every algorithm is measured
+    #[arg(long, value_delimiter = ',')]
+    bytes: Vec<usize>,
+    /// Only this algorithm
+    #[arg(long, value_parser = super::parse_algorithm)]
+    algorithm: Option<&'static unisono::algorithm::Algorithm>,
+    /// Also measure raw puts and loops
+    #[arg(long)]
+    raw: bool,
+    #[arg(long)]
+    provider: Option<String>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// The provider and the library's version.
+    pub(super) library: String,
+    pub(super) raw: Option<Raw>,
+    /// Which size, which algorithm, and the median time (s).
+    pub(super) times: Vec<(usize, String, f64)>,
+}
+
+/// Of puts between two ranks, and of loops on both at once.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Raw {
+    /// Half a round trip of 8 bytes: a tenth are faster (s).
+    pub(super) one_way: f64,
+    /// From one put of 8 bytes to the next, one way (s).
+    pub(super) put: f64,
+    /// Bytes a second of puts of 256 KiB: one way, and each way of both at once.
+    pub(super) bandwidth: f64,
+    pub(super) both: f64,
+    /// Bytes of the result a second.
+    pub(super) reduction: f64,
+    pub(super) copy: f64,
+}
+
+impl OneRank {
+    pub(crate) fn run(self) -> ExitCode {
+        super::status(NAME, self.measure())
+    }
+
+    fn measure(&self) -> Result<()> {
+        let usual = Config::default();
+        let mut config = Config::from_env()?;
+        if let Some(provider) = &self.provider {
+            config.provider = Some(provider.clone());
+        }
+        // As the predictions assume.
+        config.tuning = None;
+        (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
+        (config.bulk_slots, config.eager_slots) = (usual.bulk_slots, usual.eager_slots);
+        let options = ProcessGroup::transport_options(&config);
+        let group = ProcessGroup::join(config)?;
+        let found = self.find(&group, &options).inspect_err(|error| group.abort(&error.to_string()))?;
+        if group.rank() == 0 {
+            writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Result<Found> {
+        let limits = group.limits();
+        let library = format!("{} ({})", limits.provider, limits.version);
+        let raw = if self.raw { Some(raw(group, options)?) } else { None };
+        let progress = Progress::new(0, false);
+        let mut times = Vec::new();
+        for &bytes in &self.bytes {
+            let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
+            let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
+            let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
+            let ways: Vec<Choice> = plans
+                .map(|(algorithm, _)| {
+                    let shape = case.shape(algorithm);
+                    Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes }
+                })
+                .collect();
+            let seconds = measure::seconds(group, &case, &ways, &progress)?;
+            times.extend(
+                ways.iter().zip(seconds).map(|(way, time)| (bytes, way.algorithm.name.to_owned(), time)),
+            );
+        }
+        Ok(Found { library, raw, times })
+    }
+}
+
+impl Found {
+    /// The algorithms of a size with their times (s).
+    pub(super) fn of(
+        &self,
+        bytes: usize,
+    ) -> impl Iterator<Item = (&'static unisono::algorithm::Algorithm, f64)> {
+        self.times.iter().filter(move |it| it.0 == bytes).filter_map(|it| Some((find(&it.1)?, it.2)))
+    }
+}
+
+fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Result<Raw> {
+    const LARGE: usize = 256 << 10;
+    const LARGE_PUTS: u32 = 64;
+    const SMALL_PUTS: u32 = 500;
+    // Short runs, the best of which other programs have not disturbed.
+    const RUNS: u32 = 24;
+    let first = group.rank() == 0;
+    let mut pair = raw::pair(group, options, LARGE)?.ok_or("raw puts need two ranks")?;
+    pair.ping_pong(8, 500, first)?;
+    let mut times = pair.ping_pong(8, 4000, first)?;
+    times.sort_unstable();
+    let mut fastest = |bytes: usize, puts: u32, both: bool| -> Result<f64> {
+        let mut least = f64::INFINITY;
+        for _ in 0..RUNS {
+            let time = pair.stream(bytes, u64::from(puts), both || first, both || !first)?;
+            least = least.min(time.as_secs_f64() / f64::from(puts));
+        }
+        Ok(least)
+    };
+    let put = fastest(8, SMALL_PUTS, false)?;
+    #[allow(clippy::cast_precision_loss, reason = "a small number")]
+    let large = LARGE as f64;
+    let bandwidth = large / fastest(LARGE, LARGE_PUTS, false)?;
+    let both = large / fastest(LARGE, LARGE_PUTS, true)?;
+    // The other side may still be waiting for the last acknowledgement to leave.
+    pair.ping_pong(8, 1, first)?;
+    group.barrier()?;
+    let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum)?;
+    let (a, b, mut into) = (vec![1_u8; LARGE], vec![2_u8; LARGE], vec![0_u8; LARGE]);
+    let reduction = large / median(|| kernel.combine(black_box(&a), black_box(&b), black_box(&mut into)))?;
+    let copy = large
+        / median(|| {
+            black_box(&mut into).copy_from_slice(black_box(&a));
+            Ok(())
+        })?;
+    group.barrier()?;
+    Ok(Raw { one_way: quantile(&times, 0.1).as_secs_f64(), put, bandwidth, both, reduction, copy })
+}
+
+/// The median time of a call, over some milliseconds (s).
+fn median(mut call: impl FnMut() -> std::result::Result<(), unisono::reduce::KernelError>) -> Result<f64> {
+    let mut times: Vec<Duration> = Vec::new();
+    for _ in 0..500 {
+        let begun = Instant::now();
+        call()?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    Ok(quantile(&times, 0.5).as_secs_f64().max(1e-9))
+}
