@@ -20,6 +20,16 @@ pub struct Choice {
     pub lanes: usize,
 }
 
+impl Choice {
+    /// What becomes of it in a group configured so: on at most so many lanes, in messages of at most so many bytes; in
+    /// those of eager windows if it wants one lane, however large the whole is.
+    #[must_use]
+    pub fn within(self, chunk_bytes: usize, eager_bytes: usize, lanes: usize) -> Self {
+        let most = if self.lanes == 1 { eager_bytes } else { chunk_bytes };
+        Self { chunk_bytes: self.chunk_bytes.min(most), lanes: self.lanes.min(lanes), ..self }
+    }
+}
+
 /// A line of the table: for a collective of at most so many ranks and bytes, this algorithm.
 struct Row {
     collective: Collective,

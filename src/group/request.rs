@@ -110,11 +110,10 @@ impl<'a> Request<'a> {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
             None => choice,
         };
-        // One lane's messages go through eager windows, however large the whole.
-        let most = if choice.lanes == 1 { settings.eager_bytes } else { settings.chunk_bytes };
+        let choice = choice.within(settings.chunk_bytes, settings.eager_bytes, settings.lanes);
         let shape = Shape {
-            chunk: (choice.chunk_bytes.min(most) / size).max(1),
-            lanes: choice.lanes.min(settings.lanes),
+            chunk: (choice.chunk_bytes / size).max(1),
+            lanes: choice.lanes,
             direct: algorithm::direct(bytes, settings.chunk_bytes),
             ordered,
         };

@@ -122,20 +122,19 @@ impl Case {
             .filter_map(move |algorithm| algorithm.plan(collective).map(|plan| (algorithm, plan)))
     }
 
-    /// How a group with the default configuration has this algorithm do it: as the table says if the table chooses
-    /// the algorithm, and as `UNISONO_ALGORITHM` would have it otherwise.
+    /// How a group with the default configuration has this algorithm do it, where `UNISONO_ALGORITHM` allows no
+    /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
         let direct = algorithm::direct(self.bytes(), config.chunk);
-        let choice = algorithm::choose(self.collective, self.ranks, self.bytes(), |_| true);
-        match choice.filter(|choice| choice.algorithm.code == algorithm.code) {
-            Some(choice) => {
-                let most = if choice.lanes == 1 { config.eager } else { config.chunk };
-                let lanes = choice.lanes.min(config.lanes);
-                Shape { chunk: choice.chunk_bytes.min(most), lanes, direct }
-            }
-            None => Shape { chunk: config.chunk, lanes: config.lanes, direct },
-        }
+        let only = |it: &Algorithm| it.code == algorithm.code;
+        let choice = algorithm::choose(self.collective, self.ranks, self.bytes(), only);
+        // One that cannot do it has no price anyway.
+        let (chunk_bytes, lanes) = choice.map_or((config.chunk, config.lanes), |choice| {
+            let choice = choice.within(config.chunk, config.eager, config.lanes);
+            (choice.chunk_bytes, choice.lanes)
+        });
+        Shape { chunk: chunk_bytes, lanes, direct }
     }
 
     pub(crate) fn job(&self, shape: Shape) -> Job<'static> {
@@ -197,4 +196,19 @@ fn describe(fabric: &Fabric, ranks: usize) -> String {
     };
     let noun = if per_host == 1 { "rank" } else { "ranks" };
     format!("{}: {}; here {per_host} {noun} on a host, {cores}", fabric.name, fabric.summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_algorithm_that_is_not_the_first_choice_takes_the_row_that_a_group_takes() {
+        let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
+        let shape = case.shape(algorithm::find("two_shot").unwrap());
+        let only = |it: &Algorithm| it.name == "two_shot";
+        let choice = algorithm::choose(Collective::AllReduce, 4, 8 << 10, only).unwrap();
+        assert!(choice.chunk_bytes < Config::default().chunk, "not what the configuration says anyway");
+        assert_eq!(shape.chunk, choice.chunk_bytes);
+    }
 }
