@@ -51,15 +51,18 @@ fn rows(said: &str) -> Vec<(bool, String, f64, f64, u64)> {
 #[test]
 fn every_algorithm_that_can_do_it_has_a_row() {
     let wanted = [
-        ("all_reduce", vec!["direct", "ring", "recursive_doubling", "two_shot", "tree", "rabenseifner"]),
-        ("reduce_scatter", vec!["direct", "ring", "rabenseifner"]),
-        ("all_gather", vec!["direct", "ring", "rabenseifner", "bruck"]),
+        (
+            "all_reduce",
+            vec!["direct", "ring", "recursive_doubling", "two_shot", "tree", "rabenseifner", "star"],
+        ),
+        ("reduce_scatter", vec!["direct", "ring", "rabenseifner", "star"]),
+        ("all_gather", vec!["direct", "ring", "rabenseifner", "bruck", "star"]),
         ("broadcast", vec!["direct", "ring", "binomial", "tree"]),
-        ("barrier", vec!["direct", "dissemination"]),
+        ("barrier", vec!["direct", "dissemination", "star"]),
         ("reduce", vec!["direct", "binomial", "tree"]),
         ("gather", vec!["direct", "binomial"]),
         ("scatter", vec!["direct", "binomial"]),
-        ("all_to_all", vec!["direct", "bruck"]),
+        ("all_to_all", vec!["direct", "bruck", "star"]),
     ];
     for (collective, algorithms) in wanted {
         for fabric in ["ndr400", "hdr", "efa", "tcp"] {

@@ -13,6 +13,7 @@ mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod select;
+mod star;
 pub mod table;
 mod tree;
 mod turns;
@@ -108,6 +109,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 9,
         summary: "bundles of blocks to a rank twice as far each hop: small all_gather and all_to_all, many ranks",
         plans: bruck::PLANS,
+    },
+    Algorithm {
+        name: "star",
+        code: 10,
+        summary: "all to one rank and its results back: small messages among ranks that share cores",
+        plans: star::PLANS,
     },
 ];
 

@@ -149,7 +149,7 @@ mod tests {
             ("all_reduce:magic", "no algorithm \"magic\""),
             ("all_things:ring", "no collective \"all_things\"; there are all_reduce"),
             ("barrier:ring", "leaves no algorithm for barrier, which can be done by direct, dissemination"),
-            ("barrier:^direct,dissemination", "leaves no algorithm for barrier"),
+            ("barrier:^direct,dissemination,star", "leaves no algorithm for barrier"),
         ] {
             let error = Selection::parse(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");

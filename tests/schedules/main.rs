@@ -6,6 +6,7 @@
 mod mutants;
 mod mutants_bruck;
 mod mutants_rabenseifner;
+mod mutants_star;
 mod mutants_tree;
 mod papers;
 mod writes;

@@ -59,6 +59,13 @@ const ALL_TO_ALL_ELEMENTS: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * 
 const TO_ALL: Formula = Formula("(n-1)k", |n, _, k| (n - 1) * k);
 const TO_ALL_ELEMENTS: Formula = Formula("(n-1)c", |n, c, _| (n - 1) * c);
 
+const COMES_BACK: Formula = Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c);
+const HUB_BLOCKS: Formula =
+    Formula("(n²-1)k; 2(n-1) for k = 1", |n, _, k| if k == 1 { 2 * (n - 1) } else { (n * n - 1) * k });
+const HUB_ELEMENTS: Formula = Formula("(n²-1)c", |n, c, _| (n * n - 1) * c);
+const WHOLE: Formula = Formula("nc", |n, c, _| n * c);
+const WHOLE_TO_ALL: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * c);
+
 const DEEP: Formula = Formula("⌊log2 n⌋", |n, _, _| floor(n));
 const BUNDLES: Formula = Formula("bk; n-1 for k = 1", |n, _, k| if k == 1 { n - 1 } else { ones(n) * k });
 const BUNDLES_ELEMENTS: Formula = Formula("bc", |n, c, _| ones(n) * c);
@@ -226,7 +233,37 @@ fn rows() -> Vec<Row> {
                 Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
             ],
         ),
+        row(
+            "star",
+            AllReduce,
+            1,
+            to_the_hub("2(n-1)k", |n, _, k| 2 * (n - 1) * k, COMES_BACK, TO_ALL_ELEMENTS),
+        ),
+        row("star", ReduceScatter, 1, to_the_hub(HUB_BLOCKS.0, HUB_BLOCKS.1, HUB_ELEMENTS, WHOLE)),
+        row("star", AllGather, 1, to_the_hub(HUB_BLOCKS.0, HUB_BLOCKS.1, HUB_ELEMENTS, WHOLE_TO_ALL)),
+        row("star", Barrier, 1, to_the_hub("2(n-1)k", |n, _, k| 2 * (n - 1) * k, NONE, NONE)),
+        row(
+            "star",
+            AllToAll,
+            1,
+            to_the_hub(
+                "2n(n-1)k; 2(n-1) for k = 1",
+                |n, _, k| if k == 1 { 2 * (n - 1) } else { 2 * n * (n - 1) * k },
+                Formula("2n(n-1)c", |n, c, _| 2 * n * (n - 1) * c),
+                WHOLE_TO_ALL,
+            ),
+        ),
     ]
+}
+
+/// All to one rank and back; every block is a message, if they do not fit in one.
+fn to_the_hub(
+    words: &'static str,
+    messages: fn(usize, usize, usize) -> usize,
+    elements: Formula,
+    most: Formula,
+) -> [Formula; 5] {
+    [Formula("2", |_, _, _| 2), Formula(words, messages), elements, most, OTHERS]
 }
 
 /// What a halving sends, or a doubling, where no message is cut.
