@@ -78,7 +78,7 @@ impl Default for Config {
             lanes: 2,
             bulk_slots: 2,
             eager: 32 << 10,
-            eager_slots: 4,
+            eager_slots: 8,
             huge_pages: false,
             spin: None,
             algorithm: None,
@@ -165,7 +165,7 @@ const VARIABLES: &[Variable] = &[
         "32K",
         |config, text| parse_size(text).map(|size| config.eager = size),
     ),
-    knob("UNISONO_EAGER_SLOTS", "how many such messages from one neighbour may wait", "4", |config, text| {
+    knob("UNISONO_EAGER_SLOTS", "how many such messages from one neighbour may wait", "8", |config, text| {
         number(text).map(|slots| config.eager_slots = slots)
     }),
     knob(

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::{ALGORITHMS, Algorithm};
+use super::{ALGORITHMS, Algorithm, World};
 use crate::schedule::Collective::{
     self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
 };
@@ -60,6 +60,30 @@ const fn row(
 }
 
 const MIB: usize = 1 << 20;
+
+/// Where ranks share few cores ([`World::crowded`]), the first row that fits of these is taken, if one does; measured
+/// among 4 and 8 ranks over TCP on two cores. The hub of a star sends or takes the bytes of all, so with more ranks it is
+/// for smaller sizes.
+const CROWDED: &[Row] = &[
+    row(AllReduce, 8, 128 * KIB, "star", PIPED, 2),
+    row(AllReduce, 16, 64 * KIB, "star", PIPED, 2),
+    row(AllReduce, 64, 16 * KIB, "star", PIPED, 2),
+    row(ReduceScatter, 4, 32 * KIB, "star", PIPED, 1),
+    row(ReduceScatter, 8, 16 * KIB, "star", PIPED, 1),
+    row(ReduceScatter, 16, 2 * KIB, "star", PIPED, 1),
+    row(ReduceScatter, 64, 256, "star", PIPED, 1),
+    row(AllGather, 4, 16 * KIB, "star", PIPED, 1),
+    row(AllGather, 8, 8 * KIB, "star", PIPED, 1),
+    row(AllGather, 16, 2 * KIB, "star", PIPED, 1),
+    row(AllGather, 64, 256, "star", PIPED, 1),
+    row(AllGather, 8, 128 * KIB, "rabenseifner", PIPED, 2),
+    row(Broadcast, 64, 256 * KIB, "binomial", PIPED, 2),
+    row(Barrier, 64, ANY, "star", WHOLE, 1),
+    row(AllToAll, 4, 16 * KIB, "star", PIPED, 1),
+    row(AllToAll, 8, 8 * KIB, "star", PIPED, 1),
+    row(AllToAll, 16, KIB, "star", PIPED, 1),
+    row(AllToAll, 64, 64, "star", PIPED, 1),
+];
 
 /// The first row that fits is taken, of an algorithm that may be. Bytes are those of the collective's count: the whole
 /// vector of an all_reduce, a reduce or a broadcast, one rank's block otherwise.
@@ -117,7 +141,7 @@ const TABLE: &[Row] = &[
 ];
 
 /// From how many ranks a rank takes messages at most in schedules of one lane and of several, with the
-/// choices of the table: what its windows may come to.
+/// choices of the table: what its windows may come to, where ranks have a core each. (The hub of a star takes from all.)
 #[must_use]
 pub fn neighbours(ranks: usize) -> (usize, usize) {
     let others = ranks.saturating_sub(1);
@@ -126,16 +150,16 @@ pub fn neighbours(ranks: usize) -> (usize, usize) {
     if ranks <= 8 { (others, others) } else { (others.min(2 * doublings), doublings.max(4)) }
 }
 
-/// The choice for a collective of `bytes` bytes among `ranks` ranks, of the algorithms that are `allowed`; `None` if
+/// The choice for a collective of `bytes` bytes in a world, of the algorithms that are `allowed`; `None` if
 /// none of them can do it.
 #[must_use]
 pub fn choose(
     collective: Collective,
-    ranks: usize,
+    world: World,
     bytes: usize,
     allowed: impl Fn(&Algorithm) -> bool,
 ) -> Option<Choice> {
-    let Some((row, algorithm)) = applying(collective, ranks, bytes).find(|(_, algorithm)| allowed(algorithm))
+    let Some((row, algorithm)) = applying(collective, world, bytes).find(|(_, algorithm)| allowed(algorithm))
     else {
         // One that the table would not take: in the largest chunks and on as many lanes as there may be.
         let able = |it: &&Algorithm| it.supports(collective) && allowed(it);
@@ -144,7 +168,7 @@ pub fn choose(
     };
     // A round of an all_reduce has a piece for each rank, or messages of half its length; so have those of the trees.
     let pieces = match (row.algorithm, collective) {
-        ("ring" | "two_shot", AllReduce) => ranks.max(1),
+        ("ring" | "two_shot", AllReduce) => world.ranks.max(1),
         ("rabenseifner", AllReduce) | ("tree", _) => 2,
         _ => 1,
     };
@@ -154,19 +178,21 @@ pub fn choose(
 
 /// The row of the table that applies, in words: why [`choose`] chooses as it does.
 #[must_use]
-pub fn reason(collective: Collective, ranks: usize, bytes: usize) -> Option<String> {
-    applying(collective, ranks, bytes).next().map(|(row, _)| row.to_string())
+pub fn reason(collective: Collective, world: World, bytes: usize) -> Option<String> {
+    applying(collective, world, bytes).next().map(|(row, _)| row.to_string())
 }
 
 /// The rows that fit, the first of which is taken if it may be.
 fn applying(
     collective: Collective,
-    ranks: usize,
+    world: World,
     bytes: usize,
 ) -> impl Iterator<Item = (&'static Row, &'static Algorithm)> {
-    let fits = move |row: &&Row| row.collective == collective && ranks <= row.ranks && bytes <= row.bytes;
+    let fits =
+        move |row: &&Row| row.collective == collective && world.ranks <= row.ranks && bytes <= row.bytes;
     let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
-    TABLE.iter().filter(fits).filter_map(move |row| Some((row, of(row)?)))
+    let crowded = if world.crowded() { CROWDED } else { &[] };
+    crowded.iter().chain(TABLE).filter(fits).filter_map(move |row| Some((row, of(row)?)))
 }
 
 impl fmt::Display for Row {
@@ -204,8 +230,12 @@ mod tests {
     fn there_is_always_a_choice_that_can_do_it() -> Result<(), String> {
         for collective in Collective::ALL {
             for ranks in [1, 2, 3, 4, 5, 8, 9, 1000, usize::MAX] {
-                for bytes in [0, 1, 8, 4096, 1 << 20, 1 << 40, usize::MAX] {
-                    let choice = choose(collective, ranks, bytes, |_| true).ok_or("no choice")?;
+                for (bytes, cores) in [0, 1, 8, 4096, 1 << 20, 1 << 40, usize::MAX]
+                    .into_iter()
+                    .flat_map(|bytes| [(bytes, 1), (bytes, ranks)])
+                {
+                    let choice =
+                        choose(collective, World { ranks, cores }, bytes, |_| true).ok_or("no choice")?;
                     assert!(choice.algorithm.supports(collective), "{collective:?} {choice:?}");
                     assert!(choice.lanes > 0 && choice.chunk_bytes > 0 && choice.chunk_bytes % 64 == 0);
                 }
@@ -216,17 +246,19 @@ mod tests {
 
     #[test]
     fn a_choice_has_a_reason() {
-        let told = reason(AllReduce, 4, 64 * KIB).unwrap();
+        let told = reason(AllReduce, World::new(4), 64 * KIB).unwrap();
         assert_eq!(
             told,
             "all_reduce, at most 4 ranks, any size: two_shot, chunks of 128 to 256 KiB, at most 3 lanes"
         );
-        assert!(reason(Broadcast, usize::MAX, usize::MAX).is_some_and(|told| told.contains("ring")));
+        assert!(
+            reason(Broadcast, World::new(usize::MAX), usize::MAX).is_some_and(|told| told.contains("ring"))
+        );
     }
 
     #[test]
     fn every_row_names_an_algorithm_that_can_do_it() {
-        for row in TABLE {
+        for row in CROWDED.iter().chain(TABLE) {
             let found = ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
             assert!(found.is_some_and(|it| it.supports(row.collective)), "{}", row.algorithm);
         }

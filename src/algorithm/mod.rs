@@ -18,9 +18,11 @@ pub mod table;
 mod tree;
 mod turns;
 mod two_shot;
+mod world;
 
 pub use choose::{Choice, choose, direct, neighbours, reason};
 pub use select::Selection;
+pub use world::World;
 
 use crate::schedule::{Collective, Job, Schedule, Traffic, cost::Alike};
 

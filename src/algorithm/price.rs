@@ -44,7 +44,7 @@ pub fn price_with(
     effort: Effort,
 ) -> Result<Cost, Unpriced> {
     // As `Config::eager_slots` for schedules with one lane, and `Config::bulk_slots`; and as the engine's writes.
-    let slots = if job.lanes == 1 { 4 } else { 2 }.max(plan.depth);
+    let slots = if job.lanes == 1 { 8 } else { 2 }.max(plan.depth);
     let writes = (16 / job.lanes.max(1)).clamp(2, 8);
     let setup = Setup { fabric, element: element_size, slots, writes, limit: effort.limit };
     let one = alike(plan, job.ranks, fabric).is_some();

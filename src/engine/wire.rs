@@ -6,7 +6,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The most flows into one process: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;

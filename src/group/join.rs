@@ -15,6 +15,7 @@ use unisono_transport::{
 
 use super::{
     ProcessGroup,
+    cores::{self, Place},
     guard::Guard,
     request::Wishes,
     shared::{Shared, State},
@@ -49,8 +50,8 @@ struct Card {
     mailbox: [u64; 3],
     /// The largest chunk whose windows this rank can register.
     chunk_bytes: u64,
-    /// The machine's name, to count who shares it.
-    host: String,
+    /// Where it runs, to count who shares what.
+    place: Place,
 }
 
 impl Card {
@@ -177,7 +178,7 @@ impl ProcessGroup {
             address: address.0,
             mailbox: [mailbox.base, mailbox.key, mailbox.len],
             chunk_bytes: settings.chunk_bytes as u64,
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            place: Place::here(),
         };
         let cards = match &store {
             Some(store) => card.exchange(&**store, rank, ranks, deadline)?,
@@ -185,10 +186,10 @@ impl ProcessGroup {
         };
         agree(&cards)?;
 
-        let neighbours_here = cards.iter().filter(|other| other.host == card.host).count();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
+        let (ranks_here, cores) = card.place.shared_by(places.iter());
         let patience = Patience {
-            spin: config.spin.unwrap_or(if neighbours_here <= cores { SPIN } else { Duration::ZERO }),
+            spin: config.spin.unwrap_or(if ranks_here <= cores { SPIN } else { Duration::ZERO }),
             give_way: GIVE_WAY,
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
@@ -198,7 +199,7 @@ impl ProcessGroup {
             ranks,
             provider = %limits.provider,
             version = %limits.version,
-            ranks_here = neighbours_here,
+            ranks_here,
             cores,
             chunk_bytes,
             "joined"
@@ -214,6 +215,7 @@ impl ProcessGroup {
         let shared = Shared {
             rank,
             ranks,
+            world: cores::world(&places),
             config,
             tuned,
             limits,

@@ -4,6 +4,7 @@
 //! first failure is latched, told to the others, and returned by every later call.
 
 mod calls;
+mod cores;
 mod guard;
 mod join;
 mod request;

@@ -103,8 +103,8 @@ impl<'a> Request<'a> {
             |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
         let choice = group.tuned.choose(collective, group.ranks, bytes, selected);
         let choice = choice
-            .or_else(|| algorithm::choose(collective, group.ranks, bytes, selected))
-            .or_else(|| algorithm::choose(collective, group.ranks, bytes, able));
+            .or_else(|| algorithm::choose(collective, group.world, bytes, selected))
+            .or_else(|| algorithm::choose(collective, group.world, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
         let choice = match wishes.pipeline {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },

@@ -12,7 +12,7 @@ use super::{
     request::{Request, Shape, Wishes},
 };
 use crate::{
-    algorithm::{self, table::Table},
+    algorithm::{self, World, table::Table},
     buffer::{Lent, Registry},
     config::Config,
     dtype::Dtype,
@@ -29,6 +29,7 @@ const PARTING: Duration = Duration::from_secs(5);
 pub(super) struct Shared {
     pub rank: Rank,
     pub ranks: usize,
+    pub world: World,
     pub config: Config,
     /// What was measured for worlds of this size.
     pub tuned: Table,

@@ -100,7 +100,7 @@ impl Compare {
             writeln!(out, "{} among {ranks} ranks over {}", self.collective.name(), found.library)?;
             writeln!(out, "predicted on {}", describe(&fabric, ranks))?;
             for &bytes in &sizes {
-                let case = Case::new(self.collective, ranks, bytes, Dtype::F32);
+                let case = Case::new(self.collective, ranks, bytes, Dtype::F32).on(&fabric);
                 let both = both(&case, &found, bytes, &fabric);
                 let (right, order) = judge(&both);
                 cells.add(Score { right: usize::from(right), of: 1 });

@@ -60,10 +60,10 @@ impl Explain {
         if self.rank >= ranks {
             return Err(format!("--rank {}: there are ranks 0 to {}", self.rank, ranks - 1).into());
         }
-        let case = Case::new(self.collective, ranks, self.bytes, self.dtype);
+        let case = Case::new(self.collective, ranks, self.bytes, self.dtype).on(&self.fabric);
         let no_choice = || "no algorithm can do it".to_owned();
-        let choice = choose(self.collective, ranks, case.bytes(), |_| true).ok_or_else(no_choice)?;
-        let why = reason(self.collective, ranks, case.bytes()).ok_or_else(no_choice)?;
+        let choice = choose(self.collective, case.world(), case.bytes(), |_| true).ok_or_else(no_choice)?;
+        let why = reason(self.collective, case.world(), case.bytes()).ok_or_else(no_choice)?;
         let shape = case.shape(choice.algorithm);
 
         let mut out = BufWriter::new(io::stdout().lock());
@@ -109,7 +109,7 @@ impl Explain {
 
     /// The table of steps.
     fn steps(&self, out: &mut impl Write, case: &Case, job: &Job<'_>) -> Result<()> {
-        let choice = choose(self.collective, case.ranks, case.bytes(), |_| true);
+        let choice = choose(self.collective, case.world(), case.bytes(), |_| true);
         let Some(mut schedule) = choice.and_then(|choice| choice.algorithm.make(job)) else {
             return Err("no algorithm can do it".into());
         };

@@ -89,7 +89,7 @@ fn fit_switch(fabric: Fabric, ranks: usize, found: &Found) -> Fabric {
     let Some((algorithm, wanted)) = found.of(8).find(|(it, _)| it.name == "recursive_doubling") else {
         return fabric;
     };
-    let case = Case::new(Collective::AllReduce, ranks, 8, Dtype::F32);
+    let case = Case::new(Collective::AllReduce, ranks, 8, Dtype::F32).on(&fabric);
     let Some(plan) = find(algorithm.name).and_then(|it| it.plan(case.collective)) else { return fabric };
     let job = case.job(case.shape(algorithm));
     let (mut low, mut high) = (0.0, 1e-3);

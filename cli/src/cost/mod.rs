@@ -13,7 +13,7 @@ use std::{error::Error, io, process::ExitCode};
 
 use unisono::{
     Config,
-    algorithm::{self, ALGORITHMS, Algorithm, Plan},
+    algorithm::{self, ALGORITHMS, Algorithm, Plan, World},
     dtype::Dtype,
     schedule::{
         Collective, Job,
@@ -83,6 +83,8 @@ pub(crate) struct Case {
     pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
     pub(crate) count: usize,
+    /// How many of the ranks can run at once.
+    pub(crate) cores: usize,
 }
 
 /// How an algorithm goes about a case.
@@ -100,7 +102,17 @@ impl Case {
     pub(crate) fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = bytes / dtype.size() / blocks.max(1);
-        Self { collective, ranks, dtype, count: if collective == Collective::Barrier { 0 } else { count } }
+        let count = if collective == Collective::Barrier { 0 } else { count };
+        Self { collective, ranks, dtype, count, cores: ranks }
+    }
+
+    /// On a fabric, whose ranks may have to share cores.
+    pub(crate) fn on(self, fabric: &Fabric) -> Self {
+        Self { cores: fabric.at_once(self.ranks), ..self }
+    }
+
+    pub(crate) fn world(&self) -> World {
+        World { ranks: self.ranks, cores: self.cores }
     }
 
     /// Bytes as the table of algorithms counts them.
@@ -128,7 +140,7 @@ impl Case {
         let config = Config::default();
         let direct = algorithm::direct(self.bytes(), config.chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
-        let choice = algorithm::choose(self.collective, self.ranks, self.bytes(), only);
+        let choice = algorithm::choose(self.collective, self.world(), self.bytes(), only);
         // One that cannot do it has no price anyway.
         let (chunk_bytes, lanes) = choice.map_or((config.chunk, config.lanes), |choice| {
             let choice = choice.within(config.chunk, config.eager, config.lanes);
@@ -207,7 +219,7 @@ mod tests {
         let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
         let shape = case.shape(algorithm::find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
-        let choice = algorithm::choose(Collective::AllReduce, 4, 8 << 10, only).unwrap();
+        let choice = algorithm::choose(Collective::AllReduce, case.world(), 8 << 10, only).unwrap();
         assert!(choice.chunk_bytes < Config::default().chunk, "not what the configuration says anyway");
         assert_eq!(shape.chunk, choice.chunk_bytes);
     }

@@ -91,6 +91,7 @@ impl Simulate {
             return Err("--plot: a barrier has no size".into());
         }
         let fabric = self.fabric()?;
+        let case = case.on(&fabric);
         if self.measure {
             measure::print(&fabric)?;
         }
@@ -106,7 +107,7 @@ impl Simulate {
             let mut lines: Vec<plot::Line> = Vec::new();
             let mut bounds = Vec::new();
             for bytes in sizes {
-                let case = self.case(bytes);
+                let case = self.case(bytes).on(&fabric);
                 bounds.push((bytes, lower_bound(self.collective, case.ranks, case.bytes(), &fabric)));
                 for priced in self.price(&case, &fabric, Effort::QUICK) {
                     let Some(seconds) = priced.seconds() else { continue };
@@ -200,7 +201,7 @@ fn table(
     if priced.iter().any(|it| it.cost.is_ok_and(|cost| cost.extrapolated)) {
         writeln!(out, "~ extrapolated from smaller sizes")?;
     }
-    if let Some(choice) = choose(case.collective, case.ranks, case.bytes(), |_| true) {
+    if let Some(choice) = choose(case.collective, case.world(), case.bytes(), |_| true) {
         writeln!(out, "The library's table takes {}: unisono explain", choice.algorithm.name)?;
     }
     Ok(())

@@ -13,10 +13,7 @@ use std::{
 use clap::builder::NonEmptyStringValueParser;
 use unisono::{
     Config, ProcessGroup, Reduction,
-    algorithm::{
-        Choice, choose,
-        table::{Row, Table},
-    },
+    algorithm::table::{Row, Table},
     dtype::Dtype,
     schedule::Collective,
 };
@@ -155,7 +152,8 @@ impl Tune {
                 let seconds = measure::seconds(group, case, &choices, &progress)?;
                 let ways = choices.into_iter().zip(seconds).collect();
                 let measured = Measured { bytes: case.bytes(), ways };
-                progress.done(|| say(line(case, &measured)));
+                let default = group.algorithm(case.collective, case.count, case.dtype)?;
+                progress.done(|| say(line(case, &measured, default)));
                 found.push(measured);
             }
             rows.extend(decide::rows(*collective, group.size(), &found));
@@ -186,23 +184,21 @@ impl Tune {
 }
 
 /// What came of one size, for people.
-fn line(case: &Case, measured: &Measured) -> String {
+fn line(case: &Case, measured: &Measured, default: &str) -> String {
     let mut sorted = measured.ways.clone();
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
     let Some((best, seconds)) = sorted.first().copied() else { return String::new() };
     let other = sorted.iter().find(|(way, _)| way.algorithm.code != best.algorithm.code);
     let (next, later) =
         other.map_or_else(|| ("-", "-".to_owned()), |(way, time)| (way.algorithm.name, words::time(*time)));
-    let default = choose(case.collective, case.ranks, case.bytes(), |_| true);
     format!(
-        " {:>14} {:>12}  {:<19} {:>7} {:>5} {:>10}  {next:<19} {later:>10}  {}",
+        " {:>14} {:>12}  {:<19} {:>7} {:>5} {:>10}  {next:<19} {later:>10}  {default}",
         case.collective.name(),
         case.whole(),
         best.algorithm.name,
         words::size(best.chunk_bytes),
         best.lanes,
-        words::time(seconds),
-        default.map_or("-", |Choice { algorithm, .. }| algorithm.name)
+        words::time(seconds)
     )
 }
 

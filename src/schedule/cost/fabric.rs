@@ -127,6 +127,14 @@ impl Fabric {
         Self::ALL.into_iter().find(|fabric| fabric.name == name)
     }
 
+    /// How many ranks of a world of so many can run at once: each that has a core.
+    #[must_use]
+    pub fn at_once(&self, ranks: usize) -> usize {
+        let (per_host, cores) = (self.ranks_per_host.max(1), self.cores.max(1));
+        let (full, rest) = (ranks / per_host, ranks % per_host);
+        full * per_host.min(cores) + rest.min(cores)
+    }
+
     /// How many ranks share a core, in a world of so many; 1 where every rank has one, and not less.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "numbers of ranks and cores")]

@@ -332,4 +332,9 @@ fn presets_have_sense_and_names() {
     assert_eq!(Fabric::TCP.crowd(4), 2.0);
     assert_eq!(Fabric::TCP.crowd(2), 1.0);
     assert_eq!(Fabric::TCP.crowd(100), 4.0);
+    let (per_host, cores) = (Fabric::TCP.ranks_per_host, Fabric::TCP.cores);
+    assert_eq!(Fabric::TCP.at_once(1), 1);
+    assert_eq!(Fabric::TCP.at_once(per_host + 1), cores + 1);
+    assert_eq!(Fabric::TCP.at_once(2 * per_host), 2 * cores);
+    assert_eq!(Fabric::NDR400.at_once(1000), 1000);
 }

@@ -1,0 +1,100 @@
+//! How many ranks can run at once, from what each tells of its host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::World;
+
+/// Where a rank runs.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The machine's name.
+    host: String,
+    /// The processors on which it may run.
+    processors: Vec<u32>,
+    /// How many it may use at once: fewer, where a control group limits its time.
+    share: u32,
+}
+
+impl Place {
+    /// This process's.
+    pub(super) fn here() -> Self {
+        let share = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = rustix::thread::CpuSet::MAX_CPU;
+        let processors = match rustix::thread::sched_getaffinity(None) {
+            Ok(set) => (0..all).filter(|&processor| set.is_set(processor)).collect(),
+            // Of more processors than such a set has room for.
+            Err(_) => (0..share).collect::<Vec<_>>(),
+        };
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            processors: processors.into_iter().map(number).collect(),
+            share: number(share),
+        }
+    }
+
+    /// How many of all ranks run on this host, and how many at once.
+    pub(super) fn shared_by<'p>(&self, all: impl Iterator<Item = &'p Self>) -> (usize, usize) {
+        let here: Vec<_> = all.filter(|other| other.host == self.host).collect();
+        let processors: BTreeSet<u32> = here.iter().flat_map(|place| &place.processors).copied().collect();
+        // Where the time of one is limited, all on the host are taken to share that limit, as in a container.
+        let limited = here.iter().filter(|place| (place.share as usize) < place.processors.len());
+        let cores = limited.map(|place| place.share as usize).max().unwrap_or(usize::MAX);
+        (here.len(), processors.len().min(cores).max(1))
+    }
+}
+
+/// The world of these ranks.
+pub(super) fn world(places: &[Place]) -> World {
+    let hosts: BTreeMap<&str, &Place> = places.iter().map(|place| (place.host.as_str(), place)).collect();
+    let at_once = hosts.values().map(|place| {
+        let (ranks, cores) = place.shared_by(places.iter());
+        ranks.min(cores)
+    });
+    World { ranks: places.len(), cores: at_once.sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(host: &str, processors: &[u32], share: u32) -> Place {
+        Place { host: host.to_owned(), processors: processors.to_vec(), share }
+    }
+
+    #[test]
+    fn this_process_runs_somewhere() {
+        let here = Place::here();
+        assert!(!here.host.is_empty() && !here.processors.is_empty() && here.share > 0);
+        assert_eq!(world(std::slice::from_ref(&here)), World::new(1));
+    }
+
+    #[test]
+    fn ranks_that_may_run_anywhere_share_all_processors() {
+        let all = vec![place("a", &[0, 1], 2); 8];
+        assert_eq!(world(&all), World { ranks: 8, cores: 2 });
+        assert_eq!(all[0].shared_by(all.iter()), (8, 2));
+    }
+
+    #[test]
+    fn ranks_bound_to_a_processor_each_have_it() {
+        let all: Vec<_> = (0..8).map(|rank| place("a", &[rank], 1)).collect();
+        assert_eq!(world(&all), World::new(8));
+    }
+
+    #[test]
+    fn a_limit_on_time_counts_for_the_host() {
+        let all = vec![place("a", &[0, 1, 2, 3], 2); 4];
+        assert_eq!(world(&all), World { ranks: 4, cores: 2 });
+    }
+
+    #[test]
+    fn hosts_count_each_by_itself() {
+        let all = [place("a", &[0, 1], 2), place("b", &[0], 1), place("b", &[0], 1), place("b", &[0], 1)];
+        assert_eq!(world(&all), World { ranks: 4, cores: 2 });
+        assert_eq!(all[0].shared_by(all.iter()), (1, 2));
+        assert_eq!(all[3].shared_by(all.iter()), (3, 1));
+    }
+}
