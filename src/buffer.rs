@@ -139,6 +139,15 @@ impl<'a> Lent<'a> {
     }
 }
 
+impl Lent<'_> {
+    /// Whether input and output have no byte in common.
+    pub(crate) fn is_apart(&self) -> bool {
+        let range = |region: &Region| (region.base() as usize, region.base() as usize + region.len());
+        let ((a, a_end), (b, b_end)) = (range(&self.input), range(&self.output));
+        a_end <= b || b_end <= a
+    }
+}
+
 /// # Safety
 /// As [`Memory::borrowed`].
 unsafe fn lend(base: *mut u8, len: usize) -> Region {

@@ -77,6 +77,8 @@ struct Direct {
     uneven: bool,
     /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
     ordered: bool,
+    /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
+    direct_from: Option<usize>,
     input: Blocks,
     output: Blocks,
 }
@@ -84,16 +86,20 @@ struct Direct {
 impl Direct {
     fn new(job: &Job<'_>) -> Self {
         let count = if job.collective == Collective::Barrier { 0 } else { job.count };
+        let chunks = partition::chunks(count, job.chunk);
+        // Of uneven blocks some chunks may be empty, which no write may be.
+        let writes = job.direct && !job.collective.reduces() && job.uneven.is_none() && chunks > job.lanes;
         Self {
             collective: job.collective,
             rank: job.rank,
             ranks: job.ranks,
             root: job.root,
             count,
-            chunks: partition::chunks(count, job.chunk),
+            chunks,
             chunk: job.chunk,
             uneven: job.uneven.is_some(),
             ordered: job.ordered && job.collective.reduces(),
+            direct_from: writes.then_some(job.lanes),
             input: job.input_blocks(),
             output: job.output_blocks(),
         }
@@ -149,25 +155,36 @@ impl Direct {
     }
 
     fn send(&self, chunk: usize, to: Rank, steps: &mut Steps) {
-        let Some(range) = self.sends(to).and_then(|whole| self.chunk_of(&whole, chunk)) else { return };
-        steps.put(
-            to,
-            match self.collective {
-                Collective::Broadcast => Span::output(range.start, range.len()),
-                _ => Span::input(range.start, range.len()),
-            },
-        );
+        let Some(whole) = self.sends(to) else { return };
+        let Some(range) = self.chunk_of(&whole, chunk) else { return };
+        let from = match self.collective {
+            Collective::Broadcast => Span::output(range.start, range.len()),
+            _ => Span::input(range.start, range.len()),
+        };
+        // Where equal blocks belong at the other end.
+        let base = match self.collective {
+            Collective::AllGather | Collective::Gather | Collective::AllToAll => self.rank * self.count,
+            _ => 0,
+        };
+        steps.hand(self.writes(chunk), to, from, base + range.start - whole.start);
+    }
+
+    /// Whether this chunk's messages are writes. Those of the first chunk of each lane go through slots.
+    fn writes(&self, chunk: usize) -> bool {
+        self.direct_from.is_some_and(|first| chunk >= first)
     }
 
     /// Gets what another rank has for this one.
     fn keep(&self, chunk: usize, from: Rank, steps: &mut Steps) {
         let Some(into) = self.chunk_of(&self.place(from), chunk) else { return };
-        if self.speaks(from, self.rank) {
-            steps.take(from, into.len());
-            if self.collective != Collective::Barrier {
-                steps.copy(Span::landed(from, into.len()), Span::output(into.start, into.len()));
-            }
+        if !self.speaks(from, self.rank) {
+            return;
+        }
+        if self.collective == Collective::Barrier {
+            steps.take(from, 0);
             steps.free(from);
+        } else {
+            steps.get(self.writes(chunk), from, Span::output(into.start, into.len()));
         }
     }
 
@@ -271,6 +288,10 @@ impl Pattern for Direct {
     fn max_message(&self) -> usize {
         // A shorter block may be cut into longer chunks than the longest.
         if self.uneven { self.chunk.min(self.count) } else { partition::longest(self.count, self.chunks) }
+    }
+
+    fn direct(&self) -> bool {
+        self.direct_from.is_some()
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

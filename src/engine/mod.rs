@@ -248,6 +248,9 @@ impl Engine {
     /// What others need to write into an operation's output; registered for its time alone where that costs next to
     /// nothing, if it does not lie in a registered buffer. `None` where it is not to be had.
     fn expose(&mut self, operation: &Operation) -> Option<(RemoteRegion, Region)> {
+        if !operation.writable {
+            return None;
+        }
         let core = &mut self.core;
         let len = operation.output.len() as u64;
         match &operation.registered_output {

@@ -125,6 +125,8 @@ pub(crate) struct Operation {
     pub size: usize,
     pub input: Region,
     pub output: Region,
+    /// Whether others may write into the output meanwhile: not where the input lies there and is not gone yet.
+    pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.
     pub registered_input: Option<(Region, usize)>,
     pub registered_output: Option<(Region, usize)>,

@@ -123,6 +123,7 @@ fn call_under<T: Element>(
         size: T::DTYPE.size(),
         input: lent.input.clone(),
         output: lent.output.clone(),
+        writable: !call.job.collective.exchanges() || lent.is_apart(),
         registered_input: registry.find(&lent.input),
         registered_output: registry.find(&lent.output),
         algorithm_name: |code| {

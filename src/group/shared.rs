@@ -133,6 +133,7 @@ impl Shared {
             size: dtype.size(),
             input: lent.input.clone(),
             output: lent.output.clone(),
+            writable: !collective.exchanges() || lent.is_apart(),
             registered_input: self.registry.find(&lent.input),
             registered_output: self.registry.find(&lent.output),
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),

@@ -256,6 +256,13 @@ impl Collective {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
+    /// Whether, in place, what comes from a rank takes the place of what goes to it. Then nobody may write into the
+    /// output, where the input still lies.
+    #[must_use]
+    pub const fn exchanges(self) -> bool {
+        matches!(self, Self::AllToAll)
+    }
+
     /// Whether input or output is a block for every rank, so that a job's count is that of one block.
     #[must_use]
     pub const fn has_blocks(self) -> bool {

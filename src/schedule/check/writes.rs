@@ -48,7 +48,8 @@ impl Writes {
 impl World<'_> {
     /// Whether others may write into this rank's output.
     pub(super) fn granted(&self, rank: Rank) -> bool {
-        self.setup.granted >> rank & 1 == 1
+        let super::Setup { job, in_place, granted, .. } = self.setup;
+        granted >> rank & 1 == 1 && !(*in_place && job.collective.exchanges())
     }
 
     /// A write begins its way to element `at` of the output of `to`.
