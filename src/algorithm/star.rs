@@ -178,9 +178,19 @@ impl Star {
             return;
         }
         if self.collective.reduces() {
-            let a = if rank == 1 { own } else { sum };
-            steps.push(Step::Reduce { a, b: Span::landed(rank, len), into: sum, last });
-        } else if self.collective == Collective::AllGather {
+            // The sum so far lies where the first contribution landed: the output changes once all have come.
+            let (first, landed) = (Span::landed(1, len), Span::landed(rank, len));
+            let (a, into) = (if rank == 1 { own } else { first }, if last { sum } else { first });
+            steps.push(Step::Reduce { a, b: landed, into, last });
+            if rank > 1 {
+                steps.free(rank);
+            }
+            if last {
+                steps.free(1);
+            }
+            return;
+        }
+        if self.collective == Collective::AllGather {
             steps.copy(Span::landed(rank, len), Span::output(rank * self.count + range.start, len));
         }
         steps.free(rank);
