@@ -140,6 +140,16 @@ impl<'a> Lent<'a> {
 }
 
 impl Lent<'_> {
+    /// The same with the input copied to `aside`, so that it lies apart from the output.
+    pub(crate) fn aside<'b>(&'b self, aside: &'b mut Vec<u8>) -> Result<Lent<'b>, SpanError> {
+        let len = self.input.len();
+        aside.resize(len, 0);
+        // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
+        let input = unsafe { lend(aside.as_mut_ptr(), len) };
+        copy(Bytes::new(&self.input, 0, len)?, Bytes::new(&input, 0, len)?)?;
+        Ok(Lent { input, output: self.output.clone(), slices: PhantomData })
+    }
+
     /// Whether input and output have no byte in common.
     pub(crate) fn is_apart(&self) -> bool {
         let range = |region: &Region| (region.base() as usize, region.base() as usize + region.len());

@@ -112,9 +112,12 @@ const TABLE: &[Row] = &[
     row(ReduceScatter, ANY, ANY, "ring", PIPED, 4),
     row(ReduceScatter, ANY, ANY, "direct", WHOLE, 1),
     row(AllGather, 8, 8 * KIB, "direct", WHOLE, 1),
+    row(AllGather, 8, 128 * KIB, "ring", PIPED, 4),
+    row(AllGather, 8, 4 * MIB, "direct", PIPED, 4),
     row(AllGather, 8, ANY, "ring", PIPED, 4),
     row(AllGather, ANY, 4 * KIB, "rabenseifner", WHOLE, 1),
     row(AllGather, ANY, ANY, "ring", PIPED, 4),
+    row(Broadcast, 2, MIB, "direct", PIPED, 4),
     row(Broadcast, 4, 16 * KIB, "direct", WHOLE, 1),
     row(Broadcast, ANY, 64 * KIB, "binomial", WHOLE, 1),
     row(Broadcast, 8, ANY, "ring", PIPED, 4),
@@ -220,6 +223,16 @@ impl fmt::Display for Row {
 #[must_use]
 pub const fn direct(bytes: usize, chunk_bytes: usize) -> bool {
     bytes / 8 >= chunk_bytes
+}
+
+/// Whether what one rank has for another goes in one write, however long, where every rank lets others write into its
+/// output: by `direct`, from 256 KiB on. A chunk costs as much as 50 KiB of it, and a write that waits for its grant more
+/// than it saves of less: over TCP on two cores, p50 in µs of chunks in slots and of one write, `unisono bench --ranks 2 -b 128K`
+/// and so on: all_to_all 57 and 77 (128 KiB), 172 and 144 (512 KiB), 722 and 515 (2 MiB); among 4 ranks 646 and 612, 2446 and
+/// 1820.
+#[must_use]
+pub fn long(algorithm: &Algorithm, bytes: usize) -> bool {
+    algorithm.name == "direct" && bytes >= 256 * KIB
 }
 
 #[cfg(test)]

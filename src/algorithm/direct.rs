@@ -59,7 +59,7 @@ fn traffic(job: &Job<'_>) -> Traffic {
     let direct = Direct::new(job);
     let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
     sent.fold(Traffic::NONE, |sum, len| Traffic {
-        messages: sum.messages + partition::chunks(len, job.chunk),
+        messages: sum.messages + partition::chunks(len, direct.chunk) + usize::from(direct.long),
         elements: sum.elements + len,
     })
 }
@@ -77,6 +77,9 @@ struct Direct {
     uneven: bool,
     /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
     ordered: bool,
+    /// Whether all that goes from one rank to another is one write. An empty message precedes it, so that ranks that
+    /// disagree find out.
+    long: bool,
     /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
     direct_from: Option<usize>,
     input: Blocks,
@@ -86,9 +89,12 @@ struct Direct {
 impl Direct {
     fn new(job: &Job<'_>) -> Self {
         let count = if job.collective == Collective::Barrier { 0 } else { job.count };
-        let chunks = partition::chunks(count, job.chunk);
         // Of uneven blocks some chunks may be empty, which no write may be.
-        let writes = job.direct && !job.collective.reduces() && job.uneven.is_none() && chunks > job.lanes;
+        let direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
+        let long = direct && job.long && count > 0;
+        let chunk = if long { count } else { job.chunk };
+        let chunks = partition::chunks(count, chunk);
+        let direct_from = if long { 0 } else { job.lanes };
         Self {
             collective: job.collective,
             rank: job.rank,
@@ -96,10 +102,11 @@ impl Direct {
             root: job.root,
             count,
             chunks,
-            chunk: job.chunk,
+            chunk,
+            long,
             uneven: job.uneven.is_some(),
             ordered: job.ordered && job.collective.reduces(),
-            direct_from: writes.then_some(job.lanes),
+            direct_from: (direct && chunks > direct_from).then_some(direct_from),
             input: job.input_blocks(),
             output: job.output_blocks(),
         }
@@ -180,6 +187,10 @@ impl Direct {
         if !self.speaks(from, self.rank) {
             return;
         }
+        if self.long {
+            steps.take(from, 0);
+            steps.free(from);
+        }
         if self.collective == Collective::Barrier {
             steps.take(from, 0);
             steps.free(from);
@@ -194,8 +205,8 @@ impl Direct {
         if joined || !self.speaks(self.rank, self.rank) {
             return;
         }
-        // In place, what comes from another rank takes the place of what goes to it.
-        if self.collective == Collective::AllToAll {
+        // In place, what comes from another rank takes the place of what goes to it. (It is not in place if it is long.)
+        if self.collective == Collective::AllToAll && !self.long {
             steps.push(Step::Settle);
         }
         let places =
@@ -261,13 +272,24 @@ impl Pattern for Direct {
     }
 
     /// A turn to send to each other rank, and one for what each has for this one; in order, also one for each slot
-    /// that is given back after all were reduced.
+    /// that is given back after all were reduced. Of long ones, a turn before to announce each, and one for the own.
     fn turns(&self) -> usize {
-        2 * self.ranks - 1 + if self.ordered { self.ranks - 1 } else { 0 }
+        let others = self.ranks - 1;
+        2 * others + 1 + if self.long { others + 1 } else { 0 } + if self.ordered { others } else { 0 }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         let others = self.ranks - 1;
+        let Some(turn) = turn.checked_sub(if self.long { others + 1 } else { 0 }) else {
+            let to = self.after(turn + 1);
+            // The own block is copied while the others learn where to write.
+            if turn == others {
+                self.keep_own(chunk, steps);
+            } else if self.sends(to).is_some() {
+                steps.put(to, Span::input(0, 0));
+            }
+            return;
+        };
         if turn < others {
             self.send(chunk, self.after(turn + 1), steps);
         } else if turn >= others + self.ranks {
@@ -278,7 +300,9 @@ impl Pattern for Direct {
         } else if self.collective.reduces() {
             self.contribution(chunk, turn - others, steps);
         } else if turn == others {
-            self.keep_own(chunk, steps);
+            if !self.long {
+                self.keep_own(chunk, steps);
+            }
         } else {
             // The rank before this one has sent here first.
             self.keep(chunk, self.after(2 * self.ranks - 1 - turn), steps);
@@ -287,7 +311,13 @@ impl Pattern for Direct {
 
     fn max_message(&self) -> usize {
         // A shorter block may be cut into longer chunks than the longest.
-        if self.uneven { self.chunk.min(self.count) } else { partition::longest(self.count, self.chunks) }
+        if self.long {
+            0
+        } else if self.uneven {
+            self.chunk.min(self.count)
+        } else {
+            partition::longest(self.count, self.chunks)
+        }
     }
 
     fn direct(&self) -> bool {

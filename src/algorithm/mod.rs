@@ -20,7 +20,7 @@ mod turns;
 mod two_shot;
 mod world;
 
-pub use choose::{Choice, choose, direct, neighbours, reason};
+pub use choose::{Choice, choose, direct, long, neighbours, reason};
 pub use select::Selection;
 pub use world::World;
 

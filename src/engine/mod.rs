@@ -228,7 +228,7 @@ impl Engine {
         // Told to all sources, and taken back when the operation ends.
         let mut exposed = None;
         if schedule.direct() {
-            exposed = self.expose(operation);
+            exposed = self.expose(operation)?;
             self.grant(operation, schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
         }
 
@@ -247,26 +247,27 @@ impl Engine {
 
     /// What others need to write into an operation's output; registered for its time alone where that costs next to
     /// nothing, if it does not lie in a registered buffer. `None` where it is not to be had.
-    fn expose(&mut self, operation: &Operation) -> Option<(RemoteRegion, Region)> {
+    fn expose(&mut self, operation: &Operation) -> Result<Option<(RemoteRegion, Region)>, Stop> {
         if !operation.writable {
-            return None;
+            return Ok(None);
         }
         let core = &mut self.core;
         let len = operation.output.len() as u64;
-        match &operation.registered_output {
-            Some((region, at)) => region.remote().map(|remote| {
+        if let Some((region, at)) = &operation.registered_output {
+            return Ok(region.remote().map(|remote| {
                 (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())
-            }),
-            None if core.limits.cheap_registration => {
-                match core.transport.register(buffer::expose(&operation.output)) {
-                    Ok(region) => region.remote().map(|remote| (remote, region)),
-                    Err(error) => {
-                        tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
-                        None
-                    }
-                }
+            }));
+        }
+        if !core.limits.cheap_registration {
+            return Ok(None);
+        }
+        match core.transport.register(buffer::expose(&operation.output)) {
+            Ok(region) => Ok(region.remote().map(|remote| (remote, region))),
+            Err(error) if operation.long => Err(error.into()),
+            Err(error) => {
+                tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
+                Ok(None)
             }
-            None => None,
         }
     }
 

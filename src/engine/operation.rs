@@ -125,6 +125,8 @@ pub(crate) struct Operation {
     pub size: usize,
     pub input: Region,
     pub output: Region,
+    /// Whether the schedule takes it for granted that others may write into the output.
+    pub long: bool,
     /// Whether others may write into the output meanwhile: not where the input lies there and is not gone yet.
     pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.

@@ -104,6 +104,7 @@ impl Probe {
             size: 1,
             input: empty.clone(),
             output: empty,
+            long: false,
             writable: true,
             registered_input: None,
             registered_output: None,

@@ -123,6 +123,7 @@ fn call_under<T: Element>(
         size: T::DTYPE.size(),
         input: lent.input.clone(),
         output: lent.output.clone(),
+        long: call.job.long,
         writable: !call.job.collective.exchanges() || lent.is_apart(),
         registered_input: registry.find(&lent.input),
         registered_output: registry.find(&lent.output),

@@ -34,6 +34,7 @@ pub(super) struct Shape {
     pub chunk: usize,
     pub lanes: usize,
     pub direct: bool,
+    pub long: bool,
     pub ordered: bool,
 }
 
@@ -111,10 +112,13 @@ impl<'a> Request<'a> {
             None => choice,
         };
         let choice = choice.within(settings.chunk_bytes, settings.eager_bytes, settings.lanes);
+        let direct = algorithm::direct(bytes, settings.chunk_bytes);
+        let long = group.limits.cheap_registration && algorithm::long(choice.algorithm, bytes);
         let shape = Shape {
             chunk: (choice.chunk_bytes / size).max(1),
             lanes: choice.lanes,
-            direct: algorithm::direct(bytes, settings.chunk_bytes),
+            direct: direct || long,
+            long,
             ordered,
         };
         Ok((choice.algorithm, shape))

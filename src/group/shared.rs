@@ -116,14 +116,21 @@ impl Shared {
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
         let settings = *self.engine(state)?.settings();
         let (algorithm, shape) = request.choose(self, dtype.size(), &settings, wishes)?;
-        let Shape { chunk, lanes, direct, ordered } = shape;
-        let job = Job { chunk, lanes, direct, ordered, ..request.job(self) };
+        let Shape { chunk, lanes, direct, long, ordered } = shape;
+        let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
         // The farewell is a barrier by another name.
         let planned = Job { root: if collective == Collective::Barrier { 0 } else { job.root }, ..job };
         let Some(mut schedule) = algorithm.make(&planned) else {
             return Err(argument(format!("algorithm {} cannot do it", algorithm.name)));
         };
         let signature = request.signature(&job, dtype, algorithm.code);
+        // Long writes need an output in which nothing waits to be sent.
+        let mut aside = Vec::new();
+        let apart = (long && collective.exchanges() && !lent.is_apart()).then(|| lent.aside(&mut aside));
+        let lent = match &apart {
+            Some(apart) => apart.as_ref().map_err(|error| argument(error.to_string()))?,
+            None => lent,
+        };
         let operation = Operation {
             number: state.next,
             signature,
@@ -133,6 +140,7 @@ impl Shared {
             size: dtype.size(),
             input: lent.input.clone(),
             output: lent.output.clone(),
+            long,
             writable: !collective.exchanges() || lent.is_apart(),
             registered_input: self.registry.find(&lent.input),
             registered_output: self.registry.find(&lent.output),

@@ -15,7 +15,8 @@
 //! - Which messages lane 0 sends and takes first does not depend on the count: a collective of 0 elements
 //!   sends them empty. Messages in slots carry the operation's header, so that ranks that disagree find out
 //!   instead of waiting for each other.
-//! - A message has at most [`Schedule::max_message`] elements.
+//! - A message has at most [`Schedule::max_message`] elements; only writes of a job that allows it ([`Job::long`]) may have
+//!   more.
 //! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited. No write is empty, and each
 //!   source of a direct schedule writes at least once.
 
@@ -302,6 +303,8 @@ pub struct Job<'a> {
     pub lanes: usize,
     /// Whether a schedule may write straight into outputs, if its algorithm can.
     pub direct: bool,
+    /// Whether every rank lets others write into its output, so that writes may be longer than `chunk`; only if `direct`.
+    pub long: bool,
     /// Whether contributions are to be reduced in the order of ranks ([`Step::Fold`]); only of algorithms that can.
     pub ordered: bool,
 }
@@ -320,6 +323,7 @@ impl Job<'_> {
             chunk: usize::MAX,
             lanes: 1,
             direct: false,
+            long: false,
             ordered: false,
         }
     }

@@ -152,6 +152,10 @@ fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Ve
                         let granted = [u64::MAX, 0, mixed][(mixed % 3) as usize];
                         let seed = number as u64;
                         let job = Job { ordered: plan.ordered && seed.is_multiple_of(3), ..job };
+                        // Long writes are for worlds in which everyone may be written to.
+                        let swapped = in_place && plan.collective.exchanges();
+                        let job =
+                            Job { long: granted == u64::MAX && !swapped && seed.is_multiple_of(2), ..job };
                         for policy in policies(ranks, number + ranks) {
                             let setup = Setup { job, uneven: None, depth, in_place, granted, policy, seed };
                             cases.push(Case { algorithm, plan, setup });

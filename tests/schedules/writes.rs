@@ -137,3 +137,26 @@ fn a_flow_that_begins_with_a_write() {
     let fault = judge(&scripts, &job, false).expect_err("broken").fault;
     assert_eq!(fault, Fault::WriteFirst(0));
 }
+
+#[test]
+fn one_long_write_each_where_everyone_may_be_written_to() {
+    for collective in [AllGather, Collective::AllToAll, Collective::Broadcast, Collective::Scatter] {
+        let job = Job { long: true, ..job(collective) };
+        let long = scripts("direct", &job);
+        let writes: Vec<Step> = long[0].lanes[0].iter().copied().filter(is_write).collect();
+        assert_eq!((long[0].lanes.len(), writes.len()), (1, RANKS - 1), "{collective:?}");
+        assert!(writes.iter().all(|step| matches!(step, Step::Write { from, .. } if from.len == job.count)));
+        judge(&long, &job, false).expect("whole");
+        // Elsewhere nothing is longer than a chunk.
+        let fault = judge(&long, &Job { long: false, ..job }, false).expect_err("too long").fault;
+        assert!(matches!(fault, Fault::TooLong { limit: 0, .. }), "{fault}");
+    }
+}
+
+#[test]
+fn a_long_write_unannounced() {
+    let job = Job { long: true, ..job(AllGather) };
+    let is =
+        |fault: &Fault| matches!(fault, Fault::WriteFirst(_) | Fault::NeverTaken { .. } | Fault::Stuck(_));
+    caught_in("direct", &job, false, |script| script.drop(0, is_put), is);
+}

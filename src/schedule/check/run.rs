@@ -287,7 +287,7 @@ impl<'a> World<'a> {
         from: Span,
         lands: Option<Range<usize>>,
     ) -> Result<(), Fault> {
-        if from.len > self.limit {
+        if from.len > self.limit && !(self.setup.job.long && lands.is_some()) {
             return Err(Fault::TooLong { len: from.len, limit: self.limit });
         }
         let (area, range) = self.find(rank, lane, &from)?;
