@@ -161,6 +161,18 @@ impl Direct {
         (chunk < chunks).then(|| whole.start + part.start..whole.start + part.end)
     }
 
+    /// Whether this rank has to do with the root alone.
+    fn leaf(&self) -> bool {
+        self.collective.has_root() && self.rank != self.root
+    }
+
+    /// Tells another rank that a long write follows, if one does.
+    fn announce(&self, to: Rank, steps: &mut Steps) {
+        if self.long && self.speaks(self.rank, to) {
+            steps.put(to, Span::input(0, 0));
+        }
+    }
+
     fn send(&self, chunk: usize, to: Rank, steps: &mut Steps) {
         let Some(whole) = self.sends(to) else { return };
         let Some(range) = self.chunk_of(&whole, chunk) else { return };
@@ -274,21 +286,27 @@ impl Pattern for Direct {
     /// A turn to send to each other rank, and one for what each has for this one; in order, also one for each slot
     /// that is given back after all were reduced. Of long ones, a turn before to announce each, and one for the own.
     fn turns(&self) -> usize {
+        if self.leaf() {
+            return 1;
+        }
         let others = self.ranks - 1;
         2 * others + 1 + if self.long { others + 1 } else { 0 } + if self.ordered { others } else { 0 }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
+        if self.leaf() {
+            self.announce(self.root, steps);
+            self.send(chunk, self.root, steps);
+            return self.keep(chunk, self.root, steps);
+        }
         let others = self.ranks - 1;
         let Some(turn) = turn.checked_sub(if self.long { others + 1 } else { 0 }) else {
-            let to = self.after(turn + 1);
             // The own block is copied while the others learn where to write.
-            if turn == others {
+            return if turn == others {
                 self.keep_own(chunk, steps);
-            } else if self.sends(to).is_some() {
-                steps.put(to, Span::input(0, 0));
-            }
-            return;
+            } else {
+                self.announce(self.after(turn + 1), steps);
+            };
         };
         if turn < others {
             self.send(chunk, self.after(turn + 1), steps);
