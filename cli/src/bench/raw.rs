@@ -43,6 +43,15 @@ pub(crate) struct Pair {
     acknowledged_before: u64,
 }
 
+/// Registers memory that is there: what was never written is one page of zeros again and again, which the innermost
+/// cache holds, however large it is.
+fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, unisono_transport::Error> {
+    const PAGE: usize = 4 << 10;
+    let region = transport.register(Memory::map(bytes, false)?)?;
+    (0..bytes).step_by(PAGE).try_for_each(|page| region.write(page, &[1]))?;
+    Ok(region)
+}
+
 /// Makes endpoints on ranks 0 and 1 with windows for puts of up to `bytes`; `None` on the others, which
 /// must call it all the same.
 pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
@@ -51,8 +60,8 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     let mut opened = None;
     if first_two {
         let mut transport = Ofi::open(options)?;
-        let window = transport.register(Memory::map(bytes.max(8), false)?)?;
-        let source = transport.register(Memory::map(bytes.max(8), false)?)?;
+        let window = touched(&mut transport, bytes.max(8))?;
+        let source = touched(&mut transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;
         let address = transport.address().0.clone();
         let place = card.get_mut(32..32 + address.len()).ok_or("the provider's addresses are too long")?;
