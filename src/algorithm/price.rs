@@ -168,7 +168,7 @@ fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count
 mod tests {
     use super::*;
     use crate::{
-        algorithm::{ALGORITHMS, find},
+        algorithm::{ALGORITHMS, World, choose, direct, find},
         schedule::Collective,
     };
 
@@ -241,5 +241,49 @@ mod tests {
         assert!(doubling.seconds < ring.seconds / 10.0, "{doubling:?}");
         let tree = cheap("binomial", Collective::Broadcast);
         assert!(tree.seconds < 1e-3 && tree.messages.total == 9999, "{tree:?}");
+    }
+
+    /// The default configuration's chunk, largest eager message and lanes.
+    const DEFAULTS: (usize, usize, usize) = (256 << 10, 32 << 10, 2);
+
+    /// What the table chooses, in a group with the default configuration.
+    fn chosen(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> (&'static str, f64) {
+        let world = World { ranks, cores: fabric.at_once(ranks) };
+        let (chunk, eager, lanes) = DEFAULTS;
+        let choice = choose(collective, world, bytes, |_| true).unwrap().within(chunk, eager, lanes);
+        let job = Job {
+            chunk: choice.chunk_bytes / 4,
+            lanes: choice.lanes,
+            direct: direct(collective, ranks, bytes, chunk),
+            ..Job::new(collective, 0, ranks, bytes / 4)
+        };
+        let plan = choice.algorithm.plan(collective).unwrap();
+        (choice.algorithm.name, price_with(plan, &job, 4, fabric, Effort::QUICK).unwrap().seconds)
+    }
+
+    #[test]
+    fn more_bytes_take_longer_and_nowhere_much_longer() {
+        for collective in Collective::ALL.into_iter().filter(|&it| it != Collective::Barrier) {
+            for (fabric, ranks) in [
+                (Fabric::TCP, 2),
+                (Fabric::TCP, 4),
+                (Fabric::TCP, 8),
+                (Fabric::NDR400, 8),
+                (Fabric::NDR400, 64),
+            ] {
+                let mut before = chosen(collective, ranks, 8, &fabric);
+                for bytes in (4..=24).map(|doublings| 1 << doublings) {
+                    let now = chosen(collective, ranks, bytes, &fabric);
+                    let told = format!(
+                        "{} of {bytes} B among {ranks} on {}: {before:?}, then {now:?}",
+                        collective.name(),
+                        fabric.name
+                    );
+                    assert!(now.1 >= 0.8 * before.1, "less for more: {told}");
+                    assert!(now.1 <= 2.5 * before.1, "a cliff: {told}");
+                    before = now;
+                }
+            }
+        }
     }
 }

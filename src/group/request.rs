@@ -112,7 +112,7 @@ impl<'a> Request<'a> {
             None => choice,
         };
         let choice = choice.within(settings.chunk_bytes, settings.eager_bytes, settings.lanes);
-        let direct = algorithm::direct(bytes, settings.chunk_bytes);
+        let direct = algorithm::direct(collective, group.ranks, bytes, settings.chunk_bytes);
         let long = group.limits.cheap_registration && algorithm::long(choice.algorithm, bytes);
         let shape = Shape {
             chunk: (choice.chunk_bytes / size).max(1),

@@ -138,7 +138,7 @@ impl Case {
     /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
-        let direct = algorithm::direct(self.bytes(), config.chunk);
+        let direct = algorithm::direct(self.collective, self.ranks, self.bytes(), config.chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
         let choice = algorithm::choose(self.collective, self.world(), self.bytes(), only);
         // One that cannot do it has no price anyway.
