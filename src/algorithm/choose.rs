@@ -64,7 +64,7 @@ const MIB: usize = 1 << 20;
 /// Where ranks share few cores ([`World::crowded`]), the first row that fits of these is taken, if one does; measured
 /// among 4 and 8 ranks over TCP on two cores. The hub of a star sends or takes the bytes of all, so with more ranks it is
 /// for smaller sizes.
-const CROWDED: &[Row] = &[
+static CROWDED: &[Row] = &[
     row(AllReduce, 8, 128 * KIB, "star", PIPED, 2),
     row(AllReduce, 16, 64 * KIB, "star", PIPED, 2),
     row(AllReduce, 64, 16 * KIB, "star", PIPED, 2),
@@ -187,7 +187,9 @@ pub fn choose(
 /// The row of the table that applies, in words: why [`choose`] chooses as it does.
 #[must_use]
 pub fn reason(collective: Collective, world: World, bytes: usize) -> Option<String> {
-    applying(collective, world, bytes).next().map(|(row, _)| row.to_string())
+    let row = applying(collective, world, bytes).next()?.0;
+    let crowded = CROWDED.iter().any(|it| std::ptr::eq(it, row));
+    Some(format!("{}{row}", if crowded { "where ranks share few cores, " } else { "" }))
 }
 
 /// The rows that fit, the first of which is taken if it may be.
@@ -274,6 +276,16 @@ mod tests {
         assert!(
             reason(Broadcast, World::new(usize::MAX), usize::MAX).is_some_and(|told| told.contains("ring"))
         );
+    }
+
+    #[test]
+    fn few_cores_are_named_as_the_reason() {
+        let told = reason(Barrier, World { ranks: 8, cores: 2 }, 0).unwrap();
+        assert!(
+            told.starts_with("where ranks share few cores, barrier, at most 64 ranks, any size: star"),
+            "{told}"
+        );
+        assert!(reason(Barrier, World::new(8), 0).is_some_and(|told| told.starts_with("barrier")));
     }
 
     #[test]
