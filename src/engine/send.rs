@@ -134,7 +134,6 @@ impl Run<'_> {
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
         // The engine's scratch is registered; what the caller lent may be, as a part of a region.
-        // The engine's scratch is registered; what the caller lent may be, as a part of a region.
         let (here, (registered, base)) = match (from.place, &core.scratch) {
             (Place::Input, _) => (&self.operation.input, part(&self.operation.registered_input)),
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),

@@ -113,7 +113,10 @@ impl<'a> Request<'a> {
         };
         let choice = choice.within(settings.chunk_bytes, settings.eager_bytes, settings.lanes);
         let direct = algorithm::direct(collective, group.ranks, bytes, settings.chunk_bytes);
-        let long = group.limits.cheap_registration && algorithm::long(choice.algorithm, bytes);
+        // Uneven blocks are never written whole; nothing need be put aside for them.
+        let long = group.limits.cheap_registration
+            && self.uneven.is_none()
+            && algorithm::long(choice.algorithm, bytes);
         let shape = Shape {
             chunk: (choice.chunk_bytes / size).max(1),
             lanes: choice.lanes,
