@@ -59,7 +59,7 @@ fn traffic(job: &Job<'_>) -> Traffic {
     let direct = Direct::new(job);
     let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
     sent.fold(Traffic::NONE, |sum, len| Traffic {
-        messages: sum.messages + partition::chunks(len, direct.chunk) + usize::from(direct.long),
+        messages: sum.messages + partition::chunks(len, direct.chunk),
         elements: sum.elements + len,
     })
 }
@@ -77,8 +77,7 @@ struct Direct {
     uneven: bool,
     /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
     ordered: bool,
-    /// Whether all that goes from one rank to another is one write. An empty message precedes it, so that ranks that
-    /// disagree find out.
+    /// Whether all that goes from one rank to another is one write.
     long: bool,
     /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
     direct_from: Option<usize>,
@@ -166,13 +165,6 @@ impl Direct {
         self.collective.has_root() && self.rank != self.root
     }
 
-    /// Tells another rank that a long write follows, if one does.
-    fn announce(&self, to: Rank, steps: &mut Steps) {
-        if self.long && self.speaks(self.rank, to) {
-            steps.put(to, Span::input(0, 0));
-        }
-    }
-
     fn send(&self, chunk: usize, to: Rank, steps: &mut Steps) {
         let Some(whole) = self.sends(to) else { return };
         let Some(range) = self.chunk_of(&whole, chunk) else { return };
@@ -198,10 +190,6 @@ impl Direct {
         let Some(into) = self.chunk_of(&self.place(from), chunk) else { return };
         if !self.speaks(from, self.rank) {
             return;
-        }
-        if self.long {
-            steps.take(from, 0);
-            steps.free(from);
         }
         if self.collective == Collective::Barrier {
             steps.take(from, 0);
@@ -284,31 +272,26 @@ impl Pattern for Direct {
     }
 
     /// A turn to send to each other rank, and one for what each has for this one; in order, also one for each slot
-    /// that is given back after all were reduced. Of long ones, a turn before to announce each, and one for the own.
+    /// that is given back after all were reduced.
     fn turns(&self) -> usize {
         if self.leaf() {
             return 1;
         }
         let others = self.ranks - 1;
-        2 * others + 1 + if self.long { others + 1 } else { 0 } + if self.ordered { others } else { 0 }
+        2 * others + 1 + if self.ordered { others } else { 0 }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         if self.leaf() {
-            self.announce(self.root, steps);
             self.send(chunk, self.root, steps);
             return self.keep(chunk, self.root, steps);
         }
         let others = self.ranks - 1;
-        let Some(turn) = turn.checked_sub(if self.long { others + 1 } else { 0 }) else {
-            // The own block is copied while the others learn where to write.
-            return if turn == others {
-                self.keep_own(chunk, steps);
-            } else {
-                self.announce(self.after(turn + 1), steps);
-            };
-        };
         if turn < others {
+            // The own block is copied while the others learn where to write.
+            if self.long && turn == 0 {
+                self.keep_own(chunk, steps);
+            }
             self.send(chunk, self.after(turn + 1), steps);
         } else if turn >= others + self.ranks {
             let from = self.after(turn - others - self.ranks + 1);

@@ -34,8 +34,8 @@ pub(super) struct PeerState {
     outgoing: [u32; 2],
     incoming: [u32; 2],
     pub(super) greeted: bool,
-    /// Whether it was told, for each class, of a message that waits for its window.
-    pub(super) knocked: [bool; 2],
+    /// The latest operation in which it was told, for each class, of a message that waits.
+    pub(super) knocked: [Option<u32>; 2],
 }
 
 /// The sending end of a flow and where its window is.
@@ -148,7 +148,7 @@ impl Core {
             outgoing: [NONE; 2],
             incoming: [NONE; 2],
             greeted: false,
-            knocked: [false; 2],
+            knocked: [None; 2],
         };
         self.peers = contacts.into_iter().map(state).collect();
     }
@@ -209,10 +209,10 @@ impl Core {
         let lane_bytes = slots * wire::stride(slot_bytes);
         let first_flow = self.receivers.len();
         // Messages; at most two credits for each flow the other way; the announcement of its window. In bulk also
-        // writes, their credits, and a grant.
+        // writes, their credits, a grant, and a knock for one.
         self.expected += lanes * slots + 2 * lanes + 1;
         if class == Class::Bulk {
-            self.expected += lanes * self.settings.writes() + 2 * lanes + 1;
+            self.expected += lanes * self.settings.writes() + 2 * lanes + 2;
         }
         if first_flow + lanes > MAX_FLOWS || self.expected > self.limits.arrivals {
             return Err(self.stop(format!(
@@ -326,7 +326,10 @@ impl Core {
                     return Err(self.violation(from, Violation(what)));
                 }
                 self.grants.push((from, grant));
-                Ok(())
+                // Nothing was written yet to a peer whose window is unknown.
+                let Some(sender) = self.sender(from, Class::Bulk, 0) else { return Ok(()) };
+                let credit = self.senders[sender].writes.credit((grant.header.freed & 0xffff) as u16);
+                credit.map_err(|violation| self.violation(from, violation))
             }
             Immediate::Knock { from, class } => {
                 let header = self.entry(from)?.knocks[class.index()];

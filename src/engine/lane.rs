@@ -258,6 +258,19 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Tells those from whom lanes have waited in vain for leave to write what they would write: they may wait for
+    /// a message of another call.
+    pub(crate) fn ask(&self, core: &mut Core) -> Result<(), Stop> {
+        for lane in &self.lanes {
+            if let Some(Step::Write { to, .. }) = lane.step
+                && core.granted(to, self.operation.op()).is_none()
+            {
+                core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
+            }
+        }
+        Ok(())
+    }
+
     /// At the end: a peer's message that nobody took spoils what seems done. What peers allowed is over.
     pub(crate) fn close(&self, core: &mut Core) -> Result<(), Stop> {
         self.compare(core)?;

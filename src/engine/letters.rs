@@ -22,10 +22,10 @@ pub(super) enum Letter {
 }
 
 impl Core {
-    /// Tells a peer, once for each class, of a message that waits for its window: if the two disagree on
-    /// the operation, the window may never come, and the header says why.
+    /// Tells a peer, once in an operation for each class, of a message that waits for its window or its grant: if the
+    /// two disagree on the operation, neither may ever come, and the header says why.
     pub(crate) fn knock(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
-        if !std::mem::replace(&mut self.peers[to].knocked[class.index()], true) {
+        if self.peers[to].knocked[class.index()].replace(header.op) != Some(header.op) {
             let knock = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
             self.letters.write(to * size_of::<Entry>() + knock, bytemuck::bytes_of(header))?;
             self.post_box.push_back((to, Letter::Knock(class)));
@@ -34,7 +34,7 @@ impl Core {
     }
 
     /// Tells a peer, for the operation of this header, where it may write straight into this rank's output; or that
-    /// it may not.
+    /// it may not. It takes along the credit for what the peer has written on the first lane.
     pub(crate) fn grant(
         &mut self,
         to: Rank,
@@ -42,6 +42,12 @@ impl Core {
         output: Option<RemoteRegion>,
     ) -> Result<(), Stop> {
         let RemoteRegion { base, key, len } = output.unwrap_or_default();
+        let first = self.receiver(to, Class::Bulk, 0).map(|receiver| &mut self.landings[receiver]);
+        let freed = first.map_or(0, |landing| {
+            landing.tell();
+            (landing.freed() & 0xffff_ffff) as u32
+        });
+        let header = Header { freed, ..header };
         let grant = Grant { header, granted: u64::from(output.is_some()), base, key, len };
         let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, grant);
         self.letters.write(at, bytemuck::bytes_of(&grant))?;

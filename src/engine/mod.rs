@@ -78,7 +78,7 @@ impl Settings {
     /// two each before the second is owed), and its other letters.
     pub(crate) fn arrivals_per_peer(&self) -> usize {
         let messages = self.eager_slots + self.lanes * (self.bulk_slots + self.writes());
-        messages + 2 * (1 + 2 * self.lanes) + 2 * Class::ALL.len() + 2
+        messages + 2 * (1 + 2 * self.lanes) + 3 * Class::ALL.len() + 2
     }
 
     /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
@@ -322,12 +322,16 @@ impl Engine {
             fruitless = fruitless.wrapping_add(1);
             if fruitless.is_multiple_of(1024) {
                 run.compare(&mut self.core)?;
+                run.ask(&mut self.core)?;
             }
             if let Some(nap) = self.pause(overseer, deadline)? {
                 let (steps, waits) = run.stand();
                 overseer.stand(steps, waits);
                 run.compare(&mut self.core)?;
-                self.core.transport.park(nap)?;
+                run.ask(&mut self.core)?;
+                if !self.core.send_letters()? {
+                    self.core.transport.park(nap)?;
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The most flows into one process: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
@@ -116,7 +116,8 @@ pub(crate) struct Header {
     /// The root, or 0.
     pub root: u32,
     /// The sender's account of the opposite flow (same lane and class): how many messages of it it has
-    /// freed; its low 32 bits. Saves most credit messages where both sides talk.
+    /// freed; its low 32 bits. Saves most credit messages where both sides talk. In a grant, how many writes of the
+    /// first lane have been awaited.
     pub freed: u32,
     /// The operation's count.
     pub count: u64,

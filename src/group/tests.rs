@@ -284,6 +284,41 @@ fn different_roots_are_noticed_when_the_ranks_part() {
 }
 
 #[test]
+fn ranks_that_disagree_about_one_long_write_find_out() {
+    const LONG: usize = 1 << 20;
+    type Call = fn(&ProcessGroup) -> Result<()>;
+    let long: [(Call, Call); 5] = [
+        (|it| it.broadcast(&mut vec![1_u8; LONG], 0), |it| it.broadcast(&mut [1_u8; 8], 0)),
+        (|it| it.broadcast(&mut vec![1_u8; LONG], 0), |it| it.broadcast(&mut vec![1_u8; LONG], 1)),
+        (
+            |it| it.scatter(&vec![1_u8; 2 * LONG], &mut vec![0; LONG], 0),
+            |it| it.scatter(&[], &mut [0_u8; 8], 0),
+        ),
+        (|it| it.gather(&[1_u8; 8], &mut [0; 16], 0), |it| it.gather(&vec![1_u8; LONG], &mut [], 0)),
+        (|it| it.all_gather(&vec![1_u8; LONG], &mut vec![0; 2 * LONG]), |it| it.barrier()),
+    ];
+    for (number, (one, other)) in long.into_iter().enumerate() {
+        let told = world(
+            2,
+            |_| {},
+            |group| {
+                // Windows of both kinds are open, so that no message has to wait for one.
+                group.all_reduce(&mut vec![1.0_f32; LONG], ReduceOp::Sum).unwrap();
+                group.barrier().unwrap();
+                let begun = Instant::now();
+                let result = if group.rank() == 0 { one(&group) } else { other(&group) };
+                let Err(Error::Failed(failure @ Failure::Mismatch { op: 2, .. })) = result else {
+                    panic!("case {number}, rank {}: {result:?}", group.rank());
+                };
+                assert!(begun.elapsed() < Duration::from_secs(5), "long before the deadline");
+                failure.to_string()
+            },
+        );
+        assert_eq!(told[0], told[1]);
+    }
+}
+
+#[test]
 fn leaving_early_is_a_mismatch_for_the_others() {
     let told = world(
         2,

@@ -17,8 +17,8 @@
 //!   instead of waiting for each other.
 //! - A message has at most [`Schedule::max_message`] elements; only writes of a job that allows it ([`Job::long`]) may have
 //!   more.
-//! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited. No write is empty, and each
-//!   source of a direct schedule writes at least once.
+//! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited, unless the job is long and that
+//!   is the only write, on lane 0. No write is empty, and each source of a direct schedule writes at least once.
 
 pub mod check;
 pub mod cost;

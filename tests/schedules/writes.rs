@@ -2,7 +2,7 @@
 
 use unisono::schedule::{
     Collective::{self, AllGather, AllReduce, ReduceScatter},
-    Job, Step,
+    Job, Span, Step,
     check::Fault,
 };
 
@@ -147,6 +147,7 @@ fn one_long_write_each_where_everyone_may_be_written_to() {
         assert_eq!((long[0].lanes.len(), writes.len()), (1, RANKS - 1), "{collective:?}");
         assert!(writes.iter().all(|step| matches!(step, Step::Write { from, .. } if from.len == job.count)));
         judge(&long, &job, false).expect("whole");
+        assert!(!long[0].lanes[0].iter().any(is_put), "nothing precedes it");
         // Elsewhere nothing is longer than a chunk.
         let fault = judge(&long, &Job { long: false, ..job }, false).expect_err("too long").fault;
         assert!(matches!(fault, Fault::TooLong { limit: 0, .. }), "{fault}");
@@ -154,9 +155,24 @@ fn one_long_write_each_where_everyone_may_be_written_to() {
 }
 
 #[test]
-fn a_long_write_unannounced() {
-    let job = Job { long: true, ..job(AllGather) };
-    let is =
-        |fault: &Fault| matches!(fault, Fault::WriteFirst(_) | Fault::NeverTaken { .. } | Fault::Stuck(_));
-    caught_in("direct", &job, false, |script| script.drop(0, is_put), is);
+fn a_second_write_where_only_one_is_long() {
+    // Nobody would have told the receiver whom to credit.
+    let job = Job { long: true, ranks: 2, ..job(AllGather) };
+    let mut scripts = scripts("direct", &job);
+    for script in &mut scripts {
+        let lane = &mut script.lanes[0];
+        let at = lane.iter().position(is_write).unwrap();
+        let Step::Write { to, from, at: place } = lane[at] else { unreachable!("that is what it is") };
+        let half = from.len / 2;
+        lane[at] = Step::Write { to, from: Span { len: half, ..from }, at: place };
+        let rest = Span { offset: from.offset + half, len: from.len - half, ..from };
+        lane.insert(at + 1, Step::Write { to, from: rest, at: place + half });
+        let at = lane.iter().position(is_await).unwrap();
+        let Step::Await { from, into } = lane[at] else { unreachable!("that is what it is") };
+        lane[at] = Step::Await { from, into: Span { len: half, ..into } };
+        let rest = Span { offset: into.offset + half, len: into.len - half, ..into };
+        lane.insert(at + 1, Step::Await { from, into: rest });
+    }
+    let fault = judge(&scripts, &job, false).expect_err("broken").fault;
+    assert!(matches!(fault, Fault::WriteFirst(_)), "{fault}");
 }
