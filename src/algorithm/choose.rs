@@ -78,6 +78,8 @@ static CROWDED: &[Row] = &[
     row(AllGather, 64, 256, "star", PIPED, 1),
     row(AllGather, 8, 128 * KIB, "rabenseifner", PIPED, 2),
     row(AllGather, 8, 4 * MIB, "direct", PIPED, 2),
+    row(Broadcast, 4, 192 * KIB, "binomial", PIPED, 2),
+    row(Broadcast, 4, 2 * MIB, "direct", PIPED, 2),
     row(Broadcast, 64, 512 * KIB, "binomial", PIPED, 2),
     row(Barrier, 64, ANY, "star", WHOLE, 1),
     row(AllToAll, 4, 8 * KIB, "star", PIPED, 1),
@@ -114,7 +116,7 @@ const TABLE: &[Row] = &[
     row(ReduceScatter, ANY, ANY, "ring", PIPED, 4),
     row(ReduceScatter, ANY, ANY, "direct", WHOLE, 1),
     row(AllGather, 8, 8 * KIB, "direct", WHOLE, 1),
-    row(AllGather, 2, 128 * KIB, "ring", PIPED, 4),
+    row(AllGather, 2, 48 * KIB, "ring", PIPED, 4),
     row(AllGather, 2, 4 * MIB, "direct", PIPED, 4),
     row(AllGather, 8, ANY, "ring", PIPED, 4),
     row(AllGather, 64, 32 * KIB, "rabenseifner", PIPED, 4),
@@ -235,13 +237,13 @@ pub const fn direct(collective: Collective, ranks: usize, bytes: usize, chunk_by
 }
 
 /// Whether what one rank has for another goes in one write, however long, where every rank lets others write into its
-/// output: by `direct`, from 256 KiB on. A chunk costs as much as 50 KiB of it, and a write that waits for its grant more
-/// than it saves of less: over TCP on two cores, p50 in µs of chunks in slots and of one write, `unisono bench --ranks 2 -b 128K`
-/// and so on: all_to_all 57 and 77 (128 KiB), 172 and 144 (512 KiB), 722 and 515 (2 MiB); among 4 ranks 646 and 612, 2446 and
-/// 1820.
+/// output: by `direct`, from 64 KiB on. A write that waits for its grant costs more than it saves of less: over TCP on two
+/// cores, p50 in µs of chunks in slots and of one write, `unisono bench all_to_all --ranks 2 -b 32K` and so on: 19 and 29
+/// (blocks of 16 KiB), 24 and 33 (32 KiB), 57 and 54 (64 KiB), 85 and 70 (128 KiB); among 4 ranks 136 and 170 (16 KiB), 162
+/// and 192 (32 KiB), 365 and 261 (64 KiB), 568 and 432 (128 KiB).
 #[must_use]
 pub fn long(algorithm: &Algorithm, bytes: usize) -> bool {
-    algorithm.name == "direct" && bytes >= 256 * KIB
+    algorithm.name == "direct" && bytes >= 64 * KIB
 }
 
 #[cfg(test)]
