@@ -89,12 +89,20 @@ fn parts(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> Option<(usize, u
     if !is_long(plan, job, one, wanted) {
         return None;
     }
-    // A turn of every lane; and as many for every rank where each has a piece of its own.
-    let longest = |count| plan.make(&Job { count, ..*job }).max_message();
-    let mut unit = job.chunk.saturating_mul(job.lanes);
-    if longest(unit.min(job.count)) < longest(job.count) {
-        unit = unit.saturating_mul(job.ranks);
-    }
+    // A turn of every lane; two where a chunk is two messages, and as many for every rank where each has a piece of its
+    // own. Not quite full ones, because blocks that differ by an element may make one chunk more.
+    let shape = |count| {
+        let schedule = plan.make(&Job { count, ..*job });
+        (schedule.lanes(), schedule.max_message())
+    };
+    let (lanes, longest) = shape(job.count);
+    let turn = job.chunk.saturating_mul(job.lanes) / 32 * 31;
+    let units = [1, 2, job.ranks].map(|turns| turn.saturating_mul(turns).max(1));
+    let like = |unit: usize| {
+        let part = shape(unit.min(job.count));
+        part.0 == lanes && part.1 >= longest / 8 * 7
+    };
+    let unit = units.into_iter().find(|&unit| like(unit)).unwrap_or(units[2]);
     let least = unit.checked_mul(2).filter(|&least| least < job.count)?;
     let mut more = job.count;
     while more > least {
