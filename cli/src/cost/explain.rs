@@ -7,15 +7,15 @@ use std::{
 
 use unisono::{
     algorithm::{
-        choose,
+        Algorithm, choose,
         price::{Effort, price_with},
         reason,
     },
     dtype::Dtype,
-    schedule::{Collective, Job, Place, Span, Step, cost::Fabric},
+    schedule::{Job, Place, Span, Step, cost::Fabric},
 };
 
-use super::{Case, MOST_RANKS, Priced, Result, describe, fastest, words};
+use super::{About, Case, Priced, Result, describe, fastest, words};
 
 /// How many lines of steps are shown, unless all are asked for.
 const LINES: usize = 100;
@@ -27,15 +27,8 @@ const COUNTED: u64 = 20_000_000;
 /// The choice is that of a group with the default configuration.
 #[derive(clap::Args)]
 pub(crate) struct Explain {
-    /// all_reduce, reduce_scatter, all_gather, broadcast or barrier
-    #[arg(value_parser = super::parse_collective)]
-    collective: Collective,
-    /// How many ranks there are
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
-    ranks: u32,
-    /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
-    bytes: usize,
+    #[command(flatten)]
+    about: About,
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = crate::bench::parse_dtype)]
     dtype: Dtype,
@@ -56,21 +49,25 @@ impl Explain {
     }
 
     fn explain(&self) -> Result<()> {
-        let ranks = self.ranks as usize;
+        let ranks = self.about.ranks as usize;
         if self.rank >= ranks {
             return Err(format!("--rank {}: there are ranks 0 to {}", self.rank, ranks - 1).into());
         }
-        let case = Case::new(self.collective, ranks, self.bytes, self.dtype).on(&self.fabric);
+        let case = Case::new(self.about.collective, ranks, self.about.bytes, self.dtype).on(&self.fabric);
         let no_choice = || "no algorithm can do it".to_owned();
-        let choice = choose(self.collective, case.world(), case.bytes(), |_| true).ok_or_else(no_choice)?;
-        let why = reason(self.collective, case.world(), case.bytes()).ok_or_else(no_choice)?;
+        let choice =
+            choose(self.about.collective, case.world(), case.bytes(), |_| true).ok_or_else(no_choice)?;
+        let why = reason(self.about.collective, case.world(), case.bytes()).ok_or_else(no_choice)?;
         let shape = case.shape(choice.algorithm);
 
         let mut out = BufWriter::new(io::stdout().lock());
         writeln!(out, "{}", case.describe())?;
         writeln!(out, "  takes {}: {}", choice.algorithm.name, choice.algorithm.summary)?;
-        let direct =
-            if shape.direct { ", results straight into outputs where the algorithm can" } else { "" };
+        let direct = match (shape.long, shape.direct) {
+            (true, _) => ", but what one rank has for another in one write into its output",
+            (false, true) => ", results straight into outputs where the algorithm can",
+            (false, false) => "",
+        };
         let lanes = if shape.lanes == 1 { "lane" } else { "lanes" };
         writeln!(
             out,
@@ -103,14 +100,13 @@ impl Explain {
         }
 
         let job = Job { rank: self.rank, ..case.job(shape) };
-        self.steps(&mut out, &case, &job)?;
+        self.steps(&mut out, choice.algorithm, &job)?;
         Ok(out.flush()?)
     }
 
     /// The table of steps.
-    fn steps(&self, out: &mut impl Write, case: &Case, job: &Job<'_>) -> Result<()> {
-        let choice = choose(self.collective, case.world(), case.bytes(), |_| true);
-        let Some(mut schedule) = choice.and_then(|choice| choice.algorithm.make(job)) else {
+    fn steps(&self, out: &mut impl Write, algorithm: &Algorithm, job: &Job<'_>) -> Result<()> {
+        let Some(mut schedule) = algorithm.make(job) else {
             return Err("no algorithm can do it".into());
         };
         let lanes = schedule.lanes();
@@ -130,7 +126,7 @@ impl Explain {
                 let (what, elements) = say(&step);
                 let line = match elements {
                     Some(elements) => {
-                        let bytes = elements.saturating_mul(case.dtype.size());
+                        let bytes = elements.saturating_mul(self.dtype.size());
                         format!("{lane:>4} {number:>9}  {what:<76} {elements:>10} {bytes:>12}")
                     }
                     None => format!("{lane:>4} {number:>9}  {what}"),

@@ -88,6 +88,7 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
         receive_per_byte: per_byte,
         reduction: raw.reduction,
         copy: raw.copy,
+        cheap_registration: raw.cheap_registration,
         ranks_per_host: usize::MAX,
         cores,
         switch: Fabric::TCP.switch,
@@ -132,7 +133,15 @@ pub(super) fn print(fabric: &Fabric) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const RAW: Raw = Raw { one_way: 5e-6, put: 1e-6, bandwidth: 6e9, both: 3e9, reduction: 13e9, copy: 12e9 };
+    const RAW: Raw = Raw {
+        one_way: 5e-6,
+        put: 1e-6,
+        bandwidth: 6e9,
+        both: 3e9,
+        reduction: 13e9,
+        copy: 12e9,
+        cheap_registration: true,
+    };
 
     #[test]
     fn a_fit_repeats_what_was_measured() {

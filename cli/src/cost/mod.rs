@@ -75,6 +75,20 @@ fn status(name: &str, result: Result<()>) -> ExitCode {
     }
 }
 
+/// What a prediction is about.
+#[derive(clap::Args)]
+pub(crate) struct About {
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter or all_to_all
+    #[arg(value_parser = parse_collective)]
+    collective: Collective,
+    /// How many ranks there are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
+    ranks: u32,
+    /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
+    bytes: usize,
+}
+
 /// A collective of a size among so many ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
@@ -85,6 +99,8 @@ pub(crate) struct Case {
     pub(crate) count: usize,
     /// How many of the ranks can run at once.
     pub(crate) cores: usize,
+    /// Whether every rank lets others write into its output.
+    pub(crate) cheap_registration: bool,
 }
 
 /// How an algorithm goes about a case.
@@ -95,6 +111,8 @@ pub(crate) struct Shape {
     pub(crate) lanes: usize,
     /// Whether results are written straight into outputs.
     pub(crate) direct: bool,
+    /// Whether what one rank has for another goes in one write.
+    pub(crate) long: bool,
 }
 
 impl Case {
@@ -103,12 +121,12 @@ impl Case {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = bytes / dtype.size() / blocks.max(1);
         let count = if collective == Collective::Barrier { 0 } else { count };
-        Self { collective, ranks, dtype, count, cores: ranks }
+        Self { collective, ranks, dtype, count, cores: ranks, cheap_registration: false }
     }
 
     /// On a fabric, whose ranks may have to share cores.
     pub(crate) fn on(self, fabric: &Fabric) -> Self {
-        Self { cores: fabric.at_once(self.ranks), ..self }
+        Self { cores: fabric.at_once(self.ranks), cheap_registration: fabric.cheap_registration, ..self }
     }
 
     pub(crate) fn world(&self) -> World {
@@ -146,7 +164,8 @@ impl Case {
             let choice = choice.within(config.chunk, config.eager, config.lanes);
             (choice.chunk_bytes, choice.lanes)
         });
-        Shape { chunk: chunk_bytes, lanes, direct }
+        let long = self.cheap_registration && algorithm::long(algorithm, self.bytes());
+        Shape { chunk: chunk_bytes, lanes, direct: direct || long, long }
     }
 
     pub(crate) fn job(&self, shape: Shape) -> Job<'static> {
@@ -154,6 +173,7 @@ impl Case {
             chunk: (shape.chunk / self.dtype.size()).max(1),
             lanes: shape.lanes,
             direct: shape.direct,
+            long: shape.long,
             ..Job::new(self.collective, 0, self.ranks, self.count)
         }
     }

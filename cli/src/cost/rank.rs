@@ -68,6 +68,8 @@ pub(super) struct Raw {
     /// Bytes of the result a second.
     pub(super) reduction: f64,
     pub(super) copy: f64,
+    /// Of the provider's memory.
+    pub(super) cheap_registration: bool,
 }
 
 impl OneRank {
@@ -165,7 +167,9 @@ fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Resul
             Ok(())
         })?;
     group.barrier()?;
-    Ok(Raw { one_way: quantile(&times, 0.1).as_secs_f64(), put, bandwidth, both, reduction, copy })
+    let (one_way, cheap_registration) =
+        (quantile(&times, 0.1).as_secs_f64(), group.limits().cheap_registration);
+    Ok(Raw { one_way, put, bandwidth, both, reduction, copy, cheap_registration })
 }
 
 /// The median time of a call, over some milliseconds (s).

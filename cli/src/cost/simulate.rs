@@ -19,7 +19,7 @@ use unisono::{
     },
 };
 
-use super::{Case, MOST_RANKS, Priced, Result, Shape, describe, fastest, measure, plot, words};
+use super::{About, Case, Priced, Result, Shape, describe, fastest, measure, plot, words};
 
 /// What people begin with.
 const EXAMPLES: &str = "\
@@ -37,15 +37,8 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
-    /// all_reduce, reduce_scatter, all_gather, broadcast or barrier
-    #[arg(value_parser = super::parse_collective)]
-    collective: Collective,
-    /// How many ranks there are
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
-    ranks: u32,
-    /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
-    bytes: usize,
+    #[command(flatten)]
+    about: About,
     /// The fabric: ndr400, hdr, efa, tcp
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
@@ -81,13 +74,13 @@ impl Simulate {
     }
 
     fn predict(&self) -> Result<()> {
-        let case = self.case(self.bytes);
-        if let Some(algorithm) = self.algorithm.filter(|it| !it.supports(self.collective)) {
+        let case = self.case(self.about.bytes);
+        if let Some(algorithm) = self.algorithm.filter(|it| !it.supports(self.about.collective)) {
             let able: Vec<_> = case.plans().map(|(algorithm, _)| algorithm.name).collect();
-            let (name, collective) = (algorithm.name, self.collective.name());
+            let (name, collective) = (algorithm.name, self.about.collective.name());
             return Err(format!("--algorithm {name}: {collective} can be done by {}", able.join(", ")).into());
         }
-        if self.plot.is_some() && self.collective == Collective::Barrier {
+        if self.plot.is_some() && self.about.collective == Collective::Barrier {
             return Err("--plot: a barrier has no size".into());
         }
         let fabric = self.fabric()?;
@@ -96,7 +89,7 @@ impl Simulate {
             measure::print(&fabric)?;
         }
         let priced = self.price(&case, &fabric, Effort::EXACT);
-        let bound = lower_bound(self.collective, case.ranks, case.bytes(), &fabric);
+        let bound = lower_bound(self.about.collective, case.ranks, case.bytes(), &fabric);
         table(&mut io::stdout().lock(), &case, &fabric, bound, &priced)?;
         if let Some(file) = &self.plot {
             // Many ranks take long.
@@ -108,7 +101,7 @@ impl Simulate {
             let mut bounds = Vec::new();
             for bytes in sizes {
                 let case = self.case(bytes).on(&fabric);
-                bounds.push((bytes, lower_bound(self.collective, case.ranks, case.bytes(), &fabric)));
+                bounds.push((bytes, lower_bound(self.about.collective, case.ranks, case.bytes(), &fabric)));
                 for priced in self.price(&case, &fabric, Effort::QUICK) {
                     let Some(seconds) = priced.seconds() else { continue };
                     let name = priced.algorithm.name;
@@ -127,7 +120,7 @@ impl Simulate {
     }
 
     fn case(&self, bytes: usize) -> Case {
-        Case::new(self.collective, self.ranks as usize, bytes, Dtype::F32)
+        Case::new(self.about.collective, self.about.ranks as usize, bytes, Dtype::F32)
     }
 
     fn fabric(&self) -> Result<Fabric> {
@@ -151,7 +144,7 @@ impl Simulate {
                 let shape = Shape {
                     chunk: self.chunk.unwrap_or(usual.chunk),
                     lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
-                    direct: usual.direct,
+                    ..usual
                 };
                 let cost = price_with(plan, &case.job(shape), case.dtype.size(), fabric, effort);
                 Priced { algorithm, shape, cost }

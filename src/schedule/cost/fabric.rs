@@ -27,6 +27,9 @@ pub struct Fabric {
     pub reduction: f64,
     /// How fast a processor copies (B/s).
     pub copy: f64,
+    /// Whether registering memory costs next to nothing, so that every rank lets others write into its output
+    /// ([`super::super::Job::long`]).
+    pub cheap_registration: bool,
     /// How many ranks a host has, at most.
     pub ranks_per_host: usize,
     /// How many cores these share.
@@ -74,6 +77,7 @@ impl Fabric {
         receive_per_byte: 0.0,
         reduction: REDUCTION,
         copy: COPY,
+        cheap_registration: false,
         // A port and a rank for each of eight accelerators, as in most such hosts.
         ranks_per_host: 8,
         cores: 64,
@@ -111,6 +115,7 @@ impl Fabric {
         receive_per_byte: 0.15e-9,
         reduction: REDUCTION,
         copy: COPY,
+        cheap_registration: true,
         ranks_per_host: 8,
         cores: 2,
         // 8 B among 4 ranks by recursive doubling take 53.5 µs, two hops on which each core serves two ranks, and

@@ -21,6 +21,7 @@ const PLAIN: Fabric = Fabric {
     receive_per_byte: 0.0,
     reduction: f64::INFINITY,
     copy: f64::INFINITY,
+    cheap_registration: false,
     ranks_per_host: 1,
     cores: 1,
     switch: 0.0,
