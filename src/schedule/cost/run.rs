@@ -17,6 +17,10 @@ const SLICE: f64 = 65536.0;
 /// Into how many slices a step is cut at most, however long it is.
 const SLICES: f64 = 256.0;
 
+/// Where processors move the bytes, a receiver can begin with these while its sender is still at the rest: the kernel
+/// hands on segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
+const SEGMENT: f64 = 65536.0;
+
 /// Which ranks are simulated.
 #[derive(Clone, Copy)]
 enum View {
@@ -102,8 +106,8 @@ enum What {
     Resume(usize),
     /// A rank may have something to do.
     Wake(usize),
-    /// A message's first byte is at its receiver's port.
-    Head { flow: usize, bytes: f64 },
+    /// A message's first byte is at its receiver's port; and when the last one is (s), if the port is as fast.
+    Head { flow: usize, bytes: f64, last: f64 },
 }
 
 impl Ord for Event {
@@ -208,7 +212,7 @@ impl<'a> World<'a> {
             match what {
                 What::Resume(actor) => self.resume(actor, time)?,
                 What::Wake(actor) => self.wake(actor, time)?,
-                What::Head { flow, bytes } => self.land(flow, bytes, time),
+                What::Head { flow, bytes, last } => self.land(flow, bytes, last, time),
             }
         }
         if self.actors.iter().any(|actor| actor.state != State::Ended) {
@@ -458,8 +462,9 @@ impl<'a> World<'a> {
         let bytes = self.bytes(from.len);
         let spent = fabric.send_overhead + bytes * fabric.send_per_byte;
         let state = &mut self.actors[actor];
-        let start = (now + spent * self.share).max(state.out);
-        state.out = start + bytes / fabric.bandwidth;
+        let rest = (bytes - SEGMENT).max(0.0) * fabric.send_per_byte;
+        let start = (now + (spent - rest) * self.share).max(state.out);
+        state.out = (start + bytes / fabric.bandwidth).max(now + spent * self.share);
         state.messages += 1;
         let count = (from.len as u64).saturating_mul(self.setup.element as u64);
         state.bytes = state.bytes.saturating_add(count);
@@ -469,16 +474,20 @@ impl<'a> World<'a> {
             let source = self.incoming(actor, lane, source, Way::Slots)?;
             self.flows[source].read(left);
         }
-        self.at(start + fabric.latency, What::Head { flow, bytes });
+        self.at(start + fabric.latency, What::Head { flow, bytes, last: left + fabric.latency });
         Ok(spent)
     }
 
-    /// A message comes in through its receiver's port.
-    fn land(&mut self, flow: usize, bytes: f64, now: f64) {
+    /// A message comes in through its receiver's port. It can be taken so early that the receiver has not to wait for
+    /// its last segment.
+    fn land(&mut self, flow: usize, bytes: f64, last: f64, now: f64) {
+        let fabric = self.setup.fabric;
         let flow = &mut self.flows[flow];
         let receiver = flow.receiver;
-        let time = now.max(self.actors[receiver].inward) + bytes / self.setup.fabric.bandwidth;
-        self.actors[receiver].inward = time;
+        let whole = (now.max(self.actors[receiver].inward) + bytes / fabric.bandwidth).max(last);
+        self.actors[receiver].inward = whole;
+        let rest = (bytes - SEGMENT).max(0.0) * fabric.receive_per_byte;
+        let time = (whole - rest * self.share).max(now);
         flow.arrive(time);
         if std::mem::take(&mut flow.receiver_waits) {
             self.set_alarm(receiver, time);
