@@ -214,7 +214,6 @@ impl ProcessGroup {
             .collect();
         let shared = Shared {
             rank,
-            ranks,
             world: cores::world(&places),
             config,
             tuned,
@@ -238,8 +237,8 @@ impl Shared {
         patience: Patience,
         deadline: Instant,
     ) -> Result<()> {
-        let next = (self.rank + 1) % self.ranks;
-        let previous = (self.rank + self.ranks - 1) % self.ranks;
+        let next = (self.rank + 1) % self.world.ranks;
+        let previous = (self.rank + self.world.ranks - 1) % self.world.ranks;
         let mut neighbours = vec![next, previous];
         neighbours.retain(|&rank| rank != self.rank);
         neighbours.dedup();

@@ -72,7 +72,7 @@ impl ProcessGroup {
     /// The world size.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.shared.ranks
+        self.shared.world.ranks
     }
 
     /// The configuration in force.

@@ -68,7 +68,7 @@ impl<'a> Request<'a> {
 
     /// The job, in one piece on one lane.
     pub(super) fn job(&self, group: &Shared) -> Job<'a> {
-        let job = Job::new(self.collective, group.rank, group.ranks, self.count);
+        let job = Job::new(self.collective, group.rank, group.world.ranks, self.count);
         Job { uneven: self.uneven, root: self.root, ..job }
     }
 
@@ -102,7 +102,7 @@ impl<'a> Request<'a> {
         // What is selected may be for even blocks only, or not for reductions in order.
         let selected =
             |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
-        let choice = group.tuned.choose(collective, group.ranks, bytes, selected);
+        let choice = group.tuned.choose(collective, group.world.ranks, bytes, selected);
         let choice = choice
             .or_else(|| algorithm::choose(collective, group.world, bytes, selected))
             .or_else(|| algorithm::choose(collective, group.world, bytes, able));
@@ -112,7 +112,7 @@ impl<'a> Request<'a> {
             None => choice,
         };
         let choice = choice.within(settings.chunk_bytes, settings.eager_bytes, settings.lanes);
-        let direct = algorithm::direct(collective, group.ranks, bytes, settings.chunk_bytes);
+        let direct = algorithm::direct(collective, group.world.ranks, bytes, settings.chunk_bytes);
         // Uneven blocks are never written whole; nothing need be put aside for them.
         let long = group.limits.cheap_registration
             && self.uneven.is_none()

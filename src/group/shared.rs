@@ -28,7 +28,6 @@ const PARTING: Duration = Duration::from_secs(5);
 
 pub(super) struct Shared {
     pub rank: Rank,
-    pub ranks: usize,
     pub world: World,
     pub config: Config,
     /// What was measured for worlds of this size.
@@ -134,7 +133,7 @@ impl Shared {
         let operation = Operation {
             number: state.next,
             signature,
-            ranks: self.ranks,
+            ranks: self.world.ranks,
             kernel,
             average: op == ReduceOp::Avg,
             size: dtype.size(),

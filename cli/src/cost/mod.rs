@@ -116,10 +116,11 @@ pub(crate) struct Shape {
 }
 
 impl Case {
-    /// Of `bytes` bytes in the whole vector as `unisono bench` counts them, rounded down to whole elements.
+    /// Of `bytes` bytes in the whole vector as `unisono bench` counts them, rounded down to whole elements for every rank
+    /// where there are blocks; but not to none.
     pub(crate) fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
-        let count = bytes / dtype.size() / blocks.max(1);
+        let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
         let count = if collective == Collective::Barrier { 0 } else { count };
         Self { collective, ranks, dtype, count, cores: ranks, cheap_registration: false }
     }
