@@ -1,5 +1,7 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
+use unisono_transport::Region;
+
 use super::{
     Stop,
     core::Core,
@@ -45,19 +47,33 @@ pub struct Traced {
 }
 
 /// An operation under way.
-pub(crate) struct Run<'a> {
-    pub operation: &'a Operation,
+pub(crate) struct Run {
+    pub operation: Operation,
     pub class: Class,
-    schedule: &'a mut dyn Schedule,
+    schedule: Box<dyn Schedule>,
     pub(super) lanes: Vec<Lane>,
-    /// Where finished steps are noted.
-    pub trace: Option<&'a mut Vec<Traced>>,
+    /// What peers may write into, registered for the time of the operation.
+    #[expect(dead_code, reason = "kept for its drop")]
+    exposed: Option<Region>,
+    /// The lane that is at work, and the bytes that were worked on since the latest poll.
+    working: usize,
+    pub worked: usize,
+    /// Whether the latest poll brought nothing.
+    pub idle: bool,
+    /// Where finished steps are noted, if they are.
+    pub trace: Option<Vec<Traced>>,
 }
 
-impl<'a> Run<'a> {
-    pub(crate) fn new(operation: &'a Operation, schedule: &'a mut dyn Schedule, class: Class) -> Self {
+impl Run {
+    pub(crate) fn new(
+        operation: Operation,
+        schedule: Box<dyn Schedule>,
+        class: Class,
+        exposed: Option<Region>,
+    ) -> Self {
         let lanes = vec![Lane::default(); schedule.lanes()];
-        Self { operation, class, schedule, lanes, trace: None }
+        let (working, worked, idle) = (0, 0, false);
+        Self { operation, class, schedule, lanes, exposed, working, worked, idle, trace: None }
     }
 
     /// Whether every lane has ended.
@@ -144,10 +160,10 @@ impl<'a> Run<'a> {
         *lane = Lane { steps: lane.steps + 1, before: lane.before, ..Lane::default() };
     }
 
-    /// Reduces or copies a slice on the first lane, from `index` on, that has that to do. Gives the lane and
-    /// how many bytes that were; `None` if no lane has work.
-    pub(crate) fn work(&mut self, core: &Core, index: usize) -> Result<Option<(usize, usize)>, Stop> {
-        let lanes = self.lanes.len();
+    /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. False if
+    /// none has.
+    pub(crate) fn work(&mut self, core: &Core) -> Result<bool, Stop> {
+        let (lanes, index) = (self.lanes.len(), self.working);
         for lane in (index..lanes).chain(0..index) {
             if let Some(
                 step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }),
@@ -159,10 +175,12 @@ impl<'a> Run<'a> {
                 if now >= into.len {
                     self.finish(core, lane, step);
                 }
-                return Ok(Some((lane, (now - before) * self.operation.size)));
+                self.working = lane;
+                self.worked += (now - before) * self.operation.size;
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Does a slice of a reduction or a copy.

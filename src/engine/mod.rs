@@ -121,6 +121,15 @@ pub(crate) trait Overseer {
     fn stand(&self, steps: u64, waits: Option<(usize, Rank)>);
 }
 
+/// What came of one pass over an operation.
+enum Pass {
+    Ended,
+    /// There may be more to do.
+    Moved,
+    /// Nothing can be done until something comes.
+    Idle,
+}
+
 /// Runs schedules.
 pub(crate) struct Engine {
     core: Core,
@@ -200,11 +209,20 @@ impl Engine {
     /// After an error the engine must be dropped before that memory is given back.
     pub(crate) fn run(
         &mut self,
-        operation: &Operation,
-        schedule: &mut dyn Schedule,
+        operation: Operation,
+        schedule: Box<dyn Schedule>,
         overseer: &dyn Overseer,
         deadline: Instant,
     ) -> Result<(), Stop> {
+        let mut run = self.begin(operation, schedule)?;
+        let result = self.drive(&mut run, overseer, deadline);
+        self.core.exposed = false;
+        self.trace = run.trace.take();
+        result
+    }
+
+    /// Opens the windows that an operation needs, and tells its sources where they may write.
+    fn begin(&mut self, operation: Operation, schedule: Box<dyn Schedule>) -> Result<Run, Stop> {
         let bytes = schedule.max_message() * operation.size;
         let settings = &self.core.settings;
         let small = schedule.lanes() == 1 && bytes <= settings.eager_bytes && !schedule.direct();
@@ -228,21 +246,16 @@ impl Engine {
         // Told to all sources, and taken back when the operation ends.
         let mut exposed = None;
         if schedule.direct() {
-            exposed = self.expose(operation)?;
-            self.grant(operation, schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
-        }
-
-        let mut trace = self.trace.take();
-        if let Some(trace) = &mut trace {
-            trace.clear();
+            exposed = self.expose(&operation)?;
+            self.grant(&operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
         }
         self.core.exposed = exposed.is_some();
-        let mut run = Run::new(operation, schedule, class);
-        run.trace = trace.as_mut();
-        let result = self.drive(&mut run, overseer, deadline);
-        self.core.exposed = false;
-        self.trace = trace;
-        result
+        let mut run = Run::new(operation, schedule, class, exposed.map(|(_, region)| region));
+        run.trace = self.trace.take();
+        if let Some(trace) = &mut run.trace {
+            trace.clear();
+        }
+        Ok(run)
     }
 
     /// What others need to write into an operation's output; registered for its time alone where that costs next to
@@ -288,35 +301,18 @@ impl Engine {
         told
     }
 
-    fn drive(&mut self, run: &mut Run<'_>, overseer: &dyn Overseer, deadline: Instant) -> Result<(), Stop> {
-        let (mut working, mut worked, mut idle, mut fruitless) = (0, 0, false, 0_u32);
+    /// Passes until the operation has ended; where a pass brings nothing, waits.
+    fn drive(&mut self, run: &mut Run, overseer: &dyn Overseer, deadline: Instant) -> Result<(), Stop> {
+        let mut fruitless = 0_u32;
         loop {
-            let mut moved = false;
-            for lane in 0..run.lanes() {
-                moved |= run.advance(&mut self.core, lane)?;
-            }
-            if let Some((lane, bytes)) = run.work(&self.core, working)? {
-                (working, worked, moved) = (lane, worked + bytes, true);
-            }
-            if self.core.has_debts() && (idle || run.ended()) {
-                self.core.settle_debts();
-            }
-            if self.core.has_letters() {
-                moved |= self.core.send_letters()?;
-            }
-            // Nothing of ours may wait for a poll that comes only with the next call.
-            if run.ended() && self.core.posts.under_way() == 0 && self.core.letters_left() {
-                return run.close(&mut self.core);
-            }
-            if moved && worked < lane::SLICE {
-                continue;
-            }
-            worked = 0;
-            idle = !(self.core.poll()? || moved);
-            if !idle {
-                self.wait.reset();
-                fruitless = 0;
-                continue;
+            match self.pass(run)? {
+                Pass::Ended => return Ok(()),
+                Pass::Moved => {
+                    self.wait.reset();
+                    fruitless = 0;
+                    continue;
+                }
+                Pass::Idle => {}
             }
             // Also where patience is so long that nobody ever sleeps.
             fruitless = fruitless.wrapping_add(1);
@@ -334,6 +330,33 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Does once what can be done: puts and takes on every lane, a slice of work, letters; and polls.
+    fn pass(&mut self, run: &mut Run) -> Result<Pass, Stop> {
+        let core = &mut self.core;
+        let mut moved = false;
+        for lane in 0..run.lanes() {
+            moved |= run.advance(core, lane)?;
+        }
+        moved |= run.work(core)?;
+        if core.has_debts() && (run.idle || run.ended()) {
+            core.settle_debts();
+        }
+        if core.has_letters() {
+            moved |= core.send_letters()?;
+        }
+        // Nothing of ours may wait for a poll that comes only with the next call.
+        if run.ended() && core.posts.under_way() == 0 && core.letters_left() {
+            run.close(core)?;
+            return Ok(Pass::Ended);
+        }
+        if moved && run.worked < lane::SLICE {
+            return Ok(Pass::Moved);
+        }
+        run.worked = 0;
+        run.idle = !(core.poll()? || moved);
+        Ok(if run.idle { Pass::Idle } else { Pass::Moved })
     }
 
     /// What to do after a poll that brought nothing: tells how long to sleep once patience has run out.

@@ -111,17 +111,17 @@ impl Probe {
             algorithm_name: |_| "probe",
         };
         self.operations += 1;
-        let mut schedule = ToMyself { steps: steps.next_multiple_of(3) };
+        let schedule = Box::new(ToMyself { steps: steps.next_multiple_of(3) });
         let begun = Instant::now();
-        self.engine.run(&operation, &mut schedule, &Nobody, begun + Duration::from_secs(60)).map_err(
-            |stop| match stop {
+        self.engine.run(operation, schedule, &Nobody, begun + Duration::from_secs(60)).map_err(|stop| {
+            match stop {
                 Stop::Failure(failure) => Error::Failed(failure),
                 Stop::Transport(error) => error.into(),
                 Stop::Alarm | Stop::Deadline => {
                     Error::Argument { call: "probe", problem: format!("{steps} steps take too long") }
                 }
-            },
-        )?;
+            }
+        })?;
         Ok(begun.elapsed())
     }
 }

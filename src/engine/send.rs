@@ -38,7 +38,7 @@ struct Ready {
     immediate: Immediate,
 }
 
-impl Run<'_> {
+impl Run {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
     pub(super) fn put(&mut self, core: &mut Core, lane: usize, to: Rank, from: Span) -> Result<bool, Stop> {
         let Some(sender) = core.sender(to, self.class, lane) else {

@@ -112,7 +112,7 @@ fn call_under<T: Element>(
     overseer: &dyn Overseer,
 ) -> Result<(), Stop> {
     let algorithm = crate::algorithm::find(call.algorithm).unwrap();
-    let mut schedule = algorithm.make(&call.job).unwrap();
+    let schedule = algorithm.make(&call.job).unwrap();
     let registry = Registry::default();
     let operation = Operation {
         number: call.number,
@@ -131,7 +131,7 @@ fn call_under<T: Element>(
             crate::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
         },
     };
-    engine.run(&operation, &mut *schedule, overseer, soon())
+    engine.run(operation, schedule, overseer, soon())
 }
 
 fn value(rank: Rank, index: usize) -> i64 {

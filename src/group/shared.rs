@@ -119,7 +119,7 @@ impl Shared {
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
         // The farewell is a barrier by another name.
         let planned = Job { root: if collective == Collective::Barrier { 0 } else { job.root }, ..job };
-        let Some(mut schedule) = algorithm.make(&planned) else {
+        let Some(schedule) = algorithm.make(&planned) else {
             return Err(argument(format!("algorithm {} cannot do it", algorithm.name)));
         };
         let signature = request.signature(&job, dtype, algorithm.code);
@@ -146,16 +146,17 @@ impl Shared {
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         };
         state.next += 1;
-        self.guard.position.enter(operation.number, signature.bits());
+        let number = operation.number;
+        self.guard.position.enter(number, signature.bits());
         let deadline = Instant::now() + timeout;
         // Out of the state meanwhile: should this thread unwind, the engine goes, and its puts with it,
         // before the memory does that they read.
         self.engine(state)?;
         let Some(mut engine) = state.engine.take() else { return Ok((signature, Err(Stop::Alarm))) };
-        let result = engine.run(&operation, &mut *schedule, &self.guard, deadline);
+        let result = engine.run(operation, schedule, &self.guard, deadline);
         state.engine = Some(engine);
         if result.is_ok() {
-            self.guard.position.finish(operation.number);
+            self.guard.position.finish(number);
         }
         Ok((signature, result))
     }
