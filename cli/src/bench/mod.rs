@@ -71,7 +71,7 @@ pub(crate) struct Bench {
     /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Use this algorithm and no other (as UNISONO_ALGORITHM)
+    /// Use this algorithm for the collective and no other (as UNISONO_ALGORITHM=collective:algorithm)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     algorithm: Option<String>,
     /// Reduce in the order of ranks, for the same bits however it is done (as UNISONO_REDUCTION=reproducible)
@@ -175,8 +175,9 @@ impl Bench {
         if let Some(provider) = &self.provider {
             config.provider = Some(provider.clone());
         }
-        if let Some(algorithm) = &self.algorithm {
-            config.algorithm = Some(algorithm.clone());
+        // For this collective alone: after another barrier ranks come at other times.
+        if let (Some(algorithm), What::Collective(collective)) = (&self.algorithm, self.what) {
+            config.algorithm = Some(format!("{}:{algorithm}", collective.name()));
         }
         if self.reproducible {
             config.reduction = Reduction::Reproducible;
