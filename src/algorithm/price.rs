@@ -96,11 +96,12 @@ fn parts(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> Option<(usize, u
         (schedule.lanes(), schedule.max_message())
     };
     let (lanes, longest) = shape(job.count);
-    let turn = job.chunk.saturating_mul(job.lanes) / 32 * 31;
+    let turn = job.chunk.saturating_mul(job.lanes);
+    let turn = turn - turn / 32;
     let units = [1, 2, job.ranks].map(|turns| turn.saturating_mul(turns).max(1));
     let like = |unit: usize| {
         let part = shape(unit.min(job.count));
-        part.0 == lanes && part.1 >= longest / 8 * 7
+        part.0 == lanes && part.1 >= longest - longest / 8
     };
     let unit = units.into_iter().find(|&unit| like(unit)).unwrap_or(units[2]);
     let least = unit.checked_mul(2).filter(|&least| least < job.count)?;
@@ -215,6 +216,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn chunks_of_few_elements_are_extrapolated_from_whole_ones() {
+        let plan = find("two_shot").and_then(|it| it.plan(Collective::AllReduce)).unwrap();
+        let job = Job { chunk: 8, lanes: 1, ..Job::new(Collective::AllReduce, 0, 6, 200_000) };
+        let few = Effort { steps: 10_000, ..Effort::EXACT };
+        let (less, more) = parts(plan, &job, true, few.steps).unwrap();
+        assert!(less.is_multiple_of(8) && more.is_multiple_of(8), "{less} and {more} are no whole chunks");
+        let whole = price(plan, &job, 4, &Fabric::NDR400).unwrap();
+        let part = price_with(plan, &job, 4, &Fabric::NDR400, few).unwrap();
+        assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{whole:?} and {part:?}");
     }
 
     #[test]
