@@ -35,7 +35,12 @@ const fn plan(collective: Collective) -> Plan {
         collective,
         uneven: collective.has_blocks(),
         ordered: collective.reduces(),
-        make: |job| Lanes::schedule(job, Direct::new(job)),
+        make: |job| {
+            let direct = Direct::new(job);
+            // What follows a head is written on the head's lane.
+            let lanes = if direct.head > 0 { 1 } else { job.lanes };
+            Lanes::schedule(&Job { lanes, ..*job }, direct)
+        },
         traffic,
         hops: |_| 1,
         depth: 1,
@@ -59,7 +64,7 @@ fn traffic(job: &Job<'_>) -> Traffic {
     let direct = Direct::new(job);
     let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
     sent.fold(Traffic::NONE, |sum, len| Traffic {
-        messages: sum.messages + partition::chunks(len, direct.chunk),
+        messages: sum.messages + partition::chunks(len, direct.chunk) + usize::from(direct.head > 0),
         elements: sum.elements + len,
     })
 }
@@ -77,8 +82,12 @@ struct Direct {
     uneven: bool,
     /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
     ordered: bool,
-    /// Whether all that goes from one rank to another is one write.
+    /// Whether all that goes from one rank to another is one write, but for a head.
     long: bool,
+    /// How much of that goes ahead of the write, through a slot: only where bytes go one way. It keeps the wire busy until
+    /// leave to write has come. Over TCP on two cores a broadcast of 512 KiB between two ranks took 97 µs with a head of
+    /// 32 KiB and 108 without, of 1 MiB 188 and 234; an all_to_all of 512 KiB took 128 and 116.
+    head: usize,
     /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
     direct_from: Option<usize>,
     input: Blocks,
@@ -92,8 +101,9 @@ impl Direct {
         let direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
         let long = direct && job.long && count > 0;
         let chunk = if long { count } else { job.chunk };
-        let chunks = partition::chunks(count, chunk);
-        let direct_from = if long { 0 } else { job.lanes };
+        let head = if long && job.collective.has_root() { (job.chunk / 4).min(count - 1) } else { 0 };
+        let chunks = partition::chunks(count, chunk) + usize::from(head > 0);
+        let direct_from = if long { usize::from(head > 0) } else { job.lanes };
         Self {
             collective: job.collective,
             rank: job.rank,
@@ -103,6 +113,7 @@ impl Direct {
             chunks,
             chunk,
             long,
+            head,
             uneven: job.uneven.is_some(),
             ordered: job.ordered && job.collective.reduces(),
             direct_from: (direct && chunks > direct_from).then_some(direct_from),
@@ -155,6 +166,11 @@ impl Direct {
 
     /// One chunk of what goes from one rank to another, if it has so many.
     fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
+        if self.head > 0 {
+            let middle = whole.start + self.head.min(whole.len());
+            let part = [whole.start..middle, middle..whole.end].into_iter().nth(chunk)?;
+            return (!part.is_empty()).then_some(part);
+        }
         let chunks = partition::chunks(whole.len(), self.chunk);
         let part = partition::block(whole.len(), chunks, chunk);
         (chunk < chunks).then(|| whole.start + part.start..whole.start + part.end)
@@ -313,7 +329,7 @@ impl Pattern for Direct {
     fn max_message(&self) -> usize {
         // A shorter block may be cut into longer chunks than the longest.
         if self.long {
-            0
+            self.head
         } else if self.uneven {
             self.chunk.min(self.count)
         } else {
