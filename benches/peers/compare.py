@@ -2,10 +2,12 @@
 
 Per collective, number of ranks, size and round every contestant runs once, one right after the other, so that what
 else the machine does hits all alike. A figure is the median over the rounds of each run's p50: the slowest rank's time
-of one call after a barrier, of float32, reduced by sums. Every contestant checks its result.
+of one call after a barrier, of float32, reduced by sums. Every contestant checks its result. Where MPICH takes part,
+unisono runs over the libfabric that MPICH brings along, so that the provider underneath both is the same.
 """
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -78,6 +80,21 @@ def loopback_bytes():
     return None
 
 
+def same_libfabric(options):
+    """The environment in which unisono loads MPICH's libfabric, if it is to."""
+    brought = os.path.join(options.peers, "mpich/lib/mpich")
+    if options.own_libfabric or "mpich" not in options.contestants or not os.path.exists(f"{brought}/libfabric.so.1"):
+        return {}
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, [brought, os.environ.get("LD_LIBRARY_PATH")]))}
+
+
+def libfabric(options):
+    """Which version that is; of this machine's, if none is brought along."""
+    directory = same_libfabric(options).get("LD_LIBRARY_PATH", "").split(":")[0]
+    version = ctypes.CDLL(os.path.join(directory, "libfabric.so.1")).fi_version()
+    return f"{version >> 16}.{version & 0xffff}"
+
+
 def command(who, options, name, ranks, count, iterations, warmup, report):
     """The words and the extra environment that run one contestant."""
     peers = os.path.join(options.peers, who)
@@ -85,7 +102,7 @@ def command(who, options, name, ranks, count, iterations, warmup, report):
     if who == "unisono":
         words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", "tcp", "-d", "f32"]
         words += ["-o", "sum", "-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup)]
-        return words + ["--json", report], {}
+        return words + ["--json", report], same_libfabric(options)
     if who == "mpich":
         # The wheel's first choice is UCX, and ranks on one host share memory unless told they are not local.
         environment = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "MPIR_CVAR_NOLOCAL": "1"}
@@ -191,6 +208,7 @@ def main():
     parser.add_argument("--sizes", type=list_of(size), help=f"bytes, default {SIZES}")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
+    parser.add_argument("--own-libfabric", action="store_true", help="unisono over this machine's, not over MPICH's")
     for internal in ("unisono", "peers", "contestants"):
         parser.add_argument(f"--{internal}", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -199,6 +217,7 @@ def main():
     order = [who for who in TITLES if who == "unisono" or who in options.contestants.split(",")]
 
     print(f"float32, sums, over TCP: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
+    print(f"unisono over libfabric {libfabric(options)},")
     print(f"median of {options.rounds} round(s) of the p50 of the slowest rank's time of one call after a barrier")
     # Every table is measured, whatever came before it.
     full = [compare(options, name, ranks, order) for name in options.collective for ranks in options.ranks]

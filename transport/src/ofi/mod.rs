@@ -70,6 +70,9 @@ pub struct Ofi {
     completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of an injected put are joined.
     joined: Vec<u8>,
+    /// Up to so many bytes the library is to copy a put whose end it reports, so that it hands the kernel one piece
+    /// instead of three: over tcp a broadcast of 8 B between 2 ranks takes 8.7 µs instead of 9.8.
+    copied: usize,
     /// How often in a row the library has forbidden to sleep and then had nothing.
     futile: u32,
 }
@@ -175,6 +178,7 @@ impl Ofi {
             domain,
             facts,
             joined: Vec::with_capacity(limits.max_inject),
+            copied: if facts.queues_injected { info.tx().inject_size } else { 0 },
             limits,
             address,
             known: HashMap::new(),
@@ -437,7 +441,8 @@ impl Transport for Ofi {
             context,
             data: put.immediate.into(),
         };
-        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION;
+        let copied = if len <= self.copied { u64::from(sys::FI_INJECT) } else { 0 };
+        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION | copied;
         let serial = self.domain.lock();
         // SAFETY: the endpoint is open; the message's arrays live through the call; the source memory is kept
         // by the pool, and the context stays in place, until the completion or the endpoint's end.
