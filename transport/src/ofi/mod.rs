@@ -441,7 +441,7 @@ impl Transport for Ofi {
             context,
             data: put.immediate.into(),
         };
-        let copied = if len <= self.copied { u64::from(sys::FI_INJECT) } else { 0 };
+        let copied = if len <= self.copied { sys::FI_INJECT } else { 0 };
         let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION | copied;
         let serial = self.domain.lock();
         // SAFETY: the endpoint is open; the message's arrays live through the call; the source memory is kept
