@@ -99,7 +99,7 @@ impl Run {
     ///
     /// Work comes second: whatever can be put goes on the wire before anything is reduced, so that chunk k
     /// is reduced while chunk k+1 is in flight.
-    pub(crate) fn advance(&mut self, core: &mut Core, index: usize) -> Result<bool, Stop> {
+    pub(crate) fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
         let mut moved = false;
         loop {
             let step = match self.lanes[index].step {
@@ -120,7 +120,7 @@ impl Run {
                 Step::Await { from, .. } => self.land(core, index, from)?,
                 Step::Take { from, len } => self.take(core, index, from, len)?,
                 Step::Free { from } => self.free(core, index, from)?,
-                Step::Settle => core.outstanding[index] == 0,
+                Step::Settle => core.circle.outstanding[index] == 0,
                 Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. } => false,
             };
             if !finished {
@@ -133,12 +133,12 @@ impl Run {
 
     /// The lane's next step. Where nobody may write into this rank's output, what is awaited there comes through a
     /// slot; and what is passed on is passed on from there, so that the wire works during the copy.
-    fn next(&mut self, core: &Core, index: usize) -> Option<Step> {
+    fn next(&mut self, core: &Core<'_>, index: usize) -> Option<Step> {
         let before = &mut self.lanes[index].before;
         let laid_aside = before.iter_mut().rev().find_map(Option::take);
         let step = laid_aside.or_else(|| self.schedule.next(index))?;
         let Step::Await { from, into } = step else { return Some(step) };
-        if core.exposed {
+        if core.circle.exposed {
             return Some(step);
         }
         let landed = Span::landed(from, into.len);
@@ -152,9 +152,9 @@ impl Run {
         Some(Step::Take { from, len: into.len })
     }
 
-    fn finish(&mut self, core: &Core, index: usize, step: Step) {
+    fn finish(&mut self, core: &Core<'_>, index: usize, step: Step) {
         if let Some(trace) = &mut self.trace {
-            trace.push(Traced { lane: index, step, in_flight: core.posts.under_way() });
+            trace.push(Traced { lane: index, step, in_flight: core.circle.under_way });
         }
         let lane = &mut self.lanes[index];
         *lane = Lane { steps: lane.steps + 1, before: lane.before, ..Lane::default() };
@@ -162,7 +162,7 @@ impl Run {
 
     /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. False if
     /// none has.
-    pub(crate) fn work(&mut self, core: &Core) -> Result<bool, Stop> {
+    pub(crate) fn work(&mut self, core: &Core<'_>) -> Result<bool, Stop> {
         let (lanes, index) = (self.lanes.len(), self.working);
         for lane in (index..lanes).chain(0..index) {
             if let Some(
@@ -184,7 +184,7 @@ impl Run {
     }
 
     /// Does a slice of a reduction or a copy.
-    fn slice(&mut self, core: &Core, index: usize, step: Step, len: usize) -> Result<(), Stop> {
+    fn slice(&mut self, core: &Core<'_>, index: usize, step: Step, len: usize) -> Result<(), Stop> {
         let size = self.operation.size;
         let from = self.lanes[index].done;
         let now = (len - from).min(SLICE / size);
@@ -204,7 +204,7 @@ impl Run {
                 })
             }
             Step::Fold { own, into } => {
-                let of = |rank| if rank == core.me { own } else { Span::landed(rank, into.len) };
+                let of = |rank| if rank == core.circle.me { own } else { Span::landed(rank, into.len) };
                 let contributions = (0..self.operation.ranks).map(|rank| part(of(rank)));
                 buffer::total(kernel, &contributions.collect::<Result<Vec<_>, _>>()?, part(into)?)
             }
@@ -217,13 +217,13 @@ impl Run {
     }
 
     /// The bytes of a span.
-    pub(super) fn bytes<'c>(&'c self, core: &'c Core, lane: usize, span: Span) -> Result<Bytes<'c>, Stop> {
+    pub(super) fn bytes<'c>(&'c self, core: &'c Core<'_>, lane: usize, span: Span) -> Result<Bytes<'c>, Stop> {
         let size = self.operation.size;
         let offset = span.offset * size;
         let (region, base) = match span.place {
             Place::Input => (&self.operation.input, 0),
             Place::Output => (&self.operation.output, 0),
-            Place::Scratch => match &core.scratch {
+            Place::Scratch => match &core.circle.scratch {
                 Some(scratch) => (scratch, 0),
                 // Nothing may lie anywhere.
                 None if span.len == 0 => (&self.operation.output, 0),
@@ -232,9 +232,9 @@ impl Run {
                 }
             },
             Place::Landed(from) => {
-                let slot = core.receiver(from, self.class, lane).and_then(|receiver| {
-                    let slot = core.receivers[receiver].latest()?;
-                    Some(core.slot(receiver, slot))
+                let slot = core.circle.receiver(from, self.class, lane).and_then(|receiver| {
+                    let slot = core.circle.receivers[receiver].latest()?;
+                    Some(core.circle.slot(receiver, slot))
                 });
                 match slot {
                     Some(slot) => slot,
@@ -249,39 +249,47 @@ impl Run {
             .map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
     }
 
-    pub(super) fn broken(&self, core: &Core, step: Step, error: &SpanError) -> Stop {
+    pub(super) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
         core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
+    }
+
+    /// What to do where nothing comes: ranks that disagree may wait for each other for ever.
+    pub(crate) fn doubt(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+        self.compare(core)?;
+        self.ask(core)
     }
 
     /// Looks at what peers sent or would send that no lane takes: ranks that disagree may wait for each
     /// other on different flows.
-    pub(crate) fn compare(&self, core: &mut Core) -> Result<(), Stop> {
+    fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         let number = self.operation.op();
-        let agree =
-            |from, header: &Header| self.operation.agree(core.me, from, header).map_err(Stop::Failure);
-        for (from, header) in core.untaken() {
+        let (me, circle) = (core.port.me, &*core.circle);
+        let agree = |from, header: &Header| {
+            self.operation.agree(me, circle.world(from), header).map_err(Stop::Failure)
+        };
+        for (from, header) in circle.untaken() {
             // What belongs to a later operation waits; what belongs to an earlier one was never due.
             if header.op == number || header.op.wrapping_sub(number) >= 1 << 31 {
                 agree(from, &header)?;
             }
         }
-        let granted = core.grants.iter().map(|(from, grant)| (*from, grant.header));
-        for (from, header) in core.knocks.iter().copied().chain(granted) {
+        let granted = circle.grants.iter().map(|(from, grant)| (*from, grant.header));
+        for (from, header) in circle.knocks.iter().copied().chain(granted) {
             if header.op == number {
                 agree(from, &header)?;
             }
         }
         // Most knocks were answered by a window long before anyone looks.
-        core.knocks.retain(|(_, header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
+        core.circle.knocks.retain(|(_, header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
         Ok(())
     }
 
     /// Tells those from whom lanes have waited in vain for leave to write what they would write: they may wait for
     /// a message of another call.
-    pub(crate) fn ask(&self, core: &mut Core) -> Result<(), Stop> {
+    fn ask(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         for lane in &self.lanes {
             if let Some(Step::Write { to, .. }) = lane.step
-                && core.granted(to, self.operation.op()).is_none()
+                && core.circle.granted(to, self.operation.op()).is_none()
             {
                 core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
             }
@@ -290,71 +298,71 @@ impl Run {
     }
 
     /// At the end: a peer's message that nobody took spoils what seems done. What peers allowed is over.
-    pub(crate) fn close(&self, core: &mut Core) -> Result<(), Stop> {
+    pub(crate) fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
         // Otherwise its arrival was an error already.
-        if core.exposed
-            && let Some(from) = core.unawaited()
+        if core.circle.exposed
+            && let Some(from) = core.circle.unawaited()
         {
             return Err(core.violation(from, Violation("a write that nobody awaits".to_owned())));
         }
         let number = self.operation.op();
-        core.grants.retain(|(_, grant)| grant.header.op != number);
+        core.circle.grants.retain(|(_, grant)| grant.header.op != number);
         Ok(())
     }
 
     /// Takes the next message. False if it has not landed.
-    fn take(&mut self, core: &mut Core, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
-        let Some(receiver) = core.receiver(from, self.class, lane) else {
+    fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
+        let Some(receiver) = core.circle.receiver(from, self.class, lane) else {
             return Err(
                 core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
             );
         };
-        if !core.receivers[receiver].ready() {
+        if !core.circle.receivers[receiver].ready() {
             return Ok(false);
         }
-        let slot = core.receivers[receiver].take();
-        let header = core.header(receiver, slot)?;
-        self.operation.agree(core.me, from, &header).map_err(Stop::Failure)?;
+        let slot = core.circle.receivers[receiver].take();
+        let header = core.circle.header(receiver, slot)?;
+        self.operation.agree(core.port.me, core.circle.world(from), &header).map_err(Stop::Failure)?;
         if header.len as usize != len {
             return Err(Stop::Failure(Failure::Protocol {
-                rank: core.me,
-                from,
+                rank: core.port.me,
+                from: core.circle.world(from),
                 what: format!("a message of {} elements where {len} were due", header.len),
             }));
         }
         if header.reply as usize >= MAX_FLOWS {
             let what = format!("a message that wants its credit on flow {}", header.reply);
-            return Err(Stop::Failure(Failure::Protocol { rank: core.me, from, what }));
+            return Err(core.violation(from, Violation(what)));
         }
-        core.receivers[receiver].reply = Some(header.reply);
+        core.circle.receivers[receiver].reply = Some(header.reply);
         Ok(true)
     }
 
     /// Gives a slot back.
-    fn free(&mut self, core: &mut Core, lane: usize, from: Rank) -> Result<bool, Stop> {
-        let Some(receiver) = core.receiver(from, self.class, lane) else {
+    fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
+        let Some(receiver) = core.circle.receiver(from, self.class, lane) else {
             return Err(core.stop(format!("a step frees what rank {from} never sent")));
         };
-        if !core.receivers[receiver].free() {
+        if !core.circle.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
-        core.owe(receiver, Way::Slots);
+        core.circle.owe(receiver, Way::Slots);
         Ok(true)
     }
 
     /// Waits for the next write from a peer. False if it has not landed.
-    fn land(&mut self, core: &mut Core, lane: usize, from: Rank) -> Result<bool, Stop> {
-        let Some(receiver) = core.receiver(from, self.class, lane) else {
+    fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
+        let Some(receiver) = core.circle.receiver(from, self.class, lane) else {
             return Err(core.stop(format!("a step awaits rank {from}, which is no source of its schedule")));
         };
-        let landing = &mut core.landings[receiver];
+        let landing = &mut core.circle.landings[receiver];
         if !landing.ready() {
             return Ok(false);
         }
         landing.take();
         landing.free();
-        core.owe(receiver, Way::Direct);
+        core.circle.owe(receiver, Way::Direct);
         Ok(true)
     }
 }

@@ -1,16 +1,21 @@
 //! Runs schedules over a transport: lanes, flows, credits, waiting. It has never heard of an algorithm.
 //!
 //! One thread drives it at a time, the one that waits for the operation. Everything between ranks is a put:
-//! messages into slots of windows, and letters (windows, credits, greetings) into mailboxes.
+//! messages into slots of windows, and letters (windows, credits, greetings) into mailboxes. All groups of a process
+//! share one endpoint (`port`); each has windows and a mailbox of its own (`circle`).
 
+mod begin;
+mod circle;
 mod core;
 mod flow;
 mod lane;
 mod letters;
 mod operation;
+mod port;
 mod post;
 #[doc(hidden)]
 pub mod probe;
+mod routes;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -19,18 +24,23 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-use unisono_transport::{Error, Region, RemoteRegion, Transport};
+use unisono_transport::{Address, Error, Event, RemoteRegion, Transport};
 
 pub use self::lane::Traced;
 pub(crate) use self::{
-    core::Contact,
     operation::{FAREWELL, Operation, Signature},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };
-use self::{core::Core, lane::Run, wait::Next, wait::Wait, wire::Class};
+use self::{
+    circle::Circle,
+    core::Core,
+    lane::Run,
+    port::Port,
+    wait::{Next, Wait},
+    wire::{Class, Immediate, Way},
+};
 use crate::{
-    buffer,
     error::Failure,
     schedule::{Rank, Schedule},
 };
@@ -72,6 +82,15 @@ impl Settings {
         windows(Class::Eager, eager)
             + windows(Class::Bulk, bulk)
             + self.staging() * self.chunk_bytes.max(self.eager_bytes)
+    }
+
+    /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
+    /// credits for each flow the other way; the announcement of its window. In bulk also writes, their credits, a grant,
+    /// and a knock for one.
+    fn arrivals(&self, class: Class) -> usize {
+        let (lanes, slots, _) = self.window(class);
+        let writes = if class == Class::Bulk { lanes * self.writes() + 2 * lanes + 2 } else { 0 };
+        lanes * slots + 2 * lanes + 1 + writes
     }
 
     /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
@@ -130,9 +149,22 @@ enum Pass {
     Idle,
 }
 
+/// What a rank must know of another before it can put to it; exchanged at join.
+#[derive(Clone, Debug)]
+pub(crate) struct Contact {
+    pub address: Address,
+    /// The mailbox of the world's group: one entry for every rank.
+    pub mailbox: RemoteRegion,
+}
+
+/// The group of all ranks.
+pub(crate) const WORLD: u8 = 0;
+
 /// Runs schedules.
 pub(crate) struct Engine {
-    core: Core,
+    port: Port,
+    /// The groups, by channel.
+    circles: Vec<Option<Box<Circle>>>,
     wait: Wait,
     /// Steps of the latest operation, if they are to be kept.
     pub(crate) trace: Option<Vec<Traced>>,
@@ -147,40 +179,56 @@ impl Engine {
         settings: Settings,
     ) -> Result<Self, Error> {
         let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO };
-        Ok(Self { core: Core::new(transport, me, ranks, settings)?, wait: Wait::new(patience), trace: None })
+        let mut port = Port::new(transport, me, &settings)?;
+        let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
+        Ok(Self { port, circles: vec![Some(Box::new(world))], wait: Wait::new(patience), trace: None })
     }
 
     /// What others must know of this rank.
     pub(crate) fn contact(&self) -> Contact {
-        self.core.contact()
+        let mailbox = self.circles.iter().flatten().next().map(|world| world.mailbox()).unwrap_or_default();
+        Contact { address: self.port.transport.address().clone(), mailbox }
     }
 
     /// The transport, to register memory.
     pub(crate) fn transport(&mut self) -> &mut dyn Transport {
-        &mut *self.core.transport
+        &mut *self.port.transport
     }
 
     /// What the transport can do.
     pub(crate) fn limits(&self) -> &unisono_transport::Limits {
-        &self.core.limits
-    }
-
-    /// The sizes in force.
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.core.settings
+        &self.port.limits
     }
 
     /// Bytes of registered memory of its own.
     pub(crate) fn memory(&self) -> usize {
-        self.core.memory()
+        self.port.posts.memory() + self.circles.iter().flatten().map(|circle| circle.memory()).sum::<usize>()
     }
 
     /// Makes the other ranks known, and settles what depends on them: the smallest chunk that all can
     /// register, and how to wait.
-    pub(crate) fn meet(&mut self, contacts: Vec<Contact>, chunk_bytes: usize, patience: Patience) {
+    pub(crate) fn meet(
+        &mut self,
+        contacts: Vec<Contact>,
+        chunk_bytes: usize,
+        patience: Patience,
+    ) -> Result<(), Stop> {
         self.wait = Wait::new(patience);
-        self.core.settings.chunk_bytes = chunk_bytes;
-        self.core.meet(contacts);
+        let (addresses, mailboxes): (Vec<_>, Vec<_>) =
+            contacts.into_iter().map(|contact| (contact.address, contact.mailbox)).unzip();
+        self.port.meet(addresses);
+        let world = self.core(WORLD)?.circle;
+        world.settings.chunk_bytes = chunk_bytes;
+        world.meet(mailboxes.into_iter().enumerate());
+        Ok(())
+    }
+
+    /// A group and the port.
+    fn core(&mut self, channel: u8) -> Result<Core<'_>, Stop> {
+        match self.circles.get_mut(usize::from(channel)) {
+            Some(Some(circle)) => Ok(Core { port: &mut self.port, circle }),
+            _ => Err(self.port.stop(format!("there is no group on channel {channel}"))),
+        }
     }
 
     /// Greets neighbours and waits for their greetings: the self-test of the path both ways.
@@ -191,121 +239,112 @@ impl Engine {
         deadline: Instant,
     ) -> Result<(), Stop> {
         for &rank in neighbours {
-            self.core.greet(rank)?;
+            self.core(WORLD)?.greet(rank)?;
         }
-        while let Some(&rank) = neighbours.iter().find(|&&rank| !self.core.greeted(rank)) {
-            let sent = self.core.send_letters()?;
-            if self.core.poll()? || sent {
+        loop {
+            let mut core = self.core(WORLD)?;
+            let Some(&rank) = neighbours.iter().find(|&&rank| !core.circle.greeted(rank)) else {
+                return Ok(());
+            };
+            let sent = core.send_letters()?;
+            if self.poll()? || sent {
                 self.wait.reset();
             } else if let Some(nap) = self.pause(overseer, deadline)? {
                 overseer.stand(0, Some((0, rank)));
-                self.core.transport.park(nap)?;
+                self.port.transport.park(nap)?;
             }
         }
+    }
+
+    /// Takes in what has happened, whichever group it concerns; true if anything did.
+    fn poll(&mut self) -> Result<bool, Stop> {
+        let (events, result) = self.port.poll();
+        let any = !events.is_empty();
+        for event in &events {
+            match *event {
+                Event::Arrived { immediate, .. } => self.arrived(immediate)?,
+                Event::Sent { token } => self.sent(token)?,
+            }
+        }
+        self.port.seen(events);
+        result?;
+        Ok(any)
+    }
+
+    fn sent(&mut self, token: u64) -> Result<(), Stop> {
+        if let Some(channel) = post::letter_of(token) {
+            let circle = self.core(channel)?.circle;
+            circle.letters_under_way = circle.letters_under_way.saturating_sub(1);
+            return Ok(());
+        }
+        let Some(record) = self.port.posts.end(token) else {
+            let what = format!("the transport ended a put that was never begun (token {token})");
+            return Err(self.port.stop(what));
+        };
+        self.core(record.channel)?.sent(&record);
         Ok(())
     }
 
-    /// Runs an operation to its end: every lane has ended and everything it put has left.
+    fn arrived(&mut self, bits: u32) -> Result<(), Stop> {
+        let lost = |port: &Port, what: String| Err(port.stop(what));
+        match Immediate::decode(bits) {
+            Some(Immediate::Data { flow, way, number }) => {
+                let Some((channel, receiver)) = self.port.incoming.find(flow) else {
+                    return lost(&self.port, format!("a message on flow {flow}, which does not exist"));
+                };
+                let mut core = self.core(channel)?;
+                match way {
+                    Way::Slots => core.message_arrived(receiver, number),
+                    Way::Direct => core.write_arrived(receiver, number),
+                }
+            }
+            Some(Immediate::Credit { flow, way, freed }) => {
+                let Some((channel, sender)) = self.port.outgoing.find(flow) else {
+                    return lost(&self.port, format!("a credit for flow {flow}, which does not exist"));
+                };
+                self.core(channel)?.credit_arrived(sender, way, freed)
+            }
+            Some(Immediate::Letter { channel, from, about }) => {
+                self.core(channel)?.letter_arrived(from, about)
+            }
+            None => lost(&self.port, format!("an arrival that says nothing known: {bits:#x}")),
+        }
+    }
+
+    /// Runs an operation of a group to its end: every lane has ended and everything it put has left.
     /// After an error the engine must be dropped before that memory is given back.
     pub(crate) fn run(
         &mut self,
+        channel: u8,
         operation: Operation,
         schedule: Box<dyn Schedule>,
         overseer: &dyn Overseer,
         deadline: Instant,
     ) -> Result<(), Stop> {
-        let mut run = self.begin(operation, schedule)?;
-        let result = self.drive(&mut run, overseer, deadline);
-        self.core.exposed = false;
+        let trace = self.trace.take();
+        let mut core = self.core(channel)?;
+        let mut run = Run::begin(&mut core, operation, schedule)?;
+        run.trace = trace.map(|mut steps| {
+            steps.clear();
+            steps
+        });
+        let result = self.drive(channel, &mut run, overseer, deadline);
+        self.core(channel)?.circle.exposed = false;
         self.trace = run.trace.take();
         result
     }
 
-    /// Opens the windows that an operation needs, and tells its sources where they may write.
-    fn begin(&mut self, operation: Operation, schedule: Box<dyn Schedule>) -> Result<Run, Stop> {
-        let bytes = schedule.max_message() * operation.size;
-        let settings = &self.core.settings;
-        let small = schedule.lanes() == 1 && bytes <= settings.eager_bytes && !schedule.direct();
-        let class = if small { Class::Eager } else { Class::Bulk };
-        let (lanes, _, slot_bytes) = settings.window(class);
-        if schedule.lanes() > lanes || bytes > slot_bytes {
-            return Err(self.core.stop(format!(
-                "{} lanes with messages of {bytes} bytes where {lanes} lanes of {slot_bytes} are to be had",
-                schedule.lanes()
-            )));
-        }
-        let mut opened = Ok(());
-        let core = &mut self.core;
-        core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
-        schedule.sources(&mut |from| {
-            if opened.is_ok() {
-                opened = core.listen(from, class);
-            }
-        });
-        opened?;
-        // Told to all sources, and taken back when the operation ends.
-        let mut exposed = None;
-        if schedule.direct() {
-            exposed = self.expose(&operation)?;
-            self.grant(&operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
-        }
-        self.core.exposed = exposed.is_some();
-        let mut run = Run::new(operation, schedule, class, exposed.map(|(_, region)| region));
-        run.trace = self.trace.take();
-        if let Some(trace) = &mut run.trace {
-            trace.clear();
-        }
-        Ok(run)
-    }
-
-    /// What others need to write into an operation's output; registered for its time alone where that costs next to
-    /// nothing, if it does not lie in a registered buffer. `None` where it is not to be had.
-    fn expose(&mut self, operation: &Operation) -> Result<Option<(RemoteRegion, Region)>, Stop> {
-        if !operation.writable {
-            return Ok(None);
-        }
-        let core = &mut self.core;
-        let len = operation.output.len() as u64;
-        if let Some((region, at)) = &operation.registered_output {
-            return Ok(region.remote().map(|remote| {
-                (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())
-            }));
-        }
-        if !core.limits.cheap_registration {
-            return Ok(None);
-        }
-        match core.transport.register(buffer::expose(&operation.output)) {
-            Ok(region) => Ok(region.remote().map(|remote| (remote, region))),
-            Err(error) if operation.long => Err(error.into()),
-            Err(error) => {
-                tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
-                Ok(None)
-            }
-        }
-    }
-
-    /// Tells every source whether and where it may write into this rank's output.
-    fn grant(
-        &mut self,
-        operation: &Operation,
-        schedule: &dyn Schedule,
-        output: Option<RemoteRegion>,
-    ) -> Result<(), Stop> {
-        let header = operation.header(0, 0, 0);
-        let mut told = Ok(());
-        schedule.sources(&mut |source| {
-            if told.is_ok() {
-                told = self.core.grant(source, header, output);
-            }
-        });
-        told
-    }
-
     /// Passes until the operation has ended; where a pass brings nothing, waits.
-    fn drive(&mut self, run: &mut Run, overseer: &dyn Overseer, deadline: Instant) -> Result<(), Stop> {
+    fn drive(
+        &mut self,
+        channel: u8,
+        run: &mut Run,
+        overseer: &dyn Overseer,
+        deadline: Instant,
+    ) -> Result<(), Stop> {
         let mut fruitless = 0_u32;
         loop {
-            match self.pass(run)? {
+            match self.pass(channel, run)? {
                 Pass::Ended => return Ok(()),
                 Pass::Moved => {
                     self.wait.reset();
@@ -317,45 +356,44 @@ impl Engine {
             // Also where patience is so long that nobody ever sleeps.
             fruitless = fruitless.wrapping_add(1);
             if fruitless.is_multiple_of(1024) {
-                run.compare(&mut self.core)?;
-                run.ask(&mut self.core)?;
+                run.doubt(&mut self.core(channel)?)?;
             }
             if let Some(nap) = self.pause(overseer, deadline)? {
+                let mut core = self.core(channel)?;
                 let (steps, waits) = run.stand();
-                overseer.stand(steps, waits);
-                run.compare(&mut self.core)?;
-                run.ask(&mut self.core)?;
-                if !self.core.send_letters()? {
-                    self.core.transport.park(nap)?;
+                overseer.stand(steps, waits.map(|(lane, rank)| (lane, core.circle.world(rank))));
+                run.doubt(&mut core)?;
+                if !core.send_letters()? {
+                    self.port.transport.park(nap)?;
                 }
             }
         }
     }
 
     /// Does once what can be done: puts and takes on every lane, a slice of work, letters; and polls.
-    fn pass(&mut self, run: &mut Run) -> Result<Pass, Stop> {
-        let core = &mut self.core;
+    fn pass(&mut self, channel: u8, run: &mut Run) -> Result<Pass, Stop> {
+        let mut core = self.core(channel)?;
         let mut moved = false;
         for lane in 0..run.lanes() {
-            moved |= run.advance(core, lane)?;
+            moved |= run.advance(&mut core, lane)?;
         }
-        moved |= run.work(core)?;
-        if core.has_debts() && (run.idle || run.ended()) {
-            core.settle_debts();
+        moved |= run.work(&core)?;
+        if core.circle.has_debts() && (run.idle || run.ended()) {
+            core.circle.settle_debts();
         }
-        if core.has_letters() {
+        if core.circle.has_letters() {
             moved |= core.send_letters()?;
         }
         // Nothing of ours may wait for a poll that comes only with the next call.
-        if run.ended() && core.posts.under_way() == 0 && core.letters_left() {
-            run.close(core)?;
+        if run.ended() && core.circle.under_way == 0 && core.circle.letters_left() {
+            run.close(&mut core)?;
             return Ok(Pass::Ended);
         }
         if moved && run.worked < lane::SLICE {
             return Ok(Pass::Moved);
         }
         run.worked = 0;
-        run.idle = !(core.poll()? || moved);
+        run.idle = !(self.poll()? || moved);
         Ok(if run.idle { Pass::Idle } else { Pass::Moved })
     }
 

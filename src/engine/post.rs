@@ -8,12 +8,21 @@ use super::wire::HEADER;
 /// the slots of a few neighbours together bring nothing.
 const RECORDS: usize = 256;
 
-/// The token of puts whose end frees nothing.
-pub(crate) const NOTHING: u64 = u64::MAX;
+/// The token of a group's letters, whose end frees nothing.
+pub(crate) fn letter(channel: u8) -> u64 {
+    u64::MAX - u64::from(channel)
+}
+
+/// Of which group's letter this is the token, if it is one.
+pub(crate) fn letter_of(token: u64) -> Option<u8> {
+    u8::try_from(u64::MAX - token).ok()
+}
 
 /// What a put's end frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
+    /// The group that it is a put of.
+    pub channel: u8,
     /// The lane whose source it reads, if that is the caller's memory.
     pub lane: Option<usize>,
     /// The incoming flow and slot it reads from.
@@ -66,11 +75,6 @@ impl Posts {
     /// Bytes of registered memory.
     pub(crate) fn memory(&self) -> usize {
         self.headers.len() + self.staging.as_ref().map_or(0, |staging| staging.region.len())
-    }
-
-    /// How many puts are under way.
-    pub(crate) fn under_way(&self) -> usize {
-        RECORDS - self.free.len()
     }
 
     /// Where the header of a record lies.

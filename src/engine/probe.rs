@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use unisono_transport::{Memory, Region, memory::Hub};
 
-use super::{Engine, Operation, Overseer, Patience, Settings, Signature, Stop};
+use super::{Engine, Operation, Overseer, Patience, Settings, Signature, Stop, WORLD};
 use crate::{
     dtype::Dtype,
     error::{Error, Result},
@@ -81,7 +81,7 @@ impl Probe {
         let mut engine = Engine::new(Box::new(Hub::new().open()), 0, 1, settings)?;
         let patience = Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO };
         let contact = engine.contact();
-        engine.meet(vec![contact], settings.chunk_bytes, patience);
+        engine.meet(vec![contact], settings.chunk_bytes, patience).map_err(refused)?;
         Ok(Self { engine, operations: 0 })
     }
 
@@ -113,16 +113,19 @@ impl Probe {
         self.operations += 1;
         let schedule = Box::new(ToMyself { steps: steps.next_multiple_of(3) });
         let begun = Instant::now();
-        self.engine.run(operation, schedule, &Nobody, begun + Duration::from_secs(60)).map_err(|stop| {
-            match stop {
-                Stop::Failure(failure) => Error::Failed(failure),
-                Stop::Transport(error) => error.into(),
-                Stop::Alarm | Stop::Deadline => {
-                    Error::Argument { call: "probe", problem: format!("{steps} steps take too long") }
-                }
-            }
-        })?;
+        let deadline = begun + Duration::from_secs(60);
+        self.engine.run(WORLD, operation, schedule, &Nobody, deadline).map_err(refused)?;
         Ok(begun.elapsed())
+    }
+}
+
+fn refused(stop: Stop) -> Error {
+    match stop {
+        Stop::Failure(failure) => Error::Failed(failure),
+        Stop::Transport(error) => error.into(),
+        Stop::Alarm | Stop::Deadline => {
+            Error::Argument { call: "probe", problem: "its steps take too long".to_owned() }
+        }
     }
 }
 

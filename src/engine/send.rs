@@ -40,38 +40,38 @@ struct Ready {
 
 impl Run {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
-    pub(super) fn put(&mut self, core: &mut Core, lane: usize, to: Rank, from: Span) -> Result<bool, Stop> {
-        let Some(sender) = core.sender(to, self.class, lane) else {
+    pub(super) fn put(&mut self, core: &mut Core<'_>, lane: usize, to: Rank, from: Span) -> Result<bool, Stop> {
+        let Some(sender) = core.circle.sender(to, self.class, lane) else {
             core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
             return Ok(false);
         };
-        let Some(number) = core.senders[sender].flow.next() else { return Ok(false) };
-        let Some(record) = core.posts.vacant() else { return Ok(false) };
+        let Some(number) = core.circle.senders[sender].flow.next() else { return Ok(false) };
+        let Some(record) = core.port.posts.vacant() else { return Ok(false) };
         let bytes = from.len * self.operation.size;
-        let slot_bytes = core.senders[sender].slot_bytes;
+        let slot_bytes = core.circle.senders[sender].slot_bytes;
         if bytes > slot_bytes {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
-        let injected = HEADER + bytes <= core.limits.max_inject;
+        let injected = HEADER + bytes <= core.port.limits.max_inject;
         let step = Step::Put { to, from };
         let Some(origin) = self.origin(core, lane, step, from, injected)? else { return Ok(false) };
 
-        let opposite = core.receiver(to, self.class, lane);
-        let freed = opposite.map_or(0, |flow| core.receivers[flow].freed());
-        let header = self.operation.header(freed, sender, from.len);
-        let (headers, at) = core.posts.header(record);
+        let opposite = core.circle.receiver(to, self.class, lane);
+        let freed = opposite.map_or(0, |flow| core.circle.receivers[flow].freed());
+        let header = self.operation.header(freed, core.circle.senders[sender].reply, from.len);
+        let (headers, at) = core.port.posts.header(record);
         headers.write(at, bytemuck::bytes_of(&header))?;
 
-        let flow = &core.senders[sender].flow;
+        let flow = &core.circle.senders[sender].flow;
         let slot = flow.first + flow.slot(number) * stride(slot_bytes) as u64;
-        let target = Target { region: core.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
+        let target = Target { region: core.circle.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
         if !Self::post(core, lane, Ready { to, origin, bytes, record, header: true, target, immediate })? {
             return Ok(false);
         }
-        core.senders[sender].flow.advance();
+        core.circle.senders[sender].flow.advance();
         if let Some(flow) = opposite {
-            core.receivers[flow].tell();
+            core.circle.receivers[flow].tell();
         }
         Ok(true)
     }
@@ -80,31 +80,31 @@ impl Run {
     /// does not allow it. False if that is not known yet, or there is no credit or no room.
     pub(super) fn write(
         &mut self,
-        core: &mut Core,
+        core: &mut Core<'_>,
         lane: usize,
         (to, at): (Rank, usize),
         from: Span,
     ) -> Result<bool, Stop> {
-        let Some(grant) = core.granted(to, self.operation.op()) else { return Ok(false) };
-        self.operation.agree(core.me, to, &grant.header).map_err(Stop::Failure)?;
+        let Some(grant) = core.circle.granted(to, self.operation.op()) else { return Ok(false) };
+        self.operation.agree(core.port.me, core.circle.world(to), &grant.header).map_err(Stop::Failure)?;
         let Some(region) = grant.remote() else { return self.put(core, lane, to, from) };
-        let Some(sender) = core.sender(to, self.class, lane) else { return Ok(false) };
-        let Some(number) = core.senders[sender].writes.next() else { return Ok(false) };
-        let Some(record) = core.posts.vacant() else { return Ok(false) };
+        let Some(sender) = core.circle.sender(to, self.class, lane) else { return Ok(false) };
+        let Some(number) = core.circle.senders[sender].writes.next() else { return Ok(false) };
+        let Some(record) = core.port.posts.vacant() else { return Ok(false) };
         let size = self.operation.size;
         let (bytes, offset) = (from.len * size, (at * size) as u64);
         if offset + bytes as u64 > region.len {
             return Err(Stop::Failure(Failure::Protocol {
-                rank: core.me,
-                from: to,
+                rank: core.port.me,
+                from: core.circle.world(to),
                 what: format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64),
             }));
         }
-        let injected = bytes <= core.limits.max_inject;
+        let injected = bytes <= core.port.limits.max_inject;
         let step = Step::Write { to, from, at };
         let Some(origin) = self.origin(core, lane, step, from, injected)? else { return Ok(false) };
         let immediate = Immediate::Data {
-            flow: core.senders[sender].writes.id,
+            flow: core.circle.senders[sender].writes.id,
             way: Way::Direct,
             number: (number & 0xffff) as u16,
         };
@@ -112,7 +112,7 @@ impl Run {
         if !Self::post(core, lane, Ready { to, origin, bytes, record, header: false, target, immediate })? {
             return Ok(false);
         }
-        core.senders[sender].writes.advance();
+        core.circle.senders[sender].writes.advance();
         Ok(true)
     }
 
@@ -120,7 +120,7 @@ impl Run {
     /// is no room to stage them yet.
     fn origin(
         &mut self,
-        core: &mut Core,
+        core: &mut Core<'_>,
         lane: usize,
         step: Step,
         from: Span,
@@ -129,12 +129,12 @@ impl Run {
         if let Place::Landed(source) = from.place {
             let bytes = self.bytes(core, lane, from)?;
             let (region, offset) = (bytes.region.clone(), bytes.offset);
-            let receiver = core.receiver(source, self.class, lane);
-            let hold = receiver.and_then(|flow| Some((flow, core.receivers[flow].latest()?)));
+            let receiver = core.circle.receiver(source, self.class, lane);
+            let hold = receiver.and_then(|flow| Some((flow, core.circle.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
         // The engine's scratch is registered; what the caller lent may be, as a part of a region.
-        let (here, (registered, base)) = match (from.place, &core.scratch) {
+        let (here, (registered, base)) = match (from.place, &core.circle.scratch) {
             (Place::Input, _) => (&self.operation.input, part(&self.operation.registered_input)),
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
             _ => (&self.operation.output, part(&self.operation.registered_output)),
@@ -143,30 +143,30 @@ impl Run {
         if bytes > 0 && offset + bytes > here.len() {
             return Err(core.stop(format!("a put's span {from:?} leaves {} bytes", here.len())));
         }
-        let direct = bytes == 0 || injected || !core.limits.local_registration;
+        let direct = bytes == 0 || injected || !core.port.limits.local_registration;
         if let Some(region) = registered.or_else(|| direct.then_some(here)) {
             let origin = Origin { region: region.clone(), offset: base + offset, hold: None, staging: None };
             return Ok(Some(origin));
         }
         // A put that found no room finds its source still staged.
         if self.lanes[lane].staged.is_none() {
-            let Some(slot) = core.posts.stage(&mut *core.transport)? else { return Ok(None) };
-            let Some((region, at)) = core.posts.staged(slot) else { return Ok(None) };
+            let Some(slot) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
+            let Some((region, at)) = core.port.posts.staged(slot) else { return Ok(None) };
             let copied = Bytes::new(here, offset, bytes)
                 .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
             copied.map_err(|error| self.broken(core, step, &error))?;
             self.lanes[lane].staged = Some(slot);
         }
         let staging = self.lanes[lane].staged;
-        let place = staging.and_then(|slot| core.posts.staged(slot));
+        let place = staging.and_then(|slot| core.port.posts.staged(slot));
         Ok(place.map(|(region, offset)| Origin { region, offset, hold: None, staging }))
     }
 
     /// Hands a put to the transport. False if it has no room.
-    fn post(core: &mut Core, lane: usize, ready: Ready) -> Result<bool, Stop> {
+    fn post(core: &mut Core<'_>, lane: usize, ready: Ready) -> Result<bool, Stop> {
         let Ready { to, origin, bytes, record, header, target, immediate } = ready;
         let peer = core.handle(to)?;
-        let (headers, at) = core.posts.header(record);
+        let (headers, at) = core.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
         let both = [
             header_source,
@@ -178,18 +178,20 @@ impl Run {
             (false, _) => &both[1..],
         };
         let put = Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64 };
-        let injected = put.len() <= core.limits.max_inject;
-        if core.transport.put(&put)? == Posted::Full {
+        let injected = put.len() <= core.port.limits.max_inject;
+        if core.port.transport.put(&put)? == Posted::Full {
             return Ok(false);
         }
         if !injected {
             let Origin { hold, staging, .. } = origin;
             let reads = staging.is_none() && hold.is_none() && bytes > 0;
-            core.outstanding[lane] += usize::from(reads);
+            core.circle.outstanding[lane] += usize::from(reads);
             if let Some((receiver, slot)) = hold {
-                core.receivers[receiver].hold(slot);
+                core.circle.receivers[receiver].hold(slot);
             }
-            core.posts.begin(Record { lane: reads.then_some(lane), hold, staging });
+            core.circle.under_way += 1;
+            let channel = core.circle.channel;
+            core.port.posts.begin(Record { channel, lane: reads.then_some(lane), hold, staging });
         }
         Ok(true)
     }

@@ -78,7 +78,7 @@ fn world<R: Send>(
                     all.sort_by_key(|(rank, _)| *rank);
                     let all = all.into_iter().map(|(_, contact)| contact).collect();
                     let patience = Patience { spin: Duration::ZERO, give_way: Duration::from_micros(50) };
-                    engine.meet(all, settings.chunk_bytes, patience);
+                    engine.meet(all, settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &Nobody, soon()).unwrap();
                     let result = each(rank, &mut engine);
@@ -131,7 +131,7 @@ fn call_under<T: Element>(
             crate::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
         },
     };
-    engine.run(operation, schedule, overseer, soon())
+    engine.run(WORLD, operation, schedule, overseer, soon())
 }
 
 fn value(rank: Rank, index: usize) -> i64 {

@@ -6,63 +6,94 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
-/// The most flows into one process: 13 bits of the immediate.
+/// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
 
-/// The most ranks of a group: 28 bits of the immediate.
-pub(crate) const MAX_RANKS: usize = 1 << 28;
+/// The most ranks of a group: 19 bits of the immediate.
+pub(crate) const MAX_RANKS: usize = 1 << 19;
+
+/// The most groups that a process may be a member of at once: 8 bits of the immediate.
+pub(crate) const MAX_CHANNELS: usize = 1 << 8;
 
 /// The most slots of a flow: one bit of a word each.
 pub(crate) const MAX_SLOTS: usize = 64;
 
-/// What an arrival's immediate says. The upper two bits tell which.
+/// What an arrival's immediate says. The upper bits tell which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
-    /// A message landed on the flow with this index at the receiver.
+    /// A message landed on the flow with this number at the receiver.
     Data { flow: u32, way: Way, number: u16 },
-    /// The receiver of a flow has freed so many messages of it; `flow` is its index at the sender.
+    /// The receiver of a flow has freed so many messages of it; `flow` is its number at the sender.
     Credit { flow: u32, way: Way, freed: u16 },
-    /// Rank `from` has written a [`Window`] to its entry of the mailbox.
-    Window { from: Rank, class: Class },
-    /// Rank `from` has written its self-test pattern to its entry of the mailbox.
-    Hello { from: Rank },
-    /// Rank `from` has written a header to its entry of the mailbox: it would send a message if it knew a
-    /// window for it.
-    Knock { from: Rank, class: Class },
-    /// Rank `from` has written a [`Grant`] to its entry of the mailbox.
-    Grant { from: Rank },
+    /// Rank `from` of the group on this channel has written to its entry of that group's mailbox.
+    Letter { channel: u8, from: Rank, about: About },
+}
+
+/// What a letter is about: a part of an [`Entry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// A [`Window`].
+    Window(Class),
+    /// A header: of a message that would be sent if a window or a grant for it were known.
+    Knock(Class),
+    /// The self-test pattern.
+    Hello,
+    /// A [`Grant`].
+    Grant,
+}
+
+impl About {
+    /// In the order of their codes.
+    const ALL: [Self; 6] = [
+        Self::Window(Class::Eager),
+        Self::Window(Class::Bulk),
+        Self::Knock(Class::Eager),
+        Self::Knock(Class::Bulk),
+        Self::Hello,
+        Self::Grant,
+    ];
+
+    const fn code(self) -> u32 {
+        match self {
+            Self::Window(Class::Eager) => 0,
+            Self::Window(Class::Bulk) => 1,
+            Self::Knock(Class::Eager) => 2,
+            Self::Knock(Class::Bulk) => 3,
+            Self::Hello => 4,
+            Self::Grant => 5,
+        }
+    }
 }
 
 impl Immediate {
     pub(crate) fn encode(self) -> u32 {
-        // Indices fit because joining and opening flows refuse more than MAX_RANKS and MAX_FLOWS.
-        let rank = |rank: Rank| u32::try_from(rank).unwrap_or(u32::MAX >> 3);
         match self {
             Self::Data { flow, way, number } => way.bit() | flow << 16 | u32::from(number),
             Self::Credit { flow, way, freed } => 1 << 30 | way.bit() | flow << 16 | u32::from(freed),
-            Self::Window { from, class } => 2 << 30 | rank(from) << 1 | u32::from(class == Class::Bulk),
-            Self::Hello { from } => 3 << 30 | rank(from) << 2,
-            Self::Grant { from } => 3 << 30 | rank(from) << 2 | 1,
-            Self::Knock { from, class } => 3 << 30 | rank(from) << 2 | 2 | u32::from(class == Class::Bulk),
+            Self::Letter { channel, from, about } => {
+                // It fits because joining refuses more than MAX_RANKS.
+                let from = u32::try_from(from).unwrap_or(0) & 0x7_ffff;
+                1 << 31 | about.code() << 27 | u32::from(channel) << 19 | from
+            }
         }
     }
 
-    pub(crate) fn decode(bits: u32) -> Self {
+    /// `None` if it says nothing that is known.
+    pub(crate) fn decode(bits: u32) -> Option<Self> {
         let flow = bits >> 16 & 0x1fff;
         let way = if bits & Way::Direct.bit() == 0 { Way::Slots } else { Way::Direct };
         let low = (bits & 0xffff) as u16;
-        let rest = (bits & 0x3fff_ffff) as usize;
-        let class = |rest: usize| if rest & 1 == 0 { Class::Eager } else { Class::Bulk };
-        match bits >> 30 {
+        Some(match bits >> 30 {
             0 => Self::Data { flow, way, number: low },
             1 => Self::Credit { flow, way, freed: low },
-            2 => Self::Window { from: rest >> 1, class: class(rest) },
-            _ if rest & 3 == 0 => Self::Hello { from: rest >> 2 },
-            _ if rest & 3 == 1 => Self::Grant { from: rest >> 2 },
-            _ => Self::Knock { from: rest >> 2, class: class(rest) },
-        }
+            _ => Self::Letter {
+                channel: (bits >> 19 & 0xff) as u8,
+                from: (bits & 0x7_ffff) as usize,
+                about: *About::ALL.get((bits >> 27 & 0xf) as usize)?,
+            },
+        })
     }
 }
 
@@ -121,7 +152,7 @@ pub(crate) struct Header {
     pub freed: u32,
     /// The operation's count.
     pub count: u64,
-    /// The flow's index at the sender, where its credits go.
+    /// The flow's number at the sender, where its credits go.
     pub reply: u32,
     /// How many elements follow.
     pub len: u32,
@@ -145,7 +176,7 @@ pub(crate) const fn stride(bytes: usize) -> usize {
 pub(crate) struct Window {
     /// [`Window::MAGIC`].
     pub magic: u32,
-    /// The first lane's flow index at the receiver; the other lanes' follow.
+    /// The first lane's flow number at the receiver; the other lanes' follow.
     pub first_flow: u32,
     /// Lanes.
     pub lanes: u32,
@@ -192,7 +223,7 @@ impl Grant {
     }
 }
 
-/// A rank's entry in another's mailbox: written by that rank alone.
+/// A rank's entry in another's mailbox of a group: written by that rank alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Entry {
@@ -225,21 +256,22 @@ mod tests {
 
     #[test]
     fn immediates_survive_the_wire() {
+        let letters = About::ALL.into_iter().flat_map(|about| {
+            [(0, 0), (255, MAX_RANKS - 1), (7, 3)]
+                .map(|(channel, from)| Immediate::Letter { channel, from, about })
+        });
         let samples = [
             Immediate::Data { flow: 0, way: Way::Slots, number: 0 },
             Immediate::Data { flow: 0x1fff, way: Way::Slots, number: 0xffff },
             Immediate::Data { flow: 0x1fff, way: Way::Direct, number: 0xffff },
             Immediate::Credit { flow: 0x1fff, way: Way::Direct, freed: 0xffff },
             Immediate::Credit { flow: 1, way: Way::Slots, freed: 2 },
-            Immediate::Window { from: MAX_RANKS - 1, class: Class::Bulk },
-            Immediate::Window { from: 0, class: Class::Eager },
-            Immediate::Hello { from: MAX_RANKS - 1 },
-            Immediate::Grant { from: MAX_RANKS - 1 },
-            Immediate::Knock { from: MAX_RANKS - 1, class: Class::Eager },
-            Immediate::Knock { from: 3, class: Class::Bulk },
         ];
-        for immediate in samples {
-            assert_eq!(Immediate::decode(immediate.encode()), immediate);
+        for immediate in samples.into_iter().chain(letters) {
+            assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
+        }
+        for code in About::ALL.len() as u32..16 {
+            assert_eq!(Immediate::decode(1 << 31 | code << 27), None);
         }
     }
 

@@ -218,6 +218,7 @@ impl ProcessGroup {
             config,
             tuned,
             limits,
+            settings: Settings { chunk_bytes, ..settings },
             guard,
             registry: Arc::new(Registry::default()),
             state: Mutex::new(State { engine: Some(engine), next: 0, failed: None, parted: false }),
@@ -246,8 +247,9 @@ impl Shared {
         {
             let mut state = self.state();
             let engine = self.engine(&mut state)?;
-            engine.meet(contacts, chunk, patience);
-            if let Err(stop) = engine.greet(&neighbours, &self.guard, deadline) {
+            let met = engine.meet(contacts, chunk, patience);
+            let greeted = met.and_then(|()| engine.greet(&neighbours, &self.guard, deadline));
+            if let Err(stop) = greeted {
                 let call = format!("greeting ranks {} over {}", list(&neighbours), self.limits.provider);
                 let failure = self.guard.explain(stop, 0, &call, begun.elapsed());
                 return Err(self.latch(&mut state, failure));

@@ -125,9 +125,9 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group is over.
     pub fn algorithm(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<&'static str> {
-        let settings = *self.shared.engine(&mut self.shared.state())?.settings();
+        self.shared.engine(&mut self.shared.state())?;
         let request = Request::new(collective, count);
-        Ok(request.choose(&self.shared, dtype.size(), &settings, &self.wishes)?.0.name)
+        Ok(request.choose(&self.shared, dtype.size(), &self.wishes)?.0.name)
     }
 
     /// The number of operations begun so far.

@@ -4,7 +4,7 @@ use super::shared::Shared;
 use crate::{
     algorithm::{self, Algorithm, Choice, Plan, Selection},
     dtype::Dtype,
-    engine::{Settings, Signature},
+    engine::Signature,
     error::{Error, Result},
     reduce::{ReduceOp, Reduction},
     schedule::{Collective, Job, Rank, Uneven},
@@ -86,7 +86,6 @@ impl<'a> Request<'a> {
         &self,
         group: &Shared,
         size: usize,
-        settings: &Settings,
         wishes: &Wishes,
     ) -> Result<(&'static Algorithm, Shape)> {
         let Self { collective, count, .. } = *self;
@@ -111,8 +110,8 @@ impl<'a> Request<'a> {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
             None => choice,
         };
-        let choice = choice.within(settings.chunk_bytes, settings.eager_bytes, settings.lanes);
-        let direct = algorithm::direct(collective, group.world.ranks, bytes, settings.chunk_bytes);
+        let choice = choice.within(group.settings.chunk_bytes, group.settings.eager_bytes, group.settings.lanes);
+        let direct = algorithm::direct(collective, group.world.ranks, bytes, group.settings.chunk_bytes);
         // Uneven blocks are never written whole; nothing need be put aside for them.
         let long = group.limits.cheap_registration
             && self.uneven.is_none()

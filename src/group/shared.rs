@@ -16,7 +16,7 @@ use crate::{
     buffer::{Lent, Registry},
     config::Config,
     dtype::Dtype,
-    engine::{Engine, FAREWELL, Operation, Signature, Stop},
+    engine::{Engine, FAREWELL, Operation, Settings, Signature, Stop, WORLD},
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
     rendezvous::Store,
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     /// What was measured for worlds of this size.
     pub tuned: Table,
     pub limits: Limits,
+    /// The sizes of windows in force.
+    pub settings: Settings,
     pub guard: Guard,
     pub registry: Arc<Registry>,
     pub state: Mutex<State>,
@@ -113,8 +115,8 @@ impl Shared {
         let Request { collective, op, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-        let settings = *self.engine(state)?.settings();
-        let (algorithm, shape) = request.choose(self, dtype.size(), &settings, wishes)?;
+        self.engine(state)?;
+        let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
         // The farewell is a barrier by another name.
@@ -153,7 +155,7 @@ impl Shared {
         // before the memory does that they read.
         self.engine(state)?;
         let Some(mut engine) = state.engine.take() else { return Ok((signature, Err(Stop::Alarm))) };
-        let result = engine.run(operation, schedule, &self.guard, deadline);
+        let result = engine.run(WORLD, operation, schedule, &self.guard, deadline);
         state.engine = Some(engine);
         if result.is_ok() {
             self.guard.position.finish(number);

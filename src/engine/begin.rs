@@ -1,0 +1,85 @@
+//! How an operation begins: its windows are opened, and its sources are told where they may write.
+
+use unisono_transport::{Region, RemoteRegion};
+
+use super::{Stop, core::Core, lane::Run, operation::Operation, wire::Class};
+use crate::{buffer, schedule::Schedule};
+
+impl Run {
+    /// Opens the windows that an operation needs, and tells its sources where they may write.
+    pub(super) fn begin(
+        core: &mut Core<'_>,
+        operation: Operation,
+        schedule: Box<dyn Schedule>,
+    ) -> Result<Self, Stop> {
+        let bytes = schedule.max_message() * operation.size;
+        let settings = &core.circle.settings;
+        let small = schedule.lanes() == 1 && bytes <= settings.eager_bytes && !schedule.direct();
+        let class = if small { Class::Eager } else { Class::Bulk };
+        let (lanes, _, slot_bytes) = settings.window(class);
+        if schedule.lanes() > lanes || bytes > slot_bytes {
+            return Err(core.stop(format!(
+                "{} lanes with messages of {bytes} bytes where {lanes} lanes of {slot_bytes} are to be had",
+                schedule.lanes()
+            )));
+        }
+        core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
+        let mut opened = Ok(());
+        schedule.sources(&mut |from| {
+            if opened.is_ok() {
+                opened = core.listen(from, class);
+            }
+        });
+        opened?;
+        // Told to all sources, and taken back when the operation ends.
+        let mut exposed = None;
+        if schedule.direct() {
+            exposed = expose(core, &operation)?;
+            grant(core, &operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
+        }
+        core.circle.exposed = exposed.is_some();
+        Ok(Self::new(operation, schedule, class, exposed.map(|(_, region)| region)))
+    }
+}
+
+/// What others need to write into an operation's output; registered for its time alone where that costs next to
+/// nothing, if it does not lie in a registered buffer. `None` where it is not to be had.
+fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRegion, Region)>, Stop> {
+    if !operation.writable {
+        return Ok(None);
+    }
+    let len = operation.output.len() as u64;
+    if let Some((region, at)) = &operation.registered_output {
+        return Ok(region.remote().map(|remote| {
+            (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())
+        }));
+    }
+    if !core.port.limits.cheap_registration {
+        return Ok(None);
+    }
+    match core.port.transport.register(buffer::expose(&operation.output)) {
+        Ok(region) => Ok(region.remote().map(|remote| (remote, region))),
+        Err(error) if operation.long => Err(error.into()),
+        Err(error) => {
+            tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
+            Ok(None)
+        }
+    }
+}
+
+/// Tells every source whether and where it may write into this rank's output.
+fn grant(
+    core: &mut Core<'_>,
+    operation: &Operation,
+    schedule: &dyn Schedule,
+    output: Option<RemoteRegion>,
+) -> Result<(), Stop> {
+    let header = operation.header(0, 0, 0);
+    let mut told = Ok(());
+    schedule.sources(&mut |source| {
+        if told.is_ok() {
+            told = core.grant(source, header, output);
+        }
+    });
+    told
+}

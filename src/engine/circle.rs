@@ -1,0 +1,256 @@
+//! A group as the engine knows it: its members, its mailbox, its windows and flows, and what its operations leave behind
+//! for the next.
+
+use std::collections::VecDeque;
+
+use bytemuck::Zeroable;
+use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
+
+use super::{
+    Settings,
+    flow::{Incoming, Outgoing},
+    letters::Letter,
+    wire::{self, Class, Entry, Grant, Header, Way},
+};
+use crate::schedule::Rank;
+
+/// The index of a flow that does not exist yet.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A member of the group: another rank, or this one.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// Its rank in the world.
+    pub(super) world: Rank,
+    /// Its mailbox: one [`Entry`] for every rank of the group.
+    pub(super) mailbox: RemoteRegion,
+    /// The first flow of each class to and from it; [`NONE`] while there is none.
+    pub(super) outgoing: [u32; 2],
+    pub(super) incoming: [u32; 2],
+    pub(super) greeted: bool,
+    /// The latest operation in which it was told, for each class, of a message that waits.
+    pub(super) knocked: [Option<u32>; 2],
+}
+
+/// The sending end of a flow and where its window is.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub flow: Outgoing,
+    /// The flow's number here, for its credits.
+    pub reply: usize,
+    pub region: RemoteRegion,
+    pub slot_bytes: usize,
+    /// What goes straight into the receiver's output.
+    pub writes: Outgoing,
+}
+
+#[derive(Debug)]
+pub(super) struct WindowMemory {
+    pub(super) region: Region,
+    pub(super) slot_bytes: usize,
+    pub(super) class: Class,
+    /// The flow of its first lane.
+    pub(super) first_flow: usize,
+}
+
+/// A group, without its operation under way.
+pub(crate) struct Circle {
+    /// By which its members' letters find it.
+    pub channel: u8,
+    /// This process's rank in it.
+    pub me: Rank,
+    pub settings: Settings,
+    /// What schedules may keep things in; as much as any has needed so far.
+    pub scratch: Option<Region>,
+    pub senders: Vec<Sender>,
+    pub receivers: Vec<Incoming>,
+    /// For each of them, what comes straight into this rank's output.
+    pub landings: Vec<Incoming>,
+    /// Puts under way, and of those the ones that read the caller's memory, by lane.
+    pub under_way: usize,
+    pub outstanding: Vec<usize>,
+    pub(super) members: Vec<Member>,
+    pub(super) windows: Vec<WindowMemory>,
+    /// Written by peers, read when an immediate says so.
+    mailbox: Region,
+    /// What this rank writes to the others' mailboxes: kept here until it has left.
+    pub(super) letters: Region,
+    pub(super) post_box: VecDeque<(Rank, Letter)>,
+    /// Receivers whose senders should hear of their credit when there is time.
+    pub(super) debts: Vec<(usize, Way)>,
+    /// Letters that the transport has not reported as sent.
+    pub(super) letters_under_way: usize,
+    /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
+    pub knocks: Vec<(Rank, Header)>,
+    /// What peers allow, until the end of the operation for which they do.
+    pub grants: Vec<(Rank, Grant)>,
+    /// Whether peers may write into this rank's output now.
+    pub exposed: bool,
+}
+
+impl Circle {
+    /// Registers the mailbox of rank `me` of `ranks`.
+    pub(crate) fn new(
+        transport: &mut dyn Transport,
+        me: Rank,
+        ranks: usize,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let bytes = ranks * size_of::<Entry>();
+        let mailbox = transport.register(Memory::map(bytes, false)?)?;
+        let letters = transport.register(Memory::map(bytes, false)?)?;
+        Ok(Self {
+            channel: 0,
+            me,
+            settings,
+            scratch: None,
+            senders: Vec::new(),
+            receivers: Vec::new(),
+            landings: Vec::new(),
+            under_way: 0,
+            outstanding: vec![0; settings.lanes.max(1)],
+            members: Vec::new(),
+            windows: Vec::new(),
+            mailbox,
+            letters,
+            post_box: VecDeque::new(),
+            debts: Vec::new(),
+            letters_under_way: 0,
+            knocks: Vec::new(),
+            grants: Vec::new(),
+            exposed: false,
+        })
+    }
+
+    /// Where the others write what this rank is to know.
+    pub(crate) fn mailbox(&self) -> RemoteRegion {
+        self.mailbox.remote().unwrap_or_default()
+    }
+
+    /// Who the members are, by rank: their ranks in the world, and their mailboxes.
+    pub(crate) fn meet(&mut self, members: impl IntoIterator<Item = (Rank, RemoteRegion)>) {
+        let member = |(world, mailbox)| Member {
+            world,
+            mailbox,
+            outgoing: [NONE; 2],
+            incoming: [NONE; 2],
+            greeted: false,
+            knocked: [None; 2],
+        };
+        self.members = members.into_iter().map(member).collect();
+    }
+
+    /// Bytes of registered memory: windows, mailbox, letters, scratch.
+    pub(crate) fn memory(&self) -> usize {
+        let windows: usize = self.windows.iter().map(|window| window.region.len()).sum();
+        let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
+        windows + self.mailbox.len() + self.letters.len() + scratch
+    }
+
+    /// A member's rank in the world.
+    pub(crate) fn world(&self, rank: Rank) -> Rank {
+        self.members.get(rank).map_or(rank, |member| member.world)
+    }
+
+    /// The sending end of a flow, if the window it goes to is known.
+    pub(crate) fn sender(&self, to: Rank, class: Class, lane: usize) -> Option<usize> {
+        let first = self.members.get(to)?.outgoing[class.index()];
+        (first != NONE).then_some(first as usize + lane)
+    }
+
+    /// The receiving end of a flow, if its window is open.
+    pub(crate) fn receiver(&self, from: Rank, class: Class, lane: usize) -> Option<usize> {
+        let first = self.members.get(from)?.incoming[class.index()];
+        (first != NONE).then_some(first as usize + lane)
+    }
+
+    /// The region of a receiver's slots, and where the elements in `slot` begin.
+    pub(crate) fn slot(&self, receiver: usize, slot: usize) -> (&Region, usize) {
+        let flow = &self.receivers[receiver];
+        let window = &self.windows[flow.window];
+        (&window.region, flow.first + slot * wire::stride(window.slot_bytes) + wire::PAYLOAD)
+    }
+
+    /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.
+    pub(crate) fn granted(&self, to: Rank, op: u32) -> Option<&Grant> {
+        let granted = self.grants.iter().find(|(from, grant)| *from == to && grant.header.op == op);
+        granted.map(|(_, grant)| grant)
+    }
+
+    /// The headers of messages that have landed and were not taken, and who sent them.
+    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Header)> {
+        self.receivers.iter().enumerate().filter_map(|(index, flow)| {
+            let header = self.header(index, flow.ready_slot()?).ok()?;
+            Some((flow.from, header))
+        })
+    }
+
+    /// Who has written what no lane awaited.
+    pub(crate) fn unawaited(&self) -> Option<Rank> {
+        self.landings.iter().find(|landing| landing.ready()).map(|landing| landing.from)
+    }
+
+    /// The header of the message that landed in a slot.
+    pub(crate) fn header(&self, receiver: usize, slot: usize) -> Result<Header, Error> {
+        let (region, at) = self.slot(receiver, slot);
+        let mut header = Header::zeroed();
+        region.read(at - wire::HEADER, bytemuck::bytes_of_mut(&mut header))?;
+        Ok(header)
+    }
+
+    /// What a member has written to its entry of the mailbox, if it is one.
+    pub(super) fn entry(&self, from: Rank) -> Result<Option<Entry>, Error> {
+        let mut entry = Entry::zeroed();
+        if from >= self.members.len() {
+            return Ok(None);
+        }
+        self.mailbox.read(from * size_of::<Entry>(), bytemuck::bytes_of_mut(&mut entry))?;
+        Ok(Some(entry))
+    }
+
+    /// Whether this neighbour's pattern has come, and come right.
+    pub(crate) fn greeted(&self, from: Rank) -> bool {
+        self.members[from].greeted
+    }
+
+    /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
+    /// this rank has nothing else to do; at once only if it can send no more until it does.
+    pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
+        let flow = self.incoming(receiver, way);
+        let (from, exhausted, owes) = (flow.from, flow.exhausted(), flow.owes());
+        if exhausted {
+            self.post_box.push_back((from, Letter::Credit(receiver, way)));
+        } else if owes && !self.debts.contains(&(receiver, way)) {
+            self.debts.push((receiver, way));
+        }
+    }
+
+    pub(super) fn incoming(&mut self, receiver: usize, way: Way) -> &mut Incoming {
+        match way {
+            Way::Slots => &mut self.receivers[receiver],
+            Way::Direct => &mut self.landings[receiver],
+        }
+    }
+
+    /// Whether a sender has not heard of all its credit.
+    pub(crate) fn has_debts(&self) -> bool {
+        !self.debts.is_empty()
+    }
+
+    /// Makes letters of all debts.
+    pub(crate) fn settle_debts(&mut self) {
+        for (receiver, way) in self.debts.drain(..) {
+            self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver, way)));
+        }
+    }
+
+    /// Whether there are letters that the transport had no room for yet.
+    pub(crate) fn has_letters(&self) -> bool {
+        !self.post_box.is_empty()
+    }
+
+    /// Whether all letters have left.
+    pub(crate) fn letters_left(&self) -> bool {
+        self.post_box.is_empty() && self.letters_under_way == 0
+    }
+}

@@ -1,0 +1,100 @@
+//! What all groups of a process share: the transport with its peers, the puts under way, the numbers of flows.
+
+use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
+
+use super::{Settings, Stop, post::Posts, routes::Routes};
+use crate::{error::Failure, schedule::Rank};
+
+/// Another process of the world, or this one.
+#[derive(Debug)]
+struct Link {
+    address: Address,
+    handle: Option<Peer>,
+}
+
+/// A process's one endpoint.
+pub(crate) struct Port {
+    pub transport: Box<dyn Transport>,
+    pub limits: Limits,
+    /// This process's rank in the world.
+    pub me: Rank,
+    pub posts: Posts,
+    /// Where messages for this process lead, and where the credits for what it sends do.
+    pub incoming: Routes,
+    pub outgoing: Routes,
+    links: Vec<Link>,
+    /// Arrivals that may be under way at once: what the completion queue must hold.
+    expected: usize,
+    events: Vec<Event>,
+}
+
+impl Port {
+    pub(crate) fn new(
+        mut transport: Box<dyn Transport>,
+        me: Rank,
+        settings: &Settings,
+    ) -> Result<Self, Error> {
+        let limits = transport.limits().clone();
+        let staging_bytes = settings.chunk_bytes.max(settings.eager_bytes);
+        let posts = Posts::new(&mut *transport, settings.staging(), staging_bytes)?;
+        Ok(Self {
+            transport,
+            limits,
+            me,
+            posts,
+            incoming: Routes::default(),
+            outgoing: Routes::default(),
+            links: Vec::new(),
+            expected: 0,
+            events: Vec::with_capacity(64),
+        })
+    }
+
+    /// Where all processes of the world are, by rank.
+    pub(crate) fn meet(&mut self, addresses: Vec<Address>) {
+        self.links = addresses.into_iter().map(|address| Link { address, handle: None }).collect();
+    }
+
+    /// The handle of a process, connecting on first use.
+    pub(crate) fn handle(&mut self, world: Rank) -> Result<Peer, Stop> {
+        match self.links.get_mut(world) {
+            Some(Link { handle: Some(handle), .. }) => Ok(*handle),
+            Some(Link { address, handle }) => Ok(*handle.insert(self.transport.connect(address)?)),
+            None => Err(self.stop(format!("there is no rank {world}"))),
+        }
+    }
+
+    /// So many more arrivals may be under way at once; false if there is no room for them.
+    pub(crate) fn expect(&mut self, arrivals: usize) -> bool {
+        let fits = self.expected + arrivals <= self.limits.arrivals;
+        if fits {
+            self.expected += arrivals;
+        }
+        fits
+    }
+
+    /// Those are not to be expected any more.
+    pub(crate) fn dismiss(&mut self, arrivals: usize) {
+        self.expected = self.expected.saturating_sub(arrivals);
+    }
+
+    /// Asks the transport what has happened. The list is to be [handed back](Self::seen).
+    pub(crate) fn poll(&mut self) -> (Vec<Event>, Result<(), Error>) {
+        let mut events = std::mem::take(&mut self.events);
+        let result = self.transport.poll(&mut events);
+        (events, result)
+    }
+
+    pub(crate) fn seen(&mut self, mut events: Vec<Event>) {
+        events.clear();
+        self.events = events;
+    }
+
+    pub(crate) fn stop(&self, reason: String) -> Stop {
+        Stop::Failure(Failure::Transport {
+            rank: self.me,
+            doing: format!("driving {}", self.limits.provider),
+            reason,
+        })
+    }
+}
