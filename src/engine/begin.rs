@@ -50,9 +50,9 @@ fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRe
     }
     let len = operation.output.len() as u64;
     if let Some((region, at)) = &operation.registered_output {
-        return Ok(region.remote().map(|remote| {
-            (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())
-        }));
+        return Ok(region
+            .remote()
+            .map(|remote| (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())));
     }
     if !core.port.limits.cheap_registration {
         return Ok(None);

@@ -217,7 +217,12 @@ impl Run {
     }
 
     /// The bytes of a span.
-    pub(super) fn bytes<'c>(&'c self, core: &'c Core<'_>, lane: usize, span: Span) -> Result<Bytes<'c>, Stop> {
+    pub(super) fn bytes<'c>(
+        &'c self,
+        core: &'c Core<'_>,
+        lane: usize,
+        span: Span,
+    ) -> Result<Bytes<'c>, Stop> {
         let size = self.operation.size;
         let offset = span.offset * size;
         let (region, base) = match span.place {

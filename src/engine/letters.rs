@@ -71,8 +71,7 @@ impl Core<'_> {
         let mut any = false;
         for _ in 0..circle.post_box.len() {
             let Some(&(to, letter)) = circle.post_box.front() else { break };
-            let letter_about =
-                |about| Immediate::Letter { channel: circle.channel, from: circle.me, about };
+            let letter_about = |about| Immediate::Letter { channel: circle.channel, from: circle.me, about };
             let (at, len, immediate) = match letter {
                 Letter::Window(class) => (
                     class.index() * size_of::<Window>(),

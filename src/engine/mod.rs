@@ -27,11 +27,6 @@ use std::time::{Duration, Instant};
 use unisono_transport::{Address, Error, Event, RemoteRegion, Transport};
 
 pub use self::lane::Traced;
-pub(crate) use self::{
-    operation::{FAREWELL, Operation, Signature},
-    wait::Patience,
-    wire::{MAX_RANKS, VERSION},
-};
 use self::{
     circle::Circle,
     core::Core,
@@ -39,6 +34,11 @@ use self::{
     port::Port,
     wait::{Next, Wait},
     wire::{Class, Immediate, Way},
+};
+pub(crate) use self::{
+    operation::{FAREWELL, Operation, Signature},
+    wait::Patience,
+    wire::{MAX_RANKS, VERSION},
 };
 use crate::{
     error::Failure,

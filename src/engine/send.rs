@@ -40,7 +40,13 @@ struct Ready {
 
 impl Run {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
-    pub(super) fn put(&mut self, core: &mut Core<'_>, lane: usize, to: Rank, from: Span) -> Result<bool, Stop> {
+    pub(super) fn put(
+        &mut self,
+        core: &mut Core<'_>,
+        lane: usize,
+        to: Rank,
+        from: Span,
+    ) -> Result<bool, Stop> {
         let Some(sender) = core.circle.sender(to, self.class, lane) else {
             core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
             return Ok(false);
@@ -64,7 +70,8 @@ impl Run {
 
         let flow = &core.circle.senders[sender].flow;
         let slot = flow.first + flow.slot(number) * stride(slot_bytes) as u64;
-        let target = Target { region: core.circle.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
+        let target =
+            Target { region: core.circle.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
         if !Self::post(core, lane, Ready { to, origin, bytes, record, header: true, target, immediate })? {
             return Ok(false);

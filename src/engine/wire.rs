@@ -257,8 +257,11 @@ mod tests {
     #[test]
     fn immediates_survive_the_wire() {
         let letters = About::ALL.into_iter().flat_map(|about| {
-            [(0, 0), (255, MAX_RANKS - 1), (7, 3)]
-                .map(|(channel, from)| Immediate::Letter { channel, from, about })
+            [(0, 0), (255, MAX_RANKS - 1), (7, 3)].map(|(channel, from)| Immediate::Letter {
+                channel,
+                from,
+                about,
+            })
         });
         let samples = [
             Immediate::Data { flow: 0, way: Way::Slots, number: 0 },

@@ -18,11 +18,11 @@ pub mod ofi;
 pub mod region;
 pub mod sim;
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 pub use region::{Memory, Region, Registration, RemoteRegion};
 
-/// Moves bytes: seven methods, none with a default body, so that nothing is inherited unthought.
+/// Moves bytes: eight methods, none with a default body, so that nothing is inherited unthought.
 ///
 /// A transport is owned and driven by one thread at a time; `put`, `poll` and `park` never block except
 /// for `park`, which says for how long.
@@ -51,8 +51,18 @@ pub trait Transport: Send {
     /// An error is final: the transport is broken and every later call may fail.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
 
-    /// Sleeps until something may have happened or `timeout` has passed; may return early.
+    /// Sleeps until something may have happened, somebody [wakes](Wake::wake) it or `timeout` has passed; may return
+    /// early.
     fn park(&mut self, timeout: Duration) -> Result<(), Error>;
+
+    /// What ends a [`park`](Self::park) from another thread.
+    fn waker(&self) -> Arc<dyn Wake>;
+}
+
+/// Ends a transport's sleep.
+pub trait Wake: Send + Sync {
+    /// The [`Transport::park`] under way returns; if there is none, the next one does at once.
+    fn wake(&self);
 }
 
 /// What a transport can do.

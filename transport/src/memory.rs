@@ -35,7 +35,7 @@ use std::{
 
 use crate::{
     Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion, Transport,
-    check, region,
+    Wake, check, region,
 };
 
 /// `EINVAL`, for puts that the peer's memory refuses.
@@ -89,6 +89,7 @@ struct Inbox {
 struct State {
     events: VecDeque<Event>,
     parked: bool,
+    woken: bool,
     closed: bool,
 }
 
@@ -303,7 +304,7 @@ impl Transport for Endpoint {
         }
         let until = Instant::now().checked_add(timeout);
         let mut state = self.inbox.lock();
-        while state.events.is_empty() {
+        while state.events.is_empty() && !state.woken {
             let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 break;
@@ -311,8 +312,19 @@ impl Transport for Endpoint {
             state.parked = true;
             state = self.inbox.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.parked = false;
+        (state.parked, state.woken) = (false, false);
         Ok(())
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::<Inbox>::clone(&self.inbox)
+    }
+}
+
+impl Wake for Inbox {
+    fn wake(&self) {
+        self.lock().woken = true;
+        self.arrived.notify_one();
     }
 }
 

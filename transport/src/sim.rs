@@ -22,7 +22,7 @@ use std::{
 
 use crate::{
     Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion, Transport,
-    check, region,
+    Wake, check, region,
 };
 
 /// `EINVAL`, for puts that the peer's memory refuses.
@@ -127,6 +127,7 @@ struct Port {
     begun: HashMap<usize, u64>,
     waiting: HashMap<usize, usize>,
     arrivals: usize,
+    woken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -504,20 +505,38 @@ impl Transport for Endpoint {
     }
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        let state = self.fabric.lock();
+        let mut state = self.fabric.lock();
         let idle = state
             .endpoints
             .get(self.index)
-            .is_none_or(|port| port.events.is_empty() && port.broken.is_none());
+            .is_none_or(|port| port.events.is_empty() && port.broken.is_none() && !port.woken);
         if idle && state.due.is_empty() {
-            drop(
-                self.fabric
-                    .changed
-                    .wait_timeout(state, timeout.min(NAP))
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
+            let nap = timeout.min(NAP);
+            state = self.fabric.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(port) = state.endpoints.get_mut(self.index) {
+            port.woken = false;
         }
         Ok(())
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::new(Sleeper { fabric: Arc::clone(&self.fabric), index: self.index })
+    }
+}
+
+/// An endpoint that may be asleep.
+struct Sleeper {
+    fabric: Arc<Shared>,
+    index: usize,
+}
+
+impl Wake for Sleeper {
+    fn wake(&self) {
+        if let Some(port) = self.fabric.lock().endpoints.get_mut(self.index) {
+            port.woken = true;
+        }
+        self.fabric.changed.notify_all();
     }
 }
 

@@ -5,6 +5,7 @@
 //! they say in `provider.rs`.
 #![allow(unsafe_code)]
 
+mod alarm;
 mod call;
 mod choice;
 mod handle;
@@ -24,6 +25,7 @@ use std::{
 };
 
 use self::{
+    alarm::Alarm,
     handle::{Av, Cq, Domain, Endpoint, Fabric},
     info::Info,
     provider::Provider,
@@ -31,7 +33,7 @@ use self::{
     region::Registrar,
 };
 use crate::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Transport, check,
+    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Transport, Wake, check,
     region::gather,
 };
 
@@ -75,6 +77,7 @@ pub struct Ofi {
     copied: usize,
     /// How often in a row the library has forbidden to sleep and then had nothing.
     futile: u32,
+    alarm: Arc<Alarm>,
 }
 
 /// What must not be let go before the endpoint is closed.
@@ -185,6 +188,7 @@ impl Ofi {
             peers: Vec::new(),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
             futile: 0,
+            alarm: Arc::new(Alarm::new()?),
         };
         if facts.to_itself {
             ofi.test_itself()?;
@@ -487,32 +491,23 @@ impl Transport for Ofi {
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(fd) = self.cq.wait() else {
-            std::thread::sleep(timeout.min(NAP));
-            return Ok(());
+            return self.alarm.sleep(None, timeout.min(NAP));
         };
         if !self.cq.may_sleep()? {
             self.futile += 1;
             if self.futile > FUTILE {
-                std::thread::sleep((NAP * (self.futile - FUTILE)).min(LONG_NAP).min(timeout));
+                let nap = (NAP * (self.futile - FUTILE)).min(LONG_NAP).min(timeout);
                 self.futile %= 2 * FUTILE;
+                return self.alarm.sleep(None, nap);
             }
             return Ok(());
         }
         self.futile = 0;
-        let timeout = rustix::event::Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::Call {
-                call: "poll",
-                context: "on the completion queue".into(),
-                code: error.raw_os_error().into(),
-                reason: error.to_string(),
-            }),
-        }
+        self.alarm.sleep(Some(&fd), timeout)
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::<Alarm>::clone(&self.alarm)
     }
 }
 

@@ -46,6 +46,7 @@ const CASES: &[(&str, Case)] = &[
     ("a peer that is gone is no hang", lifetime::peer_gone),
     ("parking ends with the timeout", waiting::timeout),
     ("parking ends with an arrival", waiting::arrival),
+    ("parking ends when it is woken", waiting::wake),
 ];
 
 /// What became of one transport.

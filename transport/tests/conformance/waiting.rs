@@ -1,4 +1,4 @@
-//! Parking ends with an arrival or with its timeout, whichever comes first.
+//! Parking ends with an arrival, with its timeout, or when another thread wakes it, whichever comes first.
 
 use std::time::{Duration, Instant};
 
@@ -67,5 +67,37 @@ pub(crate) fn arrival(world: &mut World) -> Outcome {
         // Setting up the wire wakes it a few times too.
         ensure!(parks < 50 * rounds, "{parks} parks for {rounds} arrivals: it spins instead of sleeping");
     }
+    Ok(())
+}
+
+/// A thread that parks is woken by another, whether it sleeps already or not yet.
+pub(crate) fn wake(world: &mut World) -> Outcome {
+    let (mut here, mut there) = world.pair()?;
+    Tally::default().poll(&mut *there)?;
+    let waker = here.waker();
+    let (mut woken, began) = (0, Instant::now());
+    // Before: the next park returns at once, and the one after it sleeps again.
+    waker.wake();
+    here.park(Duration::from_secs(20))?;
+    ensure!(began.elapsed() < Duration::from_secs(10), "a park after a wake took {:?}", began.elapsed());
+    let (ready, sleeps) = std::sync::mpsc::channel::<()>();
+    let sleeper = std::thread::spawn(move || -> Result<Duration, String> {
+        let began = Instant::now();
+        while sleeps.try_recv().is_err() {
+            here.park(Duration::from_secs(20)).map_err(|error| error.to_string())?;
+        }
+        Ok(began.elapsed())
+    });
+    // Those without a descriptor to wait on nap; of them nobody can tell.
+    while !sleeper.is_finished() && woken < 100 {
+        std::thread::sleep(Duration::from_millis(20));
+        if woken == 2 {
+            ready.send(())?;
+        }
+        waker.wake();
+        woken += 1;
+    }
+    let took = sleeper.join().map_err(|_| "the parked thread panicked")??;
+    ensure!(took < Duration::from_secs(10), "{woken} wakes took {took:?}");
     Ok(())
 }
