@@ -7,7 +7,7 @@ use bytemuck::Zeroable;
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
-    Settings,
+    Settings, Task,
     flow::{Incoming, Outgoing},
     letters::Letter,
     wire::{self, Class, Entry, Grant, Header, Way},
@@ -86,6 +86,9 @@ pub(crate) struct Circle {
     pub grants: Vec<(Rank, Grant)>,
     /// Whether peers may write into this rank's output now.
     pub exposed: bool,
+    /// Whether an operation is under way, and those that wait for their turn.
+    pub(super) busy: bool,
+    pub(super) tasks: VecDeque<Task>,
 }
 
 impl Circle {
@@ -119,6 +122,8 @@ impl Circle {
             knocks: Vec::new(),
             grants: Vec::new(),
             exposed: false,
+            busy: false,
+            tasks: VecDeque::new(),
         })
     }
 

@@ -17,7 +17,7 @@ use crate::{
 
 /// How much is reduced or copied between two polls, in bytes: small enough to keep the wire fed and the
 /// data in the inner caches, large enough that a poll (a system call on tcp) costs little beside it.
-pub(crate) const SLICE: usize = 64 << 10;
+const SLICE: usize = 64 << 10;
 
 /// One lane's progress.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +46,17 @@ pub struct Traced {
     pub in_flight: usize,
 }
 
+/// What came of one pass over an operation.
+pub(crate) enum Pass {
+    Ended,
+    /// There may be more to do.
+    Moved,
+    /// So too, and so much was reduced or copied that it is time for a poll.
+    Worked,
+    /// Nothing can be done until something comes.
+    Idle,
+}
+
 /// An operation under way.
 pub(crate) struct Run {
     pub operation: Operation,
@@ -57,9 +68,7 @@ pub(crate) struct Run {
     exposed: Option<Region>,
     /// The lane that is at work, and the bytes that were worked on since the latest poll.
     working: usize,
-    pub worked: usize,
-    /// Whether the latest poll brought nothing.
-    pub idle: bool,
+    worked: usize,
     /// Where finished steps are noted, if they are.
     pub trace: Option<Vec<Traced>>,
 }
@@ -72,12 +81,37 @@ impl Run {
         exposed: Option<Region>,
     ) -> Self {
         let lanes = vec![Lane::default(); schedule.lanes()];
-        let (working, worked, idle) = (0, 0, false);
-        Self { operation, class, schedule, lanes, exposed, working, worked, idle, trace: None }
+        Self { operation, class, schedule, lanes, exposed, working: 0, worked: 0, trace: None }
+    }
+
+    /// Does once what can be done: puts and takes on every lane, a slice of work, letters. `idle` says that the
+    /// latest poll brought nothing.
+    pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
+        let mut moved = false;
+        for lane in 0..self.lanes.len() {
+            moved |= self.advance(core, lane)?;
+        }
+        moved |= self.work(core)?;
+        if core.circle.has_debts() && (idle || self.ended()) {
+            core.circle.settle_debts();
+        }
+        if core.circle.has_letters() {
+            moved |= core.send_letters()?;
+        }
+        // Nothing of ours may wait for a poll that comes only with the next call.
+        if self.ended() && core.circle.under_way == 0 && core.circle.letters_left() {
+            self.close(core)?;
+            return Ok(Pass::Ended);
+        }
+        if self.worked >= SLICE {
+            self.worked = 0;
+            return Ok(Pass::Worked);
+        }
+        Ok(if moved { Pass::Moved } else { Pass::Idle })
     }
 
     /// Whether every lane has ended.
-    pub(crate) fn ended(&self) -> bool {
+    fn ended(&self) -> bool {
         self.lanes.iter().all(|lane| lane.ended)
     }
 
@@ -91,15 +125,11 @@ impl Run {
         (self.lanes.iter().map(|lane| lane.steps).sum(), waits)
     }
 
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes.len()
-    }
-
     /// Runs a lane until it must wait or comes to work. True if it moved.
     ///
     /// Work comes second: whatever can be put goes on the wire before anything is reduced, so that chunk k
     /// is reduced while chunk k+1 is in flight.
-    pub(crate) fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
+    fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
         let mut moved = false;
         loop {
             let step = match self.lanes[index].step {
@@ -162,7 +192,7 @@ impl Run {
 
     /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. False if
     /// none has.
-    pub(crate) fn work(&mut self, core: &Core<'_>) -> Result<bool, Stop> {
+    fn work(&mut self, core: &Core<'_>) -> Result<bool, Stop> {
         let (lanes, index) = (self.lanes.len(), self.working);
         for lane in (index..lanes).chain(0..index) {
             if let Some(
@@ -303,7 +333,7 @@ impl Run {
     }
 
     /// At the end: a peer's message that nobody took spoils what seems done. What peers allowed is over.
-    pub(crate) fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
         // Otherwise its arrival was an error already.
         if core.circle.exposed

@@ -1,6 +1,6 @@
 //! Runs schedules over a transport: lanes, flows, credits, waiting. It has never heard of an algorithm.
 //!
-//! One thread drives it at a time, the one that waits for the operation. Everything between ranks is a put:
+//! One thread drives it at a time, for all operations under way. Everything between ranks is a put:
 //! messages into slots of windows, and letters (windows, credits, greetings) into mailboxes. All groups of a process
 //! share one endpoint (`port`); each has windows and a mailbox of its own (`circle`).
 
@@ -10,6 +10,7 @@ mod core;
 mod flow;
 mod lane;
 mod letters;
+mod net;
 mod operation;
 mod port;
 mod post;
@@ -19,24 +20,29 @@ mod routes;
 mod send;
 #[cfg(test)]
 mod tests;
+mod ticket;
 mod wait;
 mod wire;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use unisono_transport::{Address, Error, Event, RemoteRegion, Transport};
+use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
 
 pub use self::lane::Traced;
 use self::{
     circle::Circle,
-    core::Core,
-    lane::Run,
+    lane::{Pass, Run},
+    net::Net,
     port::Port,
     wait::{Next, Wait},
-    wire::{Class, Immediate, Way},
+    wire::Class,
 };
 pub(crate) use self::{
     operation::{FAREWELL, Operation, Signature},
+    ticket::{Held, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };
@@ -131,22 +137,33 @@ impl From<Error> for Stop {
     }
 }
 
-/// Who watches over an operation from outside the engine.
+/// Who watches over the engine from outside.
 pub(crate) trait Overseer {
     /// Whether to stop: a failure elsewhere was reported.
     fn stopped(&self) -> bool;
 
-    /// The operation has finished `steps` steps and waits for the rank on the lane, if it waits for one.
-    fn stand(&self, steps: u64, waits: Option<(usize, Rank)>);
-}
+    /// This operation has waited longest: it has finished `steps` steps and waits for the rank of the world on the
+    /// lane, if it waits for one.
+    fn stand(&self, operation: Option<&Operation>, steps: u64, waits: Option<(usize, Rank)>);
 
-/// What came of one pass over an operation.
-enum Pass {
-    Ended,
-    /// There may be more to do.
-    Moved,
-    /// Nothing can be done until something comes.
-    Idle,
+    /// An operation begins.
+    fn began(&self, _: &Operation) {}
+
+    /// An operation has ended.
+    fn ended(&self, _: &Operation) {}
+
+    /// An operation that somebody has asked for meanwhile, and the channel of its group.
+    fn asked(&self) -> Option<(u8, Task)> {
+        None
+    }
+
+    /// Whether somebody else wants to drive.
+    fn wanted(&self) -> bool {
+        false
+    }
+
+    /// The engine will sleep, or has slept.
+    fn sleeps(&self, _: bool) {}
 }
 
 /// What a rank must know of another before it can put to it; exchanged at join.
@@ -160,12 +177,48 @@ pub(crate) struct Contact {
 /// The group of all ranks.
 pub(crate) const WORLD: u8 = 0;
 
-/// Runs schedules.
+/// An operation that somebody asks for.
+pub(crate) struct Task {
+    pub operation: Operation,
+    pub schedule: Box<dyn Schedule>,
+    pub deadline: Instant,
+    pub asked: Instant,
+    pub ticket: Arc<Ticket>,
+    /// What the operation's memory is a part of, unless it is lent.
+    pub held: Held,
+}
+
+/// A task whose turn has come.
+struct UnderWay {
+    channel: u8,
+    run: Run,
+    deadline: Instant,
+    asked: Instant,
+    ticket: Arc<Ticket>,
+    held: Held,
+}
+
+/// Why the engine stopped, and at which operation.
+pub(crate) struct Halt {
+    pub stop: Stop,
+    /// Its number and its call, and how long it has taken.
+    pub operation: Option<(u64, String, Duration)>,
+}
+
+impl From<Stop> for Halt {
+    fn from(stop: Stop) -> Self {
+        Self { stop, operation: None }
+    }
+}
+
+/// Runs schedules: those of one group one after the other, those of different groups side by side.
 pub(crate) struct Engine {
-    port: Port,
-    /// The groups, by channel.
-    circles: Vec<Option<Box<Circle>>>,
+    net: Net,
+    /// At most one of each group.
+    running: Vec<UnderWay>,
     wait: Wait,
+    /// Whether the latest poll brought nothing.
+    idle: bool,
     /// Steps of the latest operation, if they are to be kept.
     pub(crate) trace: Option<Vec<Traced>>,
 }
@@ -181,28 +234,36 @@ impl Engine {
         let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
-        Ok(Self { port, circles: vec![Some(Box::new(world))], wait: Wait::new(patience), trace: None })
+        let net = Net { port, circles: vec![Some(Box::new(world))] };
+        Ok(Self { net, running: Vec::new(), wait: Wait::new(patience), idle: false, trace: None })
     }
 
     /// What others must know of this rank.
     pub(crate) fn contact(&self) -> Contact {
-        let mailbox = self.circles.iter().flatten().next().map(|world| world.mailbox()).unwrap_or_default();
-        Contact { address: self.port.transport.address().clone(), mailbox }
+        let world = self.net.circles.iter().flatten().next();
+        let mailbox = world.map(|world| world.mailbox()).unwrap_or_default();
+        Contact { address: self.net.port.transport.address().clone(), mailbox }
     }
 
     /// The transport, to register memory.
     pub(crate) fn transport(&mut self) -> &mut dyn Transport {
-        &mut *self.port.transport
+        &mut *self.net.port.transport
+    }
+
+    /// What ends its sleep.
+    pub(crate) fn waker(&self) -> Arc<dyn Wake> {
+        self.net.port.transport.waker()
     }
 
     /// What the transport can do.
     pub(crate) fn limits(&self) -> &unisono_transport::Limits {
-        &self.port.limits
+        &self.net.port.limits
     }
 
     /// Bytes of registered memory of its own.
     pub(crate) fn memory(&self) -> usize {
-        self.port.posts.memory() + self.circles.iter().flatten().map(|circle| circle.memory()).sum::<usize>()
+        let circles = self.net.circles.iter().flatten();
+        self.net.port.posts.memory() + circles.map(|circle| circle.memory()).sum::<usize>()
     }
 
     /// Makes the other ranks known, and settles what depends on them: the smallest chunk that all can
@@ -216,19 +277,11 @@ impl Engine {
         self.wait = Wait::new(patience);
         let (addresses, mailboxes): (Vec<_>, Vec<_>) =
             contacts.into_iter().map(|contact| (contact.address, contact.mailbox)).unzip();
-        self.port.meet(addresses);
-        let world = self.core(WORLD)?.circle;
+        self.net.port.meet(addresses);
+        let world = self.net.core(WORLD)?.circle;
         world.settings.chunk_bytes = chunk_bytes;
         world.meet(mailboxes.into_iter().enumerate());
         Ok(())
-    }
-
-    /// A group and the port.
-    fn core(&mut self, channel: u8) -> Result<Core<'_>, Stop> {
-        match self.circles.get_mut(usize::from(channel)) {
-            Some(Some(circle)) => Ok(Core { port: &mut self.port, circle }),
-            _ => Err(self.port.stop(format!("there is no group on channel {channel}"))),
-        }
     }
 
     /// Greets neighbours and waits for their greetings: the self-test of the path both ways.
@@ -239,178 +292,226 @@ impl Engine {
         deadline: Instant,
     ) -> Result<(), Stop> {
         for &rank in neighbours {
-            self.core(WORLD)?.greet(rank)?;
+            self.net.core(WORLD)?.greet(rank)?;
         }
         loop {
-            let mut core = self.core(WORLD)?;
-            let Some(&rank) = neighbours.iter().find(|&&rank| !core.circle.greeted(rank)) else {
+            let mut core = self.net.core(WORLD)?;
+            let Some(&missing) = neighbours.iter().find(|&&rank| !core.circle.greeted(rank)) else {
                 return Ok(());
             };
             let sent = core.send_letters()?;
-            if self.poll()? || sent {
+            if self.net.poll()? || sent {
                 self.wait.reset();
-            } else if let Some(nap) = self.pause(overseer, deadline)? {
-                overseer.stand(0, Some((0, rank)));
-                self.port.transport.park(nap)?;
+                continue;
+            }
+            if overseer.stopped() {
+                return Err(Stop::Alarm);
+            }
+            if Instant::now() >= deadline {
+                return Err(Stop::Deadline);
+            }
+            if let Some(nap) = self.pause(deadline) {
+                overseer.stand(None, 0, Some((0, missing)));
+                self.net.port.transport.park(nap)?;
             }
         }
     }
 
-    /// Takes in what has happened, whichever group it concerns; true if anything did.
-    fn poll(&mut self) -> Result<bool, Stop> {
-        let (events, result) = self.port.poll();
-        let any = !events.is_empty();
-        for event in &events {
-            match *event {
-                Event::Arrived { immediate, .. } => self.arrived(immediate)?,
-                Event::Sent { token } => self.sent(token)?,
-            }
-        }
-        self.port.seen(events);
-        result?;
-        Ok(any)
-    }
-
-    fn sent(&mut self, token: u64) -> Result<(), Stop> {
-        if let Some(channel) = post::letter_of(token) {
-            let circle = self.core(channel)?.circle;
-            circle.letters_under_way = circle.letters_under_way.saturating_sub(1);
+    /// Takes on an operation of a group. Its turn comes when those that were asked for before have ended.
+    pub(crate) fn take(&mut self, channel: u8, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
+        let circle = self.net.core(channel)?.circle;
+        if circle.busy {
+            circle.tasks.push_back(task);
             return Ok(());
         }
-        let Some(record) = self.port.posts.end(token) else {
-            let what = format!("the transport ended a put that was never begun (token {token})");
-            return Err(self.port.stop(what));
-        };
-        self.core(record.channel)?.sent(&record);
-        Ok(())
+        circle.busy = true;
+        self.begin(channel, task, overseer)
     }
 
-    fn arrived(&mut self, bits: u32) -> Result<(), Stop> {
-        let lost = |port: &Port, what: String| Err(port.stop(what));
-        match Immediate::decode(bits) {
-            Some(Immediate::Data { flow, way, number }) => {
-                let Some((channel, receiver)) = self.port.incoming.find(flow) else {
-                    return lost(&self.port, format!("a message on flow {flow}, which does not exist"));
-                };
-                let mut core = self.core(channel)?;
-                match way {
-                    Way::Slots => core.message_arrived(receiver, number),
-                    Way::Direct => core.write_arrived(receiver, number),
-                }
+    fn begin(&mut self, channel: u8, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
+        overseer.began(&task.operation);
+        let Task { operation, schedule, deadline, asked, ticket, held } = task;
+        let (number, signature) = (operation.number, operation.signature);
+        let begun = self.net.core(channel).and_then(|mut core| Run::begin(&mut core, operation, schedule));
+        let operation = || Some((number, signature.call(), asked.elapsed()));
+        match begun {
+            Ok(mut run) => {
+                run.trace = self.trace.as_ref().map(|_| Vec::new());
+                self.running.push(UnderWay { channel, run, deadline, asked, ticket, held });
+                Ok(())
             }
-            Some(Immediate::Credit { flow, way, freed }) => {
-                let Some((channel, sender)) = self.port.outgoing.find(flow) else {
-                    return lost(&self.port, format!("a credit for flow {flow}, which does not exist"));
-                };
-                self.core(channel)?.credit_arrived(sender, way, freed)
-            }
-            Some(Immediate::Letter { channel, from, about }) => {
-                self.core(channel)?.letter_arrived(from, about)
-            }
-            None => lost(&self.port, format!("an arrival that says nothing known: {bits:#x}")),
+            Err(stop) => Err(Halt { stop, operation: operation() }),
         }
     }
 
-    /// Runs an operation of a group to its end: every lane has ended and everything it put has left.
-    /// After an error the engine must be dropped before that memory is given back.
-    pub(crate) fn run(
-        &mut self,
-        channel: u8,
-        operation: Operation,
-        schedule: Box<dyn Schedule>,
-        overseer: &dyn Overseer,
-        deadline: Instant,
-    ) -> Result<(), Stop> {
-        let trace = self.trace.take();
-        let mut core = self.core(channel)?;
-        let mut run = Run::begin(&mut core, operation, schedule)?;
-        run.trace = trace.map(|mut steps| {
-            steps.clear();
-            steps
-        });
-        let result = self.drive(channel, &mut run, overseer, deadline);
-        self.core(channel)?.circle.exposed = false;
-        self.trace = run.trace.take();
-        result
+    /// Whether there is anything to do.
+    pub(crate) fn busy(&self) -> bool {
+        !self.running.is_empty()
     }
 
-    /// Passes until the operation has ended; where a pass brings nothing, waits.
-    fn drive(
-        &mut self,
-        channel: u8,
-        run: &mut Run,
-        overseer: &dyn Overseer,
-        deadline: Instant,
-    ) -> Result<(), Stop> {
+    /// Goes on with all operations until `until` says so, none is left, or somebody else wants to drive. After an
+    /// error the engine must be [abandoned](Self::abandon).
+    pub(crate) fn drive(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
         let mut fruitless = 0_u32;
         loop {
-            match self.pass(channel, run)? {
-                Pass::Ended => return Ok(()),
-                Pass::Moved => {
-                    self.wait.reset();
-                    fruitless = 0;
-                    continue;
-                }
-                Pass::Idle => {}
+            while let Some((channel, task)) = overseer.asked() {
+                self.take(channel, task, overseer)?;
+            }
+            if self.running.is_empty() || until() {
+                return Ok(());
+            }
+            if self.round(overseer)? {
+                self.wait.reset();
+                fruitless = 0;
+                continue;
+            }
+            if overseer.wanted() {
+                return Ok(());
             }
             // Also where patience is so long that nobody ever sleeps.
             fruitless = fruitless.wrapping_add(1);
             if fruitless.is_multiple_of(1024) {
-                run.doubt(&mut self.core(channel)?)?;
+                self.doubt()?;
             }
-            if let Some(nap) = self.pause(overseer, deadline)? {
-                let mut core = self.core(channel)?;
-                let (steps, waits) = run.stand();
-                overseer.stand(steps, waits.map(|(lane, rank)| (lane, core.circle.world(rank))));
-                run.doubt(&mut core)?;
-                if !core.send_letters()? {
-                    self.port.transport.park(nap)?;
+            if overseer.stopped() {
+                return Err(Stop::Alarm.into());
+            }
+            let now = Instant::now();
+            let Some(oldest) = self.running.iter().min_by_key(|it| it.deadline) else { continue };
+            let deadline = oldest.deadline;
+            if now >= deadline {
+                return Err(oldest.halt(Stop::Deadline));
+            }
+            if let Some(nap) = self.pause_at(now, deadline) {
+                self.stand(overseer)?;
+                self.doubt()?;
+                if !self.send_letters()? {
+                    overseer.sleeps(true);
+                    // What was asked for just before may not have known that this would sleep.
+                    let asked = overseer.asked();
+                    let parked = match (&asked, overseer.wanted()) {
+                        (None, false) => self.net.port.transport.park(nap),
+                        _ => Ok(()),
+                    };
+                    overseer.sleeps(false);
+                    parked.map_err(Stop::Transport)?;
+                    if let Some((channel, task)) = asked {
+                        self.take(channel, task, overseer)?;
+                    }
                 }
             }
         }
     }
 
-    /// Does once what can be done: puts and takes on every lane, a slice of work, letters; and polls.
-    fn pass(&mut self, channel: u8, run: &mut Run) -> Result<Pass, Stop> {
-        let mut core = self.core(channel)?;
-        let mut moved = false;
-        for lane in 0..run.lanes() {
-            moved |= run.advance(&mut core, lane)?;
+    /// Does once what can be done, for every operation under way: puts and takes on every lane, a slice of work,
+    /// letters; and polls. False if that brought nothing.
+    fn round(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
+        let (mut moved, mut worked) = (false, false);
+        let mut index = 0;
+        while let Some(task) = self.running.get_mut(index) {
+            let passed = self.net.core(task.channel).and_then(|mut core| task.run.pass(&mut core, self.idle));
+            match passed {
+                Ok(Pass::Ended) => {
+                    self.end(index, overseer)?;
+                    moved = true;
+                    continue;
+                }
+                Ok(Pass::Worked) => (moved, worked) = (true, true),
+                Ok(Pass::Moved) => moved = true,
+                Ok(Pass::Idle) => {}
+                Err(stop) => return Err(task.halt(stop)),
+            }
+            index += 1;
         }
-        moved |= run.work(&core)?;
-        if core.circle.has_debts() && (run.idle || run.ended()) {
-            core.circle.settle_debts();
+        if moved && !worked {
+            return Ok(true);
         }
-        if core.circle.has_letters() {
-            moved |= core.send_letters()?;
-        }
-        // Nothing of ours may wait for a poll that comes only with the next call.
-        if run.ended() && core.circle.under_way == 0 && core.circle.letters_left() {
-            run.close(&mut core)?;
-            return Ok(Pass::Ended);
-        }
-        if moved && run.worked < lane::SLICE {
-            return Ok(Pass::Moved);
-        }
-        run.worked = 0;
-        run.idle = !(self.poll()? || moved);
-        Ok(if run.idle { Pass::Idle } else { Pass::Moved })
+        self.idle = !(self.net.poll()? || moved);
+        Ok(!self.idle)
     }
 
-    /// What to do after a poll that brought nothing: tells how long to sleep once patience has run out.
-    fn pause(&mut self, overseer: &dyn Overseer, deadline: Instant) -> Result<Option<Duration>, Stop> {
-        if overseer.stopped() {
-            return Err(Stop::Alarm);
+    /// The operation has ended; the next of its group begins.
+    fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
+        let UnderWay { channel, mut run, ticket, held, .. } = self.running.swap_remove(index);
+        if let Some(steps) = run.trace.take() {
+            self.trace = Some(steps);
         }
-        let now = Instant::now();
-        if now >= deadline {
-            return Err(Stop::Deadline);
+        overseer.ended(&run.operation);
+        // Before anyone learns of its end: it refers to memory that is given back.
+        drop(run);
+        let circle = self.net.core(channel)?.circle;
+        circle.exposed = false;
+        let next = circle.tasks.pop_front();
+        circle.busy = next.is_some();
+        ticket.end(Ok(held));
+        next.map_or(Ok(()), |task| self.begin(channel, task, overseer))
+    }
+
+    /// What to do where nothing comes.
+    fn doubt(&mut self) -> Result<(), Halt> {
+        for task in &self.running {
+            let doubted = self.net.core(task.channel).and_then(|mut core| task.run.doubt(&mut core));
+            doubted.map_err(|stop| task.halt(stop))?;
         }
+        Ok(())
+    }
+
+    fn send_letters(&mut self) -> Result<bool, Halt> {
+        let mut any = false;
+        for task in &self.running {
+            any |= self.net.core(task.channel)?.send_letters()?;
+        }
+        Ok(any)
+    }
+
+    /// Tells where the operation stands that was asked for first.
+    fn stand(&mut self, overseer: &dyn Overseer) -> Result<(), Halt> {
+        if let Some(task) = self.running.iter().min_by_key(|it| it.asked) {
+            let core = self.net.core(task.channel)?;
+            let (steps, waits) = task.run.stand();
+            let waits = waits.map(|(lane, rank)| (lane, core.circle.world(rank)));
+            overseer.stand(Some(&task.run.operation), steps, waits);
+        }
+        Ok(())
+    }
+
+    /// How long to sleep, once patience has run out.
+    fn pause(&mut self, deadline: Instant) -> Option<Duration> {
+        self.pause_at(Instant::now(), deadline)
+    }
+
+    fn pause_at(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
         match self.wait.next(now, deadline) {
             Next::Poll => std::hint::spin_loop(),
             Next::Yield => rustix::thread::sched_yield(),
-            Next::Park(nap) => return Ok(Some(nap)),
+            Next::Park(nap) => return Some(nap),
         }
-        Ok(None)
+        None
+    }
+
+    /// Closes the endpoint, after which nothing touches the memory of operations any more, and then tells those who
+    /// asked for them.
+    pub(crate) fn abandon(mut self, failure: &Failure) {
+        let mut left: Vec<(Arc<Ticket>, Held)> = Vec::new();
+        let mut runs = Vec::new();
+        for UnderWay { run, ticket, held, .. } in self.running.drain(..) {
+            runs.push(run);
+            left.push((ticket, held));
+        }
+        for circle in self.net.circles.iter_mut().flatten() {
+            left.extend(circle.tasks.drain(..).map(|task| (task.ticket, task.held)));
+        }
+        drop((self, runs));
+        for (ticket, held) in left {
+            ticket.end(Err(failure.clone()));
+            drop(held);
+        }
+    }
+}
+
+impl UnderWay {
+    fn halt(&self, stop: Stop) -> Halt {
+        let operation = &self.run.operation;
+        Halt { stop, operation: Some((operation.number, operation.signature.call(), self.asked.elapsed())) }
     }
 }

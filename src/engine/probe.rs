@@ -1,10 +1,13 @@
 //! What the benches need to see of the engine: the cost of a step, without a wire.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use unisono_transport::{Memory, Region, memory::Hub};
 
-use super::{Engine, Operation, Overseer, Patience, Settings, Signature, Stop, WORLD};
+use super::{Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD};
 use crate::{
     dtype::Dtype,
     error::{Error, Result},
@@ -55,7 +58,7 @@ impl Overseer for Nobody {
         false
     }
 
-    fn stand(&self, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Option<&Operation>, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// An engine in a world of one, over the memory transport.
@@ -114,7 +117,11 @@ impl Probe {
         let schedule = Box::new(ToMyself { steps: steps.next_multiple_of(3) });
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(60);
-        self.engine.run(WORLD, operation, schedule, &Nobody, deadline).map_err(refused)?;
+        let ticket = Arc::new(Ticket::default());
+        let task = Task { operation, schedule, deadline, asked: begun, ticket, held: None };
+        let taken = self.engine.take(WORLD, task, &Nobody);
+        let driven = taken.and_then(|()| self.engine.drive(&|| false, &Nobody));
+        driven.map_err(|halt| refused(halt.stop))?;
         Ok(begun.elapsed())
     }
 }

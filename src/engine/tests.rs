@@ -28,7 +28,7 @@ impl Overseer for Nobody {
         false
     }
 
-    fn stand(&self, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Option<&Operation>, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// Raises the alarm for all ranks once one has found something.
@@ -40,7 +40,7 @@ impl Overseer for Somebody {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn stand(&self, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Option<&Operation>, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 const SMALL: Settings = Settings {
@@ -131,7 +131,12 @@ fn call_under<T: Element>(
             crate::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
         },
     };
-    engine.run(WORLD, operation, schedule, overseer, soon())
+    let ticket = Arc::new(Ticket::default());
+    let (deadline, asked) = (soon(), Instant::now());
+    let task = Task { operation, schedule, deadline, asked, ticket: Arc::clone(&ticket), held: None };
+    let taken = engine.take(WORLD, task, overseer);
+    let driven = taken.and_then(|()| engine.drive(&|| ticket.ended(), overseer));
+    driven.map_err(|halt| halt.stop)
 }
 
 fn value(rank: Rank, index: usize) -> i64 {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    engine::{Overseer, Stop},
+    engine::{Operation, Overseer, Stop},
     error::Failure,
     rendezvous::{Alarm, Position, Watch, report},
     schedule::Rank,
@@ -28,7 +28,10 @@ impl Overseer for Guard {
         self.alarm.raised()
     }
 
-    fn stand(&self, steps: u64, waits: Option<(usize, Rank)>) {
+    fn stand(&self, operation: Option<&Operation>, steps: u64, waits: Option<(usize, Rank)>) {
+        if let Some(operation) = operation {
+            self.position.enter(operation.number, operation.signature.bits());
+        }
         self.position.steps(steps);
         match waits {
             Some((lane, rank)) => self.position.waits_for(rank, lane),

@@ -17,12 +17,12 @@ use super::{
     ProcessGroup,
     cores::{self, Place},
     guard::Guard,
+    node::Node,
     request::Wishes,
-    shared::{Shared, State},
+    shared::Shared,
 };
 use crate::{
     algorithm::{self, Selection, table::Table},
-    buffer::Registry,
     config::{Config, StoreAddress, fnv},
     engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
     error::{Error, Failure, Result, list},
@@ -212,51 +212,34 @@ impl ProcessGroup {
                 Contact { address: Address(card.address), mailbox: RemoteRegion { base, key, len } }
             })
             .collect();
-        let shared = Shared {
-            rank,
-            world: cores::world(&places),
-            config,
-            tuned,
-            limits,
-            settings: Settings { chunk_bytes, ..settings },
-            guard,
-            registry: Arc::new(Registry::default()),
-            state: Mutex::new(State { engine: Some(engine), next: 0, failed: None, parted: false }),
-            store,
-        };
-        shared.meet(contacts, chunk_bytes, patience, deadline)?;
+        let world = cores::world(&places);
+        let mut engine = engine;
+        meet(&mut engine, &guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
+        let settings = Settings { chunk_bytes, ..settings };
+        let node = Arc::new(Node::new((rank, config, guard), engine, settings, store));
+        let shared = Shared { node, rank, world, tuned, state: Mutex::default() };
         Ok(Self { shared: Arc::new(shared), wishes })
     }
 }
 
-impl Shared {
-    /// Greets the neighbours on the ring both ways, then waits for everyone.
-    fn meet(
-        &self,
-        contacts: Vec<Contact>,
-        chunk: usize,
-        patience: Patience,
-        deadline: Instant,
-    ) -> Result<()> {
-        let next = (self.rank + 1) % self.world.ranks;
-        let previous = (self.rank + self.world.ranks - 1) % self.world.ranks;
-        let mut neighbours = vec![next, previous];
-        neighbours.retain(|&rank| rank != self.rank);
-        neighbours.dedup();
-        let begun = Instant::now();
-        {
-            let mut state = self.state();
-            let engine = self.engine(&mut state)?;
-            let met = engine.meet(contacts, chunk, patience);
-            let greeted = met.and_then(|()| engine.greet(&neighbours, &self.guard, deadline));
-            if let Err(stop) = greeted {
-                let call = format!("greeting ranks {} over {}", list(&neighbours), self.limits.provider);
-                let failure = self.guard.explain(stop, 0, &call, begun.elapsed());
-                return Err(self.latch(&mut state, failure));
-            }
-        }
-        Ok(())
-    }
+/// Greets the neighbours on the ring both ways.
+fn meet(
+    engine: &mut Engine,
+    guard: &Guard,
+    (rank, ranks): (Rank, usize),
+    contacts: Vec<Contact>,
+    (chunk, patience): (usize, Patience),
+    deadline: Instant,
+) -> Result<()> {
+    let mut neighbours = vec![(rank + 1) % ranks, (rank + ranks - 1) % ranks];
+    neighbours.retain(|&neighbour| neighbour != rank);
+    neighbours.dedup();
+    let begun = Instant::now();
+    let met = engine.meet(contacts, chunk, patience);
+    met.and_then(|()| engine.greet(&neighbours, guard, deadline)).map_err(|stop| {
+        let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
+        Error::Failed(guard.tell(guard.explain(stop, 0, &call, begun.elapsed())))
+    })
 }
 
 /// Tells the others why this rank does not come: otherwise they would only see it die.

@@ -7,6 +7,7 @@ mod calls;
 mod cores;
 mod guard;
 mod join;
+mod node;
 mod request;
 mod shared;
 #[cfg(test)]
@@ -27,7 +28,6 @@ use crate::{
     buffer::{Buffer, Lent},
     config::Config,
     dtype::{Dtype, Element},
-    engine::Engine,
     error::{Error, Failure, Result},
     reduce::Reduction,
     schedule::{Collective, Rank},
@@ -78,13 +78,13 @@ impl ProcessGroup {
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.shared.config
+        &self.shared.node.config
     }
 
     /// What the transport under the group can do, and its provider's name and version.
     #[must_use]
     pub fn limits(&self) -> &Limits {
-        &self.shared.limits
+        &self.shared.node.limits
     }
 
     /// A buffer of `len` zeros in registered memory: puts read it, and large results are written into it, without a
@@ -100,24 +100,16 @@ impl ProcessGroup {
             problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
         };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
-        let mut state = self.shared.state();
-        let engine = self.shared.engine(&mut state)?;
-        let memory = Memory::map(bytes.max(1), self.shared.config.huge_pages)?;
-        let region = engine.transport().register(memory)?;
-        drop(state);
-        Buffer::new(region, len, &self.shared.registry).ok_or_else(overflow)
+        let memory = Memory::map(bytes.max(1), self.shared.node.config.huge_pages)?;
+        let region = self.shared.node.with(|engine| engine.transport().register(memory))??;
+        Buffer::new(region, len, &self.shared.node.registry).ok_or_else(overflow)
     }
 
     /// Ends the group for every rank, which all get [`Failure::Aborted`] with this reason from the call
     /// they are in or make next. May be called while another thread is in a call, which it ends.
     pub fn abort(&self, why: &str) {
-        // Before anything else, since a call under way holds the state, and looks at the alarm.
-        let shared = &self.shared;
-        let failure = shared.guard.tell(Failure::Aborted { rank: shared.rank, why: why.to_owned() });
-        let mut state = shared.state();
-        if state.failed.is_none() {
-            shared.latch(&mut state, failure);
-        }
+        let node = &self.shared.node;
+        node.fail(Failure::Aborted { rank: node.rank, why: why.to_owned() });
     }
 
     /// The name of the algorithm that does a collective of `count` elements (as [`Collective`] counts them).
@@ -125,7 +117,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group is over.
     pub fn algorithm(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<&'static str> {
-        self.shared.engine(&mut self.shared.state())?;
+        self.shared.node.check()?;
         let request = Request::new(collective, count);
         Ok(request.choose(&self.shared, dtype.size(), &self.wishes)?.0.name)
     }
@@ -139,21 +131,20 @@ impl ProcessGroup {
     /// Keeps, from now on, the steps of each operation in the order in which they finished;
     /// [`Self::trace`] gives those of the latest. It costs memory: one entry for every step.
     pub fn keep_trace(&self) {
-        if let Some(engine) = &mut self.shared.state().engine {
-            engine.trace = Some(Vec::new());
-        }
+        // Of a group that is over there is nothing to keep.
+        let _ = self.shared.node.with(|engine| engine.trace = Some(Vec::new()));
     }
 
     /// The steps of the latest operation, if [`Self::keep_trace`] was called before it.
     #[must_use]
     pub fn trace(&self) -> Vec<Traced> {
-        self.shared.state().engine.as_ref().and_then(|engine| engine.trace.clone()).unwrap_or_default()
+        self.shared.node.with(|engine| engine.trace.clone()).ok().flatten().unwrap_or_default()
     }
 
     /// Bytes of memory that the group's windows, mailboxes and staging take on this rank at present.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.shared.state().engine.as_ref().map_or(0, Engine::memory)
+        self.shared.node.with(|engine| engine.memory()).unwrap_or_default()
     }
 
     /// Another handle of the same group, whose calls take only these algorithms, whatever the configuration says; the
@@ -174,7 +165,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
-        let config = &self.shared.config;
+        let config = &self.shared.node.config;
         let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
             most.into_iter().find(|&(_, value, most)| value == 0 || value > most)

@@ -110,11 +110,14 @@ impl<'a> Request<'a> {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
             None => choice,
         };
-        let choice =
-            choice.within(group.settings.chunk_bytes, group.settings.eager_bytes, group.settings.lanes);
-        let direct = algorithm::direct(collective, group.world.ranks, bytes, group.settings.chunk_bytes);
+        let choice = choice.within(
+            group.node.settings.chunk_bytes,
+            group.node.settings.eager_bytes,
+            group.node.settings.lanes,
+        );
+        let direct = algorithm::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
         // Uneven blocks are never written whole; nothing need be put aside for them.
-        let long = group.limits.cheap_registration
+        let long = group.node.limits.cheap_registration
             && self.uneven.is_none()
             && algorithm::long(choice.algorithm, bytes);
         let shape = Shape {

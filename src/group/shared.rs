@@ -1,25 +1,21 @@
-//! What all handles of a group share: the engine, the first failure, the watch over the others.
+//! What all handles of a group share: which ranks it has, and the order of its operations.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use unisono_transport::Limits;
-
 use super::{
-    guard::Guard,
+    node::Node,
     request::{Request, Shape, Wishes},
 };
 use crate::{
     algorithm::{self, World, table::Table},
-    buffer::{Lent, Registry},
-    config::Config,
+    buffer::Lent,
     dtype::Dtype,
-    engine::{Engine, FAREWELL, Operation, Settings, Signature, Stop, WORLD},
+    engine::{FAREWELL, Operation, Task, Ticket, WORLD},
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
-    rendezvous::Store,
     schedule::{Collective, Job, Rank},
 };
 
@@ -27,27 +23,19 @@ use crate::{
 const PARTING: Duration = Duration::from_secs(5);
 
 pub(super) struct Shared {
+    pub node: Arc<Node>,
+    /// In the group.
     pub rank: Rank,
     pub world: World,
-    pub config: Config,
-    /// What was measured for worlds of this size.
+    /// What was measured for groups of this size.
     pub tuned: Table,
-    pub limits: Limits,
-    /// The sizes of windows in force.
-    pub settings: Settings,
-    pub guard: Guard,
-    pub registry: Arc<Registry>,
     pub state: Mutex<State>,
-    /// Goes last: the process that serves it may have to stay for the others.
-    #[expect(dead_code, reason = "kept for its drop")]
-    pub store: Option<Arc<dyn Store>>,
 }
 
+#[derive(Default)]
 pub(super) struct State {
-    /// Gone once the group has failed: its endpoint may not touch borrowed memory any more.
-    pub engine: Option<Engine>,
+    /// The number of the next operation.
     pub next: u64,
-    pub failed: Option<Failure>,
     /// Whether the farewell was said.
     pub parted: bool,
 }
@@ -57,31 +45,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn engine<'s>(&self, state: &'s mut State) -> Result<&'s mut Engine> {
-        if state.failed.is_none()
-            && let Some(failure) = self.guard.alarm.failure()
-        {
-            self.latch(state, failure);
-        }
-        match (&state.failed, &mut state.engine) {
-            (None, Some(engine)) => Ok(engine),
-            (Some(failure), _) => Err(Error::Failed(failure.clone())),
-            (None, None) => Err(Error::Failed(Failure::StoreLost { how: "the group has ended".to_owned() })),
-        }
-    }
-
-    /// Ends the group: the endpoint is torn down before anything else, so that no put can touch memory
-    /// that a caller gets back; then the store hears of it.
-    pub(super) fn latch(&self, state: &mut State, failure: Failure) -> Error {
-        state.engine = None;
-        let failure = match &state.failed {
-            Some(first) => first.clone(),
-            None => self.guard.tell(failure),
-        };
-        // Whoever called is told, and decides how loud to be.
-        tracing::info!(rank = self.rank, %failure, "the group has failed");
-        state.failed = Some(failure.clone());
-        Error::Failed(failure)
+    /// Ends all groups.
+    pub(super) fn fail(&self, failure: Failure) -> Error {
+        self.node.fail(failure)
     }
 
     /// Runs a collective on lent memory; a failure ends the group.
@@ -93,17 +59,10 @@ impl Shared {
         lent: &Lent<'_>,
         wishes: &Wishes,
     ) -> Result<()> {
-        let begun = Instant::now();
-        let number = state.next;
-        let (signature, result) = self.attempt(state, dtype, request, lent, wishes, self.config.timeout)?;
-        result.map_err(|stop| {
-            let failure = self.guard.explain(stop, number, &signature.call(), begun.elapsed());
-            self.latch(state, failure)
-        })
+        self.run_within(state, dtype, request, lent, wishes, self.node.config.timeout)
     }
 
-    /// Checks a request and runs it. The outer error is one of the caller's, and the group still works.
-    fn attempt(
+    fn run_within(
         &self,
         state: &mut State,
         dtype: Dtype,
@@ -111,11 +70,11 @@ impl Shared {
         lent: &Lent<'_>,
         wishes: &Wishes,
         timeout: Duration,
-    ) -> Result<(Signature, std::result::Result<(), Stop>)> {
+    ) -> Result<()> {
         let Request { collective, op, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-        self.engine(state)?;
+        self.node.check()?;
         let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
@@ -132,6 +91,7 @@ impl Shared {
             Some(apart) => apart.as_ref().map_err(|error| argument(error.to_string()))?,
             None => lent,
         };
+        let registry = &self.node.registry;
         let operation = Operation {
             number: state.next,
             signature,
@@ -143,24 +103,23 @@ impl Shared {
             output: lent.output.clone(),
             long,
             writable: !collective.exchanges() || lent.is_apart(),
-            registered_input: self.registry.find(&lent.input),
-            registered_output: self.registry.find(&lent.output),
+            registered_input: registry.find(&lent.input),
+            registered_output: registry.find(&lent.output),
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         };
         state.next += 1;
-        let number = operation.number;
-        self.guard.position.enter(number, signature.bits());
-        let deadline = Instant::now() + timeout;
-        // Out of the state meanwhile: should this thread unwind, the engine goes, and its puts with it,
-        // before the memory does that they read.
-        self.engine(state)?;
-        let Some(mut engine) = state.engine.take() else { return Ok((signature, Err(Stop::Alarm))) };
-        let result = engine.run(WORLD, operation, schedule, &self.guard, deadline);
-        state.engine = Some(engine);
-        if result.is_ok() {
-            self.guard.position.finish(number);
-        }
-        Ok((signature, result))
+        let asked = Instant::now();
+        let ticket = Arc::new(Ticket::default());
+        let task = Task {
+            operation,
+            schedule,
+            deadline: asked + timeout,
+            asked,
+            ticket: Arc::clone(&ticket),
+            held: None,
+        };
+        self.node.ask(WORLD, task);
+        self.node.wait(&ticket).map(drop)
     }
 
     /// Says farewell.
@@ -169,16 +128,14 @@ impl Shared {
         if std::mem::replace(&mut state.parted, true) {
             return Ok(());
         }
-        self.engine(&mut state)?;
+        self.node.check()?;
+        self.node.part();
         let farewell = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
         let lent = Lent::apart::<u8>(&[], &mut []);
-        match self.attempt(&mut state, Dtype::U8, &farewell, &lent, &Wishes::default(), PARTING)?.1 {
-            // The others may be long about it: that is no harm to this rank.
-            Ok(()) | Err(Stop::Deadline) => Ok(()),
-            Err(stop) => {
-                let failure = self.guard.explain(stop, state.next, "leave()", Duration::ZERO);
-                Err(self.latch(&mut state, failure))
-            }
+        let parted = self.run_within(&mut state, Dtype::U8, &farewell, &lent, &Wishes::default(), PARTING);
+        match parted {
+            Err(_) if self.node.out_of_time() => Ok(()),
+            parted => parted,
         }
     }
 }
@@ -186,15 +143,9 @@ impl Shared {
 impl Drop for Shared {
     /// As `ProcessGroup::leave`; not while panicking, so that the others hear of a death.
     fn drop(&mut self) {
-        let panicking = std::thread::panicking();
-        let over = self.state().failed.is_some() || self.guard.alarm.raised();
-        let parted = if panicking || over { Ok(()) } else { self.part() };
+        let parted = if std::thread::panicking() || self.node.over() { Ok(()) } else { self.part() };
         if let Err(error) = parted {
-            tracing::error!(rank = self.rank, %error, "the group did not part in good order");
-        }
-        self.state().engine = None;
-        if let (Some(watch), false) = (&self.guard.watch, panicking) {
-            watch.leave();
+            tracing::error!(rank = self.node.rank, %error, "the group did not part in good order");
         }
     }
 }

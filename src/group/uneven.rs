@@ -38,7 +38,7 @@ impl ProcessGroup {
         let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0);
         let mut state = self.shared.state();
         let [lengths] = call.everyone(&mut state, [input.len()])?;
-        let mut output = call.room::<T>(&mut state, &lengths)?;
+        let mut output = call.room::<T>(&lengths)?;
         call.gather(&mut state, &lengths, &Lent::apart(input, &mut output))?;
         Ok((output, lengths))
     }
@@ -70,7 +70,7 @@ impl ProcessGroup {
         let mut state = self.shared.state();
         let [lengths] = call.everyone(&mut state, [input.len()])?;
         let here: &[usize] = if self.rank() == root { &lengths } else { &[] };
-        let mut output = call.room::<T>(&mut state, here)?;
+        let mut output = call.room::<T>(here)?;
         call.gather(&mut state, &lengths, &Lent::apart(input, &mut output))?;
         Ok((output, lengths))
     }
@@ -113,7 +113,7 @@ impl ProcessGroup {
         let mut state = self.shared.state();
         let (blocks, longest) = call.blocks_of_root(&mut state, lengths)?;
         let own = blocks.get(self.rank()).copied().unwrap_or_default();
-        let mut output = call.room::<T>(&mut state, &[own])?;
+        let mut output = call.room::<T>(&[own])?;
         call.scatter(&mut state, &blocks, longest, &Lent::apart(input, &mut output))?;
         Ok(output)
     }
@@ -203,7 +203,7 @@ impl ProcessGroup {
         call.own(lengths, input.len())?;
         let mut state = self.shared.state();
         let (gets, longest) = call.of_each(&mut state, lengths)?;
-        let mut output = call.room::<T>(&mut state, &gets)?;
+        let mut output = call.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
         call.finish(&mut state, uneven, longest, &Lent::apart(input, &mut output))?;
         Ok((output, gets))
@@ -270,8 +270,8 @@ impl Call<'_> {
     }
 
     /// Ends the group for all ranks.
-    fn fail(&self, state: &mut State, failure: Failure) -> Error {
-        self.group.shared.latch(state, failure)
+    fn fail(&self, failure: Failure) -> Error {
+        self.group.shared.fail(failure)
     }
 
     fn mismatch(&self, state: &mut State, one: (Rank, String), other: (Rank, String)) -> Error {
@@ -279,7 +279,7 @@ impl Call<'_> {
         sides.sort();
         let [left, right] = sides;
         let op = state.next.saturating_sub(1);
-        self.fail(state, Failure::Mismatch { op, call: self.name.to_owned(), left, right })
+        self.fail(Failure::Mismatch { op, call: self.name.to_owned(), left, right })
     }
 
     /// Lengths that a rank knew must be those that it has learned.
@@ -346,7 +346,7 @@ impl Call<'_> {
     }
 
     /// Zeros for blocks of these lengths. Ends the group if there is no memory for them, since the others go on.
-    fn room<T: Element>(&self, state: &mut State, lengths: &[usize]) -> Result<Vec<T>> {
+    fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
         let sum = sum(lengths);
         let bytes = sum
             .and_then(|sum| sum.checked_mul(size_of::<T>()))
@@ -356,7 +356,7 @@ impl Call<'_> {
             let what = bytes
                 .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
             let why = format!("{}: no memory for the {what} that come here", self.name);
-            self.fail(state, Failure::Aborted { rank: self.group.rank(), why })
+            self.fail(Failure::Aborted { rank: self.group.rank(), why })
         })
     }
 
