@@ -28,8 +28,17 @@ pub(super) struct Member {
     pub(super) outgoing: [u32; 2],
     pub(super) incoming: [u32; 2],
     pub(super) greeted: bool,
+    /// Whether it has left the group.
+    pub(super) gone: bool,
     /// The latest operation in which it was told, for each class, of a message that waits.
     pub(super) knocked: [Option<u32>; 2],
+}
+
+impl Member {
+    /// Whether messages went to it or came from it.
+    fn met(&self) -> bool {
+        self.outgoing.iter().chain(&self.incoming).any(|&flow| flow != NONE)
+    }
 }
 
 /// The sending end of a flow and where its window is.
@@ -46,6 +55,9 @@ pub(crate) struct Sender {
 
 #[derive(Debug)]
 pub(super) struct WindowMemory {
+    /// The number of its first lane's flow, and how many lanes there are.
+    pub(super) number: usize,
+    pub(super) lanes: usize,
     pub(super) region: Region,
     pub(super) slot_bytes: usize,
     pub(super) class: Class,
@@ -89,10 +101,12 @@ pub(crate) struct Circle {
     /// Whether an operation is under way, and those that wait for their turn.
     pub(super) busy: bool,
     pub(super) tasks: VecDeque<Task>,
+    /// Whether this rank has left the group.
+    left: bool,
 }
 
 impl Circle {
-    /// Registers the mailbox of rank `me` of `ranks`.
+    /// Registers the mailbox of rank `me` of `ranks`, for the world's group.
     pub(crate) fn new(
         transport: &mut dyn Transport,
         me: Rank,
@@ -124,12 +138,37 @@ impl Circle {
             exposed: false,
             busy: false,
             tasks: VecDeque::new(),
+            left: false,
         })
     }
 
     /// Where the others write what this rank is to know.
     pub(crate) fn mailbox(&self) -> RemoteRegion {
         self.mailbox.remote().unwrap_or_default()
+    }
+
+    /// Where the others' mailboxes are, by rank.
+    pub(crate) fn introduce(&mut self, mailboxes: impl IntoIterator<Item = RemoteRegion>) {
+        for (member, mailbox) in self.members.iter_mut().zip(mailboxes) {
+            member.mailbox = mailbox;
+        }
+    }
+
+    /// This rank leaves the group: those that it has exchanged messages with hear of it.
+    pub(crate) fn leave(&mut self) {
+        self.settle_debts();
+        for (rank, member) in self.members.iter().enumerate() {
+            if member.met() {
+                self.post_box.push_back((rank, Letter::End));
+            }
+        }
+        self.left = true;
+    }
+
+    /// Whether nothing of the group is on its way any more, to this rank or from it.
+    pub(crate) fn over(&self) -> bool {
+        let parted = self.members.iter().all(|member| member.gone || !member.met());
+        self.left && parted && self.letters_left() && self.under_way == 0
     }
 
     /// Who the members are, by rank: their ranks in the world, and their mailboxes.
@@ -140,6 +179,7 @@ impl Circle {
             outgoing: [NONE; 2],
             incoming: [NONE; 2],
             greeted: false,
+            gone: false,
             knocked: [None; 2],
         };
         self.members = members.into_iter().map(member).collect();
@@ -150,6 +190,20 @@ impl Circle {
         let windows: usize = self.windows.iter().map(|window| window.region.len()).sum();
         let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
         windows + self.mailbox.len() + self.letters.len() + scratch
+    }
+
+    /// The numbers of the flows that lead here: class, first number, lanes of each window.
+    pub(super) fn listens(&self) -> impl Iterator<Item = (Class, usize, usize)> {
+        self.windows.iter().map(|window| (window.class, window.number, window.lanes))
+    }
+
+    /// The numbers under which the flows' receivers send credits: first number and lanes of each window.
+    pub(super) fn speaks(&self) -> impl Iterator<Item = (usize, usize)> {
+        let windows = self.members.iter().flat_map(|member| Class::ALL.map(|class| (member, class)));
+        windows.filter_map(|(member, class)| {
+            let first = self.senders.get(member.outgoing[class.index()] as usize)?;
+            Some((first.reply, self.settings.window(class).0))
+        })
     }
 
     /// A member's rank in the world.

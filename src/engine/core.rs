@@ -78,7 +78,7 @@ impl Core<'_> {
             circle.receivers.push(Incoming::new(from, circle.windows.len(), lane * lane_bytes, slots));
             circle.landings.push(Incoming::new(from, circle.windows.len(), 0, circle.settings.writes()));
         }
-        circle.windows.push(WindowMemory { region, slot_bytes, class, first_flow });
+        circle.windows.push(WindowMemory { number, lanes, region, slot_bytes, class, first_flow });
         circle.members[from].incoming[class.index()] = narrow(first_flow);
         let at = from * size_of::<Entry>() + class.index() * size_of::<Window>();
         circle.letters.write(at, bytemuck::bytes_of(&window))?;
@@ -151,6 +151,10 @@ impl Core<'_> {
                 Ok(())
             }
             About::Hello => self.hello_arrived(from, entry.hello),
+            About::End => {
+                self.circle.members[from].gone = true;
+                Ok(())
+            }
             About::Grant => {
                 let grant = entry.grant;
                 if grant.granted > 1 {

@@ -18,6 +18,7 @@ pub(super) enum Letter {
     Credit(usize, Way),
     Hello,
     Knock(Class),
+    End,
 }
 
 impl Core<'_> {
@@ -82,6 +83,7 @@ impl Core<'_> {
                     (std::mem::offset_of!(Entry, grant), size_of::<Grant>(), letter_about(About::Grant))
                 }
                 Letter::Hello => (std::mem::offset_of!(Entry, hello), 16, letter_about(About::Hello)),
+                Letter::End => (std::mem::offset_of!(Entry, credit), 8, letter_about(About::End)),
                 Letter::Knock(class) => {
                     let at = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
                     (at, wire::HEADER, letter_about(About::Knock(class)))

@@ -41,7 +41,8 @@ use self::{
     wire::Class,
 };
 pub(crate) use self::{
-    operation::{FAREWELL, Operation, Signature},
+    net::Channels,
+    operation::{FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
     ticket::{Held, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
@@ -202,7 +203,7 @@ struct UnderWay {
 pub(crate) struct Halt {
     pub stop: Stop,
     /// Its number and its call, and how long it has taken.
-    pub operation: Option<(u64, String, Duration)>,
+    pub operation: Option<Box<(u64, String, Duration)>>,
 }
 
 impl From<Stop> for Halt {
@@ -234,7 +235,7 @@ impl Engine {
         let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
-        let net = Net { port, circles: vec![Some(Box::new(world))] };
+        let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new() };
         Ok(Self { net, running: Vec::new(), wait: Wait::new(patience), idle: false, trace: None })
     }
 
@@ -253,6 +254,11 @@ impl Engine {
     /// What ends its sleep.
     pub(crate) fn waker(&self) -> Arc<dyn Wake> {
         self.net.port.transport.waker()
+    }
+
+    /// The groups, to make one and to leave one.
+    pub(crate) fn net(&mut self) -> &mut Net {
+        &mut self.net
     }
 
     /// What the transport can do.
@@ -333,7 +339,7 @@ impl Engine {
         let Task { operation, schedule, deadline, asked, ticket, held } = task;
         let (number, signature) = (operation.number, operation.signature);
         let begun = self.net.core(channel).and_then(|mut core| Run::begin(&mut core, operation, schedule));
-        let operation = || Some((number, signature.call(), asked.elapsed()));
+        let operation = || Some(Box::new((number, signature.call(), asked.elapsed())));
         match begun {
             Ok(mut run) => {
                 run.trace = self.trace.as_ref().map(|_| Vec::new());
@@ -342,11 +348,6 @@ impl Engine {
             }
             Err(stop) => Err(Halt { stop, operation: operation() }),
         }
-    }
-
-    /// Whether there is anything to do.
-    pub(crate) fn busy(&self) -> bool {
-        !self.running.is_empty()
     }
 
     /// Goes on with all operations until `until` says so, none is left, or somebody else wants to drive. After an
@@ -457,7 +458,7 @@ impl Engine {
     }
 
     fn send_letters(&mut self) -> Result<bool, Halt> {
-        let mut any = false;
+        let mut any = self.net.sweep()?;
         for task in &self.running {
             any |= self.net.core(task.channel)?.send_letters()?;
         }
@@ -512,6 +513,7 @@ impl Engine {
 impl UnderWay {
     fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
-        Halt { stop, operation: Some((operation.number, operation.signature.call(), self.asked.elapsed())) }
+        let told = (operation.number, operation.signature.call(), self.asked.elapsed());
+        Halt { stop, operation: Some(Box::new(told)) }
     }
 }

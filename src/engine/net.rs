@@ -1,22 +1,28 @@
 //! The port and the groups that work through it: what arrives is taken to the group that it is for.
 
-use unisono_transport::Event;
+use unisono_transport::{Error, Event, RemoteRegion};
 
 use super::{
-    Stop,
+    Settings, Stop,
     circle::Circle,
     core::Core,
     port::Port,
     post,
-    wire::{Immediate, Way},
+    wire::{Immediate, MAX_CHANNELS, Way},
 };
+use crate::schedule::Rank;
 
 /// All that ranks share with one another, without the operations.
 pub(crate) struct Net {
     pub port: Port,
     /// The groups, by channel.
     pub circles: Vec<Option<Box<Circle>>>,
+    /// Those that this rank has left, and others not yet.
+    pub leaving: Vec<u8>,
 }
+
+/// A bit for each channel.
+pub(crate) type Channels = [u64; MAX_CHANNELS / 64];
 
 impl Net {
     /// A group and the port.
@@ -25,6 +31,62 @@ impl Net {
             Some(Some(circle)) => Ok(Core { port: &mut self.port, circle }),
             _ => Err(self.port.stop(format!("there is no group on channel {channel}"))),
         }
+    }
+
+    /// The channels that are free here, a bit for each.
+    pub(crate) fn free_channels(&self) -> Channels {
+        let mut free = [u64::MAX; MAX_CHANNELS / 64];
+        for (channel, _) in self.circles.iter().enumerate().filter(|(_, circle)| circle.is_some()) {
+            free[channel / 64] &= !(1 << (channel % 64));
+        }
+        free
+    }
+
+    /// Makes a group of these ranks of the world, of which this one is rank `me`. Nothing may be sent to its members
+    /// before their mailboxes are [known](Circle::introduce).
+    pub(crate) fn open(
+        &mut self,
+        channel: u8,
+        me: Rank,
+        members: &[Rank],
+        settings: Settings,
+    ) -> Result<RemoteRegion, Error> {
+        let mut circle = Circle::new(&mut *self.port.transport, me, members.len(), settings)?;
+        circle.channel = channel;
+        circle.meet(members.iter().map(|&world| (world, RemoteRegion::default())));
+        let mailbox = circle.mailbox();
+        let place = usize::from(channel);
+        if self.circles.len() <= place {
+            self.circles.resize_with(place + 1, || None);
+        }
+        self.circles[place] = Some(Box::new(circle));
+        Ok(mailbox)
+    }
+
+    /// This rank leaves a group. Its memory goes when the others have left it too.
+    pub(crate) fn leave(&mut self, channel: u8) -> Result<(), Stop> {
+        self.core(channel)?.circle.leave();
+        self.leaving.push(channel);
+        self.sweep().map(drop)
+    }
+
+    /// Goes on with leaving groups. True if a letter went.
+    pub(crate) fn sweep(&mut self) -> Result<bool, Stop> {
+        let mut any = false;
+        let mut index = 0;
+        while let Some(&channel) = self.leaving.get(index) {
+            let mut core = self.core(channel)?;
+            any |= core.circle.has_letters() && core.send_letters()?;
+            if !core.circle.over() {
+                index += 1;
+                continue;
+            }
+            self.leaving.swap_remove(index);
+            if let Some(circle) = self.circles[usize::from(channel)].take() {
+                self.port.take_back(&circle);
+            }
+        }
+        Ok(any)
     }
 
     /// Takes in what has happened, whichever group it concerns; true if anything did.

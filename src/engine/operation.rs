@@ -12,6 +12,9 @@ use crate::{
 
 /// The root of the barrier by which ranks part in good order.
 pub(crate) const FAREWELL: u32 = 1;
+/// The roots of the all_gathers by which groups are made.
+pub(crate) const SPLIT: u32 = 1;
+pub(crate) const NEW_GROUP: u32 = 2;
 
 /// The bit of a collective's code that says that its blocks are uneven.
 const UNEVEN: u8 = 0x80;
@@ -69,6 +72,11 @@ impl Signature {
         };
         if collective == Collective::Barrier {
             return if self.root == FAREWELL { "leave()" } else { "barrier()" }.to_owned();
+        }
+        match (collective, self.root) {
+            (Collective::AllGather, SPLIT) => return "split()".to_owned(),
+            (Collective::AllGather, NEW_GROUP) => return "new_group()".to_owned(),
+            _ => {}
         }
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let mut arguments = dtype.to_owned();

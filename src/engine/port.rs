@@ -2,7 +2,7 @@
 
 use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
 
-use super::{Settings, Stop, post::Posts, routes::Routes};
+use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes};
 use crate::{error::Failure, schedule::Rank};
 
 /// Another process of the world, or this one.
@@ -73,9 +73,15 @@ impl Port {
         fits
     }
 
-    /// Those are not to be expected any more.
-    pub(crate) fn dismiss(&mut self, arrivals: usize) {
-        self.expected = self.expected.saturating_sub(arrivals);
+    /// Nothing comes on the flows of a group any more, nor goes.
+    pub(crate) fn take_back(&mut self, circle: &Circle) {
+        for (class, number, lanes) in circle.listens() {
+            self.incoming.give_back(number, lanes);
+            self.expected = self.expected.saturating_sub(circle.settings.arrivals(class));
+        }
+        for (number, lanes) in circle.speaks() {
+            self.outgoing.give_back(number, lanes);
+        }
     }
 
     /// Asks the transport what has happened. The list is to be [handed back](Self::seen).

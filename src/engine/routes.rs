@@ -52,22 +52,26 @@ impl Routes {
 mod tests {
     use super::*;
 
+    fn at(number: usize) -> u32 {
+        u32::try_from(number).unwrap()
+    }
+
     #[test]
     fn numbers_come_back_as_late_as_can_be() {
         let mut routes = Routes::default();
         let mut given: Vec<usize> = Vec::new();
         while let Some(number) = routes.take(1, given.len(), 2) {
-            assert_eq!(routes.find(number as u32 + 1), Some((1, given.len() + 1)));
+            assert_eq!(routes.find(at(number) + 1), Some((1, given.len() + 1)));
             given.push(number);
         }
         assert_eq!(given.len(), MAX_FLOWS / 2);
         assert_eq!(routes.take(2, 0, 1), None);
         routes.give_back(given[5], 2);
         routes.give_back(given[3], 2);
-        assert_eq!(routes.find(given[5] as u32), None);
+        assert_eq!(routes.find(at(given[5])), None);
         assert_eq!(routes.take(3, 0, 1), None, "runs are not cut");
         assert_eq!(routes.take(3, 7, 2), Some(given[5]));
-        assert_eq!(routes.find(given[5] as u32 + 1), Some((3, 8)));
+        assert_eq!(routes.find(at(given[5]) + 1), Some((3, 8)));
         assert_eq!(routes.take(3, 7, 2), Some(given[3]));
     }
 

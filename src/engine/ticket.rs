@@ -7,7 +7,6 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Poll, Waker},
 };
 
 use crate::error::Failure;
@@ -27,8 +26,6 @@ pub(crate) struct Ticket {
 enum State {
     #[default]
     Pending,
-    /// Somebody wants to be woken.
-    Awaited(Waker),
     Ended(Result<Held, Failure>),
     /// The end was taken.
     Taken,
@@ -41,11 +38,8 @@ impl Ticket {
 
     /// The operation has ended: nothing of it touches its memory any more.
     pub(crate) fn end(&self, end: Result<Held, Failure>) {
-        let before = mem::replace(&mut *self.lock(), State::Ended(end));
+        *self.lock() = State::Ended(end);
         self.ended.store(true, Ordering::Release);
-        if let State::Awaited(waker) = before {
-            waker.wake();
-        }
     }
 
     /// Whether the operation has ended.
@@ -61,19 +55,6 @@ impl Ticket {
             other => {
                 *state = other;
                 None
-            }
-        }
-    }
-
-    /// Takes the end, or asks to be woken then.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Held, Failure>> {
-        let mut state = self.lock();
-        match mem::replace(&mut *state, State::Taken) {
-            State::Ended(end) => Poll::Ready(end),
-            State::Taken => Poll::Pending,
-            State::Pending | State::Awaited(_) => {
-                *state = State::Awaited(waker.clone());
-                Poll::Pending
             }
         }
     }

@@ -42,17 +42,20 @@ pub(crate) enum About {
     Hello,
     /// A [`Grant`].
     Grant,
+    /// Nothing: the rank has left the group, and sends nothing more.
+    End,
 }
 
 impl About {
     /// In the order of their codes.
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Window(Class::Eager),
         Self::Window(Class::Bulk),
         Self::Knock(Class::Eager),
         Self::Knock(Class::Bulk),
         Self::Hello,
         Self::Grant,
+        Self::End,
     ];
 
     const fn code(self) -> u32 {
@@ -63,6 +66,7 @@ impl About {
             Self::Knock(Class::Bulk) => 3,
             Self::Hello => 4,
             Self::Grant => 5,
+            Self::End => 6,
         }
     }
 }
@@ -273,7 +277,7 @@ mod tests {
         for immediate in samples.into_iter().chain(letters) {
             assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
         }
-        for code in About::ALL.len() as u32..16 {
+        for code in u32::try_from(About::ALL.len()).unwrap()..16 {
             assert_eq!(Immediate::decode(1 << 31 | code << 27), None);
         }
     }

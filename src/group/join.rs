@@ -24,7 +24,7 @@ use super::{
 use crate::{
     algorithm::{self, Selection, table::Table},
     config::{Config, StoreAddress, fnv},
-    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION},
+    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
     error::{Error, Failure, Result, list},
     rendezvous::{self, Alarm, Position, Store, exchange},
     schedule::Rank,
@@ -216,8 +216,19 @@ impl ProcessGroup {
         let mut engine = engine;
         meet(&mut engine, &guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
         let settings = Settings { chunk_bytes, ..settings };
-        let node = Arc::new(Node::new((rank, config, guard), engine, settings, store));
-        let shared = Shared { node, rank, world, tuned, state: Mutex::default() };
+        let node =
+            Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone()), store));
+        let shared = Shared {
+            node,
+            channel: WORLD,
+            rank,
+            world,
+            members: (0..ranks).collect(),
+            name: "world".to_owned(),
+            tuned: tuned.of(ranks),
+            state: Mutex::default(),
+            parent: None,
+        };
         Ok(Self { shared: Arc::new(shared), wishes })
     }
 }
@@ -265,12 +276,12 @@ fn selection(config: &Config) -> Result<Selection> {
     })
 }
 
-/// What was measured, if a file says it: for worlds of this size, and a hash of the whole by which ranks compare.
+/// What was measured, if a file says it, and a hash of the whole by which ranks compare.
 fn tuning(config: &Config) -> Result<(Table, String)> {
     let Some(file) = &config.tuning else { return Ok((Table::default(), "none".to_owned())) };
     let wrong = |problem: String| Error::Tuning { file: file.clone(), problem };
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let table = Table::parse(&text).map_err(wrong)?.of(config.ranks);
+    let table = Table::parse(&text).map_err(wrong)?;
     Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
 }
 

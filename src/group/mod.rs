@@ -5,6 +5,7 @@
 
 mod calls;
 mod cores;
+mod groups;
 mod guard;
 mod join;
 mod node;
@@ -42,7 +43,7 @@ use crate::{
 /// does, may learn of it at its next call or when it leaves. Every call fails once a rank has died or a
 /// deadline has passed; from then on the group is over.
 ///
-/// It may be shared by threads, which then take turns.
+/// It may be shared by threads: their operations run one after the other, those of different groups side by side.
 ///
 /// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline) and
 /// [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in another

@@ -14,8 +14,9 @@ use std::{
 
 use unisono_transport::{Limits, Wake};
 
-use super::guard::Guard;
+use super::{cores::Place, guard::Guard};
 use crate::{
+    algorithm::table::Table,
     buffer::Registry,
     config::Config,
     engine::{Engine, Halt, Held, Operation, Overseer, Settings, Stop, Task, Ticket},
@@ -31,6 +32,10 @@ pub(super) struct Node {
     pub limits: Limits,
     /// The sizes of windows in force.
     pub settings: Settings,
+    /// Where the ranks of the world run.
+    pub places: Vec<Place>,
+    /// What was measured, for groups of any size.
+    pub tuned: Table,
     pub guard: Guard,
     pub registry: Arc<Registry>,
     /// Whoever leads has it; gone once a group has failed: its endpoint may not touch borrowed memory any more.
@@ -88,6 +93,7 @@ impl Node {
         (rank, config, guard): (Rank, Config, Guard),
         engine: Engine,
         settings: Settings,
+        (places, tuned): (Vec<Place>, Table),
         store: Option<Arc<dyn Store>>,
     ) -> Self {
         Self {
@@ -95,6 +101,8 @@ impl Node {
             config,
             limits: engine.limits().clone(),
             settings,
+            places,
+            tuned,
             guard,
             registry: Arc::default(),
             waker: engine.waker(),
@@ -180,7 +188,7 @@ impl Node {
             Ok(()) => *slot = Some(engine),
             Err(Halt { stop, operation }) => {
                 drop(slot);
-                let (op, call, waited) = operation.unwrap_or_default();
+                let (op, call, waited) = *operation.unwrap_or_default();
                 let parting = self.desk().parting;
                 let failure = if matches!(stop, Stop::Deadline) && parting {
                     // The others may be long about it: that is no harm to this rank.

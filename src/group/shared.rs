@@ -13,7 +13,7 @@ use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{FAREWELL, Operation, Task, Ticket, WORLD},
+    engine::{FAREWELL, Operation, Task, Ticket},
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
     schedule::{Collective, Job, Rank},
@@ -24,18 +24,27 @@ const PARTING: Duration = Duration::from_secs(5);
 
 pub(super) struct Shared {
     pub node: Arc<Node>,
+    pub channel: u8,
     /// In the group.
     pub rank: Rank,
+    /// How many ranks it has, and how many cores for them.
     pub world: World,
+    /// Their ranks in the world.
+    pub members: Vec<Rank>,
+    pub name: String,
     /// What was measured for groups of this size.
     pub tuned: Table,
     pub state: Mutex<State>,
+    /// The group that it comes from, which ends after it; the world comes from none.
+    pub parent: Option<Arc<Self>>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     /// The number of the next operation.
     pub next: u64,
+    /// How many groups were made of this one.
+    pub made: u64,
     /// Whether the farewell was said.
     pub parted: bool,
 }
@@ -78,8 +87,8 @@ impl Shared {
         let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
-        // The farewell is a barrier by another name.
-        let planned = Job { root: if collective == Collective::Barrier { 0 } else { job.root }, ..job };
+        // What has no root has other calls' names for it: the farewell is a barrier.
+        let planned = Job { root: if collective.has_root() { job.root } else { 0 }, ..job };
         let Some(schedule) = algorithm.make(&planned) else {
             return Err(argument(format!("algorithm {} cannot do it", algorithm.name)));
         };
@@ -118,12 +127,15 @@ impl Shared {
             ticket: Arc::clone(&ticket),
             held: None,
         };
-        self.node.ask(WORLD, task);
+        self.node.ask(self.channel, task);
         self.node.wait(&ticket).map(drop)
     }
 
     /// Says farewell.
     pub(super) fn part(&self) -> Result<()> {
+        if self.parent.is_some() {
+            return Ok(());
+        }
         let mut state = self.state();
         if std::mem::replace(&mut state.parted, true) {
             return Ok(());
@@ -141,9 +153,20 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// As `ProcessGroup::leave`; not while panicking, so that the others hear of a death.
+    /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death.
     fn drop(&mut self) {
-        let parted = if std::thread::panicking() || self.node.over() { Ok(()) } else { self.part() };
+        let over = std::thread::panicking() || self.node.over();
+        let parted = match self.parent {
+            _ if over => Ok(()),
+            None => self.part(),
+            // Of another group nobody waits for the end.
+            Some(_) => self.node.with(|engine| engine.net().leave(self.channel)).and_then(|left| {
+                left.map_err(|stop| {
+                    let call = format!("leaving group {}", self.name);
+                    self.fail(self.node.guard.explain(stop, 0, &call, Duration::ZERO))
+                })
+            }),
+        };
         if let Err(error) = parted {
             tracing::error!(rank = self.node.rank, %error, "the group did not part in good order");
         }

@@ -16,6 +16,7 @@ use crate::{
     rendezvous::{Store, TcpStore},
 };
 
+mod groups;
 mod reproducible;
 mod uneven;
 

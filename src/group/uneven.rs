@@ -275,7 +275,7 @@ impl Call<'_> {
     }
 
     fn mismatch(&self, state: &mut State, one: (Rank, String), other: (Rank, String)) -> Error {
-        let mut sides = [one, other];
+        let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
         sides.sort();
         let [left, right] = sides;
         let op = state.next.saturating_sub(1);
@@ -356,7 +356,7 @@ impl Call<'_> {
             let what = bytes
                 .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
             let why = format!("{}: no memory for the {what} that come here", self.name);
-            self.fail(Failure::Aborted { rank: self.group.rank(), why })
+            self.fail(Failure::Aborted { rank: self.group.global_rank(), why })
         })
     }
 

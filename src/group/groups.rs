@@ -1,0 +1,246 @@
+//! Groups of some of a group's ranks: `split` and `new_group`.
+//!
+//! Both are two all_gathers of the group they come from. In the first every rank says where it belongs and which
+//! channels it has free, from which all see who the members are and the lowest channel that all of them have free.
+//! In the second each says where its mailbox lies. So ids and ranks follow from the calls alone, and a rank that does
+//! not belong anywhere takes part all the same.
+
+use std::sync::{Arc, Mutex};
+
+use unisono_transport::RemoteRegion;
+
+use super::{
+    ProcessGroup, cores,
+    request::Request,
+    shared::{Shared, State},
+};
+use crate::{
+    buffer::Lent,
+    dtype::Dtype,
+    engine::{Channels, NEW_GROUP, SPLIT, Stop},
+    error::{Error, Failure, Result, list},
+    schedule::{Collective, Rank},
+};
+
+/// What a rank says in the first all_gather: whether it belongs to a group, to which, its key, and its free channels.
+const WORDS: usize = 3 + size_of::<Channels>() / 8;
+
+/// The same, as numbers.
+#[derive(Clone, Copy, Debug)]
+struct Say {
+    color: Option<u64>,
+    key: u64,
+    free: Channels,
+}
+
+impl Say {
+    fn words(self) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        let [belongs, color, key, free @ ..] = &mut words;
+        (*belongs, *color, *key) = (self.color.is_some().into(), self.color.unwrap_or_default(), self.key);
+        *free = self.free;
+        words
+    }
+
+    fn of(words: &[u64; WORDS]) -> Self {
+        let &[belongs, color, key, ref free @ ..] = words;
+        Self { color: (belongs == 1).then_some(color), key, free: *free }
+    }
+}
+
+/// So that keys, which may be negative, are in order as words.
+fn ordered(key: i64) -> u64 {
+    key.cast_unsigned() ^ 1 << 63
+}
+
+impl ProcessGroup {
+    /// Cuts this group up: the ranks that give the same color become a group, in the order of their keys, and of their
+    /// ranks here where keys are equal. A rank without a color is in none and gets `None`. Every rank of this group
+    /// must call it.
+    ///
+    /// The new groups work side by side with this one and with each other. A failure in one ends all of a process's
+    /// groups, everywhere.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a member is in as many groups already as there may be at once (256);
+    /// [`Error::Transport`] if there is no memory; [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
+        let mut state = self.shared.state();
+        let said = self.everyone(&mut state, SPLIT, color, ordered(key))?;
+        let mut members: Vec<(u64, Rank)> = said
+            .iter()
+            .enumerate()
+            .filter(|(_, say)| color.is_some() && say.color == color)
+            .map(|(rank, say)| (say.key, rank))
+            .collect();
+        members.sort_unstable();
+        let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
+        let name = format!("{}:{}", state.made, color.unwrap_or_default());
+        self.found(&mut state, "split", SPLIT, &said, &members, &name)
+    }
+
+    /// A group of these ranks of this one, in this order. Every rank of this group must call it with the same list;
+    /// those that are not on it get `None`.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split), and [`Error::Argument`] if the list is empty, or names a rank twice or one that does
+    /// not exist.
+    pub fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
+        let argument = |problem: String| Err(Error::Argument { call: "new_group", problem });
+        if ranks.is_empty() {
+            return argument("the list of ranks is empty".to_owned());
+        }
+        let mut seen = vec![false; self.size()];
+        for &rank in ranks {
+            match seen.get_mut(rank) {
+                None => {
+                    return argument(format!("there is no rank {rank}; there are 0 to {}", self.size() - 1));
+                }
+                Some(true) => return argument(format!("rank {rank} is named twice in {}", list(ranks))),
+                Some(seen) => *seen = true,
+            }
+        }
+        let mut state = self.shared.state();
+        // Which list it is, so that ranks find out that theirs differ.
+        let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
+        let which = crate::config::fnv(&bytes);
+        let said = self.everyone(&mut state, NEW_GROUP, Some(which), 0)?;
+        if let Some(other) = said.iter().position(|say| say.color != Some(which)) {
+            let (me, them) = (self.global_rank(), self.global(other));
+            let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
+            sides.sort();
+            let [left, right] = sides;
+            let op = state.next.saturating_sub(1);
+            return Err(self.shared.fail(Failure::Mismatch {
+                op,
+                call: "new_group()".to_owned(),
+                left,
+                right,
+            }));
+        }
+        let name = state.made.to_string();
+        self.found(&mut state, "new_group", NEW_GROUP, &said, ranks, &name)
+    }
+
+    /// This process's rank in the world.
+    #[must_use]
+    pub fn global_rank(&self) -> Rank {
+        self.shared.node.rank
+    }
+
+    /// The rank in the world of a rank of this group; the same number if there is no such rank.
+    #[must_use]
+    pub fn global(&self, rank: Rank) -> Rank {
+        self.shared.members.get(rank).copied().unwrap_or(rank)
+    }
+
+    /// The rank in this group of a rank of the world, if it is a member.
+    #[must_use]
+    pub fn local(&self, global: Rank) -> Option<Rank> {
+        self.shared.members.iter().position(|&member| member == global)
+    }
+
+    /// The ranks in the world of all members, by rank.
+    #[must_use]
+    pub fn members(&self) -> &[Rank] {
+        &self.shared.members
+    }
+
+    /// What the group is called, alike on all its members: `world`, and for others the group they come from, how many
+    /// were made of that before, and the color: `world/0:2` is of the world's first split, color 2.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// What every rank says.
+    fn everyone(&self, state: &mut State, call: u32, color: Option<u64>, key: u64) -> Result<Vec<Say>> {
+        let free = self.shared.node.with(|engine| engine.net().free_channels())?;
+        let words = Say { color, key, free }.words();
+        let all = self.gathered(state, call, &words)?;
+        Ok(all.as_chunks().0.iter().map(Say::of).collect())
+    }
+
+    fn gathered(&self, state: &mut State, call: u32, words: &[u64]) -> Result<Vec<u64>> {
+        let mut all = vec![0; words.len() * self.size()];
+        let request = Request { root: call as usize, ..Request::new(Collective::AllGather, words.len()) };
+        self.shared.run(state, Dtype::U64, &request, &Lent::apart(words, &mut all), &self.wishes)?;
+        Ok(all)
+    }
+
+    /// Makes the group of these ranks; for those that are not among them, helps the others.
+    fn found(
+        &self,
+        state: &mut State,
+        call: &'static str,
+        root: u32,
+        said: &[Say],
+        members: &[Rank],
+        name: &str,
+    ) -> Result<Option<Self>> {
+        state.made += 1;
+        let node = &self.shared.node;
+        let me = members.iter().position(|&member| member == self.rank());
+        let free = members
+            .iter()
+            .filter_map(|&rank| said.get(rank))
+            .fold([u64::MAX; 4], |free, say| std::array::from_fn(|word| free[word] & say.free[word]));
+        let channel = (0..=u8::MAX).find(|&it| free[usize::from(it) / 64] & 1 << (it % 64) != 0);
+        let global: Vec<Rank> = members.iter().map(|&rank| self.global(rank)).collect();
+        // Before anyone can know that the group is there.
+        let opened = match (me, channel) {
+            (Some(me), Some(channel)) => {
+                let open = |engine: &mut crate::engine::Engine| {
+                    engine
+                        .net()
+                        .open(channel, me, &global, node.settings)
+                        .map(|mailbox| (channel, me, mailbox))
+                };
+                // A rank that has no memory must still take part in what follows.
+                Some(node.with(open)?)
+            }
+            _ => None,
+        };
+        let mailbox = opened.as_ref().and_then(|opened| opened.as_ref().ok()).map(|&(.., mailbox)| mailbox);
+        let RemoteRegion { base, key, len } = mailbox.unwrap_or_default();
+        let all = self.gathered(state, root, &[base, key, len, mailbox.is_some().into()])?;
+        let Some(me) = me else { return Ok(None) };
+        let Some(opened) = opened else {
+            let problem = "a member is in 256 groups already, which is the most at once".to_owned();
+            return Err(Error::Argument { call, problem });
+        };
+        let there: Vec<&[u64; 4]> = members.iter().filter_map(|&rank| all.as_chunks().0.get(rank)).collect();
+        let missing =
+            members.iter().zip(&there).find(|(_, it)| it[3] == 0).map(|(&rank, _)| self.global(rank));
+        if let (Some(rank), Ok((channel, ..))) = (missing, &opened) {
+            let channel = *channel;
+            node.with(|engine| engine.net().leave(channel))?.map_err(|stop| self.stopped(stop))?;
+            let problem = format!("rank {rank} has no memory for the group's mailbox");
+            return Err(Error::Argument { call, problem });
+        }
+        let (channel, ..) = opened?;
+        let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
+        let introduced =
+            node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;
+        introduced.map_err(|stop| self.stopped(stop))?;
+        let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
+        let shared = Shared {
+            node: Arc::clone(node),
+            channel,
+            rank: me,
+            world: cores::world(&places),
+            tuned: node.tuned.clone().of(members.len()),
+            name: format!("{}/{name}", self.shared.name),
+            members: global,
+            state: Mutex::default(),
+            parent: Some(Arc::clone(&self.shared)),
+        };
+        Ok(Some(Self { shared: Arc::new(shared), wishes: self.wishes }))
+    }
+
+    /// The engine could not do it: all is over.
+    fn stopped(&self, stop: Stop) -> Error {
+        let guard = &self.shared.node.guard;
+        self.shared.fail(guard.explain(stop, 0, "a group's making", std::time::Duration::ZERO))
+    }
+}

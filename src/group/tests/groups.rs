@@ -1,0 +1,187 @@
+//! Groups of some of a group's ranks: who is in them, that they work side by side, and that they leave nothing behind.
+
+use super::*;
+
+/// Sums the members' ranks in the world, which tells who took part.
+fn sum(group: &ProcessGroup) -> u64 {
+    let mut data = [1_u64 << group.global_rank(); 3];
+    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+    assert!(data.iter().all(|&it| it == data[0]));
+    data[0]
+}
+
+#[test]
+fn a_split_puts_ranks_in_the_order_of_their_keys() {
+    for ranks in [1, 2, 5, 8] {
+        world(ranks, small, |group| {
+            let rank = group.rank();
+            // The last rank of three is in none; keys are negative, and some are equal.
+            let color = (rank % 3 < 2).then_some(rank as u64 % 3);
+            let part = group.split(color, -(rank as i64 / 2)).unwrap();
+            let Some(part) = part else {
+                assert_eq!(color, None);
+                return;
+            };
+            let mut wanted: Vec<Rank> = (0..ranks).filter(|other| other % 3 == rank % 3).collect();
+            wanted.sort_by_key(|&other| (-(other as i64 / 2), other));
+            assert_eq!(part.members(), wanted);
+            assert_eq!((part.size(), part.global_rank()), (wanted.len(), rank));
+            assert_eq!(part.members()[part.rank()], rank);
+            assert_eq!((part.global(part.rank()), part.local(rank)), (rank, Some(part.rank())));
+            assert_eq!(part.name(), format!("world/0:{}", rank % 3));
+            assert_eq!(sum(&part), wanted.iter().map(|&member| 1 << member).sum::<u64>());
+        });
+    }
+}
+
+#[test]
+fn a_new_group_keeps_the_order_given() {
+    world(5, small, |group| {
+        let order = [4, 0, 3];
+        let part = group.new_group(&order).unwrap();
+        assert_eq!(part.is_some(), order.contains(&group.rank()));
+        let Some(part) = part else { return };
+        assert_eq!((part.members(), part.name()), (&order[..], "world/0"));
+        let mut all = [0_u8; 3];
+        part.all_gather(&[group.rank() as u8], &mut all).unwrap();
+        assert_eq!(all, [4, 0, 3]);
+        let mut data = if part.rank() == 2 { vec![7_i16; 500] } else { vec![0; 500] };
+        part.broadcast(&mut data, 2).unwrap();
+        assert_eq!(data, vec![7; 500]);
+        // Of a group's group.
+        let pair = part.new_group(&[2, 0]).unwrap();
+        assert_eq!(pair.is_some(), part.rank() != 1);
+        if let Some(pair) = pair {
+            assert_eq!((pair.members(), pair.name()), (&[3, 4][..], "world/0/0"));
+            assert_eq!(sum(&pair), 1 << 3 | 1 << 4);
+        }
+    });
+}
+
+#[test]
+fn groups_that_overlap_work_side_by_side() {
+    world(4, small, |group| {
+        let rows = group.split(Some(group.rank() as u64 / 2), 0).unwrap().unwrap();
+        let columns = group.split(Some(group.rank() as u64 % 2), 0).unwrap().unwrap();
+        let twin = group.new_group(&[0, 1, 2, 3]).unwrap().unwrap();
+        // A thread for each group: who comes first differs from rank to rank.
+        std::thread::scope(|scope| {
+            for (which, part) in [&group, &rows, &columns, &twin].into_iter().enumerate() {
+                scope.spawn(move || {
+                    let wanted: u64 = part.members().iter().map(|&member| 1 << member).sum();
+                    for round in 0..200 {
+                        if (round + part.global_rank() * which) % 7 == 0 {
+                            std::thread::yield_now();
+                        }
+                        assert_eq!(sum(part), wanted);
+                        let mut data = vec![part.rank() as i32; 40 * round];
+                        part.all_reduce(&mut data, ReduceOp::Max).unwrap();
+                        assert!(data.iter().all(|&it| it == part.size() as i32 - 1));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn groups_come_and_go_and_leave_nothing_behind() {
+    world(3, small, |group| {
+        let mut memory = Vec::new();
+        for round in 0..600 {
+            let part = group.split(Some(group.rank() as u64 % 2), 0).unwrap().unwrap();
+            if round % 3 > 0 {
+                sum(&part);
+                let mut data = vec![1_i32; 400];
+                part.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                assert_eq!(data[399], part.size() as i32);
+            }
+            drop(part);
+            if round % 50 == 49 {
+                group.barrier().unwrap();
+                memory.push(group.memory());
+            }
+        }
+        assert!(memory.iter().all(|&it| it <= memory[0] + 20_000), "{memory:?}");
+    });
+}
+
+#[test]
+fn more_groups_than_there_may_be_are_an_error_and_nothing_else() {
+    world(2, small, |group| {
+        let mut groups = Vec::new();
+        let error = loop {
+            match group.split(Some(0), 0) {
+                Ok(part) => groups.push(part.unwrap()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(groups.len(), 255);
+        assert!(matches!(error, Error::Argument { call: "split", .. }), "{error}");
+        assert_eq!(sum(&groups[254]), 3);
+        groups.truncate(100);
+        group.barrier().unwrap();
+        assert_eq!(sum(&group.split(Some(0), 0).unwrap().unwrap()), 3);
+        assert_eq!(sum(&group), 3);
+    });
+}
+
+#[test]
+fn lists_that_differ_are_a_mismatch() {
+    let failures = world(3, small, |group| {
+        let list: &[Rank] = if group.rank() == 1 { &[0, 1] } else { &[0, 2] };
+        group.new_group(list).err()
+    });
+    for error in failures {
+        let Some(Error::Failed(Failure::Mismatch { left, right, .. })) = error else {
+            panic!("{error:?}");
+        };
+        assert!([left.0, right.0].contains(&1), "{left:?} {right:?}");
+    }
+}
+
+#[test]
+fn a_split_beside_another_call_is_a_mismatch() {
+    let failures = world(2, small, |group| {
+        if group.rank() == 0 {
+            group.split(Some(1), 0).err()
+        } else {
+            group.all_gather(&[0_u64], &mut [0; 2]).err()
+        }
+    });
+    for error in failures {
+        let Some(Error::Failed(Failure::Mismatch { left, right, .. })) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((&*left.1, &*right.1), ("calls split()", "calls all_gather(u64)"));
+    }
+}
+
+#[test]
+fn a_group_of_senseless_ranks_is_refused() {
+    world(2, small, |group| {
+        for ranks in [&[][..], &[0, 0], &[2]] {
+            let refused = group.new_group(ranks);
+            assert!(matches!(refused, Err(Error::Argument { call: "new_group", .. })), "{ranks:?}");
+        }
+        assert_eq!(sum(&group), 3);
+    });
+}
+
+#[test]
+fn a_failure_in_one_group_ends_all() {
+    world(4, small, |group| {
+        let part = group.split(Some(group.rank() as u64 / 2), 0).unwrap().unwrap();
+        let failed = if group.rank() == 3 {
+            part.broadcast(&mut [0_i8], 0)
+        } else {
+            part.all_reduce(&mut [0_i8], ReduceOp::Sum).and_then(|()| group.barrier())
+        };
+        let Err(Error::Failed(Failure::Mismatch { left, right, .. })) = failed else {
+            panic!("rank {}: {failed:?}", group.rank());
+        };
+        // They are named by their ranks in the world.
+        assert_eq!((left.0, right.0), (2, 3));
+        assert!(matches!(group.barrier(), Err(Error::Failed(_))));
+    });
+}
