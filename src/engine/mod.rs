@@ -353,6 +353,14 @@ impl Engine {
     /// Goes on with all operations until `until` says so, none is left, or somebody else wants to drive. After an
     /// error the engine must be [abandoned](Self::abandon).
     pub(crate) fn drive(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
+        self.rounds(until, overseer).map_err(|halt| match self.running.iter().min_by_key(|it| it.asked) {
+            // What stops all stops the oldest.
+            Some(oldest) if halt.operation.is_none() => oldest.halt(halt.stop),
+            _ => halt,
+        })
+    }
+
+    fn rounds(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
         let mut fruitless = 0_u32;
         loop {
             while let Some((channel, task)) = overseer.asked() {
@@ -490,10 +498,10 @@ impl Engine {
         None
     }
 
-    /// Closes the endpoint, after which nothing touches the memory of operations any more, and then tells those who
-    /// asked for them.
-    pub(crate) fn abandon(mut self, failure: &Failure) {
-        let mut left: Vec<(Arc<Ticket>, Held)> = Vec::new();
+    /// Closes the endpoint, after which nothing touches the memory of operations any more. Gives back what belongs to
+    /// those who asked for them: they are still to be told.
+    pub(crate) fn abandon(mut self) -> Vec<(Arc<Ticket>, Held)> {
+        let mut left = Vec::new();
         let mut runs = Vec::new();
         for UnderWay { run, ticket, held, .. } in self.running.drain(..) {
             runs.push(run);
@@ -503,10 +511,7 @@ impl Engine {
             left.extend(circle.tasks.drain(..).map(|task| (task.ticket, task.held)));
         }
         drop((self, runs));
-        for (ticket, held) in left {
-            ticket.end(Err(failure.clone()));
-            drop(held);
-        }
+        left
     }
 }
 

@@ -75,9 +75,14 @@ struct Lead<'n>(&'n Node);
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let node = self.0;
+        let panicking = std::thread::panicking();
+        if panicking {
+            // Whatever it was in the middle of: nothing may touch the memory of operations any more.
+            *node.engine.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         let mut desk = node.desk();
         desk.leading = false;
-        if std::thread::panicking() && desk.failed.is_none() {
+        if panicking && desk.failed.is_none() {
             let why = "a thread panicked while it drove the engine".to_owned();
             desk.failed = Some(Failure::Aborted { rank: node.rank, why });
             desk.gone = true;
@@ -190,32 +195,29 @@ impl Node {
                 drop(slot);
                 let (op, call, waited) = *operation.unwrap_or_default();
                 let parting = self.desk().parting;
-                let failure = if matches!(stop, Stop::Deadline) && parting {
-                    // The others may be long about it: that is no harm to this rank.
-                    self.desk().out_of_time = true;
-                    ended()
-                } else {
-                    self.guard.tell(self.guard.explain(stop, op, &call, waited))
-                };
-                self.end(Some(engine), failure);
+                // The others may be long about parting: that is no harm to this rank.
+                let late = matches!(stop, Stop::Deadline) && parting;
+                let failure = if late { ended() } else { self.guard.explain(stop, op, &call, waited) };
+                let left = engine.abandon();
+                let failure = if late { failure } else { self.guard.tell(failure) };
+                self.desk().out_of_time |= late;
+                self.end(left, failure);
             }
         }
     }
 
-    /// All is over: the endpoint is torn down before anything else, so that no put can touch memory that a caller gets
-    /// back.
-    fn end(&self, engine: Option<Engine>, failure: Failure) -> Failure {
+    /// All is over: those who wait for operations are told.
+    fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
         let mut desk = self.desk();
         let failure = desk.failed.get_or_insert(failure).clone();
         let tasks = std::mem::take(&mut desk.tasks);
         drop(desk);
         // Whoever called is told, and decides how loud to be.
         tracing::info!(rank = self.rank, %failure, "the group has failed");
-        if let Some(engine) = engine {
-            engine.abandon(&failure);
-        }
-        for (_, task) in tasks {
-            task.ticket.end(Err(failure.clone()));
+        let handed_in = tasks.into_iter().map(|(_, task)| (task.ticket, task.held));
+        for (ticket, held) in left.into_iter().chain(handed_in) {
+            ticket.end(Err(failure.clone()));
+            drop(held);
         }
         self.desk().gone = true;
         self.changed.notify_all();
@@ -248,7 +250,7 @@ impl Node {
         self.waker.wake();
         let _lead = self.claim();
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Error::Failed(self.end(engine, failure))
+        Error::Failed(self.end(engine.map(Engine::abandon).unwrap_or_default(), failure))
     }
 
     /// From now on a deadline that passes is nobody's failure.

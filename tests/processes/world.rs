@@ -15,8 +15,9 @@ use unisono::rendezvous::TcpServer;
 
 use crate::{ensure, rank};
 
-/// The longest a process may take, by far more than any needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+/// The longest a process may take, by far more than any needs: four ranks in an emulated machine take 90 s, and have taken
+/// twice that on a busy host.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
