@@ -46,6 +46,32 @@ pub const fn piece(total: usize, rounds: usize, round: usize, pieces: usize, pie
     whole.start + part.start..whole.start + part.end
 }
 
+/// At most `parts` ranges as `torch.chunk` has them: all [`longest`] long but the last, and so there may be fewer of
+/// them. Of no elements, `parts` empty ones.
+pub fn alike(total: usize, parts: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let len = longest(total, parts);
+    let count = if total == 0 { parts } else { chunks(total, len) };
+    (0..count).map(move |index| {
+        let start = len * index;
+        start..start.saturating_add(len).min(total)
+    })
+}
+
+/// The ranges between cuts before these elements, in the order given, as `torch.tensor_split` has them: negative
+/// ones count from the end, those outside count as the nearest end, and a range that would end before it begins is
+/// empty.
+pub fn cuts(total: usize, before: &[isize]) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let place = move |cut: isize| match usize::try_from(cut) {
+        Ok(cut) => cut.min(total),
+        Err(_) => total.saturating_sub(cut.unsigned_abs()),
+    };
+    (0..before.len() + 1).map(move |index| {
+        let start = index.checked_sub(1).and_then(|last| before.get(last)).map_or(0, |&cut| place(cut));
+        let end = before.get(index).map_or(total, |&cut| place(cut));
+        start..end.max(start)
+    })
+}
+
 /// How [`block`]s and [`piece`]s are divided, for one who asks for many of them: with no division each time.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces {
@@ -181,6 +207,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn alike_and_cuts_are_those_of_torch() {
+        let alike = |total, parts| alike(total, parts).collect::<Vec<_>>();
+        assert_eq!(alike(11, 6), [0..2, 2..4, 4..6, 6..8, 8..10, 10..11]);
+        assert_eq!(alike(5, 4), [0..2, 2..4, 4..5]);
+        assert_eq!(alike(0, 2), [0..0, 0..0]);
+        assert_eq!(alike(3, usize::MAX), [0..1, 1..2, 2..3]);
+        let most = usize::MAX;
+        assert_eq!(alike(most, 2), [0..most / 2 + 1, most / 2 + 1..most]);
+        assert!(alike(3, 0).len() <= 1 && alike(0, 0).is_empty());
+        let cuts = |before: &[isize]| cuts(7, before).collect::<Vec<_>>();
+        assert_eq!(cuts(&[]), vec![0..7; 1]);
+        assert_eq!(cuts(&[2, -1]), [0..2, 2..6, 6..7]);
+        assert_eq!(cuts(&[isize::MAX, isize::MIN, 3]), [0..7, 7..7, 0..3, 3..7]);
+    }
 
     proptest! {
         #[test]
