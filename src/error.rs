@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Rank;
+use crate::{schedule::Rank, tensor::TensorError};
 
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -79,6 +79,9 @@ pub enum Error {
     /// The transport failed before there was a group.
     #[error("transport: {0}")]
     Transport(Arc<unisono_transport::Error>),
+    /// A tensor or a view of one cannot be had; nothing was sent.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
 }
 
 impl From<unisono_transport::Error> for Error {

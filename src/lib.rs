@@ -19,7 +19,8 @@
 //! ```
 //!
 //! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
-//! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`].
+//! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
+//! of any shape, to be split, packed and put together.
 
 pub mod algorithm;
 pub mod buffer;
@@ -34,9 +35,11 @@ pub mod partition;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
+pub mod tensor;
 
 pub use buffer::Buffer;
 pub use config::Config;
 pub use error::{Error, Failure, Result};
 pub use group::ProcessGroup;
 pub use reduce::{ReduceOp, Reduction};
+pub use tensor::{Tensor, TensorView, TensorViewMut};

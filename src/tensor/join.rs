@@ -1,0 +1,102 @@
+//! Putting views together: one after the other, or as the blocks of a grid.
+
+use super::{error::TensorError, owned::Tensor, view::TensorView};
+
+/// The tensors one after the other along a dimension, as `torch.cat` has them. All other dimensions, and the
+/// types, are alike.
+///
+/// # Errors
+///
+/// [`TensorError::Empty`] if there are none, [`TensorError::Dimension`], [`TensorError::Dtype`] and
+/// [`TensorError::Shape`] if one does not fit the first, [`TensorError::TooLarge`], [`TensorError::Memory`].
+pub fn concat(tensors: &[TensorView<'_>], dim: usize) -> Result<Tensor, TensorError> {
+    let first = tensors.first().ok_or(TensorError::Empty { call: "concat" })?;
+    first.layout().size(dim)?;
+    let mut total = 0_usize;
+    for (index, tensor) in tensors.iter().enumerate() {
+        let size = tensor.shape().get(dim).copied().unwrap_or(0);
+        fits("concat", "tensor", index, tensor, first, &with(first.shape(), &[(dim, size)]))?;
+        total = total.saturating_add(size);
+    }
+    let mut whole = Tensor::zeros(first.dtype(), &with(first.shape(), &[(dim, total)]))?;
+    let mut at = 0;
+    for tensor in tensors {
+        let size = tensor.layout().size(dim)?;
+        whole.view_mut().narrow(dim, at, size)?.copy_from(tensor)?;
+        at += size;
+    }
+    Ok(whole)
+}
+
+/// The matrices that a grid of blocks makes: the inverse of [`TensorView::blocks`]. There are `rows * columns` blocks,
+/// row by row; those of a row of the grid are alike in height (the last dimension but one), those of a column in
+/// width (the last dimension), and all of them in the dimensions before.
+///
+/// # Errors
+///
+/// [`TensorError::Empty`] and [`TensorError::Grid`] if there are not as many, [`TensorError::NoMatrix`] if they have
+/// fewer than two dimensions, [`TensorError::Dtype`] and [`TensorError::Shape`] if one does not fit those in its
+/// row and column, [`TensorError::TooLarge`], [`TensorError::Memory`].
+pub fn assemble(blocks: &[TensorView<'_>], rows: usize, columns: usize) -> Result<Tensor, TensorError> {
+    let first = blocks.first().ok_or(TensorError::Empty { call: "assemble" })?;
+    if rows.checked_mul(columns) != Some(blocks.len()) {
+        return Err(TensorError::Grid { given: blocks.len(), rows, columns });
+    }
+    let rank = first.shape().len();
+    let Some(row) = rank.checked_sub(2) else { return Err(TensorError::NoMatrix { rank }) };
+    let column = row + 1;
+    let strips = || blocks.chunks_exact(columns);
+    let size = |block: &TensorView<'_>, dim: usize| block.shape().get(dim).copied().unwrap_or(0);
+    let heights: Vec<_> = strips().filter_map(<[_]>::first).map(|block| size(block, row)).collect();
+    let widths: Vec<_> = blocks.iter().take(columns).map(|block| size(block, column)).collect();
+    for (r, (strip, &height)) in strips().zip(&heights).enumerate() {
+        for (c, (block, &width)) in strip.iter().zip(&widths).enumerate() {
+            let wanted = with(first.shape(), &[(row, height), (column, width)]);
+            fits("assemble", "block", r * columns + c, block, first, &wanted)?;
+        }
+    }
+    let total = |sizes: &[usize]| sizes.iter().fold(0_usize, |sum, &size| sum.saturating_add(size));
+    let shape = with(first.shape(), &[(row, total(&heights)), (column, total(&widths))]);
+    let mut whole = Tensor::zeros(first.dtype(), &shape)?;
+    let mut down = 0;
+    for (strip, &height) in strips().zip(&heights) {
+        let mut right = 0;
+        for (block, &width) in strip.iter().zip(&widths) {
+            let place = whole.view_mut().narrow(row, down, height)?;
+            place.narrow(column, right, width)?.copy_from(block)?;
+            right += width;
+        }
+        down += height;
+    }
+    Ok(whole)
+}
+
+/// A shape with other lengths in some of its dimensions.
+fn with(shape: &[usize], lengths: &[(usize, usize)]) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    for &(dim, len) in lengths {
+        if let Some(old) = shape.get_mut(dim) {
+            *old = len;
+        }
+    }
+    shape
+}
+
+/// That number `index` has the type of the first and this shape.
+fn fits(
+    call: &'static str,
+    noun: &str,
+    index: usize,
+    tensor: &TensorView<'_>,
+    first: &TensorView<'_>,
+    wanted: &[usize],
+) -> Result<(), TensorError> {
+    if tensor.dtype() != first.dtype() {
+        return Err(TensorError::Dtype { holds: tensor.dtype(), wanted: first.dtype() });
+    }
+    if tensor.shape() != wanted {
+        let (given, wanted) = (tensor.shape().to_vec(), wanted.to_vec());
+        return Err(TensorError::Shape { call, what: format!("{noun} {index}"), given, wanted });
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Tensors: elements of a type that is known at run time, in a shape of any rank; views of them with any strides;
+//! packing, splitting and putting together. Pure data: nothing here communicates.
+//!
+//! Shapes, offsets and strides are in elements, dimensions are counted from 0. A shape without dimensions is that of
+//! a single element; a dimension of length 0 makes a tensor without elements. A shape whose elements take more than
+//! `isize::MAX` bytes is refused, dimensions of length 0 left aside, and so is a view that reaches outside its data:
+//! shapes and strides may come from anywhere.
+//!
+//! ```
+//! use unisono::{Tensor, TensorView, tensor};
+//!
+//! # fn main() -> unisono::Result<()> {
+//! let matrix = Tensor::from_vec(vec![1_i32, 2, 3, 4, 5, 6], &[2, 3])?;
+//! let turned = matrix.view().transpose(0, 1)?.pack()?;
+//! assert_eq!(turned.as_slice::<i32>()?, [1, 4, 2, 5, 3, 6]);
+//!
+//! let columns = matrix.view().tensor_split(1, 2)?;
+//! assert_eq!([columns[0].shape(), columns[1].shape()], [[2, 2], [2, 1]]);
+//! assert_eq!(tensor::concat(&columns, 1)?, matrix);
+//! # Ok(()) }
+//! ```
+
+mod copy;
+mod error;
+mod join;
+mod layout;
+mod owned;
+mod split;
+#[cfg(test)]
+mod tests;
+mod view;
+mod view_mut;
+
+pub use error::TensorError;
+pub use join::{assemble, concat};
+pub use owned::Tensor;
+pub use view::TensorView;
+pub use view_mut::TensorViewMut;

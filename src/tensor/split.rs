@@ -1,0 +1,90 @@
+//! Splitting into views, as torch does it. The arithmetic is in `partition`.
+
+use std::ops::Range;
+
+use super::{error::TensorError, view::TensorView};
+use crate::partition;
+
+impl<'a> TensorView<'a> {
+    /// At most `parts` pieces of a dimension, as `torch.chunk` has them: all of `size / parts` elements, rounded up,
+    /// but the last, which has the rest. There may be fewer than `parts` of them: 5 elements in 4 parts are 2, 2
+    /// and 1. A dimension of length 0 gives `parts` empty pieces.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NoParts`], [`TensorError::Dimension`], [`TensorError::Memory`].
+    pub fn chunk(&self, dim: usize, parts: usize) -> Result<Vec<Self>, TensorError> {
+        let size = self.divided("chunk", dim, parts)?;
+        self.pieces(dim, partition::alike(size, parts))
+    }
+
+    /// Exactly `parts` pieces of a dimension, as `torch.tensor_split` has them: the first `size % parts` have one
+    /// element more than the others.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NoParts`], [`TensorError::Dimension`], [`TensorError::Memory`].
+    pub fn tensor_split(&self, dim: usize, parts: usize) -> Result<Vec<Self>, TensorError> {
+        let size = self.divided("tensor_split", dim, parts)?;
+        self.pieces(dim, (0..parts).map(|index| partition::block(size, parts, index)))
+    }
+
+    /// A dimension cut before each of these indices, as `torch.tensor_split` does it: one piece more than there are
+    /// indices. Negative ones count from the end; those outside count as the nearest end. Where an index is not
+    /// above the one before it, the piece between is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Dimension`], [`TensorError::Memory`].
+    pub fn tensor_split_at(&self, dim: usize, indices: &[isize]) -> Result<Vec<Self>, TensorError> {
+        let size = self.layout().size(dim)?;
+        self.pieces(dim, partition::cuts(size, indices))
+    }
+
+    /// The blocks of a grid laid over the last two dimensions, row by row: both are split as by
+    /// [`TensorView::tensor_split`], so the block in row `r` and column `c` is number `r * columns + c`. The inverse
+    /// is [`super::assemble`].
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NoMatrix`] if there are fewer than two dimensions, [`TensorError::NoParts`],
+    /// [`TensorError::Memory`].
+    pub fn blocks(&self, rows: usize, columns: usize) -> Result<Vec<Self>, TensorError> {
+        let rank = self.shape().len();
+        let Some(row) = rank.checked_sub(2) else { return Err(TensorError::NoMatrix { rank }) };
+        if rows == 0 || columns == 0 {
+            return Err(TensorError::NoParts { call: "blocks" });
+        }
+        let mut blocks = room(rows.saturating_mul(columns))?;
+        for strip in self.tensor_split(row, rows)? {
+            blocks.extend(strip.tensor_split(row + 1, columns)?);
+        }
+        Ok(blocks)
+    }
+
+    /// The length of a dimension that is to be divided.
+    fn divided(&self, call: &'static str, dim: usize, parts: usize) -> Result<usize, TensorError> {
+        let size = self.layout().size(dim)?;
+        if parts == 0 { Err(TensorError::NoParts { call }) } else { Ok(size) }
+    }
+
+    fn pieces(
+        &self,
+        dim: usize,
+        ranges: impl ExactSizeIterator<Item = Range<usize>>,
+    ) -> Result<Vec<Self>, TensorError> {
+        let mut pieces = room(ranges.len())?;
+        for range in ranges {
+            pieces.push(self.narrow(dim, range.start, range.len())?);
+        }
+        Ok(pieces)
+    }
+}
+
+/// Room for so many views, which may be as many as anybody says.
+fn room<'a>(views: usize) -> Result<Vec<TensorView<'a>>, TensorError> {
+    let mut room = Vec::new();
+    let bytes = views.saturating_mul(size_of::<TensorView<'a>>());
+    room.try_reserve_exact(views).map_err(|_| TensorError::Memory { bytes })?;
+    Ok(room)
+}

@@ -1,0 +1,228 @@
+//! Views to be read: borrowed bytes, and which of them are elements.
+
+use bytemuck::PodCastError;
+
+use super::{
+    copy::copy,
+    error::TensorError,
+    layout::{Layout, count},
+    owned::Tensor,
+};
+use crate::dtype::{Dtype, Element};
+
+/// Elements that lie in borrowed memory, at any alignment, with any strides; these may be negative, or 0, so that
+/// one element is seen many times.
+#[derive(Clone, Debug)]
+pub struct TensorView<'a> {
+    dtype: Dtype,
+    bytes: &'a [u8],
+    layout: Layout,
+}
+
+/// That bytes are exactly those of a shape.
+pub(super) fn exact(dtype: Dtype, bytes: usize, shape: &[usize]) -> Result<Layout, TensorError> {
+    let wanted = count(dtype, shape)? * dtype.size();
+    if wanted != bytes {
+        return Err(TensorError::Length { given: bytes, wanted, unit: "bytes", shape: shape.to_vec() });
+    }
+    Layout::contiguous(dtype, shape)
+}
+
+/// What bytes are if they cannot be elements of this type where they lie.
+pub(super) fn misaligned<T: Element>(_: PodCastError) -> TensorError {
+    TensorError::Misaligned { dtype: T::DTYPE }
+}
+
+impl<'a> TensorView<'a> {
+    pub(super) const fn of(dtype: Dtype, bytes: &'a [u8], layout: Layout) -> Self {
+        Self { dtype, bytes, layout }
+    }
+
+    /// All elements of a slice, in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Length`] if the shape takes more or fewer, [`TensorError::TooLarge`].
+    pub fn new<T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Self, TensorError> {
+        let layout = Layout::exact(T::DTYPE, elements.len(), shape)?;
+        Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
+    }
+
+    /// Some elements of a slice: the first one is number `offset`, and one step along a dimension is as many
+    /// elements as its stride says. Where there are no elements, the offset does not matter.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Outside`] if an element would lie outside the slice, [`TensorError::Strides`],
+    /// [`TensorError::TooLarge`].
+    pub fn with_strides<T: Element>(
+        elements: &'a [T],
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self, TensorError> {
+        let layout = Layout::strided(T::DTYPE, elements.len(), offset, shape, strides)?;
+        Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
+    }
+
+    /// All elements whose bytes these are, as this machine has them in memory, in row-major order. They may lie at
+    /// any address.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Length`] if the shape takes more or fewer bytes, [`TensorError::TooLarge`].
+    pub fn from_bytes(dtype: Dtype, bytes: &'a [u8], shape: &[usize]) -> Result<Self, TensorError> {
+        Ok(Self::of(dtype, bytes, exact(dtype, bytes.len(), shape)?))
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The length of each dimension.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.layout.shape()
+    }
+
+    /// How many elements one step along each dimension is.
+    #[must_use]
+    pub fn strides(&self) -> &[isize] {
+        self.layout.strides()
+    }
+
+    /// How many elements there are; one that is seen twice counts twice.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the elements lie one after the other in row-major order.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    pub(super) const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The bytes of the elements.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::NotContiguous`].
+    pub fn bytes(&self) -> Result<&'a [u8], TensorError> {
+        if !self.is_contiguous() {
+            return Err(self.layout.not_contiguous());
+        }
+        Ok(self.reached())
+    }
+
+    /// The bytes from the lowest element that is reached to the end of the highest.
+    pub(super) fn reached(&self) -> &'a [u8] {
+        let (reach, size) = (self.layout.reach(), self.dtype.size());
+        &self.bytes[reach.start * size..reach.end * size]
+    }
+
+    /// [`TensorView::reached`], as elements.
+    pub(super) fn reached_as<T: Element>(&self) -> Result<&'a [T], TensorError> {
+        if self.dtype != T::DTYPE {
+            return Err(TensorError::Dtype { holds: self.dtype, wanted: T::DTYPE });
+        }
+        bytemuck::try_cast_slice(self.reached()).map_err(misaligned::<T>)
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Dtype`] if they are of another type, [`TensorError::NotContiguous`],
+    /// [`TensorError::Misaligned`].
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T], TensorError> {
+        let elements = self.reached_as()?;
+        if self.is_contiguous() { Ok(elements) } else { Err(self.layout.not_contiguous()) }
+    }
+
+    /// The same elements with the dimensions in another order: dimension `i` of the result is `order[i]` of this.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Permutation`] if `order` does not name each dimension once.
+    pub fn permute(&self, order: &[usize]) -> Result<Self, TensorError> {
+        Ok(self.with(self.layout.permute(order)?))
+    }
+
+    /// The same elements with two dimensions in each other's place.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Dimension`].
+    pub fn transpose(&self, first: usize, second: usize) -> Result<Self, TensorError> {
+        Ok(self.with(self.layout.transpose(first, second)?))
+    }
+
+    /// The part of a dimension that has `len` elements from `start` on.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Narrow`] if it does not lie inside, [`TensorError::Dimension`].
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self, TensorError> {
+        Ok(self.with(self.layout.narrow(dim, start, len)?))
+    }
+
+    /// The same elements, which must be contiguous, in another shape.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Reshape`] if the shape takes more or fewer elements, [`TensorError::NotContiguous`],
+    /// [`TensorError::TooLarge`].
+    pub fn reshape(&self, shape: &[usize]) -> Result<Self, TensorError> {
+        Ok(self.with(self.layout.reshape(self.dtype, shape)?))
+    }
+
+    /// Other elements of the same data.
+    pub(super) const fn with(&self, layout: Layout) -> Self {
+        Self::of(self.dtype, self.bytes, layout)
+    }
+
+    /// A copy whose elements lie in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Memory`].
+    pub fn pack(&self) -> Result<Tensor, TensorError> {
+        let mut tensor = Tensor::zeros(self.dtype, self.shape())?;
+        self.write(tensor.bytes_mut());
+        Ok(tensor)
+    }
+
+    /// Copies the elements in row-major order to bytes of exactly their length, at any alignment.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Length`]; nothing is written then.
+    pub fn pack_into(&self, bytes: &mut [u8]) -> Result<(), TensorError> {
+        exact(self.dtype, bytes.len(), self.shape())?;
+        self.write(bytes);
+        Ok(())
+    }
+
+    /// Copies the elements to bytes whose length is known to be right.
+    pub(super) fn write(&self, bytes: &mut [u8]) {
+        copy(self.dtype, bytes, &Layout::row_major(self.shape()), self.bytes, &self.layout);
+    }
+
+    /// Copies the elements to their places in other data of the same dtype; the shapes are alike.
+    pub(super) fn write_to(&self, bytes: &mut [u8], layout: &Layout) {
+        copy(self.dtype, bytes, layout, self.bytes, &self.layout);
+    }
+}
