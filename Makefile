@@ -18,12 +18,13 @@ test: check unit examples test-libfabric2 ## the whole gate: format, clippy, doc
 check: ## format, clippy and docs, with warnings denied
 	@ci/setup.sh build check
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
 	cargo test --workspace -- --show-output
+	cargo test -p unisono --lib --features ndarray,safetensors tensor
 
 examples: ## runs every example with several ranks
 	@ci/setup.sh build

@@ -20,11 +20,20 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(all(feature = "safetensors", target_endian = "big"))]
+compile_error!(
+    "safetensors are little-endian, and their elements are not turned: leave the feature `safetensors` out"
+);
+
 mod copy;
 mod error;
 mod join;
 mod layout;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod owned;
+#[cfg(feature = "safetensors")]
+mod safetensors;
 mod split;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,8 @@ use super::{Tensor, TensorError, TensorView, TensorViewMut};
 use crate::dtype::{Dtype, Element};
 
 mod checks;
+#[cfg(any(feature = "ndarray", feature = "safetensors"))]
+mod foreign;
 mod parts;
 
 /// Runs a generic expression for the Rust type of a dtype.

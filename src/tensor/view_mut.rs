@@ -100,6 +100,11 @@ impl<'a> TensorViewMut<'a> {
         self.layout.is_contiguous()
     }
 
+    #[cfg(feature = "ndarray")]
+    pub(super) const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// The same elements, to be read.
     #[must_use]
     pub fn view(&self) -> TensorView<'_> {
