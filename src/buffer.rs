@@ -139,6 +139,69 @@ impl<'a> Lent<'a> {
     }
 }
 
+#[expect(unnameable_types, reason = "that is what seals it")]
+mod sealed {
+    /// Keeps [`super::Owned`] to what is known to stay where it is.
+    pub trait Sealed {}
+}
+
+/// What an operation can keep while it is under way: elements that stay where they are when their owner moves. Sealed:
+/// `Vec` and [`Buffer`].
+pub trait Owned: sealed::Sealed + Send + 'static {
+    /// What it holds.
+    type Element: Element;
+
+    /// The elements.
+    fn elements(&mut self) -> &mut [Self::Element];
+}
+
+impl<T: Element> sealed::Sealed for Vec<T> {}
+impl<T: Element> Owned for Vec<T> {
+    type Element = T;
+
+    fn elements(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+impl<T: Element> sealed::Sealed for Buffer<T> {}
+impl<T: Element> Owned for Buffer<T> {
+    type Element = T;
+
+    fn elements(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+impl Lent<'static> {
+    /// Lends what two owners hold.
+    ///
+    /// Whoever calls this keeps both owners, and touches neither, until the engine has dropped every clone of the two
+    /// regions or its transport was torn down: a `Task` holds them, and gives them back only then.
+    pub(crate) fn kept<I: Owned, O: Owned>(input: &mut I, output: &mut O) -> Self {
+        let (input, output) = (input.elements(), output.elements());
+        // SAFETY: an owner's elements stay where they are when it moves (`Owned` is sealed); both outlive the regions
+        // and are not touched meanwhile, by the duty above. Otherwise as `apart`.
+        unsafe {
+            Self {
+                input: lend(input.as_mut_ptr().cast(), size_of_val(input)),
+                output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
+                slices: PhantomData,
+            }
+        }
+    }
+
+    /// Lends what one owner holds, of which `input` and `output` are parts (ranges of elements). The same duty.
+    pub(crate) fn kept_within<B: Owned>(
+        owner: &mut B,
+        input: std::ops::Range<usize>,
+        output: std::ops::Range<usize>,
+    ) -> Option<Self> {
+        let Lent { input, output, .. } = Lent::within(owner.elements(), input, output)?;
+        Some(Self { input, output, slices: PhantomData })
+    }
+}
+
 impl Lent<'_> {
     /// The same with the input copied to `aside`, so that it lies apart from the output.
     pub(crate) fn aside<'b>(&'b self, aside: &'b mut Vec<u8>) -> Result<Lent<'b>, SpanError> {

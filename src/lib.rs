@@ -20,7 +20,7 @@
 //!
 //! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
 //! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together.
+//! of any shape, to be split, packed and put together; [`Work`] is an operation that nobody waits for yet.
 
 pub mod algorithm;
 pub mod buffer;
@@ -36,6 +36,7 @@ pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
 pub mod tensor;
+pub mod work;
 
 pub use buffer::Buffer;
 pub use config::Config;
@@ -43,3 +44,4 @@ pub use error::{Error, Failure, Result};
 pub use group::ProcessGroup;
 pub use reduce::{ReduceOp, Reduction};
 pub use tensor::{Tensor, TensorView, TensorViewMut};
+pub use work::Work;

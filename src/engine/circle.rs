@@ -154,8 +154,12 @@ impl Circle {
         }
     }
 
-    /// This rank leaves the group: those that it has exchanged messages with hear of it.
+    /// This rank leaves the group, unless it has already or something is under way: those that it has exchanged messages
+    /// with hear of it.
     pub(crate) fn leave(&mut self) {
+        if self.busy || self.left {
+            return;
+        }
         self.settle_debts();
         for (rank, member) in self.members.iter().enumerate() {
             if member.met() {

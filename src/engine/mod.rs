@@ -153,8 +153,8 @@ pub(crate) trait Overseer {
     /// An operation has ended.
     fn ended(&self, _: &Operation) {}
 
-    /// An operation that somebody has asked for meanwhile, and the channel of its group.
-    fn asked(&self) -> Option<(u8, Task)> {
+    /// What somebody has asked for meanwhile, and the channel of the group.
+    fn asked(&self) -> Option<(u8, Wish)> {
         None
     }
 
@@ -177,6 +177,13 @@ pub(crate) struct Contact {
 
 /// The group of all ranks.
 pub(crate) const WORLD: u8 = 0;
+
+/// What somebody asks for.
+pub(crate) enum Wish {
+    Do(Task),
+    /// That this rank leave the group when all that was asked for before is done.
+    Leave,
+}
 
 /// An operation that somebody asks for.
 pub(crate) struct Task {
@@ -323,6 +330,13 @@ impl Engine {
         }
     }
 
+    fn grant(&mut self, channel: u8, wish: Wish, overseer: &dyn Overseer) -> Result<(), Halt> {
+        match wish {
+            Wish::Do(task) => self.take(channel, task, overseer),
+            Wish::Leave => Ok(self.net.leave(channel)?),
+        }
+    }
+
     /// Takes on an operation of a group. Its turn comes when those that were asked for before have ended.
     pub(crate) fn take(&mut self, channel: u8, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
         let circle = self.net.core(channel)?.circle;
@@ -363,8 +377,8 @@ impl Engine {
     fn rounds(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
         let mut fruitless = 0_u32;
         loop {
-            while let Some((channel, task)) = overseer.asked() {
-                self.take(channel, task, overseer)?;
+            while let Some((channel, wish)) = overseer.asked() {
+                self.grant(channel, wish, overseer)?;
             }
             if self.running.is_empty() || until() {
                 return Ok(());
@@ -404,8 +418,8 @@ impl Engine {
                     };
                     overseer.sleeps(false);
                     parked.map_err(Stop::Transport)?;
-                    if let Some((channel, task)) = asked {
-                        self.take(channel, task, overseer)?;
+                    if let Some((channel, wish)) = asked {
+                        self.grant(channel, wish, overseer)?;
                     }
                 }
             }
@@ -453,7 +467,24 @@ impl Engine {
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();
         ticket.end(Ok(held));
-        next.map_or(Ok(()), |task| self.begin(channel, task, overseer))
+        match next {
+            Some(task) => self.begin(channel, task, overseer),
+            // It may have been the last of a group that this rank has left.
+            None => Ok(self.net.sweep().map(drop)?),
+        }
+    }
+
+    /// Waits until the members of groups that this rank has left have been told so, with nothing under way in them.
+    pub(crate) fn take_leave(&mut self, deadline: Instant) -> Result<(), Stop> {
+        while self.net.has_farewells() && Instant::now() < deadline {
+            let sent = self.net.sweep()?;
+            if self.net.poll()? || sent {
+                self.wait.reset();
+            } else if let Some(nap) = self.pause(deadline) {
+                self.net.port.transport.park(nap)?;
+            }
+        }
+        Ok(())
     }
 
     /// What to do where nothing comes.

@@ -63,9 +63,8 @@ impl Net {
         Ok(mailbox)
     }
 
-    /// This rank leaves a group. Its memory goes when the others have left it too.
+    /// This rank leaves a group, as soon as nothing is under way in it. Its memory goes when the others have left too.
     pub(crate) fn leave(&mut self, channel: u8) -> Result<(), Stop> {
-        self.core(channel)?.circle.leave();
         self.leaving.push(channel);
         self.sweep().map(drop)
     }
@@ -76,6 +75,7 @@ impl Net {
         let mut index = 0;
         while let Some(&channel) = self.leaving.get(index) {
             let mut core = self.core(channel)?;
+            core.circle.leave();
             any |= core.circle.has_letters() && core.send_letters()?;
             if !core.circle.over() {
                 index += 1;
@@ -87,6 +87,13 @@ impl Net {
             }
         }
         Ok(any)
+    }
+
+    /// Whether members of groups that this rank has left have not been told so.
+    pub(crate) fn has_farewells(&self) -> bool {
+        let mut left =
+            self.leaving.iter().filter_map(|&channel| self.circles.get(usize::from(channel))?.as_ref());
+        left.any(|circle| !circle.letters_left())
     }
 
     /// Takes in what has happened, whichever group it concerns; true if anything did.
@@ -131,10 +138,11 @@ impl Net {
                 }
             }
             Some(Immediate::Credit { flow, way, freed }) => {
-                let Some((channel, sender)) = self.port.outgoing.find(flow) else {
-                    return Err(self.port.stop(format!("a credit for flow {flow}, which does not exist")));
-                };
-                self.core(channel)?.credit_arrived(sender, way, freed)
+                // Late news of a group that has ended is no news.
+                match self.port.outgoing.find(flow) {
+                    Some((channel, sender)) => self.core(channel)?.credit_arrived(sender, way, freed),
+                    None => Ok(()),
+                }
             }
             Some(Immediate::Letter { channel, from, about }) => {
                 self.core(channel)?.letter_arrived(from, about)

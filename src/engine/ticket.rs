@@ -7,6 +7,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Poll, Waker},
 };
 
 use crate::error::Failure;
@@ -26,6 +27,8 @@ pub(crate) struct Ticket {
 enum State {
     #[default]
     Pending,
+    /// Somebody wants to be woken.
+    Awaited(Waker),
     Ended(Result<Held, Failure>),
     /// The end was taken.
     Taken,
@@ -38,8 +41,11 @@ impl Ticket {
 
     /// The operation has ended: nothing of it touches its memory any more.
     pub(crate) fn end(&self, end: Result<Held, Failure>) {
-        *self.lock() = State::Ended(end);
+        let before = mem::replace(&mut *self.lock(), State::Ended(end));
         self.ended.store(true, Ordering::Release);
+        if let State::Awaited(waker) = before {
+            waker.wake();
+        }
     }
 
     /// Whether the operation has ended.
@@ -57,5 +63,19 @@ impl Ticket {
                 None
             }
         }
+    }
+
+    /// Takes the end, or asks to be woken then.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Held, Failure>> {
+        if let Some(end) = self.take() {
+            return Poll::Ready(end);
+        }
+        let mut state = self.lock();
+        if matches!(*state, State::Pending | State::Awaited(_)) {
+            *state = State::Awaited(waker.clone());
+        }
+        drop(state);
+        // It may have ended just before.
+        self.take().map_or(Poll::Pending, Poll::Ready)
     }
 }

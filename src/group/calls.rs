@@ -254,19 +254,24 @@ impl ProcessGroup {
         root: Rank,
         op: ReduceOp,
     ) -> Result<()> {
-        // A job's count is the shorter of input and output, unless a root alone has one of them: see `Collective`.
-        let (shorter, longer) = (input.len().min(output.len()), input.len().max(output.len()));
-        let count = match collective {
-            Collective::AllToAll => shorter / self.size(),
-            _ if collective.has_root() && self.rank() != root => longer,
-            _ => shorter,
-        };
+        let count = self.count(collective, input.len(), output.len(), root);
         let len = data.len();
         let lent = Lent::within(data, input, output).ok_or_else(|| Error::Argument {
             call: collective.name(),
             problem: format!("the blocks leave the {len} elements given"),
         })?;
         self.run::<T>(&Request { root, op, ..Request::new(collective, count) }, &lent)
+    }
+
+    /// A job's count, of an input and an output that are parts of one slice: the shorter, unless a root alone has one of
+    /// them: see [`Collective`].
+    pub(super) fn count(&self, collective: Collective, input: usize, output: usize, root: Rank) -> usize {
+        let (shorter, longer) = (input.min(output), input.max(output));
+        match collective {
+            Collective::AllToAll => shorter / self.size(),
+            _ if collective.has_root() && self.rank() != root => longer,
+            _ => shorter,
+        }
     }
 
     pub(super) fn known(&self, collective: Collective, root: Rank) -> Result<()> {
@@ -279,7 +284,7 @@ impl ProcessGroup {
         })
     }
 
-    fn blocks(&self, collective: Collective, block: usize, whole: usize) -> Result<()> {
+    pub(super) fn blocks(&self, collective: Collective, block: usize, whole: usize) -> Result<()> {
         let wanted = block.checked_mul(self.size());
         if wanted == Some(whole) {
             return Ok(());
@@ -294,7 +299,7 @@ impl ProcessGroup {
         })
     }
 
-    fn own_block(&self, collective: Collective, len: usize) -> Result<Range<usize>> {
+    pub(super) fn own_block(&self, collective: Collective, len: usize) -> Result<Range<usize>> {
         if !len.is_multiple_of(self.size()) {
             return Err(Error::Argument {
                 call: collective.name(),
@@ -306,7 +311,7 @@ impl ProcessGroup {
     }
 }
 
-fn same_length(collective: Collective, input: usize, output: usize) -> Result<()> {
+pub(super) fn same_length(collective: Collective, input: usize, output: usize) -> Result<()> {
     if input == output {
         return Ok(());
     }

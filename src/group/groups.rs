@@ -17,7 +17,7 @@ use super::{
 use crate::{
     buffer::Lent,
     dtype::Dtype,
-    engine::{Channels, NEW_GROUP, SPLIT, Stop},
+    engine::{Channels, NEW_GROUP, SPLIT},
     error::{Error, Failure, Result, list},
     schedule::{Collective, Rank},
 };
@@ -214,7 +214,7 @@ impl ProcessGroup {
             members.iter().zip(&there).find(|(_, it)| it[3] == 0).map(|(&rank, _)| self.global(rank));
         if let (Some(rank), Ok((channel, ..))) = (missing, &opened) {
             let channel = *channel;
-            node.with(|engine| engine.net().leave(channel))?.map_err(|stop| self.stopped(stop))?;
+            node.leave(channel)?;
             let problem = format!("rank {rank} has no memory for the group's mailbox");
             return Err(Error::Argument { call, problem });
         }
@@ -222,7 +222,7 @@ impl ProcessGroup {
         let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
         let introduced =
             node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;
-        introduced.map_err(|stop| self.stopped(stop))?;
+        introduced.map_err(|stop| self.shared.stopped(stop, "a group's making"))?;
         let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
         let shared = Shared {
             node: Arc::clone(node),
@@ -236,11 +236,5 @@ impl ProcessGroup {
             parent: Some(Arc::clone(&self.shared)),
         };
         Ok(Some(Self { shared: Arc::new(shared), wishes: self.wishes }))
-    }
-
-    /// The engine could not do it: all is over.
-    fn stopped(&self, stop: Stop) -> Error {
-        let guard = &self.shared.node.guard;
-        self.shared.fail(guard.explain(stop, 0, "a group's making", std::time::Duration::ZERO))
     }
 }

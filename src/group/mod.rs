@@ -3,6 +3,7 @@
 //! Here arguments are checked, an algorithm is chosen and the operation is handed to the engine; here the
 //! first failure is latched, told to the others, and returned by every later call.
 
+mod begin;
 mod calls;
 mod cores;
 mod groups;

@@ -10,6 +10,8 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    thread::JoinHandle,
+    time::Instant,
 };
 
 use unisono_transport::{Limits, Wake};
@@ -19,10 +21,11 @@ use crate::{
     algorithm::table::Table,
     buffer::Registry,
     config::Config,
-    engine::{Engine, Halt, Held, Operation, Overseer, Settings, Stop, Task, Ticket},
+    engine::{Engine, Halt, Held, Operation, Overseer, Settings, Stop, Task, Ticket, Wish},
     error::{Error, Failure, Result},
     rendezvous::Store,
     schedule::Rank,
+    work::Driver,
 };
 
 pub(super) struct Node {
@@ -39,13 +42,21 @@ pub(super) struct Node {
     pub guard: Guard,
     pub registry: Arc<Registry>,
     /// Whoever leads has it; gone once a group has failed: its endpoint may not touch borrowed memory any more.
-    engine: Mutex<Option<Engine>>,
+    engine: Mutex<Option<Box<Engine>>>,
     desk: Mutex<Desk>,
+    /// For those who wait for an operation or the lead.
     changed: Condvar,
+    /// For the thread that goes on where nobody waits.
+    rested: Condvar,
     /// Whether there is a task on the desk, so that whoever leads need not lock it to know.
     asked: AtomicBool,
-    /// How many want the engine for something else than to drive it.
+    /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
     claims: AtomicUsize,
+    waiters: AtomicUsize,
+    /// Operations that have not ended.
+    open: AtomicUsize,
+    /// Goes on with operations where nobody waits; there once one was begun that way.
+    thread: Mutex<Option<JoinHandle<()>>>,
     waker: Arc<dyn Wake>,
     /// Goes last: the process that serves it may have to stay for the others.
     #[expect(dead_code, reason = "kept for its drop")]
@@ -55,10 +66,14 @@ pub(super) struct Node {
 /// Where operations are handed in.
 #[derive(Default)]
 struct Desk {
-    tasks: VecDeque<(u8, Task)>,
+    wishes: VecDeque<(u8, Wish)>,
     /// Whether somebody leads, and sleeps meanwhile.
     leading: bool,
     asleep: bool,
+    /// Whether it is the thread that goes on where nobody waits; whether that thread rests; and whether it is to end.
+    background: bool,
+    resting: bool,
+    quit: bool,
     /// Threads that wait for the lead or for the end of their operation.
     waiting: usize,
     /// Why all is over, and whether the engine is gone too, and with it all that touched borrowed memory.
@@ -67,6 +82,8 @@ struct Desk {
     /// Whether this rank leaves: then a deadline that passes is nobody's failure; and whether one has.
     parting: bool,
     out_of_time: bool,
+    /// Whether it has left.
+    left: bool,
 }
 
 /// The lead: given back when it goes.
@@ -87,9 +104,7 @@ impl Drop for Lead<'_> {
             desk.failed = Some(Failure::Aborted { rank: node.rank, why });
             desk.gone = true;
         }
-        if desk.waiting > 0 {
-            node.changed.notify_all();
-        }
+        node.hand_over(&desk);
     }
 }
 
@@ -111,11 +126,15 @@ impl Node {
             guard,
             registry: Arc::default(),
             waker: engine.waker(),
-            engine: Mutex::new(Some(engine)),
+            engine: Mutex::new(Some(Box::new(engine))),
             desk: Mutex::default(),
             changed: Condvar::new(),
+            rested: Condvar::new(),
             asked: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            thread: Mutex::default(),
             store,
         }
     }
@@ -131,29 +150,154 @@ impl Node {
             drop(desk);
             return task.ticket.end(Err(failure));
         }
-        desk.tasks.push_back((channel, task));
+        desk.wishes.push_back((channel, Wish::Do(task)));
+        self.open.fetch_add(1, Ordering::Release);
         self.asked.store(true, Ordering::Release);
         if desk.asleep {
             self.waker.wake();
         }
     }
 
-    /// Waits for the end of an operation that was [handed in](Self::ask), and leads if nobody does.
+    /// Leaves the group on a channel, once what was handed in before is done. Does not wait for that.
+    pub(super) fn leave(&self, channel: u8) -> Result<()> {
+        self.check()?;
+        let mut desk = self.desk();
+        desk.wishes.push_back((channel, Wish::Leave));
+        self.asked.store(true, Ordering::Release);
+        drop(desk);
+        let lead = self.claim();
+        self.drive(&|| true);
+        drop(lead);
+        self.check()
+    }
+
+    /// Waits for the end of an operation that was [handed in](Self::ask).
     pub(super) fn wait(&self, ticket: &Ticket) -> Result<Held> {
+        self.wait_until(ticket, None);
+        match ticket.take() {
+            Some(end) => end.map_err(Error::Failed),
+            None => Err(Error::Failed(Driver::failed(self).unwrap_or_else(ended))),
+        }
+    }
+
+    /// Waits for the end of an operation, and leads if nobody else does who waits. False if the time is over; after
+    /// the end of all, true.
+    pub(super) fn wait_until(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
+        let late = || until.is_some_and(|until| Instant::now() >= until);
         loop {
             let mut desk = self.desk();
-            while !ticket.ended() && (desk.leading || self.claims.load(Ordering::Relaxed) > 0) {
-                desk = self.sleep(desk);
+            // Whoever waits is faster than the thread that goes on where nobody does.
+            let replaces = desk.background && !ticket.ended();
+            if replaces {
+                self.waiters.fetch_add(1, Ordering::Relaxed);
+                if desk.asleep {
+                    self.waker.wake();
+                }
             }
-            if let Some(end) = ticket.take() {
-                return end.map_err(Error::Failed);
+            while !ticket.ended()
+                && !desk.gone
+                && (desk.leading || self.claims.load(Ordering::Relaxed) > 0)
+                && !late()
+            {
+                desk = self.sleep(desk, until);
             }
-            if let (Some(failure), true) = (&desk.failed, desk.gone) {
-                return Err(Error::Failed(failure.clone()));
+            self.waiters.fetch_sub(usize::from(replaces), Ordering::Relaxed);
+            if ticket.ended() || desk.gone || late() {
+                self.hand_over(&desk);
+                return ticket.ended() || desk.gone;
             }
             let lead = self.lead(desk);
-            self.drive(&|| ticket.ended());
+            self.drive(&|| ticket.ended() || late());
             drop(lead);
+        }
+    }
+
+    /// Waits until nothing is under way any more.
+    pub(super) fn drain(&self) {
+        loop {
+            let mut desk = self.desk();
+            while self.has_open() && !desk.gone && (desk.leading || self.wanted()) {
+                desk = self.sleep(desk, None);
+            }
+            if !self.has_open() || desk.gone {
+                return;
+            }
+            let lead = self.lead(desk);
+            self.drive(&|| false);
+            drop(lead);
+        }
+    }
+
+    /// Goes on with what is under way while nobody waits for it, until the end.
+    fn background(&self) {
+        loop {
+            let mut desk = self.desk();
+            desk.resting = true;
+            while !desk.quit && (!self.has_open() || desk.gone || desk.leading || self.wanted()) {
+                desk = self.rested.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
+            desk.resting = false;
+            if desk.quit {
+                return;
+            }
+            desk.background = true;
+            let lead = self.lead(desk);
+            self.drive(&|| false);
+            self.desk().background = false;
+            drop(lead);
+        }
+    }
+
+    /// Whether operations are under way, or handed in.
+    fn has_open(&self) -> bool {
+        self.open.load(Ordering::Acquire) > 0
+    }
+
+    /// Nobody leads any more, or somebody who waited does not: the next in turn shall know.
+    fn hand_over(&self, desk: &Desk) {
+        if desk.waiting > 0 {
+            self.changed.notify_all();
+        } else if desk.resting && self.has_open() {
+            self.rested.notify_one();
+        }
+    }
+
+    /// Hands in an operation that goes on by itself, if nobody waits for it: a thread sees to that.
+    pub(super) fn begin(self: &Arc<Self>, channel: u8, task: Task) -> Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let node = Arc::clone(self);
+            let spawned =
+                std::thread::Builder::new().name("unisono".to_owned()).spawn(move || node.background());
+            *thread = Some(spawned.map_err(|error| Error::Argument {
+                call: "an asynchronous call",
+                problem: format!("it needs a thread, and none can be had: {error}"),
+            })?);
+        }
+        drop(thread);
+        self.ask(channel, task);
+        let desk = self.desk();
+        if !desk.leading {
+            self.hand_over(&desk);
+        }
+        Ok(())
+    }
+
+    /// After the last call: ends the thread that goes on, and the endpoint.
+    pub(super) fn close(&self) {
+        self.desk().quit = true;
+        self.waker.wake();
+        self.rested.notify_one();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Its own last deed may be to drop the last handle.
+        let other = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
+        if let Some(Err(_)) = other.map(JoinHandle::join) {
+            tracing::error!(rank = self.rank, "the thread that goes on with operations has panicked");
+        }
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.end(engine.map(|engine| engine.abandon()).unwrap_or_default(), ended());
+        if let (Some(watch), false) = (&self.guard.watch, std::thread::panicking()) {
+            watch.leave();
         }
     }
 
@@ -170,15 +314,18 @@ impl Node {
             if desk.asleep {
                 self.waker.wake();
             }
-            desk = self.sleep(desk);
+            desk = self.sleep(desk, None);
         }
         self.claims.fetch_sub(1, Ordering::Relaxed);
         self.lead(desk)
     }
 
-    fn sleep<'d>(&self, mut desk: MutexGuard<'d, Desk>) -> MutexGuard<'d, Desk> {
+    fn sleep<'d>(&self, mut desk: MutexGuard<'d, Desk>, until: Option<Instant>) -> MutexGuard<'d, Desk> {
         desk.waiting += 1;
-        desk = self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner);
+        desk = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => self.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0,
+        };
         desk.waiting -= 1;
         desk
     }
@@ -201,6 +348,8 @@ impl Node {
                 let left = engine.abandon();
                 let failure = if late { failure } else { self.guard.tell(failure) };
                 self.desk().out_of_time |= late;
+                // Whoever called is told, and decides how loud to be.
+                tracing::info!(rank = self.rank, %failure, "the group has failed");
                 self.end(left, failure);
             }
         }
@@ -210,11 +359,12 @@ impl Node {
     fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
         let mut desk = self.desk();
         let failure = desk.failed.get_or_insert(failure).clone();
-        let tasks = std::mem::take(&mut desk.tasks);
+        let wishes = std::mem::take(&mut desk.wishes);
         drop(desk);
-        // Whoever called is told, and decides how loud to be.
-        tracing::info!(rank = self.rank, %failure, "the group has failed");
-        let handed_in = tasks.into_iter().map(|(_, task)| (task.ticket, task.held));
+        let handed_in = wishes.into_iter().filter_map(|(_, wish)| match wish {
+            Wish::Do(task) => Some((task.ticket, task.held)),
+            Wish::Leave => None,
+        });
         for (ticket, held) in left.into_iter().chain(handed_in) {
             ticket.end(Err(failure.clone()));
             drop(held);
@@ -250,12 +400,22 @@ impl Node {
         self.waker.wake();
         let _lead = self.claim();
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Error::Failed(self.end(engine.map(Engine::abandon).unwrap_or_default(), failure))
+        Error::Failed(self.end(engine.map(|engine| engine.abandon()).unwrap_or_default(), failure))
     }
 
     /// From now on a deadline that passes is nobody's failure.
     pub(super) fn part(&self) {
         self.desk().parting = true;
+    }
+
+    /// This rank has left: there are no calls any more.
+    pub(super) fn parted(&self) {
+        self.desk().left = true;
+    }
+
+    /// Whether it has.
+    pub(super) fn left(&self) -> bool {
+        self.desk().left
     }
 
     /// Whether the others were too long about [parting](Self::part).
@@ -289,20 +449,21 @@ impl Overseer for Node {
 
     fn ended(&self, operation: &Operation) {
         self.guard.position.finish(operation.number);
+        self.open.fetch_sub(1, Ordering::Release);
     }
 
-    fn asked(&self) -> Option<(u8, Task)> {
+    fn asked(&self) -> Option<(u8, Wish)> {
         if !self.asked.load(Ordering::Acquire) {
             return None;
         }
         let mut desk = self.desk();
-        let task = desk.tasks.pop_front();
-        self.asked.store(!desk.tasks.is_empty(), Ordering::Release);
-        task
+        let wish = desk.wishes.pop_front();
+        self.asked.store(!desk.wishes.is_empty(), Ordering::Release);
+        wish
     }
 
     fn wanted(&self) -> bool {
-        self.claims.load(Ordering::Relaxed) > 0
+        self.claims.load(Ordering::Relaxed) > 0 || self.waiters.load(Ordering::Relaxed) > 0
     }
 
     fn sleeps(&self, asleep: bool) {
@@ -310,11 +471,13 @@ impl Overseer for Node {
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        *self.engine.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        if let (Some(watch), false) = (&self.guard.watch, std::thread::panicking()) {
-            watch.leave();
-        }
+impl Driver for Node {
+    fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
+        self.wait_until(ticket, until)
+    }
+
+    fn failed(&self) -> Option<Failure> {
+        let desk = self.desk();
+        desk.failed.clone().filter(|_| desk.gone)
     }
 }

@@ -1,6 +1,7 @@
 //! What all handles of a group share: which ranks it has, and the order of its operations.
 
 use std::{
+    any::Any,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,10 +14,10 @@ use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{FAREWELL, Operation, Task, Ticket},
+    engine::{FAREWELL, Held, Operation, Signature, Stop, Task, Ticket},
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Job, Rank},
+    schedule::{Collective, Job, Rank, Schedule},
 };
 
 /// How long a rank that leaves waits for the others to leave too.
@@ -80,10 +81,46 @@ impl Shared {
         wishes: &Wishes,
         timeout: Duration,
     ) -> Result<()> {
+        let plan = self.plan(dtype, request, wishes)?;
+        // Long writes need an output in which nothing waits to be sent.
+        let mut aside = Vec::new();
+        let apart = match plan.needs_apart(lent) {
+            true => Some(lent.aside(&mut aside).map_err(|error| plan.argument(error.to_string()))?),
+            false => None,
+        };
+        let task = self.task(state, plan, apart.as_ref().unwrap_or(lent), timeout, None);
+        let ticket = Arc::clone(&task.ticket);
+        self.node.ask(self.channel, task);
+        self.node.wait(&ticket).map(drop)
+    }
+
+    /// Begins a collective on memory that is a part of `held`, which comes back at its end.
+    pub(super) fn begin(
+        &self,
+        dtype: Dtype,
+        request: &Request<'_>,
+        lent: &Lent<'static>,
+        held: Box<dyn Any + Send>,
+        wishes: &Wishes,
+    ) -> Result<Arc<Ticket>> {
+        let mut state = self.state();
+        // Of those that need input and output apart, none is begun in place.
+        let plan = self.plan(dtype, request, wishes)?;
+        let task = self.task(&mut state, plan, lent, self.node.config.timeout, Some(held));
+        let ticket = Arc::clone(&task.ticket);
+        self.node.begin(self.channel, task)?;
+        Ok(ticket)
+    }
+
+    /// How a collective is to be done.
+    fn plan(&self, dtype: Dtype, request: &Request<'_>, wishes: &Wishes) -> Result<Planned> {
         let Request { collective, op, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
         self.node.check()?;
+        if self.node.left() {
+            return Err(argument("this rank has left the world, and with it all groups".to_owned()));
+        }
         let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
@@ -93,21 +130,20 @@ impl Shared {
             return Err(argument(format!("algorithm {} cannot do it", algorithm.name)));
         };
         let signature = request.signature(&job, dtype, algorithm.code);
-        // Long writes need an output in which nothing waits to be sent.
-        let mut aside = Vec::new();
-        let apart = (long && collective.exchanges() && !lent.is_apart()).then(|| lent.aside(&mut aside));
-        let lent = match &apart {
-            Some(apart) => apart.as_ref().map_err(|error| argument(error.to_string()))?,
-            None => lent,
-        };
+        let size = dtype.size();
+        Ok(Planned { collective, signature, schedule, kernel, average: op == ReduceOp::Avg, size, long })
+    }
+
+    fn task(&self, state: &mut State, plan: Planned, lent: &Lent<'_>, timeout: Duration, held: Held) -> Task {
+        let Planned { collective, signature, schedule, kernel, average, size, long } = plan;
         let registry = &self.node.registry;
         let operation = Operation {
             number: state.next,
             signature,
             ranks: self.world.ranks,
             kernel,
-            average: op == ReduceOp::Avg,
-            size: dtype.size(),
+            average,
+            size,
             input: lent.input.clone(),
             output: lent.output.clone(),
             long,
@@ -118,17 +154,12 @@ impl Shared {
         };
         state.next += 1;
         let asked = Instant::now();
-        let ticket = Arc::new(Ticket::default());
-        let task = Task {
-            operation,
-            schedule,
-            deadline: asked + timeout,
-            asked,
-            ticket: Arc::clone(&ticket),
-            held: None,
-        };
-        self.node.ask(self.channel, task);
-        self.node.wait(&ticket).map(drop)
+        Task { operation, schedule, deadline: asked + timeout, asked, ticket: Arc::default(), held }
+    }
+
+    /// The engine could not do it: all is over.
+    pub(super) fn stopped(&self, stop: Stop, doing: &str) -> Error {
+        self.fail(self.node.guard.explain(stop, 0, doing, Duration::ZERO))
     }
 
     /// Says farewell.
@@ -141,14 +172,41 @@ impl Shared {
             return Ok(());
         }
         self.node.check()?;
+        // What was begun and never waited for ends first: others wait for it.
+        self.node.drain();
+        let left = self.node.with(|engine| engine.take_leave(Instant::now() + PARTING))?;
+        left.map_err(|stop| self.stopped(stop, "leaving groups"))?;
         self.node.part();
         let farewell = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
         let lent = Lent::apart::<u8>(&[], &mut []);
         let parted = self.run_within(&mut state, Dtype::U8, &farewell, &lent, &Wishes::default(), PARTING);
+        self.node.parted();
         match parted {
             Err(_) if self.node.out_of_time() => Ok(()),
             parted => parted,
         }
+    }
+}
+
+/// A collective, but for its number and its memory.
+struct Planned {
+    collective: Collective,
+    signature: Signature,
+    schedule: Box<dyn Schedule>,
+    kernel: Kernel,
+    average: bool,
+    size: usize,
+    long: bool,
+}
+
+impl Planned {
+    /// Whether input and output must have no byte in common, and have.
+    fn needs_apart(&self, lent: &Lent<'_>) -> bool {
+        self.long && self.collective.exchanges() && !lent.is_apart()
+    }
+
+    fn argument(&self, problem: String) -> Error {
+        Error::Argument { call: self.collective.name(), problem }
     }
 }
 
@@ -160,13 +218,11 @@ impl Drop for Shared {
             _ if over => Ok(()),
             None => self.part(),
             // Of another group nobody waits for the end.
-            Some(_) => self.node.with(|engine| engine.net().leave(self.channel)).and_then(|left| {
-                left.map_err(|stop| {
-                    let call = format!("leaving group {}", self.name);
-                    self.fail(self.node.guard.explain(stop, 0, &call, Duration::ZERO))
-                })
-            }),
+            Some(_) => self.node.leave(self.channel),
         };
+        if self.parent.is_none() {
+            self.node.close();
+        }
         if let Err(error) = parted {
             tracing::error!(rank = self.node.rank, %error, "the group did not part in good order");
         }

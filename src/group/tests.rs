@@ -19,6 +19,7 @@ use crate::{
 mod groups;
 mod reproducible;
 mod uneven;
+mod work;
 
 /// An operation and what it makes of all ranks' numbers.
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);

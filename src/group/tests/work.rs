@@ -1,0 +1,287 @@
+//! Operations that are begun and waited for later: that they go on by themselves, many at once, and that nothing is lost
+//! where nobody waits.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::{Barrier, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
+};
+
+use super::*;
+use crate::Work;
+
+/// Runs a future on this thread, which sleeps until it is woken.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => return result,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Awaits all of them at once.
+struct All<T>(Vec<std::result::Result<Work<T>, T>>);
+
+impl<T: Unpin> Future for All<T> {
+    type Output = Vec<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<T>> {
+        for one in &mut self.0 {
+            if let Ok(work) = one
+                && let Poll::Ready(end) = Pin::new(work).poll(context)
+            {
+                *one = Err(end.unwrap());
+            }
+        }
+        if self.0.iter().any(|one| one.is_ok()) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.0.drain(..).filter_map(|one| one.err()).collect())
+    }
+}
+
+/// What the ranks give: different everywhere.
+fn given(rank: Rank, len: usize) -> Vec<i64> {
+    (0..len).map(|i| (rank * 1000 + i) as i64).collect()
+}
+
+fn sums(ranks: usize, len: usize) -> Vec<i64> {
+    (0..len).map(|i| (0..ranks).map(|rank| given(rank, len)[i]).sum()).collect()
+}
+
+#[test]
+fn every_collective_does_what_its_blocking_form_does() {
+    for ranks in [1, 2, 3, 5] {
+        world(ranks, small, |group| {
+            let (rank, root) = (group.rank(), ranks / 2);
+            for len in [0, 1, 7, 400] {
+                let (mine, whole) = (given(rank, len), given(rank, len * ranks));
+                let works = (
+                    group.all_reduce_async(mine.clone(), ReduceOp::Avg).unwrap(),
+                    group.reduce_async(mine.clone(), ReduceOp::PreMulSum(2.0), root).unwrap(),
+                    group.broadcast_async(mine.clone(), root).unwrap(),
+                    group.all_gather_async(mine.clone(), vec![0; len * ranks]).unwrap(),
+                    group.reduce_scatter_async(whole.clone(), vec![0; len], ReduceOp::Max).unwrap(),
+                    group.all_to_all_async(whole.clone(), vec![0; len * ranks]).unwrap(),
+                    group.gather_async(
+                        mine.clone(),
+                        vec![0; if rank == root { len * ranks } else { 0 }],
+                        root,
+                    ),
+                    group.scatter_async(
+                        if rank == root { whole.clone() } else { Vec::new() },
+                        vec![0; len],
+                        root,
+                    ),
+                    group.barrier_async().unwrap(),
+                );
+                let (mut reduced, mut at_root, mut from_root) = (mine.clone(), mine.clone(), mine.clone());
+                let (mut all, mut block, mut turned) =
+                    (vec![0; len * ranks], vec![0; len], vec![0; len * ranks]);
+                let (mut gathered, mut part) = (vec![0; len * ranks], vec![0; len]);
+                group.all_reduce(&mut reduced, ReduceOp::Avg).unwrap();
+                group.reduce(&mut at_root, ReduceOp::PreMulSum(2.0), root).unwrap();
+                group.broadcast(&mut from_root, root).unwrap();
+                group.all_gather(&mine, &mut all).unwrap();
+                group.reduce_scatter(&whole, &mut block, ReduceOp::Max).unwrap();
+                group.all_to_all(&whole, &mut turned).unwrap();
+                group.gather(&mine, &mut gathered, root).unwrap();
+                group.scatter(&whole, &mut part, root).unwrap();
+                assert_eq!(works.0.wait().unwrap(), reduced);
+                let reduced_at_root = works.1.wait().unwrap();
+                if rank == root {
+                    assert_eq!(reduced_at_root, at_root);
+                }
+                assert_eq!(works.2.wait().unwrap(), from_root);
+                assert_eq!(works.3.wait().unwrap(), (mine.clone(), all));
+                assert_eq!(works.4.wait().unwrap(), (whole.clone(), block));
+                assert_eq!(works.5.wait().unwrap(), (whole.clone(), turned));
+                let (kept, output) = works.6.unwrap().wait().unwrap();
+                assert_eq!((kept, output), (mine, if rank == root { gathered } else { Vec::new() }));
+                assert_eq!(works.7.unwrap().wait().unwrap().1, part);
+                works.8.wait().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn many_are_in_flight_on_several_groups() {
+    world(4, small, |group| {
+        let pair = group.split(Some(group.rank() as u64 / 2), 0).unwrap().unwrap();
+        let twin = group.new_group(&[3, 2, 1, 0]).unwrap().unwrap();
+        let mut works = Vec::new();
+        for len in 0..60 {
+            for part in [&group, &pair, &twin] {
+                let mine = given(part.global_rank(), len * 3);
+                works.push((len * 3, part, part.all_reduce_async(mine, ReduceOp::Sum).unwrap()));
+            }
+        }
+        // The latest first, from two threads.
+        std::thread::scope(|scope| {
+            let first = works.split_off(90);
+            for works in [first, works] {
+                scope.spawn(move || {
+                    for (len, part, work) in works.into_iter().rev() {
+                        let wanted: Vec<i64> = (0..len)
+                            .map(|i| part.members().iter().map(|&member| given(member, len)[i]).sum())
+                            .collect();
+                        assert_eq!(work.wait().unwrap(), wanted);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn it_goes_on_while_nobody_waits() {
+    world(3, small, |group| {
+        let work = group.all_reduce_async(given(group.rank(), 5000), ReduceOp::Sum).unwrap();
+        while !work.is_done() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        assert_eq!(work.wait().unwrap(), sums(3, 5000));
+        // Registered buffers come back too.
+        let mut buffer = group.buffer::<f32>(300).unwrap();
+        buffer.fill(2.0);
+        let work = group.all_reduce_async(buffer, ReduceOp::Sum).unwrap();
+        assert!(work.wait().unwrap().iter().all(|&it| (it - 6.0).abs() < f32::EPSILON));
+    });
+}
+
+#[test]
+fn they_can_be_awaited() {
+    world(3, small, |group| {
+        let rank = group.rank();
+        let gathered = block_on(async {
+            let summed = group.all_reduce_async(given(rank, 50), ReduceOp::Sum)?.await?;
+            assert_eq!(summed, sums(3, 50));
+            group.barrier_async()?.await?;
+            group.all_gather_async(vec![rank as u8], vec![0; 3])?.await
+        });
+        assert_eq!(gathered.unwrap(), (vec![rank as u8], vec![0, 1, 2]));
+        let works = (0..40).map(|len| group.all_reduce_async(given(rank, len), ReduceOp::Sum));
+        let all = block_on(All(works.map(|work| Ok(work.unwrap())).collect()));
+        assert_eq!(all, (0..40).map(|len| sums(3, len)).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_wait_may_have_a_limit() {
+    let late = Barrier::new(2);
+    world(2, small, |group| {
+        if group.rank() == 1 {
+            late.wait();
+        }
+        let mut work = group.all_reduce_async(given(group.rank(), 9), ReduceOp::Sum).unwrap();
+        if group.rank() == 0 {
+            let begun = Instant::now();
+            work = work.wait_timeout(Duration::from_millis(20)).unwrap().unwrap_err();
+            assert!(begun.elapsed() >= Duration::from_millis(20));
+            assert!(!work.is_done());
+            work = work.wait_timeout(Duration::ZERO).unwrap().unwrap_err();
+            late.wait();
+        }
+        assert_eq!(work.wait_timeout(Duration::MAX).unwrap().unwrap(), sums(2, 9));
+    });
+}
+
+#[test]
+fn work_that_is_dropped_or_forgotten_is_done_all_the_same() {
+    world(3, small, |group| {
+        let (rank, part) = (group.rank(), group.new_group(&[0, 1, 2]).unwrap().unwrap());
+        for round in 0..30 {
+            let works = [&group, &part]
+                .map(|it| it.all_reduce_async(given(rank, round * 40), ReduceOp::Sum).unwrap());
+            let [one, other] = works;
+            match (rank + round) % 3 {
+                0 => drop((one, other)),
+                1 => std::mem::forget((one, other)),
+                _ => assert_eq!((one.wait().unwrap(), other.wait().unwrap()).0, sums(3, round * 40)),
+            }
+        }
+        // Both groups end while operations of theirs are under way, for all anyone knows.
+        drop(part.all_reduce_async(given(rank, 3000), ReduceOp::Sum).unwrap());
+        drop(part);
+        std::mem::forget(group.all_reduce_async(given(rank, 3000), ReduceOp::Sum).unwrap());
+        group.leave().unwrap();
+    });
+}
+
+#[test]
+fn work_outlives_its_group() {
+    world(2, small, |group| {
+        let work = group.all_reduce_async(given(group.rank(), 700), ReduceOp::Sum).unwrap();
+        group.leave().unwrap();
+        assert_eq!(work.wait().unwrap(), sums(2, 700));
+    });
+}
+
+#[test]
+fn bad_arguments_are_refused_at_once() {
+    world(2, small, |group| {
+        let error = group.broadcast_async(vec![0_u8], 2).unwrap_err();
+        assert!(matches!(error, Error::Argument { .. }), "{error}");
+        let error = group.all_gather_async(vec![0_u8], vec![0; 3]).unwrap_err();
+        assert!(matches!(error, Error::Argument { .. }), "{error}");
+        let error = group.all_reduce_async(vec![0.5_f32], ReduceOp::BitAnd).unwrap_err();
+        assert!(matches!(error, Error::Argument { .. }), "{error}");
+        // Nothing of that has begun.
+        assert_eq!(group.operations(), 0);
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_failure_reaches_all_that_is_under_way() {
+    let (tell, told) = mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    world(3, small, |group| {
+        if group.rank() == 2 {
+            told.lock().unwrap().recv().unwrap();
+            told.lock().unwrap().recv().unwrap();
+            return group.abort("it has had enough");
+        }
+        let mut works: Vec<_> =
+            (0..4).map(|_| group.all_reduce_async(given(0, 90), ReduceOp::Sum).unwrap()).collect();
+        tell.send(()).unwrap();
+        let awaited = block_on(works.pop().unwrap()).unwrap_err();
+        let mut errors: Vec<_> = works.into_iter().map(|work| work.wait().unwrap_err()).collect();
+        errors.extend([awaited, group.barrier_async().unwrap_err()]);
+        for error in errors {
+            assert!(error.to_string().contains("it has had enough"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn ranks_that_begin_different_things_find_out() {
+    world(2, small, |group| {
+        let rank = group.rank();
+        let work = group.all_reduce_async(vec![0_i32; 3 + rank], ReduceOp::Sum).unwrap();
+        let error = work.wait().unwrap_err();
+        assert!(error.to_string().contains("rank 0 has 3 elements, rank 1 has 4 elements"), "{error}");
+    });
+}
+
+#[test]
+fn after_leaving_the_world_there_are_no_calls() {
+    world(2, small, |group| {
+        let part = group.new_group(&[0, 1]).unwrap().unwrap();
+        group.leave().unwrap();
+        let error = part.barrier().unwrap_err();
+        assert!(error.to_string().contains("has left the world"), "{error}");
+    });
+}

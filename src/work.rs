@@ -1,0 +1,108 @@
+//! Operations that were begun and that nobody waits for yet.
+
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    engine::{Held, Ticket},
+    error::{Error, Failure, Result},
+};
+
+/// Who goes on with operations.
+pub(crate) trait Driver: Send + Sync {
+    /// Waits for the end of an operation, at most until then; false if it has not come.
+    fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool;
+
+    /// Why all is over, if it is.
+    fn failed(&self) -> Option<Failure>;
+}
+
+/// An operation under way, which has what it works on. It goes on by itself.
+///
+/// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. A `Work` that is
+/// dropped is finished all the same, for the other ranks wait for it; what it works on is dropped when it has ended.
+#[must_use = "what it works on comes back from `wait`"]
+pub struct Work<T> {
+    ticket: Arc<Ticket>,
+    driver: Arc<dyn Driver>,
+    /// What comes back of what was held.
+    open: fn(Box<dyn Any + Send>) -> Option<T>,
+    /// The end, if it was taken from the ticket and not from here yet.
+    end: Option<Result<Held>>,
+}
+
+impl<T> fmt::Debug for Work<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("done", &self.is_done()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Work<T> {
+    pub(crate) fn new(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+        let open = |held: Box<dyn Any + Send>| held.downcast().ok().map(|held| *held);
+        Self { ticket, driver, open, end: None }
+    }
+}
+
+impl<T> Work<T> {
+    /// Whether it has ended, well or not. Never blocks.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.end.is_some() || self.ticket.ended() || self.driver.failed().is_some()
+    }
+
+    /// Waits for its end, and gives back what the call was given.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] as the blocking call; what it worked on is gone then.
+    pub fn wait(mut self) -> Result<T> {
+        self.driver.wait(&self.ticket, None);
+        self.take().unwrap_or_else(|| Err(self.lost()))
+    }
+
+    /// Waits for its end, but not longer than this; gives the work back if it has not come.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<std::result::Result<T, Self>> {
+        let until = Instant::now().checked_add(timeout);
+        if !self.driver.wait(&self.ticket, until) {
+            return Ok(Err(self));
+        }
+        self.take().unwrap_or_else(|| Err(self.lost())).map(Ok)
+    }
+
+    fn take(&mut self) -> Option<Result<T>> {
+        let end = self.end.take().or_else(|| Some(self.ticket.take()?.map_err(Error::Failed)))?;
+        Some(end.and_then(|held| held.and_then(self.open).ok_or_else(|| self.lost())))
+    }
+
+    fn lost(&self) -> Error {
+        let ended = || Failure::StoreLost { how: "the group has ended".to_owned() };
+        Error::Failed(self.driver.failed().unwrap_or_else(ended))
+    }
+}
+
+impl<T> Future for Work<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        match self.ticket.poll(context.waker()) {
+            Poll::Ready(end) => {
+                self.end = Some(end.map_err(Error::Failed));
+                Poll::Ready(self.take().unwrap_or_else(|| Err(self.lost())))
+            }
+            Poll::Pending => match self.driver.failed() {
+                Some(failure) => Poll::Ready(Err(Error::Failed(failure))),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
