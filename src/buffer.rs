@@ -202,6 +202,35 @@ impl Lent<'static> {
     }
 }
 
+/// Memory of its own for a message whose place is not known when it comes. All zeros at first.
+///
+/// The engine drops every clone of its region before it drops this or takes its bytes.
+pub(crate) struct Fresh {
+    region: Region,
+    /// Lent to `region`.
+    bytes: Vec<u8>,
+}
+
+impl Fresh {
+    /// `None` where so much memory is not to be had.
+    pub(crate) fn new(len: usize) -> Option<Self> {
+        let mut bytes: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len).ok()?;
+        // SAFETY: the vector's memory stays where it is, and is not touched through the vector before the region and its
+        // clones are gone, by the duty above.
+        let region = unsafe { lend(bytes.as_mut_ptr(), len) };
+        Some(Self { region, bytes })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The bytes, after the last clone of the region has gone.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
 impl Lent<'_> {
     /// The same with the input copied to `aside`, so that it lies apart from the output.
     pub(crate) fn aside<'b>(&'b self, aside: &'b mut Vec<u8>) -> Result<Lent<'b>, SpanError> {

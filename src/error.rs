@@ -182,6 +182,31 @@ pub enum Failure {
         /// Where every rank stands: who has not entered, who waits for whom.
         report: String,
     },
+    /// What is sent is not what is received.
+    #[error("message {number} from rank {} to rank {}, tag {tag}: rank {} sends {}, rank {} receives {}",
+        .sender.0, .receiver.0, .sender.0, .sender.1, .receiver.0, .receiver.1)]
+    Message {
+        /// Its number among the messages from the one to the other, counted from 0.
+        number: u64,
+        /// Its tag.
+        tag: u32,
+        /// Who sends it, and what, for instance `5 f32 elements`.
+        sender: (Rank, String),
+        /// Who receives it, and what it has asked for.
+        receiver: (Rank, String),
+    },
+    /// A message was not there before its deadline.
+    #[error("{call} was not done within {waited:.1?}, says rank {rank}: {report}")]
+    Undelivered {
+        /// The call that waited for it, for instance `recv(f32, from 3, tag 7)`.
+        call: String,
+        /// Who says so.
+        rank: Rank,
+        /// How long it had waited.
+        waited: Duration,
+        /// Where every rank stands.
+        report: String,
+    },
     /// A rank's transport broke.
     #[error("rank {rank}, {doing}: {reason}")]
     Transport {

@@ -1,7 +1,6 @@
 //! Operations that were begun and that nobody waits for yet.
 
 use std::{
-    any::Any,
     fmt,
     future::Future,
     pin::Pin,
@@ -11,8 +10,9 @@ use std::{
 };
 
 use crate::{
-    engine::{Held, Ticket},
+    engine::{Done, Held, Ticket},
     error::{Error, Failure, Result},
+    schedule::Rank,
 };
 
 /// Who goes on with operations.
@@ -33,9 +33,9 @@ pub struct Work<T> {
     ticket: Arc<Ticket>,
     driver: Arc<dyn Driver>,
     /// What comes back of what was held.
-    open: fn(Box<dyn Any + Send>) -> Option<T>,
+    open: fn(Done) -> Option<T>,
     /// The end, if it was taken from the ticket and not from here yet.
-    end: Option<Result<Held>>,
+    end: Option<Result<Done>>,
 }
 
 impl<T> fmt::Debug for Work<T> {
@@ -46,9 +46,30 @@ impl<T> fmt::Debug for Work<T> {
 
 impl<T: Send + 'static> Work<T> {
     pub(crate) fn new(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
-        let open = |held: Box<dyn Any + Send>| held.downcast().ok().map(|held| *held);
+        Self { ticket, driver, open: |done| held(done.held), end: None }
+    }
+}
+
+impl<B: Send + 'static> Work<(B, Rank)> {
+    /// Of a receive: what was held, and who sent the message.
+    pub(crate) fn received(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+        let open = |done: Done| Some((held(done.held)?, done.received?.from));
         Self { ticket, driver, open, end: None }
     }
+
+    /// Of a receive or of a send, which knows to whom.
+    pub(crate) fn either(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+        let open = |done: Done| {
+            let (data, to): (B, Option<Rank>) = held(done.held)?;
+            Some((data, to.or_else(|| Some(done.received?.from))?))
+        };
+        Self { ticket, driver, open, end: None }
+    }
+}
+
+/// What was held, if it is that.
+fn held<T: 'static>(held: Held) -> Option<T> {
+    held?.downcast().ok().map(|held| *held)
 }
 
 impl<T> Work<T> {
@@ -81,7 +102,7 @@ impl<T> Work<T> {
 
     fn take(&mut self) -> Option<Result<T>> {
         let end = self.end.take().or_else(|| Some(self.ticket.take()?.map_err(Error::Failed)))?;
-        Some(end.and_then(|held| held.and_then(self.open).ok_or_else(|| self.lost())))
+        Some(end.and_then(|done| (self.open)(done).ok_or_else(|| self.lost())))
     }
 
     fn lost(&self) -> Error {

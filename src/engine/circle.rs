@@ -7,9 +7,10 @@ use bytemuck::Zeroable;
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
-    Settings, Task,
+    Settings, Turn,
     flow::{Incoming, Outgoing},
     letters::Letter,
+    p2p::Talk,
     wire::{self, Class, Entry, Grant, Header, Way},
 };
 use crate::schedule::Rank;
@@ -25,13 +26,13 @@ pub(super) struct Member {
     /// Its mailbox: one [`Entry`] for every rank of the group.
     pub(super) mailbox: RemoteRegion,
     /// The first flow of each class to and from it; [`NONE`] while there is none.
-    pub(super) outgoing: [u32; 2],
-    pub(super) incoming: [u32; 2],
+    pub(super) outgoing: [u32; 3],
+    pub(super) incoming: [u32; 3],
     pub(super) greeted: bool,
     /// Whether it has left the group.
     pub(super) gone: bool,
     /// The latest operation in which it was told, for each class, of a message that waits.
-    pub(super) knocked: [Option<u32>; 2],
+    pub(super) knocked: [Option<u32>; 3],
 }
 
 impl Member {
@@ -100,7 +101,11 @@ pub(crate) struct Circle {
     pub exposed: bool,
     /// Whether an operation is under way, and those that wait for their turn.
     pub(super) busy: bool,
-    pub(super) tasks: VecDeque<Task>,
+    pub(super) tasks: VecDeque<Turn>,
+    /// The number of the latest operation.
+    pub(super) latest: u64,
+    /// Messages from point to point.
+    pub(super) talk: Talk,
     /// Whether this rank has left the group.
     left: bool,
 }
@@ -138,6 +143,8 @@ impl Circle {
             exposed: false,
             busy: false,
             tasks: VecDeque::new(),
+            latest: 0,
+            talk: Talk::default(),
             left: false,
         })
     }
@@ -157,7 +164,7 @@ impl Circle {
     /// This rank leaves the group, unless it has already or something is under way: those that it has exchanged messages
     /// with hear of it.
     pub(crate) fn leave(&mut self) {
-        if self.busy || self.left {
+        if self.busy || self.left || self.talk.open() {
             return;
         }
         self.settle_debts();
@@ -172,7 +179,7 @@ impl Circle {
     /// Whether nothing of the group is on its way any more, to this rank or from it.
     pub(crate) fn over(&self) -> bool {
         let parted = self.members.iter().all(|member| member.gone || !member.met());
-        self.left && parted && self.letters_left() && self.under_way == 0
+        self.left && parted && self.letters_left() && self.under_way == 0 && self.talk.over()
     }
 
     /// Who the members are, by rank: their ranks in the world, and their mailboxes.
@@ -180,11 +187,11 @@ impl Circle {
         let member = |(world, mailbox)| Member {
             world,
             mailbox,
-            outgoing: [NONE; 2],
-            incoming: [NONE; 2],
+            outgoing: [NONE; 3],
+            incoming: [NONE; 3],
             greeted: false,
             gone: false,
-            knocked: [None; 2],
+            knocked: [None; 3],
         };
         self.members = members.into_iter().map(member).collect();
     }
@@ -240,9 +247,15 @@ impl Circle {
         granted.map(|(_, grant)| grant)
     }
 
-    /// The headers of messages that have landed and were not taken, and who sent them.
+    /// Whether what comes there is a message from point to point.
+    pub(super) fn is_message(&self, flow: &Incoming) -> bool {
+        self.windows[flow.window].class == Class::Message
+    }
+
+    /// The headers of operations' messages that have landed and were not taken, and who sent them.
     pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Header)> {
-        self.receivers.iter().enumerate().filter_map(|(index, flow)| {
+        let flows = self.receivers.iter().enumerate().filter(|(_, flow)| !self.is_message(flow));
+        flows.filter_map(|(index, flow)| {
             let header = self.header(index, flow.ready_slot()?).ok()?;
             Some((flow.from, header))
         })
@@ -250,7 +263,8 @@ impl Circle {
 
     /// Who has written what no lane awaited.
     pub(crate) fn unawaited(&self) -> Option<Rank> {
-        self.landings.iter().find(|landing| landing.ready()).map(|landing| landing.from)
+        let mut landings = self.landings.iter().filter(|landing| !self.is_message(landing));
+        landings.find(|landing| landing.ready()).map(|landing| landing.from)
     }
 
     /// The header of the message that landed in a slot.

@@ -89,6 +89,9 @@ impl Core<'_> {
     /// A put has left; it was recorded so.
     pub(crate) fn sent(&mut self, record: &Record) {
         let circle = &mut *self.circle;
+        if record.message {
+            return circle.talk.put_left(record.id);
+        }
         circle.under_way = circle.under_way.saturating_sub(1);
         if let Some(lane) = record.lane {
             circle.outstanding[lane] = circle.outstanding[lane].saturating_sub(1);
@@ -110,6 +113,9 @@ impl Core<'_> {
             Err(violation) => return Err(self.violation(from, violation)),
         };
         let window = &circle.windows[receiver.window];
+        if window.class == Class::Message && !circle.talk.arrived.contains(&flow) {
+            circle.talk.arrived.push(flow);
+        }
         let sender = circle.sender(from, window.class, flow - window.first_flow);
         if let Some(sender) = sender {
             let freed = circle.header(flow, slot)?.freed;
@@ -121,9 +127,15 @@ impl Core<'_> {
 
     /// A message landed in this rank's output.
     pub(crate) fn write_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
+        let message = self.circle.is_message(&self.circle.landings[flow]);
         let landing = &mut self.circle.landings[flow];
         let from = landing.from;
-        if !self.circle.exposed {
+        if message {
+            let written = &mut self.circle.talk.written;
+            if !written.contains(&flow) {
+                written.push(flow);
+            }
+        } else if !self.circle.exposed {
             let what = "a write into an output that nobody was allowed to write to".to_owned();
             return Err(self.violation(from, Violation(what)));
         }
@@ -146,6 +158,8 @@ impl Core<'_> {
         };
         match about {
             About::Window(class) => self.window_arrived(from, class, entry.windows[class.index()]),
+            // The window for messages is opened for whoever has one.
+            About::Knock(Class::Message) => self.listen(from, Class::Message),
             About::Knock(class) => {
                 self.circle.knocks.push((from, entry.knocks[class.index()]));
                 Ok(())

@@ -12,12 +12,14 @@ mod lane;
 mod letters;
 mod net;
 mod operation;
+mod p2p;
 mod port;
 mod post;
 #[doc(hidden)]
 pub mod probe;
 mod routes;
 mod send;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -38,12 +40,13 @@ use self::{
     net::Net,
     port::Port,
     wait::{Next, Wait},
-    wire::Class,
 };
 pub(crate) use self::{
     net::Channels,
     operation::{FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
-    ticket::{Held, Ticket},
+    p2p::{Form, Inbound, Kind, Outbound, Place},
+    settings::Settings,
+    ticket::{Asked, Done, Held, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };
@@ -51,73 +54,6 @@ use crate::{
     error::Failure,
     schedule::{Rank, Schedule},
 };
-
-/// The sizes of windows, alike on every rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
-    /// Bytes of elements in a slot for small messages.
-    pub eager_bytes: usize,
-    /// How many of those slots a flow has.
-    pub eager_slots: usize,
-    /// Bytes of elements in a slot for chunks.
-    pub chunk_bytes: usize,
-    /// How many of those slots a lane's flow has.
-    pub bulk_slots: usize,
-    /// How many lanes pipelines may use.
-    pub lanes: usize,
-    /// Whether windows ask for huge pages.
-    pub huge_pages: bool,
-}
-
-impl Settings {
-    /// Lanes, slots and bytes in a slot of a window.
-    fn window(&self, class: Class) -> (usize, usize, usize) {
-        match class {
-            Class::Eager => (1, self.eager_slots, self.eager_bytes),
-            Class::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
-        }
-    }
-}
-
-impl Settings {
-    /// Bytes to register for windows from so many ranks of each class, and for staging.
-    pub(crate) fn estimate(&self, eager: usize, bulk: usize) -> usize {
-        let windows = |class, sources: usize| {
-            let (lanes, slots, bytes) = self.window(class);
-            sources * lanes * slots * wire::stride(bytes)
-        };
-        windows(Class::Eager, eager)
-            + windows(Class::Bulk, bulk)
-            + self.staging() * self.chunk_bytes.max(self.eager_bytes)
-    }
-
-    /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
-    /// credits for each flow the other way; the announcement of its window. In bulk also writes, their credits, a grant,
-    /// and a knock for one.
-    fn arrivals(&self, class: Class) -> usize {
-        let (lanes, slots, _) = self.window(class);
-        let writes = if class == Class::Bulk { lanes * self.writes() + 2 * lanes + 2 } else { 0 };
-        lanes * slots + 2 * lanes + 1 + writes
-    }
-
-    /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
-    /// two each before the second is owed), and its other letters.
-    pub(crate) fn arrivals_per_peer(&self) -> usize {
-        let messages = self.eager_slots + self.lanes * (self.bulk_slots + self.writes());
-        messages + 2 * (1 + 2 * self.lanes) + 3 * Class::ALL.len() + 2
-    }
-
-    /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
-    /// enough to make credit rare, but they do take room in completion queues.
-    pub(crate) fn writes(&self) -> usize {
-        (16 / self.lanes.max(1)).clamp(2, 8)
-    }
-
-    /// How many staging slots there are: two for each lane keep one filling while the other leaves.
-    fn staging(&self) -> usize {
-        2 * self.lanes.max(2)
-    }
-}
 
 /// Why an operation did not end well.
 #[derive(Debug)]
@@ -143,15 +79,15 @@ pub(crate) trait Overseer {
     /// Whether to stop: a failure elsewhere was reported.
     fn stopped(&self) -> bool;
 
-    /// This operation has waited longest: it has finished `steps` steps and waits for the rank of the world on the
-    /// lane, if it waits for one.
-    fn stand(&self, operation: Option<&Operation>, steps: u64, waits: Option<(usize, Rank)>);
+    /// This call, of the operation of that number or after it, has waited longest: it has finished `steps` steps and waits
+    /// for the rank of the world on the lane, if it waits for one.
+    fn stand(&self, call: Option<(u64, Signature)>, steps: u64, waits: Option<(usize, Rank)>);
 
     /// An operation begins.
     fn began(&self, _: &Operation) {}
 
-    /// An operation has ended.
-    fn ended(&self, _: &Operation) {}
+    /// The operation of that number, or a message after it, has ended, and its ticket says so.
+    fn ended(&self, _: u64) {}
 
     /// What somebody has asked for meanwhile, and the channel of the group.
     fn asked(&self) -> Option<(u8, Wish)> {
@@ -179,43 +115,52 @@ pub(crate) struct Contact {
 pub(crate) const WORLD: u8 = 0;
 
 /// What somebody asks for.
+#[expect(clippy::large_enum_variant, reason = "nearly all are tasks")]
 pub(crate) enum Wish {
     Do(Task),
     /// That this rank leave the group when all that was asked for before is done.
     Leave,
 }
 
-/// An operation that somebody asks for.
+/// Something to be done.
 pub(crate) struct Task {
-    pub operation: Operation,
-    pub schedule: Box<dyn Schedule>,
-    pub deadline: Instant,
-    pub asked: Instant,
-    pub ticket: Arc<Ticket>,
-    /// What the operation's memory is a part of, unless it is lent.
-    pub held: Held,
+    pub what: What,
+    pub asked: Asked,
 }
 
-/// A task whose turn has come.
+/// What is to be done.
+pub(crate) enum What {
+    Collective(Operation, Box<dyn Schedule>),
+    Send(Outbound),
+    Receive(Inbound),
+}
+
+/// A collective whose turn has come.
 struct UnderWay {
     channel: u8,
     run: Run,
-    deadline: Instant,
-    asked: Instant,
-    ticket: Arc<Ticket>,
-    held: Held,
+    asked: Asked,
 }
 
-/// Why the engine stopped, and at which operation.
+/// Why the engine stopped, and at what.
 pub(crate) struct Halt {
     pub stop: Stop,
-    /// Its number and its call, and how long it has taken.
-    pub operation: Option<Box<(u64, String, Duration)>>,
+    pub culprit: Option<Box<Culprit>>,
+}
+
+/// What did not end well.
+#[derive(Default)]
+pub(crate) struct Culprit {
+    /// The operation's number; messages have none.
+    pub number: Option<u64>,
+    pub call: String,
+    /// How long it has taken.
+    pub waited: Duration,
 }
 
 impl From<Stop> for Halt {
     fn from(stop: Stop) -> Self {
-        Self { stop, operation: None }
+        Self { stop, culprit: None }
     }
 }
 
@@ -224,6 +169,8 @@ pub(crate) struct Engine {
     net: Net,
     /// At most one of each group.
     running: Vec<UnderWay>,
+    /// The groups with messages that somebody waits for.
+    talking: Vec<u8>,
     wait: Wait,
     /// Whether the latest poll brought nothing.
     idle: bool,
@@ -243,7 +190,14 @@ impl Engine {
         let mut port = Port::new(transport, me, &settings)?;
         let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
         let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new() };
-        Ok(Self { net, running: Vec::new(), wait: Wait::new(patience), idle: false, trace: None })
+        Ok(Self {
+            net,
+            running: Vec::new(),
+            talking: Vec::new(),
+            wait: Wait::new(patience),
+            idle: false,
+            trace: None,
+        })
     }
 
     /// What others must know of this rank.
@@ -337,39 +291,52 @@ impl Engine {
         }
     }
 
-    /// Takes on an operation of a group. Its turn comes when those that were asked for before have ended.
+    /// Takes on something of a group. A collective's turn comes when those that were asked for before have ended.
     pub(crate) fn take(&mut self, channel: u8, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let circle = self.net.core(channel)?.circle;
-        if circle.busy {
-            circle.tasks.push_back(task);
-            return Ok(());
+        let Task { what, asked } = task;
+        let mut core = self.net.core(channel)?;
+        match what {
+            What::Collective(operation, schedule) if core.circle.busy => {
+                core.circle.tasks.push_back((operation, schedule, asked));
+                return Ok(());
+            }
+            What::Collective(operation, schedule) => {
+                core.circle.busy = true;
+                return self.begin(channel, (operation, schedule, asked), overseer);
+            }
+            What::Send(outbound) => core.send(outbound, asked),
+            What::Receive(inbound) => core.receive(inbound, asked)?,
         }
-        circle.busy = true;
-        self.begin(channel, task, overseer)
+        if !self.talking.contains(&channel) {
+            self.talking.push(channel);
+        }
+        Ok(())
     }
 
-    fn begin(&mut self, channel: u8, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
-        overseer.began(&task.operation);
-        let Task { operation, schedule, deadline, asked, ticket, held } = task;
+    fn begin(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
+        let (operation, schedule, asked) = turn;
+        overseer.began(&operation);
         let (number, signature) = (operation.number, operation.signature);
-        let begun = self.net.core(channel).and_then(|mut core| Run::begin(&mut core, operation, schedule));
-        let operation = || Some(Box::new((number, signature.call(), asked.elapsed())));
+        let begun = self.net.core(channel).and_then(|mut core| {
+            core.circle.latest = number;
+            Run::begin(&mut core, operation, schedule)
+        });
         match begun {
             Ok(mut run) => {
                 run.trace = self.trace.as_ref().map(|_| Vec::new());
-                self.running.push(UnderWay { channel, run, deadline, asked, ticket, held });
+                self.running.push(UnderWay { channel, run, asked });
                 Ok(())
             }
-            Err(stop) => Err(Halt { stop, operation: operation() }),
+            Err(stop) => Err(halt(stop, Some(number), signature, asked.at)),
         }
     }
 
     /// Goes on with all operations until `until` says so, none is left, or somebody else wants to drive. After an
     /// error the engine must be [abandoned](Self::abandon).
     pub(crate) fn drive(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
-        self.rounds(until, overseer).map_err(|halt| match self.running.iter().min_by_key(|it| it.asked) {
+        self.rounds(until, overseer).map_err(|halt| match self.running.iter().min_by_key(|it| it.asked.at) {
             // What stops all stops the oldest.
-            Some(oldest) if halt.operation.is_none() => oldest.halt(halt.stop),
+            Some(oldest) if halt.culprit.is_none() => oldest.halt(halt.stop),
             _ => halt,
         })
     }
@@ -380,7 +347,7 @@ impl Engine {
             while let Some((channel, wish)) = overseer.asked() {
                 self.grant(channel, wish, overseer)?;
             }
-            if self.running.is_empty() || until() {
+            if self.running.is_empty() && self.talking.is_empty() || until() {
                 return Ok(());
             }
             if self.round(overseer)? {
@@ -400,11 +367,7 @@ impl Engine {
                 return Err(Stop::Alarm.into());
             }
             let now = Instant::now();
-            let Some(oldest) = self.running.iter().min_by_key(|it| it.deadline) else { continue };
-            let deadline = oldest.deadline;
-            if now >= deadline {
-                return Err(oldest.halt(Stop::Deadline));
-            }
+            let deadline = self.deadline(now)?;
             if let Some(nap) = self.pause_at(now, deadline) {
                 self.stand(overseer)?;
                 self.doubt()?;
@@ -446,6 +409,9 @@ impl Engine {
             }
             index += 1;
         }
+        if !self.talking.is_empty() {
+            moved |= self.talk(overseer)?;
+        }
         if moved && !worked {
             return Ok(true);
         }
@@ -455,23 +421,79 @@ impl Engine {
 
     /// The operation has ended; the next of its group begins.
     fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let UnderWay { channel, mut run, ticket, held, .. } = self.running.swap_remove(index);
+        let UnderWay { channel, mut run, asked } = self.running.swap_remove(index);
         if let Some(steps) = run.trace.take() {
             self.trace = Some(steps);
         }
-        overseer.ended(&run.operation);
+        let number = run.operation.number;
         // Before anyone learns of its end: it refers to memory that is given back.
         drop(run);
         let circle = self.net.core(channel)?.circle;
         circle.exposed = false;
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();
-        ticket.end(Ok(held));
+        asked.ticket.end(Ok(Done { held: asked.held, received: None }));
+        overseer.ended(number);
         match next {
-            Some(task) => self.begin(channel, task, overseer),
+            Some(turn) => self.begin(channel, turn, overseer),
             // It may have been the last of a group that this rank has left.
             None => Ok(self.net.sweep().map(drop)?),
         }
+    }
+
+    /// Goes on with messages. True if anything moved.
+    fn talk(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
+        let mut moved = false;
+        let mut index = 0;
+        while let Some(&channel) = self.talking.get(index) {
+            let mut core = self.net.core(channel)?;
+            moved |= core.talk()?;
+            let number = core.circle.latest;
+            for (ticket, done) in core.circle.talk.ended.drain(..) {
+                moved = true;
+                ticket.end(Ok(done));
+                overseer.ended(number);
+            }
+            if core.circle.talk.open() {
+                index += 1;
+            } else {
+                self.talking.swap_remove(index);
+                self.net.sweep()?;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// At the end: a message that has come to this rank and that it has not received, if there is one.
+    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
+        self.net.poll()?;
+        for circle in self.net.circles.iter_mut().flatten() {
+            let mut core = core::Core { port: &mut self.net.port, circle };
+            core.talk()?;
+            if let Some(failure) = core.unreceived() {
+                return Ok(Some(failure));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The earliest deadline, unless it has passed.
+    fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
+        let mut soonest = now + Duration::from_secs(1);
+        if let Some(first) = self.running.iter().min_by_key(|it| it.asked.deadline) {
+            if now >= first.asked.deadline {
+                return Err(first.halt(Stop::Deadline));
+            }
+            soonest = soonest.min(first.asked.deadline);
+        }
+        for &channel in &self.talking {
+            let talk = &mut self.net.core(channel)?.circle.talk;
+            if let Some((at, signature)) = talk.late(now) {
+                return Err(halt(Stop::Deadline, None, signature, at));
+            }
+            soonest = talk.deadline().map_or(soonest, |deadline| soonest.min(deadline));
+        }
+        Ok(soonest)
     }
 
     /// Waits until the members of groups that this rank has left have been told so, with nothing under way in them.
@@ -493,24 +515,38 @@ impl Engine {
             let doubted = self.net.core(task.channel).and_then(|mut core| task.run.doubt(&mut core));
             doubted.map_err(|stop| task.halt(stop))?;
         }
+        for &channel in &self.talking {
+            self.net.core(channel)?.relieve(Instant::now())?;
+        }
         Ok(())
     }
 
     fn send_letters(&mut self) -> Result<bool, Halt> {
         let mut any = self.net.sweep()?;
-        for task in &self.running {
-            any |= self.net.core(task.channel)?.send_letters()?;
-        }
+        any |= self.net.send_letters()?;
         Ok(any)
     }
 
-    /// Tells where the operation stands that was asked for first.
+    /// Tells where that stands which was asked for first.
     fn stand(&mut self, overseer: &dyn Overseer) -> Result<(), Halt> {
-        if let Some(task) = self.running.iter().min_by_key(|it| it.asked) {
-            let core = self.net.core(task.channel)?;
-            let (steps, waits) = task.run.stand();
+        let oldest = self.running.iter().min_by_key(|it| it.asked.at);
+        let since = oldest.map(|oldest| oldest.asked.at);
+        for &channel in &self.talking {
+            let circle = self.net.core(channel)?.circle;
+            if let Some((at, signature, peer)) = circle.talk.stand()
+                && since.is_none_or(|since| at < since)
+            {
+                let waits = peer.map(|peer| (0, circle.world(peer)));
+                overseer.stand(Some((circle.latest, signature)), 0, waits);
+                return Ok(());
+            }
+        }
+        if let Some(oldest) = oldest {
+            let core = self.net.core(oldest.channel)?;
+            let (steps, waits) = oldest.run.stand();
             let waits = waits.map(|(lane, rank)| (lane, core.circle.world(rank)));
-            overseer.stand(Some(&task.run.operation), steps, waits);
+            let operation = &oldest.run.operation;
+            overseer.stand(Some((operation.number, operation.signature)), steps, waits);
         }
         Ok(())
     }
@@ -534,22 +570,30 @@ impl Engine {
     pub(crate) fn abandon(mut self) -> Vec<(Arc<Ticket>, Held)> {
         let mut left = Vec::new();
         let mut runs = Vec::new();
-        for UnderWay { run, ticket, held, .. } in self.running.drain(..) {
+        for UnderWay { run, asked, .. } in self.running.drain(..) {
             runs.push(run);
-            left.push((ticket, held));
+            left.push((asked.ticket, asked.held));
         }
         for circle in self.net.circles.iter_mut().flatten() {
-            left.extend(circle.tasks.drain(..).map(|task| (task.ticket, task.held)));
+            left.extend(circle.tasks.drain(..).map(|(.., asked)| (asked.ticket, asked.held)));
+            left.extend(circle.talk.abandon());
         }
         drop((self, runs));
         left
     }
 }
 
+/// A collective that waits for its turn.
+type Turn = (Operation, Box<dyn Schedule>, Asked);
+
+fn halt(stop: Stop, number: Option<u64>, signature: Signature, since: Instant) -> Halt {
+    let culprit = Culprit { number, call: signature.call(), waited: since.elapsed() };
+    Halt { stop, culprit: Some(Box::new(culprit)) }
+}
+
 impl UnderWay {
     fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
-        let told = (operation.number, operation.signature.call(), self.asked.elapsed());
-        Halt { stop, operation: Some(Box::new(told)) }
+        halt(stop, Some(operation.number), operation.signature, self.asked.at)
     }
 }

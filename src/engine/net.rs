@@ -96,6 +96,15 @@ impl Net {
         left.any(|circle| !circle.letters_left())
     }
 
+    /// Hands the letters of all groups to the transport, as far as it takes them. True if any went.
+    pub(crate) fn send_letters(&mut self) -> Result<bool, Stop> {
+        let mut any = false;
+        for circle in self.circles.iter_mut().flatten().filter(|circle| circle.has_letters()) {
+            any |= Core { port: &mut self.port, circle }.send_letters()?;
+        }
+        Ok(any)
+    }
+
     /// Takes in what has happened, whichever group it concerns; true if anything did.
     pub(crate) fn poll(&mut self) -> Result<bool, Stop> {
         let (events, result) = self.port.poll();

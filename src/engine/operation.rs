@@ -16,6 +16,10 @@ pub(crate) const FAREWELL: u32 = 1;
 pub(crate) const SPLIT: u32 = 1;
 pub(crate) const NEW_GROUP: u32 = 2;
 
+/// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
+const SEND: u8 = 0x7e;
+const RECV: u8 = 0x7d;
+
 /// The bit of a collective's code that says that its blocks are uneven.
 const UNEVEN: u8 = 0x80;
 /// The bit of a reduction's code that says that it is in the order of ranks.
@@ -48,6 +52,12 @@ impl Signature {
         }
     }
 
+    /// Of a message to or from a rank, or from any.
+    pub(crate) fn message(sends: bool, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
+        let root = peer.and_then(|peer| u32::try_from(peer).ok()).unwrap_or(u32::MAX);
+        Self { codes: [if sends { SEND } else { RECV }, dtype.code(), 0, 0], root, count: tag.into() }
+    }
+
     /// What a peer says it does.
     pub(crate) fn of(header: &Header) -> Self {
         Self { codes: header.codes, root: header.root, count: header.count }
@@ -67,6 +77,12 @@ impl Signature {
     /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `barrier()`.
     pub(crate) fn call(&self) -> String {
         let [code, dtype, op, _] = self.codes;
+        if code == SEND || code == RECV {
+            let (call, way) = if code == SEND { ("send", "to") } else { ("recv", "from") };
+            let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
+            let peer = if self.root == u32::MAX { "any".to_owned() } else { self.root.to_string() };
+            return format!("{call}({dtype}, {way} {peer}, tag {})", self.count);
+        }
         let Some(&collective) = Collective::ALL.get(usize::from(code & !UNEVEN)) else {
             return format!("collective number {code}, unknown here");
         };

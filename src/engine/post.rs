@@ -29,6 +29,9 @@ pub(crate) struct Record {
     pub hold: Option<(usize, usize)>,
     /// The staging slot it reads from.
     pub staging: Option<usize>,
+    /// Whether it is of a message from point to point; and of which, if it reads that one's memory.
+    pub message: bool,
+    pub id: Option<u64>,
 }
 
 /// The records, their headers, and staging slots for sources that are not registered.
@@ -108,6 +111,13 @@ impl Posts {
             self.staging = Some(Staging { region, free: (0..self.staging_slots).rev().collect() });
         }
         Ok(self.staging.as_mut().and_then(|staging| staging.free.pop()))
+    }
+
+    /// Gives a staging slot back from which nothing was put.
+    pub(crate) fn put_back(&mut self, slot: usize) {
+        if let Some(staging) = &mut self.staging {
+            staging.free.push(slot);
+        }
     }
 
     /// Where a staging slot lies, once there is staging.

@@ -7,7 +7,9 @@ use std::{
 
 use unisono_transport::{Memory, Region, memory::Hub};
 
-use super::{Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD};
+use super::{
+    Asked, Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
+};
 use crate::{
     dtype::Dtype,
     error::{Error, Result},
@@ -58,7 +60,7 @@ impl Overseer for Nobody {
         false
     }
 
-    fn stand(&self, _: Option<&Operation>, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Option<(u64, Signature)>, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// An engine in a world of one, over the memory transport.
@@ -118,7 +120,8 @@ impl Probe {
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(60);
         let ticket = Arc::new(Ticket::default());
-        let task = Task { operation, schedule, deadline, asked: begun, ticket, held: None };
+        let asked = Asked { at: begun, deadline, ticket, held: None };
+        let task = Task { what: What::Collective(operation, schedule), asked };
         let taken = self.engine.take(WORLD, task, &Nobody);
         let driven = taken.and_then(|()| self.engine.drive(&|| false, &Nobody));
         driven.map_err(|halt| refused(halt.stop))?;

@@ -16,26 +16,36 @@ use crate::{
 };
 
 /// Where the bytes of a put lie, and what its end frees.
-struct Origin {
-    region: Region,
-    offset: usize,
+pub(super) struct Origin {
+    pub region: Region,
+    pub offset: usize,
     /// The incoming flow and slot that they landed in.
-    hold: Option<(usize, usize)>,
+    pub hold: Option<(usize, usize)>,
     /// The staging slot that they were copied to.
-    staging: Option<usize>,
+    pub staging: Option<usize>,
+}
+
+/// Whose put it is.
+#[derive(Clone, Copy)]
+pub(super) enum Whose {
+    /// The operation's, on this lane.
+    Lane(usize),
+    /// A message's from point to point; which one's, if it reads its memory.
+    Message(Option<u64>),
 }
 
 /// A put that has all it needs.
-struct Ready {
-    to: Rank,
-    origin: Origin,
-    bytes: usize,
+pub(super) struct Ready {
+    pub to: Rank,
+    pub origin: Origin,
+    pub bytes: usize,
     /// The record that is vacant for it.
-    record: usize,
+    pub record: usize,
     /// Whether the record's header goes first.
-    header: bool,
-    target: Target,
-    immediate: Immediate,
+    pub header: bool,
+    pub target: Target,
+    pub immediate: Immediate,
+    pub whose: Whose,
 }
 
 impl Run {
@@ -73,7 +83,8 @@ impl Run {
         let target =
             Target { region: core.circle.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        if !Self::post(core, lane, Ready { to, origin, bytes, record, header: true, target, immediate })? {
+        let whose = Whose::Lane(lane);
+        if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
             return Ok(false);
         }
         core.circle.senders[sender].flow.advance();
@@ -116,7 +127,8 @@ impl Run {
             number: (number & 0xffff) as u16,
         };
         let target = Target { region, offset };
-        if !Self::post(core, lane, Ready { to, origin, bytes, record, header: false, target, immediate })? {
+        let whose = Whose::Lane(lane);
+        if !core.post(Ready { to, origin, bytes, record, header: false, target, immediate, whose })? {
             return Ok(false);
         }
         core.circle.senders[sender].writes.advance();
@@ -168,12 +180,14 @@ impl Run {
         let place = staging.and_then(|slot| core.port.posts.staged(slot));
         Ok(place.map(|(region, offset)| Origin { region, offset, hold: None, staging }))
     }
+}
 
+impl Core<'_> {
     /// Hands a put to the transport. False if it has no room.
-    fn post(core: &mut Core<'_>, lane: usize, ready: Ready) -> Result<bool, Stop> {
-        let Ready { to, origin, bytes, record, header, target, immediate } = ready;
-        let peer = core.handle(to)?;
-        let (headers, at) = core.port.posts.header(record);
+    pub(super) fn post(&mut self, ready: Ready) -> Result<bool, Stop> {
+        let Ready { to, origin, bytes, record, header, target, immediate, whose } = ready;
+        let peer = self.handle(to)?;
+        let (headers, at) = self.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
         let both = [
             header_source,
@@ -185,21 +199,32 @@ impl Run {
             (false, _) => &both[1..],
         };
         let put = Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64 };
-        let injected = put.len() <= core.port.limits.max_inject;
-        if core.port.transport.put(&put)? == Posted::Full {
+        let injected = put.len() <= self.port.limits.max_inject;
+        if self.port.transport.put(&put)? == Posted::Full {
             return Ok(false);
         }
-        if !injected {
-            let Origin { hold, staging, .. } = origin;
-            let reads = staging.is_none() && hold.is_none() && bytes > 0;
-            core.circle.outstanding[lane] += usize::from(reads);
-            if let Some((receiver, slot)) = hold {
-                core.circle.receivers[receiver].hold(slot);
-            }
-            core.circle.under_way += 1;
-            let channel = core.circle.channel;
-            core.port.posts.begin(Record { channel, lane: reads.then_some(lane), hold, staging });
+        if injected {
+            return Ok(true);
         }
+        let circle = &mut *self.circle;
+        let Origin { hold, staging, .. } = origin;
+        let mut record = Record { channel: circle.channel, hold, staging, ..Record::default() };
+        match whose {
+            Whose::Lane(lane) => {
+                let reads = staging.is_none() && hold.is_none() && bytes > 0;
+                circle.outstanding[lane] += usize::from(reads);
+                record.lane = reads.then_some(lane);
+                if let Some((receiver, slot)) = hold {
+                    circle.receivers[receiver].hold(slot);
+                }
+                circle.under_way += 1;
+            }
+            Whose::Message(id) => {
+                (record.message, record.id) = (true, id);
+                circle.talk.under_way += 1;
+            }
+        }
+        self.port.posts.begin(record);
         Ok(true)
     }
 }

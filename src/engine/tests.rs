@@ -28,7 +28,7 @@ impl Overseer for Nobody {
         false
     }
 
-    fn stand(&self, _: Option<&Operation>, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Option<(u64, Signature)>, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// Raises the alarm for all ranks once one has found something.
@@ -40,7 +40,7 @@ impl Overseer for Somebody {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn stand(&self, _: Option<&Operation>, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Option<(u64, Signature)>, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 const SMALL: Settings = Settings {
@@ -133,7 +133,8 @@ fn call_under<T: Element>(
     };
     let ticket = Arc::new(Ticket::default());
     let (deadline, asked) = (soon(), Instant::now());
-    let task = Task { operation, schedule, deadline, asked, ticket: Arc::clone(&ticket), held: None };
+    let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: None };
+    let task = Task { what: What::Collective(operation, schedule), asked };
     let taken = engine.take(WORLD, task, overseer);
     let driven = taken.and_then(|()| engine.drive(&|| ticket.ended(), overseer));
     driven.map_err(|halt| halt.stop)
@@ -347,6 +348,6 @@ fn sources_that_are_not_registered_are_staged() {
         },
     );
     // The staging, one bulk window, and nothing more.
-    let (lanes, slots, bytes) = settings.window(Class::Bulk);
+    let (lanes, slots, bytes) = settings.window(wire::Class::Bulk);
     assert_eq!(memory, [settings.staging() * bytes.max(64) + lanes * slots * wire::stride(bytes); 3]);
 }

@@ -4,16 +4,41 @@ use std::{
     any::Any,
     mem,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
+    time::Instant,
 };
 
-use crate::error::Failure;
+use crate::{error::Failure, schedule::Rank};
 
 /// Memory that an operation works on, kept for it and given back at its end.
 pub(crate) type Held = Option<Box<dyn Any + Send>>;
+
+/// Who asked for an operation, and since when.
+pub(crate) struct Asked {
+    pub at: Instant,
+    pub deadline: Instant,
+    pub ticket: Arc<Ticket>,
+    /// What the operation's memory is a part of, unless it is lent.
+    pub held: Held,
+}
+
+/// What an operation leaves to who asked for it.
+#[derive(Default)]
+pub(crate) struct Done {
+    pub held: Held,
+    /// Of a receive.
+    pub received: Option<Received>,
+}
+
+/// What a receive has got.
+pub(crate) struct Received {
+    pub from: Rank,
+    /// The message, if its place was not given.
+    pub bytes: Vec<u8>,
+}
 
 /// One operation's.
 #[derive(Default)]
@@ -29,7 +54,7 @@ enum State {
     Pending,
     /// Somebody wants to be woken.
     Awaited(Waker),
-    Ended(Result<Held, Failure>),
+    Ended(Result<Done, Failure>),
     /// The end was taken.
     Taken,
 }
@@ -40,7 +65,7 @@ impl Ticket {
     }
 
     /// The operation has ended: nothing of it touches its memory any more.
-    pub(crate) fn end(&self, end: Result<Held, Failure>) {
+    pub(crate) fn end(&self, end: Result<Done, Failure>) {
         let before = mem::replace(&mut *self.lock(), State::Ended(end));
         self.ended.store(true, Ordering::Release);
         if let State::Awaited(waker) = before {
@@ -54,7 +79,7 @@ impl Ticket {
     }
 
     /// Takes the end, once.
-    pub(crate) fn take(&self) -> Option<Result<Held, Failure>> {
+    pub(crate) fn take(&self) -> Option<Result<Done, Failure>> {
         let mut state = self.lock();
         match mem::replace(&mut *state, State::Taken) {
             State::Ended(end) => Some(end),
@@ -66,7 +91,7 @@ impl Ticket {
     }
 
     /// Takes the end, or asks to be woken then.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Held, Failure>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Done, Failure>> {
         if let Some(end) = self.take() {
             return Poll::Ready(end);
         }

@@ -48,11 +48,13 @@ pub(crate) enum About {
 
 impl About {
     /// In the order of their codes.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Window(Class::Eager),
         Self::Window(Class::Bulk),
+        Self::Window(Class::Message),
         Self::Knock(Class::Eager),
         Self::Knock(Class::Bulk),
+        Self::Knock(Class::Message),
         Self::Hello,
         Self::Grant,
         Self::End,
@@ -62,11 +64,13 @@ impl About {
         match self {
             Self::Window(Class::Eager) => 0,
             Self::Window(Class::Bulk) => 1,
-            Self::Knock(Class::Eager) => 2,
-            Self::Knock(Class::Bulk) => 3,
-            Self::Hello => 4,
-            Self::Grant => 5,
-            Self::End => 6,
+            Self::Window(Class::Message) => 2,
+            Self::Knock(Class::Eager) => 3,
+            Self::Knock(Class::Bulk) => 4,
+            Self::Knock(Class::Message) => 5,
+            Self::Hello => 6,
+            Self::Grant => 7,
+            Self::End => 8,
         }
     }
 }
@@ -120,27 +124,62 @@ impl Way {
     }
 }
 
-/// The two kinds of windows between two ranks.
+/// The kinds of windows between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// One lane of small slots, for schedules whose messages are small.
     Eager,
     /// Several lanes of chunk-sized slots, for pipelines.
     Bulk,
+    /// One lane of small slots, for messages from point to point.
+    Message,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 2] = [Self::Eager, Self::Bulk];
+    pub(crate) const ALL: [Self; 3] = [Self::Eager, Self::Bulk, Self::Message];
 
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::Eager => 0,
             Self::Bulk => 1,
+            Self::Message => 2,
         }
     }
 }
 
-/// What precedes the elements of every message.
+/// What goes through the slots of [`Class::Message`]: the first code of its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A message whose elements follow.
+    Whole,
+    /// A message whose elements come when they are asked for. The header's `len` is 1 if they can be written.
+    Announced,
+    /// Some elements of a message that was announced.
+    Part,
+    /// Leave to send a message that was announced: in parts, or, where the fourth code is 1, by writing it to the
+    /// region whose base is the header's `count`, and whose key is its `root` below its `len`.
+    Grant,
+}
+
+impl Message {
+    const ALL: [Self; 4] = [Self::Whole, Self::Announced, Self::Part, Self::Grant];
+
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Whole => 0,
+            Self::Announced => 1,
+            Self::Part => 2,
+            Self::Grant => 3,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+/// What precedes the elements of every message. Of one from point to point `op` is its number among those from its sender
+/// to its receiver, `codes` are the sort of message, dtype and form, and `root` is its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
@@ -232,7 +271,7 @@ impl Grant {
 #[repr(C)]
 pub(crate) struct Entry {
     /// One window of each class, written once in the group's life.
-    pub windows: [Window; 2],
+    pub windows: [Window; 3],
     /// Where credits are written to; what counts is their immediate.
     pub credit: u64,
     /// [`hello`]'s pattern.
@@ -240,7 +279,7 @@ pub(crate) struct Entry {
     /// Keeps what follows aligned to its size.
     pub reserved: u64,
     /// Of the first message that waits for a window, for each class.
-    pub knocks: [Header; 2],
+    pub knocks: [Header; 3],
     /// For one operation after the other.
     pub grant: Grant,
 }
@@ -284,7 +323,7 @@ mod tests {
 
     #[test]
     fn records_have_the_sizes_the_papers_say() {
-        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 256));
+        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 336));
         assert_eq!(stride(1), 128);
         assert_eq!(stride(64), 128);
     }

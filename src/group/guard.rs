@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    engine::{Operation, Overseer, Stop},
+    engine::{Culprit, Overseer, Signature, Stop},
     error::Failure,
-    rendezvous::{Alarm, Position, Watch, report},
+    rendezvous::{Alarm, Position, Watch, report, whereabouts},
     schedule::Rank,
 };
 
@@ -28,9 +28,9 @@ impl Overseer for Guard {
         self.alarm.raised()
     }
 
-    fn stand(&self, operation: Option<&Operation>, steps: u64, waits: Option<(usize, Rank)>) {
-        if let Some(operation) = operation {
-            self.position.enter(operation.number, operation.signature.bits());
+    fn stand(&self, call: Option<(u64, Signature)>, steps: u64, waits: Option<(usize, Rank)>) {
+        if let Some((number, signature)) = call {
+            self.position.enter(number, signature.bits());
         }
         self.position.steps(steps);
         match waits {
@@ -56,7 +56,8 @@ impl Guard {
     }
 
     /// Why an operation stopped.
-    pub(super) fn explain(&self, stop: Stop, op: u64, call: &str, waited: Duration) -> Failure {
+    pub(super) fn explain(&self, stop: Stop, culprit: Culprit) -> Failure {
+        let Culprit { number, call, waited } = culprit;
         match stop {
             Stop::Failure(failure) => failure,
             Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
@@ -67,18 +68,19 @@ impl Guard {
                 let named = self.alarm.wait(CULPRIT);
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,
-                    doing: format!("op {op} {call}"),
+                    doing: number.map_or_else(|| call.clone(), |op| format!("op {op} {call}")),
                     reason: error.to_string(),
                 })
             }
             Stop::Deadline => {
                 let stands = self.watch.as_ref().map_or_else(Vec::new, |watch| watch.positions(POSITIONS));
-                Failure::Deadline {
-                    op,
-                    call: call.to_owned(),
-                    rank: self.rank,
-                    waited,
-                    report: report(op, &stands),
+                match number {
+                    Some(op) => {
+                        Failure::Deadline { op, call, rank: self.rank, waited, report: report(op, &stands) }
+                    }
+                    None => {
+                        Failure::Undelivered { call, rank: self.rank, waited, report: whereabouts(&stands) }
+                    }
                 }
             }
         }

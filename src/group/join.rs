@@ -24,7 +24,7 @@ use super::{
 use crate::{
     algorithm::{self, Selection, table::Table},
     config::{Config, StoreAddress, fnv},
-    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
+    engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
     error::{Error, Failure, Result, list},
     rendezvous::{self, Alarm, Position, Store, exchange},
     schedule::Rank,
@@ -249,7 +249,8 @@ fn meet(
     let met = engine.meet(contacts, chunk, patience);
     met.and_then(|()| engine.greet(&neighbours, guard, deadline)).map_err(|stop| {
         let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
-        Error::Failed(guard.tell(guard.explain(stop, 0, &call, begun.elapsed())))
+        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed() };
+        Error::Failed(guard.tell(guard.explain(stop, culprit)))
     })
 }
 

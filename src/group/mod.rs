@@ -9,6 +9,7 @@ mod cores;
 mod groups;
 mod guard;
 mod join;
+mod messages;
 mod node;
 mod request;
 mod shared;
@@ -20,6 +21,7 @@ use std::{fmt, sync::Arc};
 
 use unisono_transport::{Limits, Memory};
 
+pub use self::messages::{Message, Source};
 use self::{
     request::{Pipeline, Request, Wishes},
     shared::Shared,
@@ -200,7 +202,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Failed`] if the group is over, or the others call something else: a rank that leaves while
-    /// others call a collective is a mismatch, and so is a call whose messages nobody took.
+    /// others call a collective is a mismatch, and so is a call whose messages nobody took, or a message that was
+    /// sent to this rank and that it has not received.
     pub fn leave(self) -> Result<()> {
         self.shared.part()
     }

@@ -21,7 +21,7 @@ use crate::{
     algorithm::table::Table,
     buffer::Registry,
     config::Config,
-    engine::{Engine, Halt, Held, Operation, Overseer, Settings, Stop, Task, Ticket, Wish},
+    engine::{Done, Engine, Halt, Held, Operation, Overseer, Settings, Signature, Stop, Task, Ticket, Wish},
     error::{Error, Failure, Result},
     rendezvous::Store,
     schedule::Rank,
@@ -148,7 +148,7 @@ impl Node {
         let mut desk = self.desk();
         if let Some(failure) = desk.failed.clone() {
             drop(desk);
-            return task.ticket.end(Err(failure));
+            return task.asked.ticket.end(Err(failure));
         }
         desk.wishes.push_back((channel, Wish::Do(task)));
         self.open.fetch_add(1, Ordering::Release);
@@ -172,7 +172,7 @@ impl Node {
     }
 
     /// Waits for the end of an operation that was [handed in](Self::ask).
-    pub(super) fn wait(&self, ticket: &Ticket) -> Result<Held> {
+    pub(super) fn wait(&self, ticket: &Ticket) -> Result<Done> {
         self.wait_until(ticket, None);
         match ticket.take() {
             Some(end) => end.map_err(Error::Failed),
@@ -338,13 +338,13 @@ impl Node {
         let Some(mut engine) = slot.take() else { return };
         match engine.drive(until, self) {
             Ok(()) => *slot = Some(engine),
-            Err(Halt { stop, operation }) => {
+            Err(Halt { stop, culprit }) => {
                 drop(slot);
-                let (op, call, waited) = *operation.unwrap_or_default();
                 let parting = self.desk().parting;
                 // The others may be long about parting: that is no harm to this rank.
                 let late = matches!(stop, Stop::Deadline) && parting;
-                let failure = if late { ended() } else { self.guard.explain(stop, op, &call, waited) };
+                let failure =
+                    if late { ended() } else { self.guard.explain(stop, *culprit.unwrap_or_default()) };
                 let left = engine.abandon();
                 let failure = if late { failure } else { self.guard.tell(failure) };
                 self.desk().out_of_time |= late;
@@ -362,7 +362,7 @@ impl Node {
         let wishes = std::mem::take(&mut desk.wishes);
         drop(desk);
         let handed_in = wishes.into_iter().filter_map(|(_, wish)| match wish {
-            Wish::Do(task) => Some((task.ticket, task.held)),
+            Wish::Do(task) => Some((task.asked.ticket, task.asked.held)),
             Wish::Leave => None,
         });
         for (ticket, held) in left.into_iter().chain(handed_in) {
@@ -394,6 +394,15 @@ impl Node {
         }
     }
 
+    /// Whether calls may be made.
+    pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
+        if self.desk().left {
+            let problem = "this rank has left the world, and with it all groups".to_owned();
+            return Err(Error::Argument { call, problem });
+        }
+        self.check()
+    }
+
     /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the alarm is raised.
     pub(super) fn fail(&self, failure: Failure) -> Error {
         let failure = self.guard.tell(failure);
@@ -411,11 +420,6 @@ impl Node {
     /// This rank has left: there are no calls any more.
     pub(super) fn parted(&self) {
         self.desk().left = true;
-    }
-
-    /// Whether it has.
-    pub(super) fn left(&self) -> bool {
-        self.desk().left
     }
 
     /// Whether the others were too long about [parting](Self::part).
@@ -439,17 +443,21 @@ impl Overseer for Node {
         self.guard.stopped()
     }
 
-    fn stand(&self, operation: Option<&Operation>, steps: u64, waits: Option<(usize, Rank)>) {
-        self.guard.stand(operation, steps, waits);
+    fn stand(&self, call: Option<(u64, Signature)>, steps: u64, waits: Option<(usize, Rank)>) {
+        self.guard.stand(call, steps, waits);
     }
 
     fn began(&self, operation: &Operation) {
         self.guard.position.enter(operation.number, operation.signature.bits());
     }
 
-    fn ended(&self, operation: &Operation) {
-        self.guard.position.finish(operation.number);
+    fn ended(&self, number: u64) {
+        self.guard.position.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
+        // It may be another's than the one's who leads.
+        if self.desk().waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     fn asked(&self) -> Option<(u8, Wish)> {

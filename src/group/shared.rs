@@ -14,7 +14,7 @@ use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{FAREWELL, Held, Operation, Signature, Stop, Task, Ticket},
+    engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Signature, Stop, Task, Ticket, What},
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
     schedule::{Collective, Job, Rank, Schedule},
@@ -89,7 +89,7 @@ impl Shared {
             false => None,
         };
         let task = self.task(state, plan, apart.as_ref().unwrap_or(lent), timeout, None);
-        let ticket = Arc::clone(&task.ticket);
+        let ticket = Arc::clone(&task.asked.ticket);
         self.node.ask(self.channel, task);
         self.node.wait(&ticket).map(drop)
     }
@@ -107,7 +107,7 @@ impl Shared {
         // Of those that need input and output apart, none is begun in place.
         let plan = self.plan(dtype, request, wishes)?;
         let task = self.task(&mut state, plan, lent, self.node.config.timeout, Some(held));
-        let ticket = Arc::clone(&task.ticket);
+        let ticket = Arc::clone(&task.asked.ticket);
         self.node.begin(self.channel, task)?;
         Ok(ticket)
     }
@@ -117,10 +117,7 @@ impl Shared {
         let Request { collective, op, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-        self.node.check()?;
-        if self.node.left() {
-            return Err(argument("this rank has left the world, and with it all groups".to_owned()));
-        }
+        self.node.check_calls(collective.name())?;
         let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
@@ -153,13 +150,12 @@ impl Shared {
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         };
         state.next += 1;
-        let asked = Instant::now();
-        Task { operation, schedule, deadline: asked + timeout, asked, ticket: Arc::default(), held }
+        Task { what: What::Collective(operation, schedule), asked: asked(timeout, held) }
     }
 
     /// The engine could not do it: all is over.
     pub(super) fn stopped(&self, stop: Stop, doing: &str) -> Error {
-        self.fail(self.node.guard.explain(stop, 0, doing, Duration::ZERO))
+        self.fail(self.node.guard.explain(stop, Culprit { call: doing.to_owned(), ..Culprit::default() }))
     }
 
     /// Says farewell.
@@ -182,10 +178,21 @@ impl Shared {
         let parted = self.run_within(&mut state, Dtype::U8, &farewell, &lent, &Wishes::default(), PARTING);
         self.node.parted();
         match parted {
+            Ok(()) => self
+                .node
+                .with(Engine::unreceived)?
+                .map_err(|stop| self.stopped(stop, "leaving"))
+                .and_then(|unreceived| unreceived.map_or(Ok(()), |failure| Err(Error::Failed(failure)))),
             Err(_) if self.node.out_of_time() => Ok(()),
             parted => parted,
         }
     }
+}
+
+/// Asked for just now.
+pub(super) fn asked(timeout: Duration, held: Held) -> Asked {
+    let at = Instant::now();
+    Asked { at, deadline: at + timeout, ticket: Arc::default(), held }
 }
 
 /// A collective, but for its number and its memory.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use half::{bf16, f16};
-use unisono_transport::memory::Hub;
+use unisono_transport::{Transport, memory::Hub};
 
 use super::*;
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod groups;
+mod messages;
 mod reproducible;
 mod uneven;
 mod work;
@@ -31,6 +32,16 @@ fn world<R: Send>(
     each: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
     let hub = Hub::new();
+    world_over(ranks, || Box::new(hub.open()), tweak, each)
+}
+
+/// The same over any transport.
+fn world_over<R: Send>(
+    ranks: usize,
+    open: impl Fn() -> Box<dyn Transport>,
+    tweak: impl Fn(&mut Config),
+    each: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut listener = Some(listener);
@@ -41,7 +52,7 @@ fn world<R: Send>(
                 config.store =
                     Some(crate::config::StoreAddress::parse(&format!("tcp://127.0.0.1:{port}")).unwrap());
                 tweak(&mut config);
-                let transport = Box::new(hub.open());
+                let transport = open();
                 let listener = listener.take();
                 let each = &each;
                 scope.spawn(move || {

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use alarm::Alarm;
 pub use client::TcpStore;
 pub use file::FileStore;
-pub use position::{Place, Position, Stand, report};
+pub use position::{Place, Position, Stand, report, whereabouts};
 pub use server::TcpServer;
 
 use crate::{

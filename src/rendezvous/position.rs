@@ -223,6 +223,36 @@ pub fn report(op: u64, stands: &[Option<Stand>]) -> String {
     parts.join("; ")
 }
 
+/// Says in one line where every rank stands, whatever is asked of it; `stands` as in [`report`].
+///
+/// For instance: `rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since`.
+#[must_use]
+pub fn whereabouts(stands: &[Option<Stand>]) -> String {
+    let mut places: Vec<(String, Vec<Rank>)> = Vec::new();
+    for (rank, stand) in stands.iter().enumerate() {
+        let words = match stand {
+            None => "gave no answer (stopped, or cut off)".to_owned(),
+            Some(stand) => match stand.place {
+                Place::Left => "left the group".to_owned(),
+                Place::Nowhere => "called nothing yet".to_owned(),
+                Place::In(_) => format!("called {}{}", stand.call, waiting(stand)),
+                Place::After(_) => format!("finished {} and called nothing since", stand.call),
+            },
+        };
+        match places.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => places.push((words, vec![rank])),
+        }
+    }
+    let more = places.len().saturating_sub(DETAILS);
+    let told = places.iter().take(DETAILS).map(|(words, ranks)| format!("{} {words}", named(ranks)));
+    let mut parts: Vec<String> = told.collect();
+    if more > 0 {
+        parts.push(format!("{more} more such"));
+    }
+    parts.join("; ")
+}
+
 /// `rank 3` or `ranks 0, 3, 5–9`.
 fn named(ranks: &[Rank]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))

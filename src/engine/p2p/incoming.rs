@@ -1,0 +1,412 @@
+//! What comes: messages in slots, and what was written straight to its place.
+
+use unisono_transport::RemoteRegion;
+
+use super::{
+    Asked, Early, Form, Inbound, Item, Kind, Landing, PIECE, Place, Receiving, Stage, matching::Envelope,
+};
+use crate::{
+    buffer::{self, Bytes, Fresh},
+    dtype::Dtype,
+    engine::{
+        Stop,
+        core::Core,
+        flow::Violation,
+        ticket::{Done, Received},
+        wire::{Header, MAX_FLOWS, Message, Way},
+    },
+    error::Failure,
+    schedule::Rank,
+};
+
+impl Core<'_> {
+    /// Looks at what has landed in slots. True if any of it was taken.
+    pub(super) fn messages_arrived(&mut self) -> Result<bool, Stop> {
+        let mut flows = std::mem::take(&mut self.circle.talk.arrived);
+        let mut moved = false;
+        let mut index = 0;
+        while let Some(&flow) = flows.get(index) {
+            let (emptied, took) = self.empty(flow)?;
+            moved |= took;
+            if emptied {
+                flows.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        // Those that must wait are looked at again.
+        self.circle.talk.arrived = flows;
+        Ok(moved)
+    }
+
+    /// Takes the messages of a flow: whether that were all, and whether there were any.
+    fn empty(&mut self, flow: usize) -> Result<(bool, bool), Stop> {
+        let mut took = false;
+        while let Some(slot) = self.circle.receivers[flow].ready_slot() {
+            let header = self.circle.header(flow, slot)?;
+            let from = self.circle.receivers[flow].from;
+            if header.reply as usize >= MAX_FLOWS {
+                let what = format!("a message that wants its credit on flow {}", header.reply);
+                return Err(self.violation(from, Violation(what)));
+            }
+            if !self.message(flow, slot, from, &header)? {
+                return Ok((false, took));
+            }
+            let receiver = &mut self.circle.receivers[flow];
+            receiver.take();
+            receiver.free();
+            receiver.reply = Some(header.reply);
+            self.circle.owe(flow, Way::Slots);
+            took = true;
+        }
+        Ok((true, took))
+    }
+
+    /// Does with a message what is to be done; false if there is no room for it yet.
+    fn message(&mut self, flow: usize, slot: usize, from: Rank, header: &Header) -> Result<bool, Stop> {
+        let number = header.op;
+        match Message::from_code(header.codes[0]) {
+            Some(Message::Whole) => {
+                let kind = self.kind(from, header)?;
+                if header.len as usize != kind.count {
+                    let what = format!("a whole message of {} elements with {}", kind.count, header.len);
+                    return Err(self.violation(from, Violation(what)));
+                }
+                self.whole(flow, slot, Envelope { from, tag: header.root }, kind, number)
+            }
+            Some(Message::Announced) => {
+                let kind = self.kind(from, header)?;
+                let (envelope, writes) = (Envelope { from, tag: header.root }, header.len == 1);
+                match self.circle.talk.matching.taker(envelope) {
+                    Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
+                    None => {
+                        let early = Early::Announced { kind, number, writes };
+                        self.circle.talk.matching.keep(envelope, early);
+                    }
+                }
+                Ok(true)
+            }
+            Some(Message::Part) => self.part(flow, slot, (from, number), header.len as usize).map(|()| true),
+            Some(Message::Grant) => self.granted_message(from, header).map(|()| true),
+            None => {
+                let what = format!("a message of an unknown sort, {:?}", header.codes);
+                Err(self.violation(from, Violation(what)))
+            }
+        }
+    }
+
+    /// What a header says that its message is.
+    fn kind(&self, from: Rank, header: &Header) -> Result<Kind, Stop> {
+        let [_, dtype, form, _] = header.codes;
+        let known = || Some((Form::from_code(form)?, Dtype::from_code(dtype)?));
+        let Some((form, dtype)) = known() else {
+            let what = format!("a message of unknown elements, {:?}", header.codes);
+            return Err(self.violation(from, Violation(what)));
+        };
+        let count = usize::try_from(header.count).ok();
+        match count
+            .filter(|count| count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= isize::MAX as usize))
+        {
+            Some(count) => Ok(Kind { form, dtype, count }),
+            None => {
+                let what = format!("a message of {} elements", header.count);
+                Err(self.violation(from, Violation(what)))
+            }
+        }
+    }
+
+    /// The bytes of a message in its slot.
+    fn landed(&self, flow: usize, slot: usize, bytes: usize) -> Result<Bytes<'_>, Stop> {
+        let from = self.circle.receivers[flow].from;
+        let slot_bytes = self.circle.windows[self.circle.receivers[flow].window].slot_bytes;
+        let (region, at) = self.circle.slot(flow, slot);
+        if bytes > slot_bytes {
+            let what = format!("a message of {bytes} bytes in a slot of {slot_bytes}");
+            return Err(self.violation(from, Violation(what)));
+        }
+        Bytes::new(region, at, bytes).map_err(|error| self.stop(format!("a message in its slot: {error}")))
+    }
+
+    fn whole(
+        &mut self,
+        flow: usize,
+        slot: usize,
+        envelope: Envelope,
+        kind: Kind,
+        number: u32,
+    ) -> Result<bool, Stop> {
+        let bytes = kind.bytes();
+        if let Some(receiving) = self.circle.talk.matching.taker(envelope) {
+            self.agree(number, envelope, kind, &receiving.inbound)?;
+            let source = self.landed(flow, slot, bytes)?;
+            let fresh = match &receiving.inbound.place {
+                Place::There { output, .. } => {
+                    self.copy(source, Bytes::new(output, 0, bytes))?;
+                    None
+                }
+                Place::Fresh { .. } => {
+                    let fresh = self.room(bytes)?;
+                    self.copy(source, Bytes::new(fresh.region(), 0, bytes))?;
+                    Some(fresh)
+                }
+            };
+            self.circle.talk.received(receiving.asked, envelope.from, fresh);
+            return Ok(true);
+        }
+        let aside = self.circle.talk.aside;
+        if aside > 0 && aside + bytes > super::ASIDE {
+            return Ok(false);
+        }
+        let fresh = self.room(bytes)?;
+        self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
+        self.circle.talk.aside += bytes;
+        self.circle.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
+        Ok(true)
+    }
+
+    fn copy(&self, from: Bytes<'_>, into: Result<Bytes<'_>, buffer::SpanError>) -> Result<(), Stop> {
+        into.and_then(|into| buffer::copy(from, into))
+            .map_err(|error| self.stop(format!("a message to its place: {error}")))
+    }
+
+    /// Memory for what was not there when its message came.
+    fn room(&self, bytes: usize) -> Result<Fresh, Stop> {
+        Fresh::new(bytes).ok_or_else(|| {
+            let why = format!("recv: no memory for the {bytes} bytes of a message");
+            Stop::Failure(Failure::Aborted { rank: self.port.me, why })
+        })
+    }
+
+    /// Whether a receive is for such a message.
+    fn agree(&self, number: u32, envelope: Envelope, kind: Kind, inbound: &Inbound) -> Result<(), Stop> {
+        let fits = match inbound.place {
+            Place::There { count, .. } => kind.count == count,
+            Place::Fresh { most } => kind.bytes() <= most,
+        };
+        if fits && kind.form == inbound.form && kind.dtype == inbound.dtype {
+            return Ok(());
+        }
+        Err(self.differ((number, envelope.tag), (envelope.from, kind), inbound))
+    }
+
+    /// A receive for a message that was there before.
+    pub(super) fn early(
+        &mut self,
+        envelope: Envelope,
+        early: Early,
+        receiving: Receiving,
+    ) -> Result<(), Stop> {
+        match early {
+            Early::Whole { kind, number, bytes } => {
+                self.agree(number, envelope, kind, &receiving.inbound)?;
+                self.circle.talk.aside -= kind.bytes();
+                self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
+            }
+            Early::Announced { kind, number, writes } => {
+                self.admit(envelope, (number, kind, writes), receiving)
+            }
+            Early::Coming { kind, number } => {
+                self.agree(number, envelope, kind, &receiving.inbound)?;
+                if let Some(landing) = self.circle.talk.landings.get_mut(&(envelope.from, number)) {
+                    landing.receiving = Some(receiving);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives what was kept aside to its receive.
+    fn hand_over(&mut self, from: Rank, kept: Fresh, bytes: usize, receiving: Receiving) -> Result<(), Stop> {
+        let fresh = match &receiving.inbound.place {
+            Place::There { output, .. } => {
+                let source = Bytes::new(kept.region(), 0, bytes);
+                let source = source.map_err(|error| self.stop(format!("a message kept aside: {error}")))?;
+                self.copy(source, Bytes::new(output, 0, bytes))?;
+                None
+            }
+            Place::Fresh { .. } => Some(kept),
+        };
+        self.circle.talk.received(receiving.asked, from, fresh);
+        Ok(())
+    }
+
+    /// Lets a large message come for which there is a receive.
+    fn admit(
+        &mut self,
+        envelope: Envelope,
+        (number, kind, writes): (u32, Kind, bool),
+        receiving: Receiving,
+    ) -> Result<(), Stop> {
+        self.agree(number, envelope, kind, &receiving.inbound)?;
+        let (into, fresh, registered) = match &receiving.inbound.place {
+            Place::There { output, registered, .. } => (output.clone(), None, registered.clone()),
+            Place::Fresh { .. } => {
+                let fresh = self.room(kind.bytes())?;
+                (fresh.region().clone(), Some(fresh), None)
+            }
+        };
+        let landing = Landing {
+            tag: envelope.tag,
+            kind,
+            receiving: Some(receiving),
+            into,
+            fresh,
+            exposed: None,
+            come: 0,
+        };
+        self.grant_message((envelope.from, number), landing, registered, writes)
+    }
+
+    /// Tells the sender of a large message that it may come: where to, or in parts.
+    pub(super) fn grant_message(
+        &mut self,
+        (from, number): (Rank, u32),
+        mut landing: Landing,
+        registered: Option<(unisono_transport::Region, usize)>,
+        writes: bool,
+    ) -> Result<(), Stop> {
+        let len = landing.kind.bytes() as u64;
+        let exposed = match registered {
+            _ if !writes => None,
+            Some((region, at)) => Some((region, at as u64)),
+            None if !self.port.limits.cheap_registration => None,
+            None => match self.port.transport.register(buffer::expose(&landing.into)) {
+                Ok(region) => Some((region, 0)),
+                Err(error) => {
+                    tracing::debug!(%error, len, "a message to memory that cannot be registered comes in parts");
+                    None
+                }
+            },
+        };
+        let place = exposed.as_ref().and_then(|(region, at)| {
+            region.remote().map(|remote| RemoteRegion { base: remote.base + at, len, ..remote })
+        });
+        let talk = &mut self.circle.talk;
+        if place.is_some() {
+            talk.granted.entry(from).or_default().push_back(number);
+        }
+        landing.exposed = exposed.map(|(region, _)| region);
+        talk.queues.entry(from).or_default().push_back(Item::Grant { number, place });
+        talk.landings.insert((from, number), landing);
+        Ok(())
+    }
+
+    /// A part of a large message.
+    fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: usize) -> Result<(), Stop> {
+        let Some(landing) = self.circle.talk.landings.get(&key) else {
+            return Err(
+                self.violation(key.0, Violation("a part of a message that was not granted".to_owned()))
+            );
+        };
+        let (size, at) = (landing.kind.dtype.size(), landing.come);
+        if len == 0 || len > landing.kind.count - at {
+            let what = format!("a part of {len} elements at {at} of {}", landing.kind.count);
+            return Err(self.violation(key.0, Violation(what)));
+        }
+        let into = Bytes::new(&landing.into, at * size, len * size);
+        self.copy(self.landed(flow, slot, len * size)?, into)?;
+        let come = at + len;
+        let whole = come == landing.kind.count;
+        if let Some(landing) = self.circle.talk.landings.get_mut(&key) {
+            landing.come = come;
+        }
+        if whole { self.come(key) } else { Ok(()) }
+    }
+
+    /// Messages were written straight to their places. True if any was.
+    pub(super) fn writes_arrived(&mut self) -> Result<bool, Stop> {
+        let flows = std::mem::take(&mut self.circle.talk.written);
+        let any = !flows.is_empty();
+        for flow in flows {
+            while self.circle.landings[flow].ready() {
+                let landing = &mut self.circle.landings[flow];
+                landing.take();
+                landing.free();
+                let from = landing.from;
+                self.circle.owe(flow, Way::Direct);
+                let granted = self.circle.talk.granted.entry(from).or_default();
+                let Some(&number) = granted.front() else {
+                    let what = "a message written where nobody was allowed to write".to_owned();
+                    return Err(self.violation(from, Violation(what)));
+                };
+                let Some(landing) = self.circle.talk.landings.get_mut(&(from, number)) else {
+                    return Err(self.stop("a message was granted and is not known".to_owned()));
+                };
+                landing.come += 1;
+                if landing.come == landing.kind.bytes().div_ceil(PIECE) {
+                    granted.pop_front();
+                    self.come((from, number))?;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// A large message has come wholly.
+    fn come(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
+        let Some(landing) = self.circle.talk.landings.remove(&key) else { return Ok(()) };
+        let Landing { tag, kind, receiving, into, fresh, exposed, .. } = landing;
+        drop((into, exposed));
+        let bytes = kind.bytes();
+        match (receiving, fresh) {
+            (Some(receiving), Some(kept)) => {
+                if matches!(receiving.inbound.place, Place::There { .. }) {
+                    // It was taken aside, or it would have come to its place.
+                    self.circle.talk.aside -= bytes;
+                }
+                self.hand_over(key.0, kept, bytes, receiving)
+            }
+            (Some(receiving), None) => {
+                self.circle.talk.received(receiving.asked, key.0, None);
+                Ok(())
+            }
+            (None, Some(kept)) => {
+                let number = key.1;
+                let mut messages = self.circle.talk.matching.messages();
+                let found = messages.find_map(|(envelope, early)| {
+                    let it = matches!(early, Early::Coming { number: theirs, .. } if *theirs == number);
+                    (envelope == Envelope { from: key.0, tag } && it).then_some(early)
+                });
+                if let Some(early) = found {
+                    *early = Early::Whole { kind, number, bytes: kept };
+                }
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The receiver of a large message is ready for it.
+    fn granted_message(&mut self, from: Rank, header: &Header) -> Result<(), Stop> {
+        let talk = &mut self.circle.talk;
+        let number = header.op;
+        let sending = talk.sendings.iter_mut().find(|(_, sending)| {
+            sending.outbound.to == from
+                && sending.number == number
+                && matches!(sending.stage, Stage::Announced)
+        });
+        let Some((&id, sending)) = sending else {
+            return Err(
+                self.violation(from, Violation(format!("leave to send message {number}, not announced")))
+            );
+        };
+        let len = sending.outbound.kind.bytes() as u64;
+        if header.codes[3] == 1 {
+            let key = u64::from(header.root) | u64::from(header.len) << 32;
+            sending.stage = Stage::Writing(RemoteRegion { base: header.count, key, len });
+            talk.writes.entry(from).or_default().push_back(id);
+        } else {
+            sending.stage = Stage::Parting;
+            talk.queues.entry(from).or_default().push_back(Item::Parts(id));
+        }
+        Ok(())
+    }
+}
+
+impl super::Talk {
+    /// A receive has ended.
+    fn received(&mut self, asked: Asked, from: Rank, fresh: Option<Fresh>) {
+        let bytes = fresh.map(Fresh::into_bytes).unwrap_or_default();
+        self.ended.push((asked.ticket, Done { held: asked.held, received: Some(Received { from, bytes }) }));
+    }
+}

@@ -1,0 +1,441 @@
+//! Point to point: messages between two ranks of a group that only these two know of.
+//!
+//! All of them to one rank go through one flow of slots, in the order in which they were sent. A small one is in its
+//! slot whole. Of a large one an announcement comes first; when its receive is there, the receiver answers with a
+//! grant, and the sender writes straight into the receiver's memory, or sends it in parts through slots where one of
+//! the two cannot be registered. A small message that nobody has asked for yet is copied out of its slot, so that
+//! others get past it.
+
+mod incoming;
+mod matching;
+mod outgoing;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use unisono_transport::{Region, RemoteRegion};
+
+use self::matching::{Matching, Want};
+use super::{
+    Stop,
+    core::Core,
+    operation::Signature,
+    ticket::{Asked, Done, Held, Ticket},
+};
+use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
+
+/// The largest piece of a message that is written at once: below what every provider takes.
+const PIECE: usize = 64 << 20;
+
+/// How many bytes of messages that nobody has asked for are kept aside. Those that come when there are more wait in
+/// their slots, and their senders with them.
+const ASIDE: usize = 256 << 20;
+
+/// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
+/// takes to be asked for right after a send.
+const STALE: Duration = Duration::from_millis(1);
+
+/// What a message is: what sender and receiver must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub form: Form,
+    pub dtype: Dtype,
+    /// Elements.
+    pub count: usize,
+}
+
+/// What its elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Elements, and nothing else.
+    Plain,
+    /// The description of tensors, and what belongs to them.
+    Tensors,
+    /// A value, encoded.
+    Object,
+}
+
+impl Form {
+    const ALL: [Self; 3] = [Self::Plain, Self::Tensors, Self::Object];
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Tensors => 1,
+            Self::Object => 2,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl Kind {
+    pub(crate) fn bytes(&self) -> usize {
+        self.count.saturating_mul(self.dtype.size())
+    }
+
+    /// For people: `5 f32 elements`.
+    fn words(&self) -> String {
+        match self.form {
+            Form::Plain => format!("{} {} elements", self.count, self.dtype.name()),
+            Form::Tensors => "tensors".to_owned(),
+            Form::Object => "an object".to_owned(),
+        }
+    }
+}
+
+/// A message that somebody sends.
+pub(crate) struct Outbound {
+    pub to: Rank,
+    pub tag: u32,
+    pub kind: Kind,
+    pub source: Region,
+    /// The registered buffer that it lies in, if it does, and where.
+    pub registered: Option<(Region, usize)>,
+}
+
+/// A message that somebody asks for.
+pub(crate) struct Inbound {
+    /// From any rank, if from none.
+    pub from: Option<Rank>,
+    pub tag: u32,
+    pub form: Form,
+    pub dtype: Dtype,
+    pub place: Place,
+}
+
+/// Where a message goes.
+pub(crate) enum Place {
+    /// There, and it must have that many elements.
+    There { output: Region, count: usize, registered: Option<(Region, usize)> },
+    /// To fresh memory, however long it is up to so many bytes.
+    Fresh { most: usize },
+}
+
+/// A message that leaves.
+struct Sending {
+    outbound: Outbound,
+    asked: Asked,
+    /// Its number among those to this rank; the low 32 bits.
+    number: u32,
+    /// How many elements were handed to the transport, or bytes of it written.
+    gone: usize,
+    /// Puts under way that read it.
+    under_way: usize,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Waits for its turn.
+    Queued,
+    /// Waits for a grant.
+    Announced,
+    /// Is written there.
+    Writing(RemoteRegion),
+    /// Goes in parts.
+    Parting,
+    /// All has been handed to the transport.
+    Gone,
+}
+
+/// What goes to a rank through slots.
+#[derive(Clone, Copy, Debug)]
+enum Item {
+    /// A message or its announcement.
+    Message(u64),
+    /// The message's next parts.
+    Parts(u64),
+    /// Leave to send that message.
+    Grant { number: u32, place: Option<RemoteRegion> },
+}
+
+/// A message that has come, or been announced, before its receive.
+enum Early {
+    Whole {
+        kind: Kind,
+        number: u32,
+        bytes: Fresh,
+    },
+    Announced {
+        kind: Kind,
+        number: u32,
+        writes: bool,
+    },
+    /// It is coming into memory of its own.
+    Coming {
+        kind: Kind,
+        number: u32,
+    },
+}
+
+impl Early {
+    /// What it is, and its number.
+    fn known(&self) -> (Kind, u32) {
+        match self {
+            Self::Whole { kind, number, .. }
+            | Self::Announced { kind, number, .. }
+            | Self::Coming { kind, number } => (*kind, *number),
+        }
+    }
+}
+
+/// A receive that waits.
+struct Receiving {
+    inbound: Inbound,
+    asked: Asked,
+}
+
+/// A large message that comes.
+struct Landing {
+    tag: u32,
+    kind: Kind,
+    /// Whose it is; nobody's, if it was taken aside.
+    receiving: Option<Receiving>,
+    into: Region,
+    /// The memory, where it was taken aside or its length was not known.
+    fresh: Option<Fresh>,
+    /// What the sender writes to, registered for the time.
+    exposed: Option<Region>,
+    /// Elements that have come in parts, or pieces that were written.
+    come: usize,
+}
+
+/// What a group has of it.
+#[derive(Default)]
+pub(super) struct Talk {
+    /// By the order in which they were asked for.
+    sendings: BTreeMap<u64, Sending>,
+    asked: u64,
+    /// How many messages went to each rank.
+    numbers: BTreeMap<Rank, u32>,
+    /// What waits for a slot, for each rank; and messages to be written, in the order in which they were granted.
+    queues: BTreeMap<Rank, VecDeque<Item>>,
+    writes: BTreeMap<Rank, VecDeque<u64>>,
+    matching: Matching<Receiving, Early>,
+    landings: BTreeMap<(Rank, u32), Landing>,
+    /// Those that are written, in the order in which they were granted.
+    granted: BTreeMap<Rank, VecDeque<u32>>,
+    /// Flows with messages that nobody has looked at.
+    pub(super) arrived: Vec<usize>,
+    pub(super) written: Vec<usize>,
+    /// Bytes kept aside.
+    aside: usize,
+    /// Puts under way.
+    pub(super) under_way: usize,
+    /// What has ended, to be told to those who asked.
+    pub(super) ended: Vec<(Arc<Ticket>, Done)>,
+    /// No deadline is before this; `None` where nobody waits.
+    soonest: Option<Instant>,
+}
+
+impl Talk {
+    /// Whether anybody waits for the end of a send or a receive.
+    pub(super) fn open(&self) -> bool {
+        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
+        !self.sendings.is_empty() || landing || self.matching.receives().next().is_some()
+    }
+
+    /// Whether nothing is left of it on the way.
+    pub(super) fn over(&self) -> bool {
+        self.sendings.is_empty() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
+    }
+
+    /// What waits.
+    fn waits(&self) -> impl Iterator<Item = Waits<'_>> {
+        let sends = self.sendings.values().map(Waits::Send);
+        let landings = self.landings.iter().filter_map(|(&(from, _), landing)| {
+            landing.receiving.as_ref().map(|receiving| Waits::Receive(receiving, Some(from)))
+        });
+        let receives = self.matching.receives().map(|(want, receiving)| Waits::Receive(receiving, want.from));
+        sends.chain(landings).chain(receives)
+    }
+
+    /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
+    pub(super) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+        let oldest = self.waits().min_by_key(|waits| waits.asked().at);
+        oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
+    }
+
+    /// Whose deadline has passed: since when it waits, and its call.
+    pub(super) fn late(&mut self, now: Instant) -> Option<(Instant, Signature)> {
+        if self.soonest.is_none_or(|soonest| now < soonest) {
+            return None;
+        }
+        let first = self.waits().min_by_key(|waits| waits.asked().deadline);
+        let found = first.map(|first| (first.asked().deadline, first.asked().at, first.signature()));
+        self.soonest = found.map(|(deadline, ..)| deadline);
+        found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
+    }
+
+    /// The earliest deadline, or an earlier moment.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.soonest
+    }
+
+    /// Gives all up: what belongs to those who asked.
+    pub(super) fn abandon(&mut self) -> Vec<(Arc<Ticket>, Held)> {
+        let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.asked);
+        let landings = std::mem::take(&mut self.landings).into_values();
+        let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.asked));
+        let receives = self.matching.give_up().map(|receiving| receiving.asked);
+        let left = sendings.chain(landings).chain(receives).map(|asked| (asked.ticket, asked.held));
+        left.chain(self.ended.drain(..).map(|(ticket, done)| (ticket, done.held))).collect()
+    }
+}
+
+/// A send or a receive that waits, and for whom.
+enum Waits<'t> {
+    Send(&'t Sending),
+    Receive(&'t Receiving, Option<Rank>),
+}
+
+impl Waits<'_> {
+    fn asked(&self) -> &Asked {
+        match self {
+            Self::Send(sending) => &sending.asked,
+            Self::Receive(receiving, _) => &receiving.asked,
+        }
+    }
+
+    fn peer(&self) -> Option<Rank> {
+        match self {
+            Self::Send(sending) => Some(sending.outbound.to),
+            Self::Receive(_, from) => *from,
+        }
+    }
+
+    fn signature(&self) -> Signature {
+        match self {
+            Self::Send(Sending { outbound, .. }) => {
+                Signature::message(true, outbound.kind.dtype, Some(outbound.to), outbound.tag)
+            }
+            Self::Receive(Receiving { inbound, .. }, from) => {
+                Signature::message(false, inbound.dtype, *from, inbound.tag)
+            }
+        }
+    }
+}
+
+impl Core<'_> {
+    /// Takes on a send.
+    pub(super) fn send(&mut self, outbound: Outbound, asked: Asked) {
+        let talk = &mut self.circle.talk;
+        let number = talk.numbers.entry(outbound.to).or_default();
+        let sending =
+            Sending { number: *number, asked, gone: 0, under_way: 0, stage: Stage::Queued, outbound };
+        *number = number.wrapping_add(1);
+        let id = talk.asked;
+        talk.asked += 1;
+        talk.wait_until(sending.asked.deadline);
+        talk.queues.entry(sending.outbound.to).or_default().push_back(Item::Message(id));
+        talk.sendings.insert(id, sending);
+    }
+
+    /// Takes on a receive.
+    pub(super) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
+        if let Some(from) = inbound.from {
+            self.listen(from, super::wire::Class::Message)?;
+        }
+        let want = Want { from: inbound.from, tag: inbound.tag };
+        self.circle.talk.wait_until(asked.deadline);
+        match self.circle.talk.matching.receive(want, Receiving { inbound, asked }) {
+            None => Ok(()),
+            Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
+        }
+    }
+
+    /// Goes on with messages. True if anything moved.
+    pub(super) fn talk(&mut self) -> Result<bool, Stop> {
+        let mut moved = self.messages_arrived()?;
+        moved |= self.writes_arrived()?;
+        moved |= self.send_items()?;
+        moved |= self.write_messages()?;
+        if self.circle.has_debts() {
+            self.circle.settle_debts();
+        }
+        if self.circle.has_letters() {
+            moved |= self.send_letters()?;
+        }
+        Ok(moved)
+    }
+
+    /// Where large messages wait for each other, because ranks send before they receive, one is taken aside.
+    pub(super) fn relieve(&mut self, now: Instant) -> Result<bool, Stop> {
+        let talk = &mut self.circle.talk;
+        let stuck = talk.sendings.values().any(|sending| {
+            matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + STALE
+        });
+        if !stuck {
+            return Ok(false);
+        }
+        let aside = talk.aside;
+        let mut announced = talk.matching.messages().filter_map(|(envelope, early)| match *early {
+            Early::Announced { kind, number, writes } => Some((envelope, early, kind, number, writes)),
+            _ => None,
+        });
+        let Some((envelope, early, kind, number, writes)) = announced.next() else { return Ok(false) };
+        if aside > 0 && aside.saturating_add(kind.bytes()) > ASIDE {
+            return Ok(false);
+        }
+        let Some(fresh) = Fresh::new(kind.bytes()) else { return Ok(false) };
+        *early = Early::Coming { kind, number };
+        drop(announced);
+        talk.aside += kind.bytes();
+        let into = fresh.region().clone();
+        let landing = Landing {
+            tag: envelope.tag,
+            kind,
+            receiving: None,
+            into,
+            fresh: Some(fresh),
+            exposed: None,
+            come: 0,
+        };
+        self.grant_message((envelope.from, number), landing, None, writes)?;
+        Ok(true)
+    }
+
+    /// What a message is called that has come and that nobody has received.
+    pub(super) fn unreceived(&mut self) -> Option<Failure> {
+        let Core { port, circle } = self;
+        let (envelope, early) = circle.talk.matching.messages().next()?;
+        let (kind, number) = early.known();
+        let from = circle.members.get(envelope.from).map_or(envelope.from, |member| member.world);
+        Some(Failure::Message {
+            number: u64::from(number),
+            tag: envelope.tag,
+            sender: (from, kind.words()),
+            receiver: (port.me, "nothing, and leaves".to_owned()),
+        })
+    }
+
+    /// What sender and receiver differ in.
+    fn differ(&self, (number, tag): (u32, u32), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
+        let wanted = match me.place {
+            Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
+            Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
+                Form::Plain => format!("{} elements", me.dtype.name()),
+                form => Kind { form, dtype: me.dtype, count: 0 }.words(),
+            },
+            Place::Fresh { most } => format!("at most {most} bytes"),
+        };
+        Stop::Failure(Failure::Message {
+            number: u64::from(number),
+            tag,
+            sender: (self.circle.world(from), kind.words()),
+            receiver: (self.port.me, wanted),
+        })
+    }
+}
+
+impl Talk {
+    fn wait_until(&mut self, deadline: Instant) {
+        self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
+    }
+}

@@ -1,0 +1,303 @@
+//! What goes: messages and grants through slots, large messages straight to their places.
+
+use unisono_transport::{Region, RemoteRegion, Target};
+
+use super::{Item, PIECE, Stage};
+use crate::{
+    buffer::{self, Bytes},
+    engine::{
+        Stop,
+        core::Core,
+        send::{Origin, Ready, Whose},
+        ticket::Done,
+        wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way, stride},
+    },
+    schedule::Rank,
+};
+
+/// What goes through a slot: its header, but for what the flow adds, and where its elements lie.
+struct Parcel<'p> {
+    header: Header,
+    /// Region, offset and bytes.
+    source: Option<(&'p Region, usize, usize)>,
+    /// Whether the source is registered.
+    registered: bool,
+    id: Option<u64>,
+}
+
+/// What became of it.
+enum Sent {
+    /// There is no window, no credit or no room.
+    No,
+    /// Its memory may change.
+    Copied,
+    /// Its memory is read still.
+    UnderWay,
+}
+
+impl Core<'_> {
+    /// Sends what waits for slots, as far as it can. True if anything went.
+    pub(super) fn send_items(&mut self) -> Result<bool, Stop> {
+        if self.circle.talk.queues.is_empty() {
+            return Ok(false);
+        }
+        let mut moved = false;
+        let mut queues = std::mem::take(&mut self.circle.talk.queues);
+        for (&to, queue) in &mut queues {
+            while let Some(&item) = queue.front() {
+                let (sent, any) = self.send_item(to, item)?;
+                moved |= any;
+                if !sent {
+                    break;
+                }
+                queue.pop_front();
+            }
+        }
+        queues.retain(|_, queue| !queue.is_empty());
+        self.circle.talk.queues = queues;
+        Ok(moved)
+    }
+
+    /// Sends one thing: whether it has gone wholly, and whether anything of it has.
+    fn send_item(&mut self, to: Rank, item: Item) -> Result<(bool, bool), Stop> {
+        match item {
+            Item::Grant { number, place } => {
+                let RemoteRegion { base, key, .. } = place.unwrap_or_default();
+                let header = Header {
+                    op: number,
+                    codes: [Message::Grant.code(), 0, 0, place.is_some().into()],
+                    root: (key & 0xffff_ffff) as u32,
+                    freed: 0,
+                    count: base,
+                    reply: 0,
+                    len: (key >> 32) as u32,
+                };
+                let sent =
+                    self.put_parcel(to, &Parcel { header, source: None, registered: false, id: None })?;
+                Ok((!matches!(sent, Sent::No), !matches!(sent, Sent::No)))
+            }
+            Item::Message(id) => self.send_message(to, id).map(|sent| (sent, sent)),
+            Item::Parts(id) => self.send_parts(to, id),
+        }
+    }
+
+    fn send_message(&mut self, to: Rank, id: u64) -> Result<bool, Stop> {
+        let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok(true) };
+        let outbound = &sending.outbound;
+        let kind = outbound.kind;
+        let whole = kind.bytes() <= self.circle.settings.eager_bytes;
+        let (source, registered) = match &outbound.registered {
+            Some((region, at)) => ((region.clone(), *at), true),
+            None => ((outbound.source.clone(), 0), false),
+        };
+        // Whether it could be written from where it lies.
+        let writes = registered || !self.port.limits.local_registration;
+        let sort = if whole { Message::Whole } else { Message::Announced };
+        let header = Header {
+            op: sending.number,
+            codes: [sort.code(), kind.dtype.code(), kind.form.code(), 0],
+            root: outbound.tag,
+            freed: 0,
+            count: kind.count as u64,
+            reply: 0,
+            len: if whole { u32::try_from(kind.count).unwrap_or(u32::MAX) } else { writes.into() },
+        };
+        if !whole {
+            // Through it the grant comes.
+            self.listen(to, Class::Message)?;
+        }
+        let source = whole.then_some((&source.0, source.1, kind.bytes()));
+        let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
+        let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok(true) };
+        match sent {
+            Sent::No => return Ok(false),
+            Sent::UnderWay if whole => {
+                (sending.stage, sending.under_way) = (Stage::Gone, 1);
+            }
+            Sent::Copied if whole => {
+                sending.stage = Stage::Gone;
+                self.circle.talk.left(id);
+            }
+            Sent::UnderWay | Sent::Copied => sending.stage = Stage::Announced,
+        }
+        Ok(true)
+    }
+
+    fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
+        let mut any = false;
+        loop {
+            let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok((true, any)) };
+            let (kind, gone) = (sending.outbound.kind, sending.gone);
+            let size = kind.dtype.size();
+            let len = (self.circle.settings.eager_bytes / size).min(kind.count - gone);
+            let (source, registered) = match &sending.outbound.registered {
+                Some((region, at)) => ((region.clone(), *at), true),
+                None => ((sending.outbound.source.clone(), 0), false),
+            };
+            let header = Header {
+                op: sending.number,
+                codes: [Message::Part.code(), kind.dtype.code(), kind.form.code(), 0],
+                root: sending.outbound.tag,
+                freed: 0,
+                count: kind.count as u64,
+                reply: 0,
+                len: u32::try_from(len).unwrap_or(u32::MAX),
+            };
+            let source = Some((&source.0, source.1 + gone * size, len * size));
+            let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
+            let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
+            match sent {
+                Sent::No => return Ok((false, any)),
+                Sent::Copied => {}
+                Sent::UnderWay => sending.under_way += 1,
+            }
+            any = true;
+            sending.gone += len;
+            if sending.gone == kind.count {
+                sending.stage = Stage::Gone;
+                self.circle.talk.left(id);
+                return Ok((true, any));
+            }
+        }
+    }
+
+    /// Puts something into the next slot.
+    fn put_parcel(&mut self, to: Rank, parcel: &Parcel<'_>) -> Result<Sent, Stop> {
+        let Some(sender) = self.circle.sender(to, Class::Message, 0) else {
+            self.knock(to, Class::Message, &Header { op: 0, ..parcel.header })?;
+            return Ok(Sent::No);
+        };
+        let Some(number) = self.circle.senders[sender].flow.next() else { return Ok(Sent::No) };
+        let Some(record) = self.port.posts.vacant() else { return Ok(Sent::No) };
+        let bytes = parcel.source.map_or(0, |(.., bytes)| bytes);
+        let injected = HEADER + bytes <= self.port.limits.max_inject;
+        let origin = match parcel.source {
+            Some((region, offset, bytes)) if bytes > 0 => {
+                if parcel.registered || injected || !self.port.limits.local_registration {
+                    Origin { region: region.clone(), offset, hold: None, staging: None }
+                } else {
+                    let Some(slot) = self.port.posts.stage(&mut *self.port.transport)? else {
+                        return Ok(Sent::No);
+                    };
+                    let Some((staging, at)) = self.port.posts.staged(slot) else { return Ok(Sent::No) };
+                    let copied = Bytes::new(region, offset, bytes)
+                        .and_then(|source| buffer::copy(source, Bytes::new(&staging, at, bytes)?));
+                    copied.map_err(|error| self.stop(format!("a message to staging: {error}")))?;
+                    Origin { region: staging, offset: at, hold: None, staging: Some(slot) }
+                }
+            }
+            _ => Origin { region: self.circle.letters.clone(), offset: 0, hold: None, staging: None },
+        };
+        let staging = origin.staging;
+        let opposite = self.circle.receiver(to, Class::Message, 0);
+        let freed = opposite.map_or(0, |flow| self.circle.receivers[flow].freed());
+        let reply = u32::try_from(self.circle.senders[sender].reply).unwrap_or(u32::MAX);
+        let header = Header { freed: (freed & 0xffff_ffff) as u32, reply, ..parcel.header };
+        let (headers, at) = self.port.posts.header(record);
+        headers.write(at, bytemuck::bytes_of(&header))?;
+        let sender_end = &self.circle.senders[sender];
+        let flow = &sender_end.flow;
+        let slot = flow.first + flow.slot(number) * stride(sender_end.slot_bytes) as u64;
+        let target = Target { region: sender_end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
+        let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
+        // What was staged may change at once.
+        let id = parcel.id.filter(|_| staging.is_none() && bytes > 0);
+        let ready =
+            Ready { to, origin, bytes, record, header: true, target, immediate, whose: Whose::Message(id) };
+        if !self.post(ready)? {
+            if let Some(slot) = staging {
+                self.port.posts.put_back(slot);
+            }
+            return Ok(Sent::No);
+        }
+        self.circle.senders[sender].flow.advance();
+        if let Some(flow) = opposite {
+            self.circle.receivers[flow].tell();
+        }
+        Ok(if injected || id.is_none() { Sent::Copied } else { Sent::UnderWay })
+    }
+
+    /// Writes large messages to where their receivers want them. True if anything went.
+    pub(super) fn write_messages(&mut self) -> Result<bool, Stop> {
+        if self.circle.talk.writes.is_empty() {
+            return Ok(false);
+        }
+        let mut moved = false;
+        let mut writes = std::mem::take(&mut self.circle.talk.writes);
+        for (&to, queue) in &mut writes {
+            while let Some(&id) = queue.front() {
+                let (all, any) = self.write_message(to, id)?;
+                moved |= any;
+                if !all {
+                    break;
+                }
+                queue.pop_front();
+            }
+        }
+        writes.retain(|_, queue| !queue.is_empty());
+        self.circle.talk.writes = writes;
+        Ok(moved)
+    }
+
+    fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
+        let mut any = false;
+        loop {
+            let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok((true, any)) };
+            let Stage::Writing(region) = sending.stage else { return Ok((true, any)) };
+            let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
+            let (source, base) = match &sending.outbound.registered {
+                Some((registered, at)) => (registered.clone(), *at),
+                None => (sending.outbound.source.clone(), 0),
+            };
+            let Some(sender) = self.circle.sender(to, Class::Message, 0) else { return Ok((false, any)) };
+            let Some(number) = self.circle.senders[sender].writes.next() else { return Ok((false, any)) };
+            let Some(record) = self.port.posts.vacant() else { return Ok((false, any)) };
+            let bytes = PIECE.min(len - gone);
+            let origin = Origin { region: source, offset: base + gone, hold: None, staging: None };
+            let flow = self.circle.senders[sender].writes.id;
+            let immediate = Immediate::Data { flow, way: Way::Direct, number: (number & 0xffff) as u16 };
+            let target = Target { region, offset: gone as u64 };
+            let whose = Whose::Message(Some(id));
+            let ready = Ready { to, origin, bytes, record, header: false, target, immediate, whose };
+            if !self.post(ready)? {
+                return Ok((false, any));
+            }
+            any = true;
+            self.circle.senders[sender].writes.advance();
+            let injected = bytes <= self.port.limits.max_inject;
+            if let Some(sending) = self.circle.talk.sendings.get_mut(&id) {
+                sending.gone += bytes;
+                sending.under_way += usize::from(!injected);
+                if sending.gone == len {
+                    sending.stage = Stage::Gone;
+                    self.circle.talk.left(id);
+                    return Ok((true, any));
+                }
+            }
+        }
+    }
+}
+
+impl super::Talk {
+    /// A put has left; and of which message, if it read that one's memory.
+    pub(in crate::engine) fn put_left(&mut self, id: Option<u64>) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(id) = id {
+            if let Some(sending) = self.sendings.get_mut(&id) {
+                sending.under_way = sending.under_way.saturating_sub(1);
+            }
+            self.left(id);
+        }
+    }
+
+    /// Ends a send whose memory nothing reads any more.
+    fn left(&mut self, id: u64) {
+        let over = |sending: &super::Sending| matches!(sending.stage, Stage::Gone) && sending.under_way == 0;
+        if self.sendings.get(&id).is_some_and(over)
+            && let Some(sending) = self.sendings.remove(&id)
+        {
+            let done = Done { held: sending.asked.held, received: None };
+            self.ended.push((sending.asked.ticket, done));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The sizes of windows, and what follows from them: memory, and how much may be under way at once.
+
+use super::wire::{self, Class};
+
+/// The sizes of windows, alike on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Bytes of elements in a slot for small messages.
+    pub eager_bytes: usize,
+    /// How many of those slots a flow has.
+    pub eager_slots: usize,
+    /// Bytes of elements in a slot for chunks.
+    pub chunk_bytes: usize,
+    /// How many of those slots a lane's flow has.
+    pub bulk_slots: usize,
+    /// How many lanes pipelines may use.
+    pub lanes: usize,
+    /// Whether windows ask for huge pages.
+    pub huge_pages: bool,
+}
+
+impl Settings {
+    /// Lanes, slots and bytes in a slot of a window.
+    pub(super) fn window(&self, class: Class) -> (usize, usize, usize) {
+        match class {
+            Class::Eager | Class::Message => (1, self.eager_slots, self.eager_bytes),
+            Class::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
+        }
+    }
+}
+
+impl Settings {
+    /// Bytes to register for windows from so many ranks of each class, and for staging.
+    pub(crate) fn estimate(&self, eager: usize, bulk: usize) -> usize {
+        let windows = |class, sources: usize| {
+            let (lanes, slots, bytes) = self.window(class);
+            sources * lanes * slots * wire::stride(bytes)
+        };
+        windows(Class::Eager, eager)
+            + windows(Class::Bulk, bulk)
+            + self.staging() * self.chunk_bytes.max(self.eager_bytes)
+    }
+
+    /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
+    /// credits for each flow the other way; the announcement of its window. In bulk also writes, their credits, a grant,
+    /// and a knock for one; of messages from point to point writes, their credits and a knock.
+    pub(super) fn arrivals(&self, class: Class) -> usize {
+        let (lanes, slots, _) = self.window(class);
+        let writes = match class {
+            Class::Eager => 0,
+            Class::Bulk | Class::Message => lanes * self.writes() + 2 * lanes + 2,
+        };
+        lanes * slots + 2 * lanes + 1 + writes
+    }
+
+    /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
+    /// two each before the second is owed), and its other letters.
+    pub(crate) fn arrivals_per_peer(&self) -> usize {
+        let messages = 2 * self.eager_slots + self.writes() + self.lanes * (self.bulk_slots + self.writes());
+        messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 2
+    }
+
+    /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
+    /// enough to make credit rare, but they do take room in completion queues.
+    pub(crate) fn writes(&self) -> usize {
+        (16 / self.lanes.max(1)).clamp(2, 8)
+    }
+
+    /// How many staging slots there are: two for each lane keep one filling while the other leaves.
+    pub(super) fn staging(&self) -> usize {
+        2 * self.lanes.max(2)
+    }
+}

@@ -1,0 +1,241 @@
+//! Messages between two ranks of a group: sent and received, at once or later, one or many.
+
+use std::sync::Arc;
+
+use super::{ProcessGroup, node::Node, shared::asked};
+use crate::{
+    buffer::{Lent, Owned},
+    dtype::Element,
+    engine::{Done, Form, Held, Inbound, Kind, Outbound, Place, Task, Ticket, What},
+    error::{Error, Result},
+    schedule::Rank,
+    work::{Driver, Work},
+};
+
+/// From whom a message is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// From this rank of the group.
+    Rank(Rank),
+    /// From whichever rank's comes first.
+    Any,
+}
+
+impl From<Rank> for Source {
+    fn from(rank: Rank) -> Self {
+        Self::Rank(rank)
+    }
+}
+
+/// One of several messages: see [`ProcessGroup::batch_isend_irecv`].
+#[derive(Debug)]
+pub enum Message<B> {
+    /// `data` is sent to rank `to`.
+    Send {
+        /// What is sent.
+        data: B,
+        /// To whom.
+        to: Rank,
+        /// See [`ProcessGroup::send`].
+        tag: u32,
+    },
+    /// `data` is received.
+    Recv {
+        /// Where to.
+        data: B,
+        /// From whom.
+        from: Source,
+        /// See [`ProcessGroup::send`].
+        tag: u32,
+    },
+}
+
+impl ProcessGroup {
+    /// Sends `data` to a rank, which receives it by [`recv`](Self::recv) with the same tag. Returns when `data` may be
+    /// changed, which says nothing of whether it has been received.
+    ///
+    /// Messages from one rank to another that bear the same tag are received in the order in which they were sent;
+    /// those with different tags in any. They do not wait for collectives, nor these for them. Up to [`crate::Config::eager`]
+    /// bytes go at once, if the receiver makes any call of this library; more goes when the receiver asks for it. Ranks
+    /// that all send before they receive do not wait for each other for ever: what is large is then kept aside by the
+    /// receiver, if it has the memory.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the receiver asked for another length or
+    /// type, if nobody has received a large message before the deadline, or if the group is over.
+    pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
+        let lent = Lent::apart(data, &mut []);
+        self.wait(self.outbound::<T>(&lent, to, tag, Form::Plain)?).map(drop)
+    }
+
+    /// Receives a message with this tag: the earliest of that rank, or of any ([`Source::Any`]). Fills `data`, which must be
+    /// exactly as long as the message, and tells who sent it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the message has another length or type,
+    /// if none has come before the deadline, or if the group is over.
+    pub fn recv<T: Element>(&self, data: &mut [T], from: impl Into<Source>, tag: u32) -> Result<Rank> {
+        let lent = Lent::apart(&[], data);
+        let done = self.wait(self.inbound::<T>(&lent, from.into(), tag)?)?;
+        Ok(sender(&done))
+    }
+
+    /// Receives a message of `T` whose length is not known. Tells who sent it.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv), but that any length will do; and if there is no memory for it.
+    pub fn recv_vec<T: Element>(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<T>, Rank)> {
+        let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
+        let from = self.source("recv_vec", from.into())?;
+        let inbound = Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place };
+        let done = self.wait(What::Receive(inbound))?;
+        let from = sender(&done);
+        let bytes = done.received.map(|received| received.bytes).unwrap_or_default();
+        Ok((bytemuck::allocation::pod_collect_to_vec(&bytes), from))
+    }
+
+    /// Sends `data` to a rank and receives a message into `into`, at once: with a partner that does the same, or around a ring.
+    /// Tells who sent what was received.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) and [`recv`](Self::recv).
+    pub fn send_recv<T: Element>(
+        &self,
+        data: &[T],
+        to: Rank,
+        into: &mut [T],
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Rank> {
+        let lent = Lent::apart(data, into);
+        let inbound = self.inbound::<T>(&lent, from.into(), tag)?;
+        let outbound = self.outbound::<T>(&lent, to, tag, Form::Plain)?;
+        let node = &self.shared.node;
+        node.check_calls("send_recv")?;
+        let tickets = [inbound, outbound].map(|what| {
+            let task = self.asked(what, None);
+            let ticket = Arc::clone(&task.asked.ticket);
+            node.ask(self.shared.channel, task);
+            ticket
+        });
+        let [received, sent] = tickets.map(|ticket| node.wait(&ticket));
+        sent?;
+        received.map(|done| sender(&done))
+    }
+
+    /// Begins a [`send`](Self::send); `data` comes back from [`Work::wait`].
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), here or from the wait.
+    pub fn isend<B: Owned>(&self, mut data: B, to: Rank, tag: u32) -> Result<Work<B>> {
+        let what =
+            self.outbound::<B::Element>(&Lent::kept(&mut data, &mut Vec::<u8>::new()), to, tag, Form::Plain)?;
+        let ticket = self.start(what, Some(Box::new(data)))?;
+        Ok(Work::new(ticket, self.driver()))
+    }
+
+    /// Begins a [`recv`](Self::recv); `data`, filled, and who sent it come back from [`Work::wait`].
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv), here or from the wait.
+    pub fn irecv<B: Owned>(&self, mut data: B, from: impl Into<Source>, tag: u32) -> Result<Work<(B, Rank)>> {
+        let lent = Lent::kept(&mut Vec::<u8>::new(), &mut data);
+        let what = self.inbound::<B::Element>(&lent, from.into(), tag)?;
+        let ticket = self.start(what, Some(Box::new(data)))?;
+        Ok(Work::received(ticket, self.driver()))
+    }
+
+    /// Begins several messages, all or, if one of them makes no sense, none. Of each the data comes back, and the rank
+    /// that it went to or came from, in the order given. However they are ordered on either side, they do not wait for
+    /// each other.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) and [`recv`](Self::recv), here or from the waits.
+    pub fn batch_isend_irecv<B: Owned>(
+        &self,
+        batch: impl IntoIterator<Item = Message<B>>,
+    ) -> Result<Vec<Work<(B, Rank)>>> {
+        let mut ready = Vec::new();
+        for message in batch {
+            let nothing = &mut Vec::<u8>::new();
+            ready.push(match message {
+                Message::Send { mut data, to, tag } => {
+                    let lent = Lent::kept(&mut data, nothing);
+                    (self.outbound::<B::Element>(&lent, to, tag, Form::Plain)?, data, Some(to))
+                }
+                Message::Recv { mut data, from, tag } => {
+                    let lent = Lent::kept(nothing, &mut data);
+                    (self.inbound::<B::Element>(&lent, from, tag)?, data, None)
+                }
+            });
+        }
+        let works = ready.into_iter().map(|(what, data, to)| {
+            let ticket = self.start(what, Some(Box::new((data, to))))?;
+            Ok(Work::either(ticket, self.driver()))
+        });
+        works.collect()
+    }
+
+    fn outbound<T: Element>(&self, lent: &Lent<'_>, to: Rank, tag: u32, form: Form) -> Result<What> {
+        self.partner("send", to)?;
+        let kind = Kind { form, dtype: T::DTYPE, count: lent.input.len() / size_of::<T>() };
+        let registered = self.shared.node.registry.find(&lent.input);
+        Ok(What::Send(Outbound { to, tag, kind, source: lent.input.clone(), registered }))
+    }
+
+    fn inbound<T: Element>(&self, lent: &Lent<'_>, from: Source, tag: u32) -> Result<What> {
+        let from = self.source("recv", from)?;
+        let count = lent.output.len() / size_of::<T>();
+        let registered = self.shared.node.registry.find(&lent.output);
+        let place = Place::There { output: lent.output.clone(), count, registered };
+        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
+    }
+
+    fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
+        match from {
+            Source::Any => Ok(None),
+            Source::Rank(rank) => self.partner(call, rank).map(|()| Some(rank)),
+        }
+    }
+
+    fn partner(&self, call: &'static str, rank: Rank) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        let problem = format!("there is no rank {rank}; there are ranks 0 to {}", self.size() - 1);
+        Err(Error::Argument { call, problem })
+    }
+
+    fn asked(&self, what: What, held: Held) -> Task {
+        Task { what, asked: asked(self.shared.node.config.timeout, held) }
+    }
+
+    /// Does it, now.
+    fn wait(&self, what: What) -> Result<Done> {
+        let node = &self.shared.node;
+        node.check_calls("a message")?;
+        let task = self.asked(what, None);
+        let ticket = Arc::clone(&task.asked.ticket);
+        node.ask(self.shared.channel, task);
+        node.wait(&ticket)
+    }
+
+    /// Begins it.
+    fn start(&self, what: What, held: Held) -> Result<Arc<Ticket>> {
+        let node = &self.shared.node;
+        node.check_calls("a message")?;
+        let task = self.asked(what, held);
+        let ticket = Arc::clone(&task.asked.ticket);
+        node.begin(self.shared.channel, task)?;
+        Ok(ticket)
+    }
+
+    fn driver(&self) -> Arc<dyn Driver> {
+        Arc::<Node>::clone(&self.shared.node)
+    }
+}
+
+/// Who sent what was received.
+fn sender(done: &Done) -> Rank {
+    done.received.as_ref().map_or(0, |received| received.from)
+}

@@ -1,0 +1,345 @@
+//! Messages from point to point: what is sent is received, in order, whatever the order of the calls; and ranks that
+//! disagree find out.
+
+use std::sync::mpsc;
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config as Cases, TestRunner},
+};
+use unisono_transport::sim;
+
+use super::*;
+use crate::{Message, Source, Work};
+
+/// Eager messages have at most 128 bytes with `small`.
+const SIZES: [usize; 7] = [0, 1, 15, 16, 17, 100, 5000];
+
+/// What rank `from` sends as its message of that number: no two alike.
+fn message(from: Rank, number: usize, len: usize) -> Vec<u64> {
+    (0..len).map(|i| (from as u64) << 48 | (number as u64) << 32 | i as u64).collect()
+}
+
+/// Over the memory transport, where large messages are written to their places, and over one that must register
+/// what it reads, where they come in parts unless they lie in registered buffers.
+fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {
+    let tweak = |config: &mut Config| {
+        small(config);
+        config.timeout = Duration::from_secs(20);
+    };
+    world(ranks, tweak, &each);
+    let fabric = sim::Fabric::new(sim::Config::default());
+    world_over(ranks, || Box::new(fabric.open()), tweak, &each);
+}
+
+#[test]
+fn what_is_sent_is_received() {
+    for ranks in [1, 2, 3] {
+        worlds(ranks, |group| {
+            let (rank, next, before) =
+                (group.rank(), (group.rank() + 1) % ranks, (group.rank() + ranks - 1) % ranks);
+            for (number, len) in SIZES.into_iter().enumerate() {
+                let mine = message(rank, number, len);
+                let theirs = message(before, number, len);
+                // All send first.
+                group.send(&mine, next, 3).unwrap();
+                let mut got = vec![7; len];
+                assert_eq!(group.recv(&mut got, before, 3).unwrap(), before);
+                assert_eq!(got, theirs);
+                got.fill(7);
+                assert_eq!(group.send_recv(&mine, next, &mut got, before, 4).unwrap(), before);
+                assert_eq!(got, theirs);
+                // The length need not be known, nor who sends.
+                group.send(&mine, next, u32::MAX).unwrap();
+                assert_eq!(group.recv_vec::<u64>(Source::Any, u32::MAX).unwrap(), (theirs.clone(), before));
+                // Registered, on both sides or one.
+                let mut buffer = group.buffer::<u64>(len + 3).unwrap();
+                buffer[3..].copy_from_slice(&mine);
+                let mut other = group.buffer::<u64>(len).unwrap();
+                group.send_recv(&buffer[3..], next, &mut other, before, 4).unwrap();
+                assert_eq!(&*other, theirs);
+                other.fill(7);
+                group.send_recv(&mine, next, &mut other, before, 4).unwrap();
+                assert_eq!(&*other, theirs);
+                got.fill(7);
+                group.send_recv(&buffer[3..], next, &mut got, before, 4).unwrap();
+                assert_eq!(got, theirs);
+            }
+        });
+    }
+}
+
+/// One message of a random program.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    from: Rank,
+    to: Rank,
+    tag: u32,
+    len: usize,
+    /// How it is sent, and the place of its receive among those of the receiver.
+    blocking: bool,
+    place: u64,
+    any: bool,
+}
+
+fn steps(ranks: usize) -> impl Strategy<Value = Vec<Step>> {
+    let step = (0..ranks, 0..ranks, 0_u32..3, prop::sample::select(&SIZES[..]), any::<bool>(), any::<u64>())
+        .prop_map(|(from, to, tag, len, blocking, place)| Step {
+            // With a tag of its own what comes from anyone cannot be taken for another's.
+            any: tag == 2,
+            tag: if tag == 2 { 2 + u32::try_from(from).unwrap() } else { tag },
+            ..Step { from, to, tag, len, blocking, place, any: false }
+        });
+    prop::collection::vec(step, 1..60)
+}
+
+/// The messages of one sender and tag come in the order in which they were sent, however sends and receives are mixed.
+#[test]
+fn messages_keep_their_order_whatever_the_program() {
+    let mut runner = TestRunner::new(Cases {
+        cases: 24,
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..Cases::default()
+    });
+    runner
+        .run(&(2_usize..5).prop_flat_map(|ranks| (Just(ranks), steps(ranks))), |(ranks, steps)| {
+            worlds(ranks, |group| program(&group, &steps));
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn program(group: &ProcessGroup, steps: &[Step]) {
+    let rank = group.rank();
+    // Receives of one sender and tag must stay in their order to know what they get.
+    let mut receives: Vec<(usize, &Step)> =
+        steps.iter().enumerate().filter(|(_, it)| it.to == rank).collect();
+    receives.sort_by_key(|(_, it)| it.place);
+    let mut queues: Vec<((Rank, u32), Vec<usize>)> = Vec::new();
+    for (number, step) in steps.iter().enumerate().filter(|(_, it)| it.to == rank) {
+        match queues.iter_mut().find(|(key, _)| *key == (step.from, step.tag)) {
+            Some((_, queue)) => queue.push(number),
+            None => queues.push(((step.from, step.tag), vec![number])),
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut works: Vec<Work<_>> = Vec::new();
+            for (number, step) in steps.iter().enumerate().filter(|(_, it)| it.from == rank) {
+                let data = message(rank, number, step.len);
+                match step.blocking {
+                    true => group.send(&data, step.to, step.tag).unwrap(),
+                    false => works.push(group.isend(data, step.to, step.tag).unwrap()),
+                }
+            }
+            works.into_iter().for_each(|work| drop(work.wait().unwrap()));
+        });
+        let works = receives.into_iter().map(|(_, step)| {
+            let (_, queue) = queues.iter_mut().find(|(key, _)| *key == (step.from, step.tag)).unwrap();
+            let number = queue.remove(0);
+            let step = steps[number];
+            let source = if step.any { Source::Any } else { Source::Rank(step.from) };
+            let wanted = (message(step.from, number, step.len), step.from);
+            (group.irecv(vec![0; step.len], source, step.tag).unwrap(), wanted)
+        });
+        for (work, wanted) in works.collect::<Vec<_>>() {
+            assert_eq!(work.wait().unwrap(), wanted);
+        }
+    });
+}
+
+#[test]
+fn a_batch_is_begun_at_once() {
+    worlds(3, |group| {
+        let (rank, len) = (group.rank(), 400);
+        // Everyone to everyone, itself too; receives last.
+        let sends = (0..3).map(|to| Message::Send { data: message(rank, to, len), to, tag: 1 });
+        let recvs = (0..3).map(|from| Message::Recv { data: vec![0; len], from: Source::Rank(from), tag: 1 });
+        let works = group.batch_isend_irecv(sends.chain(recvs)).unwrap();
+        let ends: Vec<_> = works.into_iter().map(|work| work.wait().unwrap()).collect();
+        for other in 0..3 {
+            assert_eq!(ends[other], (message(rank, other, len), other));
+            assert_eq!(ends[3 + other], (message(other, rank, len), other));
+        }
+        let bad = [
+            Message::Send { data: vec![1_u8], to: 0, tag: 9 },
+            Message::Send { data: vec![1], to: 3, tag: 9 },
+        ];
+        let error = group.batch_isend_irecv(bad).unwrap_err();
+        assert!(error.to_string().contains("there is no rank 3; there are ranks 0 to 2"), "{error}");
+    });
+}
+
+#[test]
+fn many_small_ones_go_before_they_are_asked_for() {
+    worlds(2, |group| {
+        // Far more than there are slots, with the tag last that is wanted first.
+        if group.rank() == 0 {
+            for number in 0..300 {
+                group.send(&message(0, number, 9), 1, u32::from(number >= 299)).unwrap();
+            }
+        } else {
+            let mut got = vec![0; 9];
+            group.recv(&mut got, 0, 1).unwrap();
+            assert_eq!(got, message(0, 299, 9));
+            for number in 0..299 {
+                group.recv(&mut got, 0, 0).unwrap();
+                assert_eq!(got, message(0, number, 9));
+            }
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn they_go_on_beside_collectives_and_in_groups() {
+    worlds(4, |group| {
+        let pair = group.split(Some(group.rank() as u64 % 2), 0).unwrap().unwrap();
+        let other = 1 - pair.rank();
+        for round in 0..20 {
+            let len = round * 37;
+            let sent = pair.isend(message(group.rank(), round, len), other, 0).unwrap();
+            let got = pair.irecv(vec![0; len], other, 0).unwrap();
+            let world = group.isend(message(group.rank(), 1, len), (group.rank() + 1) % 4, 0).unwrap();
+            let mut data = vec![group.rank() as i32; len];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert_eq!(data, vec![6; len]);
+            let before = (group.rank() + 3) % 4;
+            assert_eq!(group.recv_vec::<u64>(before, 0).unwrap(), (message(before, 1, len), before));
+            assert_eq!(got.wait().unwrap(), (message(pair.global(other), round, len), other));
+            drop((sent, world));
+        }
+    });
+}
+
+#[test]
+fn a_large_one_comes_in_pieces() {
+    world(
+        2,
+        |_| (),
+        |group| {
+            let len = (130 << 20) / 8 + 1;
+            let data = message(0, 1, len);
+            if group.rank() == 0 {
+                group.send(&data, 1, 0).unwrap();
+            } else {
+                let mut got = vec![0; len];
+                group.recv(&mut got, 0, 0).unwrap();
+                assert!(got == data);
+            }
+        },
+    );
+}
+
+/// Ranks 0 and 1 do something that does not fit; what both are told.
+fn disagree(
+    zero: impl Fn(&ProcessGroup) -> Result<()> + Sync,
+    one: impl Fn(&ProcessGroup) -> Result<()> + Sync,
+) -> String {
+    let told = world(2, small, |group| {
+        let done = if group.rank() == 0 { zero(&group) } else { one(&group) };
+        // Whoever sent a small one may learn of it at its next call.
+        let error = done.and_then(|()| group.barrier()).unwrap_err();
+        error.to_string()
+    });
+    assert_eq!(told[0], told[1]);
+    told[0].clone()
+}
+
+#[test]
+fn lengths_and_types_that_differ_are_errors_on_both_sides() {
+    for len in [3, 3000] {
+        let longer = move |group: &ProcessGroup| group.recv(&mut vec![0_f32; len + 1], 0, 7).map(drop);
+        let told = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), longer);
+        let more = len + 1;
+        assert_eq!(
+            told,
+            format!(
+                "message 0 from rank 0 to rank 1, tag 7: rank 0 sends {len} f32 elements, \
+                 rank 1 receives {more} f32 elements"
+            )
+        );
+        let told = disagree(
+            move |group| group.send(&vec![0_i32; len], 1, 7),
+            move |group| group.recv(&mut vec![0_f32; len], Source::Any, 7).map(drop),
+        );
+        assert!(
+            told.ends_with(&format!("sends {len} i32 elements, rank 1 receives {len} f32 elements")),
+            "{told}"
+        );
+        let told = disagree(
+            move |group| group.send(&vec![0_i32; len], 1, 7),
+            |group| group.recv_vec::<f32>(0, 7).map(drop),
+        );
+        assert!(told.ends_with("i32 elements, rank 1 receives f32 elements"), "{told}");
+    }
+}
+
+#[test]
+fn what_nobody_sends_is_said_at_the_deadline() {
+    let impatient = |config: &mut Config| {
+        small(config);
+        config.timeout = Duration::from_millis(300);
+    };
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let told = world(2, impatient, |group| {
+        if group.rank() == 0 {
+            let error = group.recv(&mut [0_f32; 4], 1, 9).unwrap_err().to_string();
+            go.send(()).unwrap();
+            return error;
+        }
+        wait.lock().unwrap().recv().unwrap();
+        group.barrier().unwrap_err().to_string()
+    });
+    assert_eq!(told[0], told[1]);
+    let wanted = ["recv(f32, from 1, tag 9) was not done within", "says rank 0", "rank 1 called nothing yet"];
+    wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
+    // A large one that nobody receives.
+    let told = world(2, impatient, |group| match group.rank() {
+        0 => group.send(&[0_u8; 4000], 1, 9).unwrap_err().to_string(),
+        _ => group.recv(&mut [0_u8; 4], 0, 8).unwrap_err().to_string(),
+    });
+    assert_eq!(told[0], told[1]);
+    assert!(told[0].contains("was not done within"), "{}", told[0]);
+}
+
+#[test]
+fn a_message_that_nobody_received_is_said_at_the_end() {
+    let told = world(2, small, |group| {
+        if group.rank() == 0 {
+            group.send(&[1_u16, 2], 1, 5).unwrap();
+        }
+        group.barrier().unwrap();
+        group.leave().map_err(|error| error.to_string())
+    });
+    assert_eq!(told[0], Ok(()));
+    let wanted = "message 0 from rank 0 to rank 1, tag 5: rank 0 sends 2 u16 elements, rank 1 receives nothing, and leaves";
+    assert_eq!(told[1], Err(wanted.to_owned()));
+}
+
+#[test]
+fn dropped_messages_arrive_all_the_same() {
+    worlds(2, |group| {
+        let other = 1 - group.rank();
+        for len in SIZES {
+            drop(group.isend(message(group.rank(), 2, len), other, 1).unwrap());
+            // What it receives is lost, but the sender is served.
+            drop(group.irecv(vec![0_u64; len], other, 1).unwrap());
+        }
+        drop(group.isend(message(group.rank(), 3, 5000), other, 1).unwrap());
+        assert_eq!(group.recv_vec::<u64>(other, 1).unwrap().0, message(other, 3, 5000));
+        group.leave().unwrap();
+    });
+}
+
+#[test]
+fn there_is_no_rank_but_those_of_the_group() {
+    world(1, small, |group| {
+        let error = group.send(&[1_u8], 1, 0).unwrap_err();
+        assert_eq!(error.to_string(), "send: there is no rank 1; there are ranks 0 to 0");
+        let error = group.recv(&mut [1_u8], 9, 0).unwrap_err();
+        assert_eq!(error.to_string(), "recv: there is no rank 9; there are ranks 0 to 0");
+    });
+}
