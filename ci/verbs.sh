@@ -19,7 +19,7 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4 UNISONO_TEST_BRIEF=1
 echo "test-verbs: conformance"
 ci/verbs-vm/run.sh . "$conformance"
-for cases in collectives "mismatches, 2" "little memory" "rank 2 is killed"; do
+for cases in collectives "messages, 2" "mismatches, 2" "little memory" "rank 2 is killed"; do
   echo "test-verbs: processes, $cases"
   ci/verbs-vm/run.sh . "$processes" "$cases"
 done

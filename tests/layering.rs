@@ -27,7 +27,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("launch", &["config", "error", "schedule"]),
     ("rendezvous", &["config", "error", "launch", "schedule"]),
     ("engine", &["schedule", "partition", "reduce", "dtype", "buffer", "error"]),
-    ("work", &["buffer", "dtype", "error", "engine"]),
+    ("work", &["buffer", "dtype", "schedule", "error", "engine"]),
     ("tensor", &["dtype", "partition"]),
     ("group", ALL),
 ];

@@ -7,10 +7,11 @@ use bytemuck::Zeroable;
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
-    Settings, Turn,
+    Settings,
     flow::{Incoming, Outgoing},
     letters::Letter,
     p2p::Talk,
+    task::Turn,
     wire::{self, Class, Entry, Grant, Header, Way},
 };
 use crate::schedule::Rank;
@@ -103,7 +104,7 @@ pub(crate) struct Circle {
     pub(super) busy: bool,
     pub(super) tasks: VecDeque<Turn>,
     /// The number of the latest operation.
-    pub(super) latest: u64,
+    pub(super) latest: Option<u64>,
     /// Messages from point to point.
     pub(super) talk: Talk,
     /// Whether this rank has left the group.
@@ -143,7 +144,7 @@ impl Circle {
             exposed: false,
             busy: false,
             tasks: VecDeque::new(),
-            latest: 0,
+            latest: None,
             talk: Talk::default(),
             left: false,
         })

@@ -20,6 +20,7 @@ pub mod probe;
 mod routes;
 mod send;
 mod settings;
+mod task;
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -39,6 +40,7 @@ use self::{
     lane::{Pass, Run},
     net::Net,
     port::Port,
+    task::{Turn, halt},
     wait::{Next, Wait},
 };
 pub(crate) use self::{
@@ -46,62 +48,12 @@ pub(crate) use self::{
     operation::{FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
+    task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
     ticket::{Asked, Done, Held, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };
-use crate::{
-    error::Failure,
-    schedule::{Rank, Schedule},
-};
-
-/// Why an operation did not end well.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// This rank found the reason.
-    Failure(Failure),
-    /// The transport broke.
-    Transport(Error),
-    /// Someone else raised the alarm.
-    Alarm,
-    /// The deadline has passed.
-    Deadline,
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Transport(error)
-    }
-}
-
-/// Who watches over the engine from outside.
-pub(crate) trait Overseer {
-    /// Whether to stop: a failure elsewhere was reported.
-    fn stopped(&self) -> bool;
-
-    /// This call, of the operation of that number or after it, has waited longest: it has finished `steps` steps and waits
-    /// for the rank of the world on the lane, if it waits for one.
-    fn stand(&self, call: Option<(u64, Signature)>, steps: u64, waits: Option<(usize, Rank)>);
-
-    /// An operation begins.
-    fn began(&self, _: &Operation) {}
-
-    /// The operation of that number, or a message after it, has ended, and its ticket says so.
-    fn ended(&self, _: u64) {}
-
-    /// What somebody has asked for meanwhile, and the channel of the group.
-    fn asked(&self) -> Option<(u8, Wish)> {
-        None
-    }
-
-    /// Whether somebody else wants to drive.
-    fn wanted(&self) -> bool {
-        false
-    }
-
-    /// The engine will sleep, or has slept.
-    fn sleeps(&self, _: bool) {}
-}
+use crate::{error::Failure, schedule::Rank};
 
 /// What a rank must know of another before it can put to it; exchanged at join.
 #[derive(Clone, Debug)]
@@ -114,54 +66,11 @@ pub(crate) struct Contact {
 /// The group of all ranks.
 pub(crate) const WORLD: u8 = 0;
 
-/// What somebody asks for.
-#[expect(clippy::large_enum_variant, reason = "nearly all are tasks")]
-pub(crate) enum Wish {
-    Do(Task),
-    /// That this rank leave the group when all that was asked for before is done.
-    Leave,
-}
-
-/// Something to be done.
-pub(crate) struct Task {
-    pub what: What,
-    pub asked: Asked,
-}
-
-/// What is to be done.
-pub(crate) enum What {
-    Collective(Operation, Box<dyn Schedule>),
-    Send(Outbound),
-    Receive(Inbound),
-}
-
 /// A collective whose turn has come.
 struct UnderWay {
     channel: u8,
     run: Run,
     asked: Asked,
-}
-
-/// Why the engine stopped, and at what.
-pub(crate) struct Halt {
-    pub stop: Stop,
-    pub culprit: Option<Box<Culprit>>,
-}
-
-/// What did not end well.
-#[derive(Default)]
-pub(crate) struct Culprit {
-    /// The operation's number; messages have none.
-    pub number: Option<u64>,
-    pub call: String,
-    /// How long it has taken.
-    pub waited: Duration,
-}
-
-impl From<Stop> for Halt {
-    fn from(stop: Stop) -> Self {
-        Self { stop, culprit: None }
-    }
 }
 
 /// Runs schedules: those of one group one after the other, those of different groups side by side.
@@ -278,7 +187,7 @@ impl Engine {
                 return Err(Stop::Deadline);
             }
             if let Some(nap) = self.pause(deadline) {
-                overseer.stand(None, 0, Some((0, missing)));
+                overseer.stand(Call::Greeting, 0, Some((0, missing)));
                 self.net.port.transport.park(nap)?;
             }
         }
@@ -318,7 +227,7 @@ impl Engine {
         overseer.began(&operation);
         let (number, signature) = (operation.number, operation.signature);
         let begun = self.net.core(channel).and_then(|mut core| {
-            core.circle.latest = number;
+            core.circle.latest = Some(number);
             Run::begin(&mut core, operation, schedule)
         });
         match begun {
@@ -433,7 +342,7 @@ impl Engine {
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();
         asked.ticket.end(Ok(Done { held: asked.held, received: None }));
-        overseer.ended(number);
+        overseer.ended(Some(number));
         match next {
             Some(turn) => self.begin(channel, turn, overseer),
             // It may have been the last of a group that this rank has left.
@@ -537,7 +446,7 @@ impl Engine {
                 && since.is_none_or(|since| at < since)
             {
                 let waits = peer.map(|peer| (0, circle.world(peer)));
-                overseer.stand(Some((circle.latest, signature)), 0, waits);
+                overseer.stand(Call::Message(circle.latest, signature), 0, waits);
                 return Ok(());
             }
         }
@@ -546,7 +455,7 @@ impl Engine {
             let (steps, waits) = oldest.run.stand();
             let waits = waits.map(|(lane, rank)| (lane, core.circle.world(rank)));
             let operation = &oldest.run.operation;
-            overseer.stand(Some((operation.number, operation.signature)), steps, waits);
+            overseer.stand(Call::Operation(operation.number, operation.signature), steps, waits);
         }
         Ok(())
     }
@@ -581,14 +490,6 @@ impl Engine {
         drop((self, runs));
         left
     }
-}
-
-/// A collective that waits for its turn.
-type Turn = (Operation, Box<dyn Schedule>, Asked);
-
-fn halt(stop: Stop, number: Option<u64>, signature: Signature, since: Instant) -> Halt {
-    let culprit = Culprit { number, call: signature.call(), waited: since.elapsed() };
-    Halt { stop, culprit: Some(Box::new(culprit)) }
 }
 
 impl UnderWay {

@@ -8,7 +8,7 @@ use std::{
 use unisono_transport::{Memory, Region, memory::Hub};
 
 use super::{
-    Asked, Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
+    Asked, Call, Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
 };
 use crate::{
     dtype::Dtype,
@@ -60,7 +60,7 @@ impl Overseer for Nobody {
         false
     }
 
-    fn stand(&self, _: Option<(u64, Signature)>, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: Call, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// An engine in a world of one, over the memory transport.

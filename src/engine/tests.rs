@@ -28,7 +28,7 @@ impl Overseer for Nobody {
         false
     }
 
-    fn stand(&self, _: Option<(u64, Signature)>, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: super::Call, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// Raises the alarm for all ranks once one has found something.
@@ -40,7 +40,7 @@ impl Overseer for Somebody {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn stand(&self, _: Option<(u64, Signature)>, _: u64, _: Option<(usize, Rank)>) {}
+    fn stand(&self, _: super::Call, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 const SMALL: Settings = Settings {

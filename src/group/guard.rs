@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    engine::{Culprit, Overseer, Signature, Stop},
+    engine::{Call, Culprit, Overseer, Stop},
     error::Failure,
     rendezvous::{Alarm, Position, Watch, report, whereabouts},
     schedule::Rank,
@@ -28,9 +28,11 @@ impl Overseer for Guard {
         self.alarm.raised()
     }
 
-    fn stand(&self, call: Option<(u64, Signature)>, steps: u64, waits: Option<(usize, Rank)>) {
-        if let Some((number, signature)) = call {
-            self.position.enter(number, signature.bits());
+    fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>) {
+        match call {
+            Call::Greeting => {}
+            Call::Operation(number, signature) => self.position.enter(number, signature.bits()),
+            Call::Message(number, signature) => self.position.beside(number, signature.bits()),
         }
         self.position.steps(steps);
         match waits {

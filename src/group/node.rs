@@ -21,7 +21,7 @@ use crate::{
     algorithm::table::Table,
     buffer::Registry,
     config::Config,
-    engine::{Done, Engine, Halt, Held, Operation, Overseer, Settings, Signature, Stop, Task, Ticket, Wish},
+    engine::{Call, Done, Engine, Halt, Held, Operation, Overseer, Settings, Stop, Task, Ticket, Wish},
     error::{Error, Failure, Result},
     rendezvous::Store,
     schedule::Rank,
@@ -443,7 +443,7 @@ impl Overseer for Node {
         self.guard.stopped()
     }
 
-    fn stand(&self, call: Option<(u64, Signature)>, steps: u64, waits: Option<(usize, Rank)>) {
+    fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>) {
         self.guard.stand(call, steps, waits);
     }
 
@@ -451,7 +451,7 @@ impl Overseer for Node {
         self.guard.position.enter(operation.number, operation.signature.bits());
     }
 
-    fn ended(&self, number: u64) {
+    fn ended(&self, number: Option<u64>) {
         self.guard.position.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
         // It may be another's than the one's who leads.

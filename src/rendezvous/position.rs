@@ -13,13 +13,17 @@ use crate::{error::list, schedule::Rank};
 /// How many ranks a report describes one by one; the others are counted.
 const DETAILS: usize = 16;
 
+/// The bit of a place that says that a message is waited for.
+const BESIDE: u64 = 1 << 63;
+
 /// Where this rank stands. One writer (the engine), any number of readers.
 ///
 /// Writing is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next,
 /// except that the operation's number and call always belong together.
 #[derive(Debug)]
 pub struct Position {
-    /// Twice the operation's number, plus one while inside it, plus two so that 0 means "none yet".
+    /// Twice the operation's number, plus one while inside it, plus two so that 0 means "none yet"; with [`BESIDE`] while
+    /// waiting for a message after that operation.
     place: AtomicU64,
     call: [AtomicU64; 2],
     steps: AtomicU64,
@@ -46,6 +50,15 @@ impl Position {
 
     /// Enters operation `op`.
     pub fn enter(&self, op: u64, call: [u64; 2]) {
+        self.go((op << 1) + 3, call);
+    }
+
+    /// Waits for a message, after operation `op` or before any.
+    pub fn beside(&self, op: Option<u64>, call: [u64; 2]) {
+        self.go(BESIDE | after(op), call);
+    }
+
+    fn go(&self, place: u64, call: [u64; 2]) {
         // A reader that sees a new call also sees the place cleared or renewed, and reads again.
         self.place.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -53,13 +66,13 @@ impl Position {
         self.call[1].store(call[1], Ordering::Relaxed);
         self.steps.store(0, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
-        self.place.store((op << 1) + 3, Ordering::Release);
+        self.place.store(place, Ordering::Release);
     }
 
-    /// Has finished operation `op`.
-    pub fn finish(&self, op: u64) {
+    /// Has finished operation `op`, or a message after it; or a message before any.
+    pub fn finish(&self, op: Option<u64>) {
         self.waits.store(0, Ordering::Relaxed);
-        self.place.store((op << 1) + 2, Ordering::Release);
+        self.place.store(after(op), Ordering::Release);
     }
 
     /// Has done this many steps of the operation.
@@ -98,11 +111,16 @@ impl Position {
         if place == 0 {
             return Stand { place: Place::Nowhere, call: String::new(), steps: 0, waits_for: None };
         }
-        let op = (place - 2) >> 1;
+        let op = (place & !BESIDE).checked_sub(2).map(|place| place >> 1);
         let waits = self.waits.load(Ordering::Relaxed);
         let lane = self.lane.load(Ordering::Relaxed);
         Stand {
-            place: if place & 1 == 1 { Place::In(op) } else { Place::After(op) },
+            place: match op {
+                _ if place & BESIDE != 0 => Place::Beside(op),
+                Some(op) if place & 1 == 1 => Place::In(op),
+                Some(op) => Place::After(op),
+                None => Place::Nowhere,
+            },
             call: (self.render)(call),
             steps: self.steps.load(Ordering::Relaxed),
             waits_for: waits
@@ -110,6 +128,11 @@ impl Position {
                 .and_then(|rank| Some((usize::try_from(rank).ok()?, usize::try_from(lane).ok()?))),
         }
     }
+}
+
+/// The place of who has finished operation `op`, or none yet.
+fn after(op: Option<u64>) -> u64 {
+    op.map_or(0, |op| (op << 1) + 2)
 }
 
 /// Between, in or after operations, which are counted from 0.
@@ -121,6 +144,8 @@ pub enum Place {
     In(u64),
     /// Has finished this one and entered no other.
     After(u64),
+    /// Waits for a message; has finished this operation before, if any.
+    Beside(Option<u64>),
     /// Has left the group in good order.
     Left,
 }
@@ -147,7 +172,7 @@ impl Stand {
 
     /// Whether this rank has entered operation `op` or a later one.
     fn reached(&self, op: u64) -> bool {
-        matches!(self.place, Place::In(at) | Place::After(at) if at >= op)
+        matches!(self.place, Place::In(at) | Place::After(at) | Place::Beside(Some(at)) if at >= op)
     }
 }
 
@@ -182,6 +207,8 @@ pub fn report(op: u64, stands: &[Option<Stand>]) -> String {
             Place::In(at) if at < op => {
                 format!("not entered it (is still in op {at}{call}{})", waiting(stand))
             }
+            Place::Beside(Some(at)) if at >= op => format!("finished it (is in{call}{})", waiting(stand)),
+            Place::Beside(_) => format!("not entered it (is in{call}{})", waiting(stand)),
             Place::After(at) if at == op => "finished it".to_owned(),
             Place::In(at) | Place::After(at) if at > op => format!("finished it (is at op {at}{call})"),
             _ => continue,
@@ -235,7 +262,7 @@ pub fn whereabouts(stands: &[Option<Stand>]) -> String {
             Some(stand) => match stand.place {
                 Place::Left => "left the group".to_owned(),
                 Place::Nowhere => "called nothing yet".to_owned(),
-                Place::In(_) => format!("called {}{}", stand.call, waiting(stand)),
+                Place::In(_) | Place::Beside(_) => format!("called {}{}", stand.call, waiting(stand)),
                 Place::After(_) => format!("finished {} and called nothing since", stand.call),
             },
         };
@@ -327,6 +354,32 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_waited_for_beside_operations() {
+        let position = Position::new(|[call, _]| format!("recv {call}"));
+        position.beside(None, [7, 0]);
+        position.waits_for(2, 0);
+        let before = position.snapshot();
+        assert_eq!((before.place, before.call.as_str()), (Place::Beside(None), "recv 7"));
+        position.finish(None);
+        assert_eq!(position.snapshot().place, Place::Nowhere);
+        position.beside(Some(3), [8, 0]);
+        let after = position.snapshot();
+        assert_eq!(after.place, Place::Beside(Some(3)));
+        position.finish(Some(3));
+        assert_eq!(position.snapshot().place, Place::After(3));
+        let stands = [Some(before), Some(after), None];
+        assert_eq!(
+            report(3, &stands),
+            "rank 0 has not entered it (is in recv 7, waits for rank 2); rank 1 has finished it (is in recv 8); \
+             rank 2 gave no answer (stopped, or cut off)"
+        );
+        assert_eq!(
+            whereabouts(&stands),
+            "rank 0 called recv 7, waits for rank 2; rank 1 called recv 8; rank 2 gave no answer (stopped, or cut off)"
+        );
+    }
+
+    #[test]
     fn a_snapshot_never_mixes_one_call_with_anothers_number() {
         let position = Arc::new(Position::new(|call| format!("{} {}", call[0], call[1])));
         assert_eq!(position.snapshot().place, Place::Nowhere);
@@ -337,7 +390,7 @@ mod tests {
                 for op in 0..=last {
                     position.enter(op, [op * 3, op * 5]);
                     position.waits_for(7, 2);
-                    position.finish(op);
+                    position.finish(Some(op));
                 }
             }
         });
@@ -346,7 +399,7 @@ mod tests {
             match stand.place {
                 Place::Nowhere => assert!(stand.call.is_empty()),
                 Place::In(op) | Place::After(op) => assert_eq!(stand.call, format!("{} {}", op * 3, op * 5)),
-                Place::Left => panic!("{stand:?}"),
+                Place::Left | Place::Beside(_) => panic!("{stand:?}"),
             }
             if stand.place == Place::After(last) {
                 break;

@@ -1,4 +1,4 @@
-//! Real ranks as real processes over libfabric: the collectives against an oracle, failures, refusals at join.
+//! Real ranks as real processes over libfabric: the collectives against an oracle, messages, failures, refusals at join.
 //!
 //! The suite starts itself again as the ranks, which meet at stores that it serves. `tcp` must run; `shm` is skipped
 //! with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for
@@ -12,6 +12,7 @@ mod collectives;
 mod failures;
 mod joining;
 mod memlock;
+mod messages;
 mod mismatch;
 mod numbers;
 mod rank;
@@ -60,7 +61,7 @@ fn cases() -> Vec<(String, Case)> {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
     }
-    let tables = [failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
+    let tables = [messages::CASES, failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
     cases
 }

@@ -331,7 +331,7 @@ fn positions_tell_who_is_where() {
         all.pop().unwrap().leave();
         for one in &all {
             one.position.enter(16, [7, 0]);
-            one.position.finish(16);
+            one.position.finish(Some(16));
         }
         all[0].position.enter(17, [8, 1]);
         all[0].position.steps(5);

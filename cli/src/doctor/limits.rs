@@ -68,7 +68,7 @@ impl Windows {
             let eager = eager as u64 * config.eager_slots as u64 * slot(config.eager);
             let bulk = bulk as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
             let staging = 2 * config.lanes.max(2) as u64 * chunk.max(config.eager) as u64;
-            let windows = eager + bulk + 512 * ranks as u64 + 8192;
+            let windows = eager + bulk + 672 * ranks as u64 + 8192;
             (windows, windows + staging)
         };
         Self {
@@ -336,7 +336,7 @@ mod tests {
         };
         let windows = Windows::of(&config, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
-        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 1024 + 8192 + 2 * 4 * 131_072;
+        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 672 + 8192 + 2 * 4 * 131_072;
         assert_eq!(windows.bytes, (wanted - 2 * 4 * 131_072, wanted));
         // Up to 8 ranks everyone may send to everyone.
         assert!(Windows::of(&config, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));

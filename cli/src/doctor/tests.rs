@@ -254,7 +254,7 @@ fn no_huge_pages_and_tight_limits() {
     says(
         &tight.judge(None),
         "|limits
-         |  ok       locked memory: no limit; windows for 300 ranks need 12.4 MiB per rank
+         |  ok       locked memory: no limit; windows for 300 ranks need 12.5 MiB per rank
          |  warn     open files: 1024, but 300 ranks over TCP may need 1264
          |           => raise it: `ulimit -n 1264`
          |  warn     /dev/shm: 32 MiB of 64 MiB are free: with many ranks here shm may not find room

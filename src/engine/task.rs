@@ -1,0 +1,125 @@
+//! What is asked of the engine, who watches over it meanwhile, and how it says that something went wrong.
+
+use std::time::{Duration, Instant};
+
+use unisono_transport::Error;
+
+use super::{
+    operation::{Operation, Signature},
+    p2p::{Inbound, Outbound},
+    ticket::Asked,
+};
+use crate::{
+    error::Failure,
+    schedule::{Rank, Schedule},
+};
+
+/// Why an operation did not end well.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// This rank found the reason.
+    Failure(Failure),
+    /// The transport broke.
+    Transport(Error),
+    /// Someone else raised the alarm.
+    Alarm,
+    /// The deadline has passed.
+    Deadline,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Transport(error)
+    }
+}
+
+/// Who watches over the engine from outside.
+pub(crate) trait Overseer {
+    /// Whether to stop: a failure elsewhere was reported.
+    fn stopped(&self) -> bool;
+
+    /// This has waited longest: it has finished `steps` steps and waits for the rank of the world on the lane, if it waits
+    /// for one.
+    fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>);
+
+    /// An operation begins.
+    fn began(&self, _: &Operation) {}
+
+    /// The operation of that number, or a message after it, has ended, and its ticket says so.
+    fn ended(&self, _: Option<u64>) {}
+
+    /// What somebody has asked for meanwhile, and the channel of the group.
+    fn asked(&self) -> Option<(u8, Wish)> {
+        None
+    }
+
+    /// Whether somebody else wants to drive.
+    fn wanted(&self) -> bool {
+        false
+    }
+
+    /// The engine will sleep, or has slept.
+    fn sleeps(&self, _: bool) {}
+}
+
+/// What waits.
+#[derive(Clone, Copy)]
+pub(crate) enum Call {
+    /// A rank for its neighbours, before there is any call.
+    Greeting,
+    /// An operation, by its number.
+    Operation(u64, Signature),
+    /// A message; the number of the operation before it.
+    Message(Option<u64>, Signature),
+}
+
+/// What somebody asks for.
+#[expect(clippy::large_enum_variant, reason = "nearly all are tasks")]
+pub(crate) enum Wish {
+    Do(Task),
+    /// That this rank leave the group when all that was asked for before is done.
+    Leave,
+}
+
+/// Something to be done.
+pub(crate) struct Task {
+    pub what: What,
+    pub asked: Asked,
+}
+
+/// What is to be done.
+pub(crate) enum What {
+    Collective(Operation, Box<dyn Schedule>),
+    Send(Outbound),
+    Receive(Inbound),
+}
+
+/// A collective that waits for its turn.
+pub(super) type Turn = (Operation, Box<dyn Schedule>, Asked);
+
+pub(super) fn halt(stop: Stop, number: Option<u64>, signature: Signature, since: Instant) -> Halt {
+    let culprit = Culprit { number, call: signature.call(), waited: since.elapsed() };
+    Halt { stop, culprit: Some(Box::new(culprit)) }
+}
+
+/// Why the engine stopped, and at what.
+pub(crate) struct Halt {
+    pub stop: Stop,
+    pub culprit: Option<Box<Culprit>>,
+}
+
+/// What did not end well.
+#[derive(Default)]
+pub(crate) struct Culprit {
+    /// The operation's number; messages have none.
+    pub number: Option<u64>,
+    pub call: String,
+    /// How long it has taken.
+    pub waited: Duration,
+}
+
+impl From<Stop> for Halt {
+    fn from(stop: Stop) -> Self {
+        Self { stop, culprit: None }
+    }
+}

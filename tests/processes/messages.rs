@@ -1,0 +1,180 @@
+//! Messages from point to point and work under way, between real processes: everything that is sent arrives, whole and in
+//! order, beside collectives of several groups; and what does not fit is said on both sides.
+
+use unisono::{Config, Message, ProcessGroup, ReduceOp, Source, Work};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    numbers::{Number, small},
+    rank::{self, Role, config, failure, say},
+    world::{End, World, same},
+};
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("messages, 1 ranks", |provider| messages(provider, 1)),
+    ("messages, 2 ranks", |provider| messages(provider, 2)),
+    ("messages, 4 ranks", |provider| messages(provider, 4)),
+    ("messages that do not fit", misfits),
+];
+
+pub(crate) const ROLES: &[Role] = &[("messages", talk), ("misfits", misfit)];
+
+/// Small ones, those about the size of a slot, and large ones.
+const LENGTHS: [usize; 9] = [0, 1, 17, 1000, 8191, 8192, 8193, 100_003, 1_500_000];
+
+fn messages(provider: &str, ranks: usize) -> Outcome {
+    let mut world = World::new(provider, ranks, 1)?;
+    world.start_all("messages", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let ends: Vec<&End> = ends.iter().collect();
+    Ok(Verdict::Measured(format!("{} messages from each rank", same(&ends, "messages")?)))
+}
+
+/// What rank `from` sends as its `number`-th message.
+fn data<T: Number>(from: usize, number: usize, len: usize) -> Vec<T> {
+    (0..len).map(|index| small(number as u64, ReduceOp::Sum, from, index)).collect()
+}
+
+fn talk(_: &str) -> rank::Outcome {
+    let group = rank::join()?;
+    let mut sent = 0;
+    for (number, len) in LENGTHS.into_iter().enumerate() {
+        around::<f32>(&group, number, len)?;
+        around::<u8>(&group, number, len)?;
+        sent += 10;
+    }
+    sent += crowd(&group)?;
+    sent += at_once(&group)?;
+    say("messages", sent);
+    Ok(group.leave()?)
+}
+
+/// To the next rank and from the one before.
+fn around<T: Number>(group: &ProcessGroup, number: usize, len: usize) -> rank::Outcome {
+    let (rank, ranks) = (group.rank(), group.size());
+    let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let (mine, theirs) = (data::<T>(rank, number, len), data::<T>(before, number, len));
+    let what = |how: &str| format!("{len} {} {how}", T::DTYPE);
+    // Everyone sends first.
+    group.send(&mine, next, 1)?;
+    let mut got = vec![T::of(99); len];
+    group.recv(&mut got, before, 1)?;
+    ensure!(got == theirs, "{}", what("sent before received"));
+    group.send(&mine, next, 2)?;
+    let (got, from) = group.recv_vec::<T>(Source::Any, 2)?;
+    ensure!(got == theirs && from == before, "{}", what("of unknown length"));
+    let mut got = vec![T::of(99); len];
+    group.send_recv(&mine, next, &mut got, before, 1)?;
+    ensure!(got == theirs, "{}", what("sent and received"));
+    let (mut from, mut into) = (group.buffer::<T>(len)?, group.buffer::<T>(len)?);
+    from.copy_from_slice(&mine);
+    group.send_recv(&from, next, &mut into, before, 1)?;
+    ensure!(*into == *theirs, "{}", what("from and to registered buffers"));
+    into.fill(T::of(99));
+    group.send_recv(&mine, next, &mut into, before, 1)?;
+    ensure!(*into == *theirs, "{}", what("to a registered buffer"));
+    Ok(())
+}
+
+/// Many small messages of several tags, from everyone to everyone, received by tag and not in the order in which they came.
+fn crowd(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
+    let (rank, ranks, each) = (group.rank(), group.size(), 40);
+    for number in 0..each {
+        for to in 0..ranks {
+            group.send(&data::<i64>(rank, number, number), to, u32::try_from(number % 4)?)?;
+        }
+    }
+    for tag in (0..4_usize).rev() {
+        for from in 0..ranks {
+            for number in (tag..each).step_by(4) {
+                let mut got = vec![0; number];
+                group.recv(&mut got, from, u32::try_from(tag)?)?;
+                ensure!(got == data::<i64>(from, number, number), "message {number} from {from}");
+            }
+        }
+    }
+    Ok(ranks * each)
+}
+
+/// Collectives of two groups and messages, all under way at once.
+fn at_once(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
+    let (rank, ranks) = (group.rank(), group.size());
+    let part = group.split(Some(rank as u64 % 2), 0)?.ok_or("no group")?;
+    let mut sums: Vec<(&ProcessGroup, usize, Work<Vec<i64>>)> = Vec::new();
+    let mut messages = Vec::new();
+    for (number, len) in LENGTHS.into_iter().enumerate() {
+        for group in [group, &part] {
+            let mine = data(group.global_rank(), number, len);
+            sums.push((group, number, group.all_reduce_async(mine, ReduceOp::Sum)?));
+        }
+        let sends = (0..ranks).map(|to| Message::Send { data: data::<i64>(rank, number, len), to, tag: 0 });
+        let receives =
+            (0..ranks).map(|from| Message::Recv { data: vec![0; len], from: Source::Rank(from), tag: 0 });
+        messages.extend(group.batch_isend_irecv(sends.chain(receives))?.into_iter().skip(ranks).enumerate());
+    }
+    let count = messages.len();
+    for (place, (from, work)) in messages.into_iter().enumerate() {
+        let (got, _) = work.wait()?;
+        let number = place / ranks;
+        ensure!(
+            got == data::<i64>(from, number, LENGTHS[number]),
+            "message {number} from {from} beside others"
+        );
+    }
+    for (group, number, work) in sums {
+        let got = work.wait()?;
+        for (index, sum) in got.into_iter().enumerate().step_by(997) {
+            let all = group.members().iter().map(|&it| small::<i64>(number as u64, ReduceOp::Sum, it, index));
+            ensure!(sum == all.sum::<i64>(), "sum {number} at {index} beside messages");
+        }
+    }
+    Ok(count)
+}
+
+/// Each round in a group of its own, because each ends it.
+fn misfits(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 2, 4)?;
+    world.start_all("misfits", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let ends: Vec<&End> = ends.iter().collect();
+    let wanted = [
+        "rank 0 sends 9 f32 elements, rank 1 receives 10 f32 elements",
+        "rank 0 sends 900000 f32 elements, rank 1 receives 900001 f32 elements",
+        "rank 0 sends 9 i32 elements, rank 1 receives 9 f32 elements",
+    ];
+    for (round, wanted) in wanted.into_iter().enumerate() {
+        let told = same(&ends, &format!("round {round}"))?;
+        ensure!(told.contains(wanted), "round {round}: {told}");
+    }
+    let told = same(&ends, "round 3")?;
+    let wanted =
+        ["recv(u16, from 1, tag 6) was not done within 1.0s", "rank 1 called barrier(), waits for rank 0"];
+    ensure!(wanted.iter().all(|words| told.contains(words)), "{told}");
+    Ok(Verdict::Passed)
+}
+
+fn misfit(_: &str) -> rank::Outcome {
+    for round in 0..4 {
+        let mut config = config(round)?;
+        if round == 3 {
+            let seconds = if config.rank == 0 { 1 } else { 60 };
+            config = Config { timeout: std::time::Duration::from_secs(seconds), ..config };
+        }
+        let group = ProcessGroup::join(config)?;
+        let len = if round == 1 { 900_000 } else { 9 };
+        let done = match (group.rank(), round) {
+            (0, 2) => group.send(&vec![0_i32; len], 1, 6),
+            (0, 3) => group.recv(&mut [0_u16], 1, 6).map(drop),
+            (0, _) => group.send(&vec![0_f32; len], 1, 6),
+            (_, 2) => group.recv(&mut vec![0_f32; len], Source::Any, 6).map(drop),
+            (_, 3) => Ok(()),
+            _ => group.recv(&mut vec![0_f32; len + 1], 0, 6).map(drop),
+        };
+        // Who has sent a small one learns of it at its next call; who is not sent anything has longer to wait.
+        say(&format!("round {round}"), failure(done.and_then(|()| group.barrier()))?);
+    }
+    Ok(())
+}
