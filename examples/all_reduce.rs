@@ -1,6 +1,12 @@
 //! Every rank contributes its numbers, and every rank gets their sums.
 //!
-//! `cargo build --examples && unisono run -n 4 target/debug/examples/all_reduce`
+//! ```text
+//! $ cargo build --examples && unisono run -n 4 target/debug/examples/all_reduce
+//! [0] rank 0 of 4: 1 became 10
+//! [1] rank 1 of 4: 2 became 10
+//! [2] rank 2 of 4: 3 became 10
+//! [3] rank 3 of 4: 4 became 10
+//! ```
 
 use unisono::{ProcessGroup, ReduceOp};
 

@@ -1,6 +1,12 @@
 //! Rank 0 reads a configuration, of a length that only it knows, and every rank gets it.
 //!
-//! `cargo build --examples && unisono run -n 4 target/debug/examples/broadcast`
+//! ```text
+//! $ cargo build --examples && unisono run -n 4 target/debug/examples/broadcast
+//! [0] rank 0 of 4: 12 layers
+//! [1] rank 1 of 4: 12 layers
+//! [2] rank 2 of 4: 12 layers
+//! [3] rank 3 of 4: 12 layers
+//! ```
 
 use unisono::ProcessGroup;
 

@@ -1,7 +1,13 @@
 //! One step of training with the optimizer's state sharded: every rank sums the gradients of its own shard, updates
 //! that shard of the parameters, and gets the others' shards. The parameters lie in a registered buffer.
 //!
-//! `cargo build --examples && unisono run -n 4 target/debug/examples/reduce_scatter_all_gather`
+//! ```text
+//! $ cargo build --examples && unisono run -n 4 target/debug/examples/reduce_scatter_all_gather
+//! [0] rank 0 of 4: parameters are now -0.25
+//! [1] rank 1 of 4: parameters are now -0.25
+//! [2] rank 2 of 4: parameters are now -0.25
+//! [3] rank 3 of 4: parameters are now -0.25
+//! ```
 
 use unisono::{ProcessGroup, ReduceOp};
 

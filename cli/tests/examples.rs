@@ -1,72 +1,141 @@
-//! Every example as its first lines say to start it: by `unisono run` with four ranks.
+//! Every example as its first lines say to start it, and that it prints what they say. The README shows one of them.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::LazyLock,
 };
 
-/// What each example prints on rank `RANK` of 4.
-const OUTPUTS: [(&str, &str); 3] = [
-    ("all_reduce", "rank RANK of 4: NEXT became 10"),
-    ("broadcast", "rank RANK of 4: 12 layers"),
-    ("reduce_scatter_all_gather", "rank RANK of 4: parameters are now -0.25"),
-];
+/// An example, as its first lines show it.
+struct Example {
+    name: String,
+    /// All of its file, or of its folder's `main.rs`.
+    source: String,
+    /// What follows `unisono`, the program as in `target/debug/examples/NAME`.
+    command: Vec<String>,
+    /// What is printed, in the order of ranks.
+    prints: Vec<String>,
+}
 
 /// The workspace's root.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Where cargo put the programs of this build: this test is in `deps` of it.
-fn built() -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned()
-}
-
-/// Builds the examples as this test was built, which costs nothing where cargo has done so already.
-fn build() {
+/// Where cargo put the programs of this build (this test is in `deps` of it), once it has built the examples as this
+/// test was built: that costs nothing where it has done so already.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let built = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
     let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--quiet", "--package", "unisono", "--examples"]).current_dir(root());
-    command.arg("--target-dir").arg(built().parent().unwrap());
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
+    command.args(["build", "--quiet", "--workspace", "--examples"]).current_dir(root());
+    command.args(["--profile", if cfg!(debug_assertions) { "test" } else { "release" }]);
+    command.arg("--target-dir").arg(built.parent().unwrap());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    built
+});
+
+/// All examples: files, and folders with a `main.rs`.
+fn examples() -> Vec<Example> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(root().join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let main = if path.is_dir() { path.join("main.rs") } else { path.clone() };
+        if main.extension().is_some_and(|extension| extension == "rs") && main.exists() {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            all.push(Example::read(name, fs::read_to_string(main).unwrap()));
+        }
+    }
+    all
 }
 
-#[test]
-fn examples_print_what_they_should() {
-    build();
-    for (name, line) in OUTPUTS {
+impl Example {
+    fn read(name: String, source: String) -> Self {
+        let transcript = transcript(&source);
+        let lines: Vec<_> = transcript.lines().collect();
+        let Some((command, prints)) = lines.split_first() else {
+            panic!("the first lines of example {name} do not show in ```text what it prints");
+        };
+        let Some(command) = command.strip_prefix("$ cargo build --examples && unisono ") else {
+            panic!("example {name} is started by {command:?}");
+        };
+        let command = command.split(' ').map(str::to_owned).collect();
+        let prints = prints.iter().map(|&line| line.to_owned()).collect();
+        Self { name, source, command, prints }
+    }
+
+    /// What it prints when started so, in the order of ranks; files that it writes go to the directory.
+    fn run(&self, command: &[String], directory: &Path) -> Vec<String> {
+        let program = format!("target/debug/examples/{}", self.name);
+        assert!(command.contains(&program), "example {} is started by {command:?}", self.name);
+        let words = command.iter().map(|word| match *word == program {
+            true => BUILT.join("examples").join(&self.name).into_os_string(),
+            false => word.into(),
+        });
         let output = Command::new(env!("CARGO_BIN_EXE_unisono"))
-            .args(["run", "-n", "4", "--provider", "tcp", "--timeout", "60"])
-            .arg(built().join("examples").join(name))
+            .args(words)
+            .envs([("UNISONO_PROVIDER", "tcp"), ("UNISONO_TIMEOUT", "60")])
+            .current_dir(directory)
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        assert!(output.status.success(), "{name}: {output:?}");
-        let said = String::from_utf8(output.stdout).unwrap();
-        let mut lines: Vec<_> = said.lines().collect();
-        lines.sort_unstable();
-        let wanted = |rank: usize| {
-            let line = line.replace("RANK", &rank.to_string()).replace("NEXT", &(rank + 1).to_string());
-            format!("[{rank}] {line}")
-        };
-        assert_eq!(lines, [0, 1, 2, 3].map(wanted), "{name}");
+        assert!(output.status.success(), "{}: {output:?}", self.name);
+        let mut lines: Vec<_> =
+            String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+        // Those of one rank keep their order.
+        lines.sort_by_key(|line| line.split(']').next().map(str::to_owned));
+        lines
+    }
+}
+
+/// The first block of text among the first lines of a file, without the marks of a comment.
+fn transcript(source: &str) -> String {
+    let comment = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let text = comment.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect::<Vec<_>>().join("\n");
+    block(&text, "```text\n").to_owned()
+}
+
+/// What stands in the first block that opens so.
+fn block<'t>(text: &'t str, opening: &str) -> &'t str {
+    text.split_once(opening).and_then(|(_, rest)| rest.split_once("```")).map_or("", |(block, _)| block)
+}
+
+#[test]
+fn examples_print_what_they_say() {
+    for example in examples() {
+        let directory = tempfile::tempdir().unwrap();
+        let printed = example.run(&example.command, directory.path());
+        assert_eq!(printed, example.prints, "{}", example.name);
     }
 }
 
 #[test]
-fn every_example_is_known_here() {
-    let mut names: Vec<_> = fs::read_dir(root().join("examples"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
-        .collect();
-    names.sort_unstable();
-    assert_eq!(names, OUTPUTS.map(|(name, _)| name));
+fn the_readme_shows_one_of_them() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let shown = block(&readme, "```rust,no_run\n");
+    let code = |example: &Example| example.source.split_once("\n\n").is_some_and(|(_, code)| code == shown);
+    let Some(example) = examples().into_iter().find(code) else {
+        panic!("no file in examples/ has the code that README.md shows");
+    };
+    assert!(
+        readme.contains(&transcript(&example.source)),
+        "README.md does not show what {} prints",
+        example.name
+    );
+}
+
+#[test]
+fn the_readme_lists_them_all() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for Example { name, .. } in examples() {
+        let link = if root().join(format!("examples/{name}.rs")).exists() {
+            format!("{name}.rs")
+        } else {
+            name.clone()
+        };
+        assert!(readme.contains(&format!("| [{name}](examples/{link}) |")), "README.md does not list {name}");
+    }
 }
