@@ -139,3 +139,52 @@ fn the_readme_lists_them_all() {
         assert!(readme.contains(&format!("| [{name}](examples/{link}) |")), "README.md does not list {name}");
     }
 }
+
+#[test]
+fn training_is_the_same_with_any_number_of_ranks() {
+    let example = examples().into_iter().find(|example| example.name == "train").unwrap();
+    let trained = ["1", "3", "4"].map(|ranks| {
+        let directory = tempfile::tempdir().unwrap();
+        let command = example.command.iter().map(|word| if word == "4" { ranks } else { word }.to_owned());
+        let printed = example.run(&command.collect::<Vec<_>>(), directory.path());
+        let read = |name| fs::read_to_string(directory.path().join(name)).unwrap();
+        (printed, read("loss.txt"), read("loss.svg"))
+    });
+    let (printed, losses, picture) = &trained[0];
+
+    let numbers: Vec<f64> = losses.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(numbers[numbers.len() - 1] < numbers[0] / 10.0, "{numbers:?}");
+    let share = printed
+        .iter()
+        .find_map(|line| line.strip_prefix("[0] ")?.split_once(" % of ")?.0.parse::<f64>().ok());
+    assert!(share.is_some_and(|share| share > 90.0), "{printed:?}");
+    well_formed(picture);
+    let curves =
+        picture.split("points=\"").filter_map(|rest| Some(rest.split_once('"')?.0.split_whitespace()));
+    assert!(curves.map(Iterator::count).any(|points| points == numbers.len()), "{picture}");
+
+    for (other_printed, other_losses, other_picture) in &trained[1..] {
+        assert_eq!((other_printed, other_losses), (printed, losses));
+        assert!(other_picture == picture, "the pictures differ");
+    }
+}
+
+/// That every element of a picture is closed, in the inverse order of opening, and all of them are in one `svg`.
+fn well_formed(picture: &str) {
+    let mut open = Vec::new();
+    let mut rest = picture.trim();
+    assert!(rest.starts_with("<svg ") && rest.ends_with("</svg>"), "{picture}");
+    while let Some((text, after)) = rest.split_once('<') {
+        assert!(!text.contains('>'), "{text:?} in {picture}");
+        let (tag, after) = after.split_once('>').unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag:?} in {picture}");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "in {picture}");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split_whitespace().next().unwrap());
+        }
+        rest = after;
+        assert!(!open.is_empty() || rest.is_empty(), "{rest:?} follows {picture}");
+    }
+    assert_eq!(rest, "");
+}
