@@ -20,7 +20,7 @@
 //!
 //! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
 //! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together.
+//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type.
 
 pub mod algorithm;
 pub mod buffer;
@@ -31,6 +31,7 @@ pub mod engine;
 pub mod error;
 pub mod group;
 pub mod launch;
+pub mod object;
 pub mod partition;
 pub mod reduce;
 pub mod rendezvous;
