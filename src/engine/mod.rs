@@ -42,7 +42,7 @@ use self::{
 };
 pub(crate) use self::{
     net::Channels,
-    operation::{FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
+    operation::{Cargo, FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
     ticket::{Held, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},

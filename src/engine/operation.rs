@@ -16,6 +16,29 @@ pub(crate) const FAREWELL: u32 = 1;
 pub(crate) const SPLIT: u32 = 1;
 pub(crate) const NEW_GROUP: u32 = 2;
 
+/// What a call moves other than the elements of slices. It stands where a reduction's code would.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cargo {
+    #[default]
+    Elements,
+    /// Values of any type.
+    Objects,
+}
+
+impl Cargo {
+    /// In the order of their codes.
+    const ALL: [(Self, &'static str); 2] = [(Self::Elements, ""), (Self::Objects, "_object")];
+
+    /// What a call of this code is called after its collective's name.
+    fn suffix(code: u8) -> Option<&'static str> {
+        let place = code.checked_sub(CARGO).map(usize::from)?;
+        Self::ALL.get(place).filter(|(cargo, _)| *cargo != Self::Elements).map(|(_, suffix)| *suffix)
+    }
+}
+
+/// The code of the first kind of cargo; reductions have lower ones.
+const CARGO: u8 = 0x40;
+
 /// The bit of a collective's code that says that its blocks are uneven.
 const UNEVEN: u8 = 0x80;
 /// The bit of a reduction's code that says that it is in the order of ranks.
@@ -48,6 +71,14 @@ impl Signature {
         }
     }
 
+    /// The same of what is not elements; only of collectives that do not reduce.
+    pub(crate) fn carrying(mut self, cargo: Cargo) -> Self {
+        if cargo != Cargo::Elements {
+            self.codes[2] = CARGO | cargo as u8;
+        }
+        self
+    }
+
     /// What a peer says it does.
     pub(crate) fn of(header: &Header) -> Self {
         Self { codes: header.codes, root: header.root, count: header.count }
@@ -77,6 +108,10 @@ impl Signature {
             (Collective::AllGather, SPLIT) => return "split()".to_owned(),
             (Collective::AllGather, NEW_GROUP) => return "new_group()".to_owned(),
             _ => {}
+        }
+        if let Some(suffix) = Cargo::suffix(op).filter(|_| !collective.reduces()) {
+            let root = if collective.has_root() { format!("root {}", self.root) } else { String::new() };
+            return format!("{}{suffix}({root})", collective.name());
         }
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let mut arguments = dtype.to_owned();
@@ -135,7 +170,9 @@ pub(crate) struct Operation {
     pub output: Region,
     /// Whether the schedule takes it for granted that others may write into the output.
     pub long: bool,
-    /// Whether others may write into the output meanwhile: not where the input lies there and is not gone yet.
+    /// Whether the output is only read: where it is the input, and this rank's alone to give.
+    pub fixed: bool,
+    /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
     pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.
     pub registered_input: Option<(Region, usize)>,

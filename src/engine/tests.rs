@@ -124,6 +124,7 @@ fn call_under<T: Element>(
         input: lent.input.clone(),
         output: lent.output.clone(),
         long: call.job.long,
+        fixed: false,
         writable: !call.job.collective.exchanges() || lent.is_apart(),
         registered_input: registry.find(&lent.input),
         registered_output: registry.find(&lent.output),

@@ -9,6 +9,8 @@ mod groups;
 mod guard;
 mod join;
 mod node;
+mod objects;
+mod parcels;
 mod request;
 mod shared;
 #[cfg(test)]

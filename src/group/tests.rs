@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod groups;
+mod objects;
 mod reproducible;
 mod uneven;
 
