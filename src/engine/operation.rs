@@ -23,11 +23,20 @@ pub(crate) enum Cargo {
     Elements,
     /// Values of any type.
     Objects,
+    /// Lists of tensors.
+    Tensors,
+    /// The parts of one tensor.
+    Parts,
 }
 
 impl Cargo {
     /// In the order of their codes.
-    const ALL: [(Self, &'static str); 2] = [(Self::Elements, ""), (Self::Objects, "_object")];
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Elements, ""),
+        (Self::Objects, "_object"),
+        (Self::Tensors, "_tensors"),
+        (Self::Parts, "_tensor"),
+    ];
 
     /// What a call of this code is called after its collective's name.
     fn suffix(code: u8) -> Option<&'static str> {

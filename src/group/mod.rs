@@ -11,8 +11,10 @@ mod join;
 mod node;
 mod objects;
 mod parcels;
+mod parts;
 mod request;
 mod shared;
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod uneven;

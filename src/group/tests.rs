@@ -19,6 +19,7 @@ use crate::{
 mod groups;
 mod objects;
 mod reproducible;
+mod tensors;
 mod uneven;
 
 /// An operation and what it makes of all ranks' numbers.

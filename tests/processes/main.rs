@@ -14,6 +14,7 @@ mod joining;
 mod memlock;
 mod mismatch;
 mod numbers;
+mod objects;
 mod rank;
 mod world;
 
@@ -60,7 +61,7 @@ fn cases() -> Vec<(String, Case)> {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
     }
-    let tables = [failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
+    let tables = [failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES, objects::CASES];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
     cases
 }
