@@ -25,6 +25,17 @@ use crate::{
 /// [`Config::object_limit`](crate::Config::object_limit), is an [`Error::Object`] on every rank that was to get it and on
 /// its own; a value that is not of the type that a rank wants is one on that rank alone. After either the group goes
 /// on, with all ranks at the same place. Numbers are of the same type if their value fits.
+///
+/// ```
+/// # use unisono::{Config, ProcessGroup};
+/// # use unisono_transport::memory::Hub;
+/// # fn main() -> unisono::Result<()> {
+/// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+/// let names = group.broadcast_object((group.rank() == 0).then(|| vec!["train", "test"].join(",")), 0)?;
+/// let lengths = group.all_gather_object(&names.len())?;
+/// assert_eq!(lengths, vec![10; group.size()]);
+/// # Ok(()) }
+/// ```
 impl ProcessGroup {
     /// Every rank gets the root's value, which is given there and comes back from there; elsewhere `value` is not looked
     /// at, so that `(group.rank() == 0).then(load)` is a way to give it.
@@ -38,13 +49,13 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
-        let mut state = self.shared.state();
         if self.rank() != root {
-            let parcel = call.hand_out(&mut state, None)?;
+            let parcel = call.hand_out(&mut self.shared.state(), None)?;
             return call.open(root, parcel.and_then(|bytes| decode(&bytes)));
         }
         let parcel = value.as_ref().map(encode);
-        let handed = call.hand_out(&mut state, parcel.as_ref().and_then(|it| it.as_deref().ok()))?;
+        let lent = parcel.as_ref().and_then(|it| it.as_deref().ok());
+        let handed = call.hand_out(&mut self.shared.state(), lent)?;
         match (value, parcel) {
             (Some(value), Some(parcel)) => call.open(root, parcel.and(handed).map(|_| value)),
             _ => Err(call.nothing("a value")),
@@ -89,14 +100,13 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
-        let mut state = self.shared.state();
         if self.rank() != root {
-            let parcel = call.hand_each(&mut state, None)?;
+            let parcel = call.hand_each(&mut self.shared.state(), None)?;
             return call.open(root, parcel.and_then(|bytes| decode(&bytes)));
         }
         let given = values.as_ref().map(Vec::len);
         let Some(mut values) = values.filter(|values| values.len() == self.size()) else {
-            let _told = call.hand_each(&mut state, None)?;
+            let _told = call.hand_each(&mut self.shared.state(), None)?;
             let Some(given) = given else { return Err(call.nothing("values")) };
             let problem = format!("{given} values were given; there are {} ranks", self.size());
             return Err(Error::Argument { call: call.name, problem });
@@ -105,7 +115,7 @@ impl ProcessGroup {
         let own = values.remove(root);
         let parcels = each(&values, root);
         let lent = parcels.as_ref().ok().map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = call.hand_each(&mut state, lent)?;
+        let handed = call.hand_each(&mut self.shared.state(), lent)?;
         call.open(root, parcels.and(handed).map(|_| own))
     }
 }
@@ -141,9 +151,8 @@ impl Call<'_> {
 
     /// All ranks' values, where they are gathered.
     fn everyones<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
-        let mut state = self.group.shared.state();
         let parcel = encode(value);
-        let collected = self.collect(&mut state, parcel.as_deref().ok(), false)?;
+        let collected = self.collect(&mut self.group.shared.state(), parcel.as_deref().ok(), false)?;
         let (bytes, lengths) = match (parcel, collected) {
             // Nobody knows better why.
             (Err(problem), _) => return self.wrong::<T, _>(self.group.rank(), problem),
