@@ -65,7 +65,8 @@ pub enum ObjectError {
     },
     /// More bytes than may be sent.
     #[error(
-        "it takes {bytes} bytes, and at most {limit} may be sent; send parts of it, or tensors, or raise UNISONO_OBJECT_LIMIT"
+        "it takes {bytes} bytes, and at most {limit} may be sent; send parts of it, or tensors, or \
+        raise UNISONO_OBJECT_LIMIT"
     )]
     TooLarge {
         /// How many it takes.

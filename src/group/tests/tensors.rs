@@ -311,3 +311,24 @@ fn small_ones_go_together_and_large_ones_from_where_they_lie() {
     assert_eq!(turned.len(), 400);
     assert_ne!(turned, same);
 }
+
+#[test]
+fn labels_that_are_none_of_ours_are_refused() {
+    use crate::{
+        group::tensors::Label,
+        object::{decode, encode},
+    };
+    #[derive(serde::Serialize)]
+    struct Fake {
+        dtype: u8,
+        shape: Vec<u64>,
+    }
+    let read = |dtype: u8, shape: &[u64]| {
+        decode::<Label>(&encode(&Fake { dtype, shape: shape.to_vec() }).unwrap()).unwrap().read()
+    };
+    assert_eq!(read(Dtype::F64.code(), &[3, 2]).unwrap().bytes, 48);
+    assert_eq!(read(12, &[1]).unwrap_err(), "dtype number 12");
+    for shape in [&[u64::MAX][..], &[1 << 40, 1 << 40], &[0, 1 << 61], &[1 << 60]] {
+        assert!(read(Dtype::F64.code(), shape).unwrap_err().contains("more than"), "{shape:?}");
+    }
+}
