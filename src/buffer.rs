@@ -98,6 +98,8 @@ impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
 pub(crate) struct Lent<'a> {
     pub input: Region,
     pub output: Region,
+    /// Whether the output, too, is only read.
+    pub fixed: bool,
     slices: PhantomData<&'a mut [u8]>,
 }
 
@@ -114,9 +116,18 @@ impl<'a> Lent<'a> {
             Self {
                 input: lend(input.as_ptr().cast_mut().cast(), size_of_val(input)),
                 output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
+                fixed: false,
                 slices: PhantomData,
             }
         }
+    }
+
+    /// Lends a slice that is input and output, where a rank only gives: at the root of a broadcast. The same duty.
+    pub(crate) fn given<T: Element>(data: &'a [T]) -> Self {
+        // SAFETY: as in `apart`; the output is only read, since it is fixed: it is never registered for peers, and
+        // the engine refuses steps that write there.
+        let data = unsafe { lend(data.as_ptr().cast_mut().cast(), size_of_val(data)) };
+        Self { input: data.clone(), output: data, fixed: true, slices: PhantomData }
     }
 
     /// Lends one slice of which `input` and `output` are parts (ranges of elements). The same duty.
@@ -133,6 +144,7 @@ impl<'a> Lent<'a> {
             Some(Self {
                 input: lend(base.add(input.start).cast(), input.len() * size_of::<T>()),
                 output: lend(base.add(output.start).cast(), output.len() * size_of::<T>()),
+                fixed: false,
                 slices: PhantomData,
             })
         }
@@ -186,6 +198,7 @@ impl Lent<'static> {
             Self {
                 input: lend(input.as_mut_ptr().cast(), size_of_val(input)),
                 output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
+                fixed: false,
                 slices: PhantomData,
             }
         }
@@ -198,7 +211,7 @@ impl Lent<'static> {
         output: std::ops::Range<usize>,
     ) -> Option<Self> {
         let Lent { input, output, .. } = Lent::within(owner.elements(), input, output)?;
-        Some(Self { input, output, slices: PhantomData })
+        Some(Self { input, output, fixed: false, slices: PhantomData })
     }
 }
 
@@ -239,7 +252,7 @@ impl Lent<'_> {
         // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
         let input = unsafe { lend(aside.as_mut_ptr(), len) };
         copy(Bytes::new(&self.input, 0, len)?, Bytes::new(&input, 0, len)?)?;
-        Ok(Lent { input, output: self.output.clone(), slices: PhantomData })
+        Ok(Lent { input, output: self.output.clone(), fixed: self.fixed, slices: PhantomData })
     }
 
     /// Whether input and output have no byte in common.

@@ -57,6 +57,9 @@ pub struct Config {
     /// The file of a table of choices that `unisono tune` has measured; alike in its contents. `None`: the built-in
     /// table alone.
     pub tuning: Option<PathBuf>,
+    /// The most bytes that one object may take, alike: what a rank is told to make room for is no more than that, and
+    /// a value that was not meant to be sent is an error on all ranks.
+    pub object_limit: usize,
     /// What is asked of reductions beyond their result; alike.
     pub reduction: Reduction,
 }
@@ -83,6 +86,7 @@ impl Default for Config {
             spin: None,
             algorithm: None,
             tuning: None,
+            object_limit: 1 << 30,
             reduction: Reduction::Fastest,
         }
     }
@@ -199,6 +203,9 @@ const VARIABLES: &[Variable] = &[
     knob("UNISONO_TUNING", "a file that unisono tune has written", "none", |config, text| {
         name(text).map(|name| config.tuning = Some(name.into()))
     }),
+    knob("UNISONO_OBJECT_LIMIT", "the most bytes that one object may take", "1G", |config, text| {
+        parse_size(text).map(|size| config.object_limit = size)
+    }),
     knob(
         "UNISONO_REDUCTION",
         "fastest, or reproducible: the same bits however it is done",
@@ -297,6 +304,7 @@ impl Config {
             ("eager", self.eager.to_string()),
             ("eager_slots", self.eager_slots.to_string()),
             ("algorithm", or_auto(&self.algorithm)),
+            ("object_limit", self.object_limit.to_string()),
             ("reduction", self.reduction.name().into()),
         ]
     }
@@ -461,7 +469,7 @@ mod tests {
             let value = match row.name {
                 "UNISONO_PROVIDER" | "UNISONO_INTERFACE" | "UNISONO_ALGORITHM" | "UNISONO_TUNING" => "tcp",
                 "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_SPIN" => "7ms",
-                "UNISONO_CHUNK" | "UNISONO_EAGER" => "4K",
+                "UNISONO_CHUNK" | "UNISONO_EAGER" | "UNISONO_OBJECT_LIMIT" => "4K",
                 "UNISONO_REDUCTION" => "reproducible",
                 "UNISONO_LANES" | "UNISONO_BULK_SLOTS" | "UNISONO_EAGER_SLOTS" => "3",
                 _ => "1",
@@ -537,6 +545,7 @@ mod tests {
             Config { eager: 128, ..Config::default() },
             Config { eager_slots: 1, ..Config::default() },
             Config { ranks: 3, ..Config::default() },
+            Config { object_limit: 1, ..Config::default() },
             Config { provider: Some("tcp".into()), ..Config::default() },
             Config { algorithm: Some("ring".into()), ..Config::default() },
             Config { reduction: Reduction::Reproducible, ..Config::default() },

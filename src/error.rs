@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{schedule::Rank, tensor::TensorError};
+use crate::{object::ObjectError, schedule::Rank, tensor::TensorError};
 
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -82,6 +82,18 @@ pub enum Error {
     /// A tensor or a view of one cannot be had; nothing was sent.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// A rank's object cannot be sent, or is not of the type that was wanted here. The group still works.
+    #[error("{call}: the {type_name} of rank {rank}: {problem}")]
+    Object {
+        /// The method called.
+        call: &'static str,
+        /// Whose object it is: its rank in the world.
+        rank: Rank,
+        /// The type that was wanted.
+        type_name: &'static str,
+        /// What is wrong with it.
+        problem: ObjectError,
+    },
 }
 
 impl From<unisono_transport::Error> for Error {

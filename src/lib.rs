@@ -20,7 +20,8 @@
 //!
 //! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
 //! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together; [`Work`] is an operation that nobody waits for yet.
+//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`Work`] is an
+//! operation that nobody waits for yet.
 
 pub mod algorithm;
 pub mod buffer;
@@ -31,6 +32,7 @@ pub mod engine;
 pub mod error;
 pub mod group;
 pub mod launch;
+pub mod object;
 pub mod partition;
 pub mod reduce;
 pub mod rendezvous;

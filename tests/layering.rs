@@ -21,13 +21,14 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("schedule", &["partition", "dtype"]),
     ("algorithm", &["schedule", "partition"]),
     ("reduce", &["dtype"]),
-    ("error", &["schedule", "tensor"]),
+    ("error", &["object", "schedule", "tensor"]),
     ("buffer", &["dtype", "reduce", "error"]),
     ("config", &["dtype", "error", "reduce", "schedule"]),
     ("launch", &["config", "error", "schedule"]),
     ("rendezvous", &["config", "error", "launch", "schedule"]),
     ("engine", &["schedule", "partition", "reduce", "dtype", "buffer", "error"]),
     ("work", &["buffer", "dtype", "schedule", "error", "engine"]),
+    ("object", &[]),
     ("tensor", &["dtype", "partition"]),
     ("group", ALL),
 ];
@@ -45,7 +46,7 @@ const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport; algorithms and what is under them know of none.
 const USES_TRANSPORT: &[&str] = &["engine", "buffer", "group", "error", "config", "work"];
 /// The rooms of `src/` that are pure functions, and what these may not name.
-const PURE: &[&str] = &["algorithm", "schedule", "partition", "dtype", "tensor"];
+const PURE: &[&str] = &["algorithm", "schedule", "partition", "dtype", "object", "tensor"];
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
 /// Where `unsafe` may stand.

@@ -217,6 +217,18 @@ impl Run {
     fn slice(&mut self, core: &Core<'_>, index: usize, step: Step, len: usize) -> Result<(), Stop> {
         let size = self.operation.size;
         let from = self.lanes[index].done;
+        // What was lent to be read. A copy to where it is copies nothing.
+        let stays = |from: Span, into: Span| from == Span { place: Place::Input, ..into };
+        let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
+        match step {
+            Step::Copy { from, into } if stays(from, into) => {}
+            Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }
+                if into.len > 0 && fixed(into.place) =>
+            {
+                return Err(core.stop(format!("{step:?} writes to what is only read")));
+            }
+            _ => {}
+        }
         let now = (len - from).min(SLICE / size);
         let part = |span: Span| -> Result<Bytes<'_>, Stop> {
             Ok(self.bytes(core, index, span)?.part(from * size, now * size))

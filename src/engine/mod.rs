@@ -45,7 +45,7 @@ use self::{
 };
 pub(crate) use self::{
     net::Channels,
-    operation::{FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
+    operation::{Cargo, FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},

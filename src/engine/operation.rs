@@ -19,6 +19,37 @@ pub(crate) const NEW_GROUP: u32 = 2;
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
 const SEND: u8 = 0x7e;
 const RECV: u8 = 0x7d;
+/// What a call moves other than the elements of slices. It stands where a reduction's code would.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cargo {
+    #[default]
+    Elements,
+    /// Values of any type.
+    Objects,
+    /// Lists of tensors.
+    Tensors,
+    /// The parts of one tensor.
+    Parts,
+}
+
+impl Cargo {
+    /// In the order of their codes.
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Elements, ""),
+        (Self::Objects, "_object"),
+        (Self::Tensors, "_tensors"),
+        (Self::Parts, "_tensor"),
+    ];
+
+    /// What a call of this code is called after its collective's name.
+    fn suffix(code: u8) -> Option<&'static str> {
+        let place = code.checked_sub(CARGO).map(usize::from)?;
+        Self::ALL.get(place).filter(|(cargo, _)| *cargo != Self::Elements).map(|(_, suffix)| *suffix)
+    }
+}
+
+/// The code of the first kind of cargo; reductions have lower ones.
+const CARGO: u8 = 0x40;
 
 /// The bit of a collective's code that says that its blocks are uneven.
 const UNEVEN: u8 = 0x80;
@@ -58,6 +89,14 @@ impl Signature {
         Self { codes: [if sends { SEND } else { RECV }, dtype.code(), 0, 0], root, count: tag.into() }
     }
 
+    /// The same of what is not elements; only of collectives that do not reduce.
+    pub(crate) fn carrying(mut self, cargo: Cargo) -> Self {
+        if cargo != Cargo::Elements {
+            self.codes[2] = CARGO | cargo as u8;
+        }
+        self
+    }
+
     /// What a peer says it does.
     pub(crate) fn of(header: &Header) -> Self {
         Self { codes: header.codes, root: header.root, count: header.count }
@@ -93,6 +132,10 @@ impl Signature {
             (Collective::AllGather, SPLIT) => return "split()".to_owned(),
             (Collective::AllGather, NEW_GROUP) => return "new_group()".to_owned(),
             _ => {}
+        }
+        if let Some(suffix) = Cargo::suffix(op).filter(|_| !collective.reduces()) {
+            let root = if collective.has_root() { format!("root {}", self.root) } else { String::new() };
+            return format!("{}{suffix}({root})", collective.name());
         }
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let mut arguments = dtype.to_owned();
@@ -151,7 +194,9 @@ pub(crate) struct Operation {
     pub output: Region,
     /// Whether the schedule takes it for granted that others may write into the output.
     pub long: bool,
-    /// Whether others may write into the output meanwhile: not where the input lies there and is not gone yet.
+    /// Whether the output is only read: where it is the input, and this rank's alone to give.
+    pub fixed: bool,
+    /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
     pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.
     pub registered_input: Option<(Region, usize)>,

@@ -110,6 +110,7 @@ impl Probe {
             input: empty.clone(),
             output: empty,
             long: false,
+            fixed: false,
             writable: true,
             registered_input: None,
             registered_output: None,

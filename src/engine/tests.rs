@@ -124,7 +124,8 @@ fn call_under<T: Element>(
         input: lent.input.clone(),
         output: lent.output.clone(),
         long: call.job.long,
-        writable: !call.job.collective.exchanges() || lent.is_apart(),
+        fixed: lent.fixed,
+        writable: !lent.fixed && (!call.job.collective.exchanges() || lent.is_apart()),
         registered_input: registry.find(&lent.input),
         registered_output: registry.find(&lent.output),
         algorithm_name: |code| {
@@ -158,6 +159,32 @@ fn every_algorithm_gives_what_the_oracle_gives() {
             let fabric = Fabric::new(config);
             world(ranks, SMALL, || Box::new(fabric.open()), |rank, engine| oracle(rank, ranks, engine));
         }
+    }
+}
+
+#[test]
+fn what_was_lent_to_be_read_is_not_written() {
+    for (algorithm, direct) in [("binomial", false), ("direct", true)] {
+        let hub = Hub::new();
+        let stops = world(
+            2,
+            SMALL,
+            || Box::new(hub.open()),
+            |rank, engine| {
+                // Rank 1 is to receive where it has lent what may only be read.
+                let data = [value(rank, 3); 4];
+                let job = Job { direct, ..Job::new(Collective::Broadcast, rank, 2, 4) };
+                let stop = call::<i64>(
+                    engine,
+                    Call { number: 0, job, op: ReduceOp::Sum, algorithm },
+                    &Lent::given(&data),
+                );
+                assert_eq!(data, [value(rank, 3); 4]);
+                stop.err().map(|stop| format!("{stop:?}"))
+            },
+        );
+        assert_eq!(stops[0], None, "{algorithm}");
+        assert!(stops[1].as_ref().is_some_and(|stop| stop.contains("only read")), "{algorithm}: {stops:?}");
     }
 }
 

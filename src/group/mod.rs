@@ -11,8 +11,12 @@ mod guard;
 mod join;
 mod messages;
 mod node;
+mod objects;
+mod parcels;
+mod parts;
 mod request;
 mod shared;
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod uneven;

@@ -4,7 +4,7 @@ use super::shared::Shared;
 use crate::{
     algorithm::{self, Algorithm, Choice, Plan, Selection},
     dtype::Dtype,
-    engine::Signature,
+    engine::{Cargo, Signature},
     error::{Error, Result},
     reduce::{ReduceOp, Reduction},
     schedule::{Collective, Job, Rank, Uneven},
@@ -47,23 +47,33 @@ pub(super) struct Request<'a> {
     pub root: Rank,
     /// Matters where elements are reduced.
     pub op: ReduceOp,
+    pub cargo: Cargo,
     /// The call that it only prepares: ranks compare that.
     pub prepares: Option<Prepared>,
 }
 
-/// A call of uneven blocks, whose lengths have to be learned first.
+/// A call whose lengths have to be learned first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
     pub collective: Collective,
     pub dtype: Dtype,
     pub op: ReduceOp,
     pub root: Rank,
+    pub cargo: Cargo,
 }
 
 impl<'a> Request<'a> {
     /// Of a collective with even blocks, no root and nothing to reduce.
     pub(super) fn new(collective: Collective, count: usize) -> Self {
-        Self { collective, count, uneven: None, root: 0, op: ReduceOp::Sum, prepares: None }
+        Self {
+            collective,
+            count,
+            uneven: None,
+            root: 0,
+            op: ReduceOp::Sum,
+            cargo: Cargo::Elements,
+            prepares: None,
+        }
     }
 
     /// The job, in one piece on one lane.
@@ -74,11 +84,11 @@ impl<'a> Request<'a> {
 
     /// What ranks compare.
     pub(super) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
-        let Some(Prepared { collective, dtype, op, root }) = self.prepares else {
-            return Signature::new(job, dtype, self.op, algorithm);
+        let Some(Prepared { collective, dtype, op, root, cargo }) = self.prepares else {
+            return Signature::new(job, dtype, self.op, algorithm).carrying(self.cargo);
         };
         let uneven = Some(Uneven { input: &[], output: &[] });
-        Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm)
+        Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm).carrying(cargo)
     }
 
     /// The algorithm, and how it is to go about it: from the table, unless the table's is not to be taken.

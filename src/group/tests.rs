@@ -18,7 +18,9 @@ use crate::{
 
 mod groups;
 mod messages;
+mod objects;
 mod reproducible;
+mod tensors;
 mod uneven;
 mod work;
 

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
+    engine::Cargo,
     error::{Error, Failure, Result},
     reduce::ReduceOp,
     schedule::{Collective, Rank, Uneven},
@@ -20,12 +21,12 @@ use crate::{
 
 /// A call, as far as learning the lengths needs to know it.
 #[derive(Clone, Copy)]
-struct Call<'s> {
-    group: &'s ProcessGroup,
+pub(super) struct Call<'s> {
+    pub group: &'s ProcessGroup,
     /// What is done with the elements.
-    prepared: Prepared,
+    pub prepared: Prepared,
     /// Its name, for errors.
-    name: &'static str,
+    pub name: &'static str,
 }
 
 impl ProcessGroup {
@@ -232,7 +233,11 @@ impl ProcessGroup {
         op: ReduceOp,
         root: Rank,
     ) -> Call<'_> {
-        Call { group: self, prepared: Prepared { collective, dtype: T::DTYPE, op, root }, name }
+        Call {
+            group: self,
+            prepared: Prepared { collective, dtype: T::DTYPE, op, root, cargo: Cargo::Elements },
+            name,
+        }
     }
 }
 
@@ -270,7 +275,7 @@ impl Call<'_> {
     }
 
     /// Ends the group for all ranks.
-    fn fail(&self, failure: Failure) -> Error {
+    pub(super) fn fail(&self, failure: Failure) -> Error {
         self.group.shared.fail(failure)
     }
 
@@ -295,7 +300,7 @@ impl Call<'_> {
     }
 
     /// Runs one of the exchanges of lengths.
-    fn exchange(
+    pub(super) fn exchange(
         &self,
         state: &mut State,
         collective: Collective,
@@ -311,7 +316,11 @@ impl Call<'_> {
     }
 
     /// Everyone's numbers, by rank.
-    fn everyone<const N: usize>(&self, state: &mut State, mine: [usize; N]) -> Result<[Vec<usize>; N]> {
+    pub(super) fn everyone<const N: usize>(
+        &self,
+        state: &mut State,
+        mine: [usize; N],
+    ) -> Result<[Vec<usize>; N]> {
         let mut all = vec![0; N * self.group.size()];
         self.exchange(state, Collective::AllGather, N, &mine.map(|number| number as u64), &mut all)?;
         Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| length(it)).collect()))
@@ -346,7 +355,7 @@ impl Call<'_> {
     }
 
     /// Zeros for blocks of these lengths. Ends the group if there is no memory for them, since the others go on.
-    fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
+    pub(super) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
         let sum = sum(lengths);
         let bytes = sum
             .and_then(|sum| sum.checked_mul(size_of::<T>()))
@@ -361,12 +370,18 @@ impl Call<'_> {
     }
 
     /// `gather` and `all_gather` of blocks whose lengths all know.
-    fn gather(&self, state: &mut State, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
+    pub(super) fn gather(&self, state: &mut State, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
         let longest = longest(lengths);
         self.finish(state, Uneven { input: &[], output: lengths }, longest, lent)
     }
 
-    fn scatter(&self, state: &mut State, blocks: &[usize], longest: usize, lent: &Lent<'_>) -> Result<()> {
+    pub(super) fn scatter(
+        &self,
+        state: &mut State,
+        blocks: &[usize],
+        longest: usize,
+        lent: &Lent<'_>,
+    ) -> Result<()> {
         self.finish(state, Uneven { input: blocks, output: &[] }, longest, lent)
     }
 
@@ -402,9 +417,15 @@ impl Call<'_> {
     }
 
     /// Does what the call is for.
-    fn finish(&self, state: &mut State, uneven: Uneven<'_>, longest: usize, lent: &Lent<'_>) -> Result<()> {
-        let Prepared { collective, dtype, op, root } = self.prepared;
-        let request = Request { uneven: Some(uneven), root, op, ..Request::new(collective, longest) };
+    pub(super) fn finish(
+        &self,
+        state: &mut State,
+        uneven: Uneven<'_>,
+        longest: usize,
+        lent: &Lent<'_>,
+    ) -> Result<()> {
+        let Prepared { collective, dtype, op, root, cargo } = self.prepared;
+        let request = Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) };
         self.group.shared.run(state, dtype, &request, lent, &self.group.wishes)
     }
 }

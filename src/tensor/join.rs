@@ -10,15 +10,9 @@ use super::{error::TensorError, owned::Tensor, view::TensorView};
 /// [`TensorError::Empty`] if there are none, [`TensorError::Dimension`], [`TensorError::Dtype`] and
 /// [`TensorError::Shape`] if one does not fit the first, [`TensorError::TooLarge`], [`TensorError::Memory`].
 pub fn concat(tensors: &[TensorView<'_>], dim: usize) -> Result<Tensor, TensorError> {
+    let shape = along(tensors, dim, Noun { call: "concat", noun: "tensor", numbers: None })?;
     let first = tensors.first().ok_or(TensorError::Empty { call: "concat" })?;
-    first.layout().size(dim)?;
-    let mut total = 0_usize;
-    for (index, tensor) in tensors.iter().enumerate() {
-        let size = tensor.shape().get(dim).copied().unwrap_or(0);
-        fits("concat", "tensor", index, tensor, first, &with(first.shape(), &[(dim, size)]))?;
-        total = total.saturating_add(size);
-    }
-    let mut whole = Tensor::zeros(first.dtype(), &with(first.shape(), &[(dim, total)]))?;
+    let mut whole = Tensor::zeros(first.dtype(), &shape)?;
     let mut at = 0;
     for tensor in tensors {
         let size = tensor.layout().size(dim)?;
@@ -38,7 +32,66 @@ pub fn concat(tensors: &[TensorView<'_>], dim: usize) -> Result<Tensor, TensorEr
 /// fewer than two dimensions, [`TensorError::Dtype`] and [`TensorError::Shape`] if one does not fit those in its
 /// row and column, [`TensorError::TooLarge`], [`TensorError::Memory`].
 pub fn assemble(blocks: &[TensorView<'_>], rows: usize, columns: usize) -> Result<Tensor, TensorError> {
+    let Grid { shape, heights, widths } =
+        grid(blocks, rows, columns, Noun { call: "assemble", noun: "block", numbers: None })?;
     let first = blocks.first().ok_or(TensorError::Empty { call: "assemble" })?;
+    let column = shape.len().saturating_sub(1);
+    let row = column.saturating_sub(1);
+    let mut whole = Tensor::zeros(first.dtype(), &shape)?;
+    let mut down = 0;
+    for (strip, &height) in blocks.chunks_exact(columns).zip(&heights) {
+        let mut right = 0;
+        for (block, &width) in strip.iter().zip(&widths) {
+            let place = whole.view_mut().narrow(row, down, height)?;
+            place.narrow(column, right, width)?.copy_from(block)?;
+            right += width;
+        }
+        down += height;
+    }
+    Ok(whole)
+}
+
+/// Whose tensors are put together, for errors, and what one of them is called there.
+#[derive(Clone, Copy)]
+pub(super) struct Noun<'n> {
+    pub call: &'static str,
+    pub noun: &'static str,
+    /// The number of each, where it is not its place.
+    pub numbers: Option<&'n [usize]>,
+}
+
+/// The shape of the tensors one after the other along a dimension, if they fit.
+pub(super) fn along(
+    tensors: &[TensorView<'_>],
+    dim: usize,
+    noun: Noun<'_>,
+) -> Result<Vec<usize>, TensorError> {
+    let first = tensors.first().ok_or(TensorError::Empty { call: noun.call })?;
+    first.layout().size(dim)?;
+    let mut total = 0_usize;
+    for (index, tensor) in tensors.iter().enumerate() {
+        let size = tensor.shape().get(dim).copied().unwrap_or(0);
+        fits(noun, index, tensor, first, &with(first.shape(), &[(dim, size)]))?;
+        total = total.saturating_add(size);
+    }
+    Ok(with(first.shape(), &[(dim, total)]))
+}
+
+/// What blocks make: its shape, the heights of the rows and the widths of the columns.
+pub(super) struct Grid {
+    pub shape: Vec<usize>,
+    heights: Vec<usize>,
+    widths: Vec<usize>,
+}
+
+/// What blocks make, if they fit.
+pub(super) fn grid(
+    blocks: &[TensorView<'_>],
+    rows: usize,
+    columns: usize,
+    noun: Noun<'_>,
+) -> Result<Grid, TensorError> {
+    let first = blocks.first().ok_or(TensorError::Empty { call: noun.call })?;
     if rows.checked_mul(columns) != Some(blocks.len()) {
         return Err(TensorError::Grid { given: blocks.len(), rows, columns });
     }
@@ -52,23 +105,12 @@ pub fn assemble(blocks: &[TensorView<'_>], rows: usize, columns: usize) -> Resul
     for (r, (strip, &height)) in strips().zip(&heights).enumerate() {
         for (c, (block, &width)) in strip.iter().zip(&widths).enumerate() {
             let wanted = with(first.shape(), &[(row, height), (column, width)]);
-            fits("assemble", "block", r * columns + c, block, first, &wanted)?;
+            fits(noun, r * columns + c, block, first, &wanted)?;
         }
     }
     let total = |sizes: &[usize]| sizes.iter().fold(0_usize, |sum, &size| sum.saturating_add(size));
     let shape = with(first.shape(), &[(row, total(&heights)), (column, total(&widths))]);
-    let mut whole = Tensor::zeros(first.dtype(), &shape)?;
-    let mut down = 0;
-    for (strip, &height) in strips().zip(&heights) {
-        let mut right = 0;
-        for (block, &width) in strip.iter().zip(&widths) {
-            let place = whole.view_mut().narrow(row, down, height)?;
-            place.narrow(column, right, width)?.copy_from(block)?;
-            right += width;
-        }
-        down += height;
-    }
-    Ok(whole)
+    Ok(Grid { shape, heights, widths })
 }
 
 /// A shape with other lengths in some of its dimensions.
@@ -84,8 +126,7 @@ fn with(shape: &[usize], lengths: &[(usize, usize)]) -> Vec<usize> {
 
 /// That number `index` has the type of the first and this shape.
 fn fits(
-    call: &'static str,
-    noun: &str,
+    Noun { call, noun, numbers }: Noun<'_>,
     index: usize,
     tensor: &TensorView<'_>,
     first: &TensorView<'_>,
@@ -96,7 +137,8 @@ fn fits(
     }
     if tensor.shape() != wanted {
         let (given, wanted) = (tensor.shape().to_vec(), wanted.to_vec());
-        return Err(TensorError::Shape { call, what: format!("{noun} {index}"), given, wanted });
+        let number = numbers.and_then(|numbers| numbers.get(index)).unwrap_or(&index);
+        return Err(TensorError::Shape { call, what: format!("{noun} {number}"), given, wanted });
     }
     Ok(())
 }

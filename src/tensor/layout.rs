@@ -19,7 +19,7 @@ pub(super) struct Layout {
 }
 
 /// How many elements a shape has.
-pub(super) fn count(dtype: Dtype, shape: &[usize]) -> Result<usize, TensorError> {
+pub(crate) fn count(dtype: Dtype, shape: &[usize]) -> Result<usize, TensorError> {
     let lengths = shape.iter().filter(|&&len| len > 0);
     match lengths.copied().try_fold(dtype.size(), usize::checked_mul) {
         Some(bytes) if isize::try_from(bytes).is_ok() => Ok(shape.iter().product()),

@@ -32,6 +32,7 @@ mod layout;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod owned;
+mod parts;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 mod split;
@@ -42,6 +43,8 @@ mod view_mut;
 
 pub use error::TensorError;
 pub use join::{assemble, concat};
+pub(crate) use layout::count;
 pub use owned::Tensor;
+pub use parts::Parts;
 pub use view::TensorView;
 pub use view_mut::TensorViewMut;

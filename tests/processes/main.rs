@@ -15,6 +15,7 @@ mod memlock;
 mod messages;
 mod mismatch;
 mod numbers;
+mod objects;
 mod rank;
 mod world;
 
@@ -61,7 +62,8 @@ fn cases() -> Vec<(String, Case)> {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
     }
-    let tables = [messages::CASES, failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
+    let tables =
+        [messages::CASES, objects::CASES, failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
     cases
 }

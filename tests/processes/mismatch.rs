@@ -103,6 +103,12 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
         &["calls barrier()", "LAST calls all_reduce(f32, sum)"],
     ),
     (
+        "object",
+        |group, _| group.all_gather_v(&[1_u8]).map(drop),
+        |group, _| group.all_gather_object(&1).map(drop),
+        &["calls all_gather_object()", "LAST calls all_gather_v(u8)"],
+    ),
+    (
         "one call less",
         |_, _| Ok(()),
         |group, data| {

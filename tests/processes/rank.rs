@@ -15,7 +15,7 @@ use rustix::{
 };
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
-use crate::{collectives, failures, joining, memlock, messages, mismatch, world::PATIENCE};
+use crate::{collectives, failures, joining, memlock, messages, mismatch, objects, world::PATIENCE};
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
@@ -45,6 +45,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         mismatch::ROLES,
         joining::ROLES,
         memlock::ROLES,
+        objects::ROLES,
     ]
     .concat();
     let role = roles.into_iter().find(|role| role.0 == name);

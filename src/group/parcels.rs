@@ -1,0 +1,195 @@
+//! Bytes of which only the sender knows how many there are: what objects and the headers of tensors travel as.
+//!
+//! Before the bytes go words, one for each parcel: its length, or that there is none because its rank could not make
+//! it. So every rank that waits for a parcel learns at once why it does not come, and the group goes on.
+
+use super::{
+    ProcessGroup,
+    request::{Prepared, Request},
+    shared::State,
+    uneven::Call,
+};
+use crate::{
+    buffer::Lent,
+    dtype::Dtype,
+    engine::Cargo,
+    error::{Error, Result},
+    object::ObjectError,
+    reduce::ReduceOp,
+    schedule::{Collective, Rank, Uneven},
+};
+
+/// The word of a rank that has no parcel.
+const UNSENT: usize = usize::MAX;
+
+/// How many bytes a broadcast begins with: the length, and what fits of the parcel.
+const HEAD: usize = 512;
+
+/// What is in a parcel, or why it did not come; alike on all ranks.
+pub(super) type Parcel<T> = std::result::Result<T, ObjectError>;
+
+impl ProcessGroup {
+    /// A call of which only the collective, the root and the kind of cargo are compared.
+    pub(super) fn carrier(
+        &self,
+        name: &'static str,
+        collective: Collective,
+        cargo: Cargo,
+        root: Rank,
+    ) -> Result<Call<'_>> {
+        if root >= self.size() {
+            let problem = format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1);
+            return Err(Error::Argument { call: name, problem });
+        }
+        let prepared = Prepared { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo };
+        Ok(Call { group: self, prepared, name })
+    }
+}
+
+/// All ranks' parcels, one after the other, and their lengths; or the first rank that has none, and why; alike on all
+/// ranks but for whether the bytes come there.
+pub(super) type Collected = std::result::Result<(Vec<u8>, Vec<usize>), (Rank, ObjectError)>;
+
+/// Parcels of these lengths that lie one after the other.
+pub(super) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> impl Iterator<Item = &'b [u8]> {
+    let mut rest = bytes;
+    lengths.iter().map(move |&len| {
+        let (parcel, after) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+        rest = after;
+        parcel
+    })
+}
+
+impl Call<'_> {
+    pub(super) fn at_root(&self) -> bool {
+        self.group.rank() == self.prepared.root
+    }
+
+    /// What a word says.
+    fn judge(&self, word: usize) -> Parcel<usize> {
+        let limit = self.group.config().object_limit;
+        match word {
+            UNSENT => Err(ObjectError::Unsent),
+            bytes if bytes > limit => Err(ObjectError::TooLarge { bytes: bytes as u64, limit }),
+            len => Ok(len),
+        }
+    }
+
+    /// Broadcasts so many bytes from the root.
+    pub(super) fn run_broadcast(&self, state: &mut State, len: usize, lent: &Lent<'_>) -> Result<()> {
+        let Prepared { dtype, root, .. } = self.prepared;
+        // Whatever it is a part of: ranks compare the call.
+        let prepares = Some(self.prepared);
+        let request = Request { root, prepares, ..Request::new(Collective::Broadcast, len) };
+        self.group.shared.run(state, dtype, &request, lent, &self.group.wishes)
+    }
+
+    /// Every rank but the root gets the root's parcel, which is looked at nowhere else; the root gets nothing.
+    pub(super) fn hand_out(&self, state: &mut State, parcel: Option<&[u8]>) -> Result<Parcel<Vec<u8>>> {
+        let mut head = [0; HEAD];
+        let (word, first) = head.split_at_mut(size_of::<u64>());
+        let room = first.len();
+        if self.at_root() {
+            word.copy_from_slice(&(parcel.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
+            parcel.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
+            self.run_broadcast(state, HEAD, &Lent::given(&head))?;
+        } else {
+            let lent = Lent::within(&mut head, 0..HEAD, 0..HEAD);
+            self.run_broadcast(state, HEAD, &lent.ok_or_else(|| self.nowhere())?)?;
+        }
+        let (word, first) = head.split_at(size_of::<u64>());
+        let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let len = match self.judge(usize::try_from(word).unwrap_or(UNSENT)) {
+            Ok(len) => len,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        match (parcel.filter(|_| self.at_root()), first.get(..len)) {
+            (Some(_), Some(_)) => Ok(Ok(Vec::new())),
+            (None, Some(all)) => Ok(Ok(all.to_vec())),
+            (Some(parcel), None) => {
+                self.run_broadcast(state, len, &Lent::given(parcel))?;
+                Ok(Ok(Vec::new()))
+            }
+            (None, None) => {
+                debug_assert!(len > room);
+                let mut parcel = self.room::<u8>(&[len])?;
+                let lent = Lent::within(&mut parcel, 0..len, 0..len);
+                self.run_broadcast(state, len, &lent.ok_or_else(|| self.nowhere())?)?;
+                Ok(Ok(parcel))
+            }
+        }
+    }
+
+    /// Whether this rank gets what all ranks have.
+    pub(super) fn gets(&self) -> bool {
+        self.prepared.collective == Collective::AllGather || self.at_root()
+    }
+
+    /// Collects all ranks' parcels where the call gives something, or everywhere.
+    pub(super) fn collect(
+        &self,
+        state: &mut State,
+        parcel: Option<&[u8]>,
+        to_all: bool,
+    ) -> Result<Collected> {
+        let [words] = self.everyone(state, [parcel.map_or(UNSENT, <[u8]>::len)])?;
+        let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.judge(word).err()?)));
+        if let Some(problem) = first {
+            return Ok(Err(problem));
+        }
+        let mut all = self.room::<u8>(if to_all || self.gets() { &words } else { &[] })?;
+        let lent = Lent::apart(parcel.unwrap_or_default(), &mut all);
+        if to_all {
+            let uneven = Some(Uneven { input: &[], output: &words });
+            let longest = words.iter().copied().max().unwrap_or_default();
+            let request = Request {
+                uneven,
+                prepares: Some(self.prepared),
+                ..Request::new(Collective::AllGather, longest)
+            };
+            self.group.shared.run(state, Dtype::U8, &request, &lent, &self.group.wishes)?;
+        } else {
+            self.gather(state, &words, &lent)?;
+        }
+        Ok(Ok((all, words)))
+    }
+
+    /// Every rank gets its own of the root's parcels, which lie one after the other and have these lengths.
+    pub(super) fn hand_each(
+        &self,
+        state: &mut State,
+        parcels: Option<(&[u8], &[usize])>,
+    ) -> Result<Parcel<Vec<u8>>> {
+        let ranks = self.group.size();
+        let (bytes, lengths) = parcels.filter(|_| self.at_root()).unwrap_or_default();
+        // One that is too large is the same as none to all of them.
+        let longest = if parcels.is_some() { lengths.iter().copied().max().unwrap_or(0) } else { UNSENT };
+        let words: Vec<u64> = match self.at_root() {
+            true => (0..ranks)
+                .flat_map(|rank| [lengths.get(rank).copied().unwrap_or_default(), longest])
+                .map(|word| word as u64)
+                .collect(),
+            false => Vec::new(),
+        };
+        let mut told = [0; 2];
+        self.exchange(state, Collective::Scatter, 2, &words, &mut told)?;
+        let [own, longest] = told.map(|word| usize::try_from(word).unwrap_or(UNSENT));
+        if let Err(problem) = self.judge(longest) {
+            return Ok(Err(problem));
+        }
+        let mut blocks = vec![0; ranks];
+        match blocks.get_mut(self.group.rank()) {
+            Some(block) if !self.at_root() => *block = own,
+            _ => {}
+        }
+        let blocks = if self.at_root() { lengths } else { &blocks };
+        let mut parcel = self.room::<u8>(&[own])?;
+        self.scatter(state, blocks, longest, &Lent::apart(bytes, &mut parcel))?;
+        Ok(Ok(parcel))
+    }
+
+    /// The blocks leave their memory, which the lengths rule out.
+    pub(super) fn nowhere(&self) -> Error {
+        Error::Argument { call: self.name, problem: "the blocks leave their memory".to_owned() }
+    }
+}

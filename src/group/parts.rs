@@ -1,0 +1,197 @@
+//! One tensor whose parts lie among the ranks: handed out, and put together again.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ProcessGroup,
+    shared::State,
+    tensors::{Label, Meta, packed},
+    uneven::Call,
+};
+use crate::{
+    buffer::Lent,
+    engine::Cargo,
+    error::{Error, Result},
+    object::{decode, encode},
+    schedule::{Collective, Rank},
+    tensor::{Parts, Tensor, TensorView},
+};
+
+/// What goes ahead: how the parts lie, and the whole or a rank's part.
+#[derive(Serialize, Deserialize)]
+struct Ahead {
+    parts: Lie,
+    label: Label,
+}
+
+/// [`Parts`] as they travel.
+#[derive(Serialize, Deserialize)]
+enum Lie {
+    Split(u64),
+    Chunk(u64),
+    Blocks(u64, u64),
+}
+
+impl Lie {
+    const fn of(parts: Parts) -> Self {
+        match parts {
+            Parts::Split(dim) => Self::Split(dim as u64),
+            Parts::Chunk(dim) => Self::Chunk(dim as u64),
+            Parts::Blocks { rows, columns } => Self::Blocks(rows as u64, columns as u64),
+        }
+    }
+
+    fn read(self) -> Parts {
+        // What does not fit is no dimension here either.
+        let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        match self {
+            Self::Split(dim) => Parts::Split(number(dim)),
+            Self::Chunk(dim) => Parts::Chunk(number(dim)),
+            Self::Blocks(rows, columns) => Parts::Blocks { rows: number(rows), columns: number(columns) },
+        }
+    }
+}
+
+impl ProcessGroup {
+    /// Every rank gets its part of the root's tensor, of which it need know nothing beforehand. Elsewhere `tensor` is not
+    /// looked at. How it is cut counts at the root alone.
+    ///
+    /// A tensor that is contiguous and whose parts lie one after the other, as rows do, is sent from where it lies; another
+    /// one is packed first, part by part.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, or it gives no tensor; at the root [`Error::Tensor`], and
+    /// [`Error::Object`] elsewhere, if it cannot be cut so: there is no such dimension, or the grid has not as many blocks as
+    /// there are ranks; [`Error::Failed`] if the ranks disagree on the call, one of them has no memory for its part, or
+    /// the group is over.
+    pub fn scatter_tensor(
+        &self,
+        tensor: Option<&TensorView<'_>>,
+        parts: Parts,
+        root: Rank,
+    ) -> Result<Tensor> {
+        let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
+        let mut state = self.shared.state();
+        if self.rank() != root {
+            let told = call.hand_out(&mut state, None)?;
+            let (parts, whole) = call.read(root, &call.unlabelled(root, told)?)?;
+            let shapes = parts.shapes(&whole.shape, self.size());
+            let shapes = shapes.map_err(|error| call.strange(root, error.to_string()))?;
+            return call.hand_parts(&mut state, &whole, &shapes, &[]);
+        }
+        let cut = tensor.map(|tensor| parts.cut(tensor, self.size()));
+        let (tensor, cut) = match (tensor, cut) {
+            (Some(tensor), Some(Ok(cut))) => (tensor, cut),
+            (_, wrong) => {
+                let _told = call.hand_out(&mut state, None)?;
+                return Err(wrong
+                    .and_then(std::result::Result::err)
+                    .map_or_else(|| call.nothing("a tensor"), Error::Tensor));
+            }
+        };
+        let label = Label::of(tensor);
+        let told = encode(&Ahead { parts: Lie::of(parts), label });
+        let handed = call.hand_out(&mut state, told.as_deref().ok())?;
+        call.unlabelled(root, told.and(handed))?;
+        let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
+        let bytes = match tensor.bytes() {
+            Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
+            _ => packed(&cut).map_err(|error| call.lacks(&error))?,
+        };
+        let whole = Meta { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
+        call.hand_parts(&mut state, &whole, &shapes, &bytes)
+    }
+
+    /// The root gets the tensor that all ranks' parts make, in the order of ranks: the inverse of
+    /// [`scatter_tensor`](Self::scatter_tensor). The others get `None`. Along a dimension the parts may be of any length.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root; on all ranks [`Error::Tensor`] if the parts do not fit together, and
+    /// [`Error::Argument`] if their types, or the ways to put them together, differ: the group goes on; [`Error::Failed`] if
+    /// the ranks disagree on the call, there is no memory for the tensor, or the group is over.
+    pub fn gather_tensor(&self, part: &TensorView<'_>, parts: Parts, root: Rank) -> Result<Option<Tensor>> {
+        self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?.put_together(part, parts)
+    }
+
+    /// Every rank gets the tensor that all ranks' parts make, as the root of [`gather_tensor`](Self::gather_tensor) does:
+    /// with [`Parts::Split`], all ranks' tensors one after the other along a dimension.
+    ///
+    /// # Errors
+    /// As [`gather_tensor`](Self::gather_tensor).
+    pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts) -> Result<Tensor> {
+        let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
+        call.put_together(part, parts)?.ok_or_else(|| call.nowhere())
+    }
+}
+
+impl Call<'_> {
+    fn read(&self, from: Rank, ahead: &[u8]) -> Result<(Parts, Meta)> {
+        let ahead: Ahead = decode(ahead).map_err(|error| self.strange(from, error.to_string()))?;
+        let meta = ahead.label.read().map_err(|what| self.strange(from, what))?;
+        Ok((ahead.parts.read(), meta))
+    }
+
+    /// Hands out the parts of a tensor, which are of these shapes and, at the root, lie one after the other.
+    fn hand_parts(
+        &self,
+        state: &mut State,
+        whole: &Meta,
+        shapes: &[Vec<usize>],
+        bytes: &[u8],
+    ) -> Result<Tensor> {
+        let size = whole.dtype.size();
+        let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
+        let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
+        let mut part = self.empty(&Meta { dtype: whole.dtype, shape, bytes: 0 })?;
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        self.scatter(state, &lengths, longest, &Lent::apart(bytes, part.bytes_mut()))?;
+        Ok(part)
+    }
+
+    /// The tensor that all ranks' parts make, where they are gathered.
+    fn put_together(&self, part: &TensorView<'_>, parts: Parts) -> Result<Option<Tensor>> {
+        let mut state = self.group.shared.state();
+        let ahead = encode(&Ahead { parts: Lie::of(parts), label: Label::of(part) });
+        let everyones = self.labels(&mut state, ahead)?;
+        let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
+        let (lies, metas): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let shape = self.fit(&lies, &metas)?;
+        let mine = packed(std::slice::from_ref(part)).map_err(|error| self.lacks(&error))?;
+        let lengths: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
+        if !self.gets() {
+            self.gather(&mut state, &lengths, &Lent::apart(&mine, &mut []))?;
+            return Ok(None);
+        }
+        let dtype = part.dtype();
+        if parts.follow(&shape) {
+            let mut whole = self.empty(&Meta { dtype, shape, bytes: 0 })?;
+            self.gather(&mut state, &lengths, &Lent::apart(&mine, whole.bytes_mut()))?;
+            return Ok(Some(whole));
+        }
+        let mut all = self.room::<u8>(&lengths)?;
+        self.gather(&mut state, &lengths, &Lent::apart(&mine, &mut all))?;
+        let views = super::parcels::cut(&all, &lengths).zip(&metas);
+        let views = views.map(|(bytes, meta)| TensorView::from_bytes(dtype, bytes, &meta.shape));
+        let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));
+        whole.map(Some).map_err(|error| self.lacks(&error))
+    }
+
+    /// The shape of what the parts make, if all ranks want the same and it can be had; otherwise the same error on all.
+    fn fit(&self, lies: &[Parts], metas: &[Meta]) -> Result<Vec<usize>> {
+        let argument = |problem: String| Error::Argument { call: self.name, problem };
+        let (Some(lie), Some(first)) = (lies.first(), metas.first()) else { return Err(self.nowhere()) };
+        let (zero, global) = (self.group.global(0), |rank| self.group.global(rank));
+        if let Some((rank, other)) = lies.iter().enumerate().find(|(_, other)| *other != lie) {
+            let problem =
+                format!("rank {zero} puts parts together by {lie:?}, rank {} by {other:?}", global(rank));
+            return Err(argument(problem));
+        }
+        if let Some((rank, other)) = metas.iter().enumerate().find(|(_, other)| other.dtype != first.dtype) {
+            let (mine, theirs) = (first.dtype, other.dtype);
+            let problem = format!("rank {zero} has elements of {mine}, rank {} of {theirs}", global(rank));
+            return Err(argument(problem));
+        }
+        let shapes: Vec<&[usize]> = metas.iter().map(|meta| &meta.shape[..]).collect();
+        Ok(lie.joined(first.dtype, &shapes, self.name, self.group.members())?)
+    }
+}

@@ -1,0 +1,120 @@
+//! What can be wrong with a value or its bytes, typed.
+
+use std::fmt::{self, Write as _};
+
+use super::DEPTH;
+
+/// Why a value cannot be sent, or bytes are not a value of the type that was wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// It is of another type, or its own `Serialize` or `Deserialize` says no.
+    #[error("{problem}")]
+    Value {
+        /// In serde's words, or the type's own.
+        problem: String,
+    },
+    /// A sequence or a map said how long it is and was not.
+    #[error("a sequence or map said that it has {said} elements and gave {gave}; mend its Serialize")]
+    Count {
+        /// What it said.
+        said: usize,
+        /// What it gave.
+        gave: usize,
+    },
+    /// Values lie too deep in one another.
+    #[error("its values lie more than {DEPTH} deep in one another; flatten it")]
+    Deep,
+    /// The bytes end within a value.
+    #[error("the bytes end at {at}, within a value")]
+    Ends {
+        /// How many bytes there are.
+        at: usize,
+    },
+    /// Something follows the value.
+    #[error("{left} bytes follow the value")]
+    Trailing {
+        /// How many.
+        left: usize,
+    },
+    /// No value begins so.
+    #[error("no value begins with {byte:#04x}, which is byte {at}")]
+    Tag {
+        /// Which byte it is.
+        at: usize,
+        /// What it holds.
+        byte: u8,
+    },
+    /// More is announced than there can be.
+    #[error(
+        "{said} bytes or elements are announced before byte {at}, and the rest of the bytes holds {room} at most"
+    )]
+    Length {
+        /// How many.
+        said: u64,
+        /// Where they would begin.
+        at: usize,
+        /// How many there can be.
+        room: usize,
+    },
+    /// Text that is not UTF-8, or no character.
+    #[error("the text that begins at byte {at} is not Unicode")]
+    Text {
+        /// Where it begins.
+        at: usize,
+    },
+    /// More bytes than may be sent.
+    #[error(
+        "it takes {bytes} bytes, and at most {limit} may be sent; send parts of it, or tensors, or \
+        raise UNISONO_OBJECT_LIMIT"
+    )]
+    TooLarge {
+        /// How many it takes.
+        bytes: u64,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// The rank that was to send it did not.
+    #[error("that rank did not send it; its own error says why")]
+    Unsent,
+}
+
+/// The beginning of a message: what came from elsewhere may be in it, however long.
+#[derive(Default)]
+struct Short(String);
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        const MOST: usize = 400;
+        let room = MOST.saturating_sub(self.0.len());
+        if text.len() <= room {
+            self.0.push_str(text);
+        } else if room > 0 {
+            self.0.extend(text.chars().take(room));
+            // As many characters are at least as many bytes: nothing more is taken.
+            self.0.push('…');
+        }
+        Ok(())
+    }
+}
+
+impl ObjectError {
+    fn value(problem: impl fmt::Display) -> Self {
+        let mut short = Short::default();
+        // It never fails; what a Display leaves unsaid is not ours to mend.
+        let _ = write!(short, "{problem}");
+        Self::Value { problem: short.0 }
+    }
+}
+
+impl serde::ser::Error for ObjectError {
+    fn custom<T: fmt::Display>(problem: T) -> Self {
+        Self::value(problem)
+    }
+}
+
+impl serde::de::Error for ObjectError {
+    fn custom<T: fmt::Display>(problem: T) -> Self {
+        Self::value(problem)
+    }
+}

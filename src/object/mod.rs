@@ -1,0 +1,62 @@
+//! Values of any serde type as bytes, and back. Pure: nothing here communicates.
+//!
+//! A format of our own, because bytes come from elsewhere and nothing may be lost on the way. It describes itself, so
+//! that a value of another type is noticed and `flatten` and `untagged` work, and it tells `Some(None)` from `None`,
+//! which JSON, MessagePack and CBOR do not. Every value takes at least a byte, and the elements that sequences and maps
+//! announce are counted against the bytes there are, all of them together: so whatever the bytes, decoding ends after
+//! as many steps as there are bytes, and asks for no more elements than that. Values lie at most [`DEPTH`] deep in one
+//! another, so that no bytes exhaust the stack.
+//!
+//! One byte says what follows. Numbers are little-endian and as short as their value allows; lengths are LEB128:
+//!
+//! | byte | what follows |
+//! |---|---|
+//! | `00`–`7f` | nothing: it is that unsigned number |
+//! | `80` none, `81` some | nothing; the value |
+//! | `82` unit, `83` false, `84` true | nothing |
+//! | `85`–`89` | an unsigned number of 1, 2, 4, 8 or 16 bytes |
+//! | `8a`–`8e` | a signed number of as many, below 0 |
+//! | `8f` f32, `90` f64 | its bits |
+//! | `91` char | 4 bytes |
+//! | `92` text, `93` bytes | the length, so many bytes |
+//! | `94` sequence, tuple | the length, so many values |
+//! | `95` map, struct | the length, so many pairs of values; the fields of a struct by their names |
+//!
+//! A variant is its name if it has no data, and otherwise a map of its name to its data.
+
+mod decode;
+mod encode;
+mod error;
+#[cfg(test)]
+mod tests;
+
+pub use self::{decode::decode, encode::encode, error::ObjectError};
+
+/// How deep values may lie in one another: options, sequences, maps, variants and newtypes count.
+pub const DEPTH: usize = 128;
+
+/// What a value begins with.
+mod tag {
+    pub(super) const NONE: u8 = 0x80;
+    pub(super) const SOME: u8 = 0x81;
+    pub(super) const UNIT: u8 = 0x82;
+    pub(super) const FALSE: u8 = 0x83;
+    pub(super) const TRUE: u8 = 0x84;
+    pub(super) const U8: u8 = 0x85;
+    pub(super) const U16: u8 = 0x86;
+    pub(super) const U32: u8 = 0x87;
+    pub(super) const U64: u8 = 0x88;
+    pub(super) const U128: u8 = 0x89;
+    pub(super) const I8: u8 = 0x8a;
+    pub(super) const I16: u8 = 0x8b;
+    pub(super) const I32: u8 = 0x8c;
+    pub(super) const I64: u8 = 0x8d;
+    pub(super) const I128: u8 = 0x8e;
+    pub(super) const F32: u8 = 0x8f;
+    pub(super) const F64: u8 = 0x90;
+    pub(super) const CHAR: u8 = 0x91;
+    pub(super) const STR: u8 = 0x92;
+    pub(super) const BYTES: u8 = 0x93;
+    pub(super) const SEQ: u8 = 0x94;
+    pub(super) const MAP: u8 = 0x95;
+}

@@ -1,0 +1,101 @@
+//! One tensor in parts, one for each of several holders: how it is cut, and put together again.
+
+use super::{
+    assemble, concat,
+    error::TensorError,
+    join::{Noun, along, grid},
+    layout::count,
+    owned::Tensor,
+    view::TensorView,
+};
+use crate::dtype::Dtype;
+
+/// How the parts of a tensor lie among ranks: rank r has the r-th.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Pieces of a dimension as [`TensorView::tensor_split`] makes them: as even as can be. Put together, the pieces may be
+    /// of any length.
+    Split(usize),
+    /// Pieces of a dimension as [`TensorView::chunk`] makes them: all alike but for the last; who is left over has an empty
+    /// one. Put together, the pieces may be of any length.
+    Chunk(usize),
+    /// The [`TensorView::blocks`] of a grid, row by row, as many as there are ranks.
+    Blocks {
+        /// Rows of the grid.
+        rows: usize,
+        /// Its columns.
+        columns: usize,
+    },
+}
+
+impl Parts {
+    /// Exactly so many parts of a tensor.
+    pub(crate) fn cut<'a>(
+        self,
+        whole: &TensorView<'a>,
+        parts: usize,
+    ) -> Result<Vec<TensorView<'a>>, TensorError> {
+        match self {
+            Self::Split(dim) => whole.tensor_split(dim, parts),
+            Self::Chunk(dim) => {
+                let mut pieces = whole.chunk(dim, parts)?;
+                let end = whole.layout().size(dim)?;
+                let rest = whole.narrow(dim, end, 0)?;
+                pieces.resize(parts, rest);
+                Ok(pieces)
+            }
+            Self::Blocks { rows, columns } if rows.checked_mul(columns) != Some(parts) => {
+                Err(TensorError::Grid { given: parts, rows, columns })
+            }
+            Self::Blocks { rows, columns } => whole.blocks(rows, columns),
+        }
+    }
+
+    /// The shapes of the parts of a tensor of this shape.
+    pub(crate) fn shapes(self, shape: &[usize], parts: usize) -> Result<Vec<Vec<usize>>, TensorError> {
+        let parts = self.cut(&shaped(shape)?, parts)?;
+        Ok(parts.iter().map(|part| part.shape().to_vec()).collect())
+    }
+
+    /// The shape of what the parts of ranks make, of which memory can have as many elements.
+    pub(crate) fn joined(
+        self,
+        dtype: Dtype,
+        shapes: &[&[usize]],
+        call: &'static str,
+        ranks: &[usize],
+    ) -> Result<Vec<usize>, TensorError> {
+        let parts = shapes.iter().map(|shape| shaped(shape)).collect::<Result<Vec<_>, _>>()?;
+        let noun = Noun { call, noun: "the tensor of rank", numbers: Some(ranks) };
+        let shape = match self {
+            Self::Split(dim) | Self::Chunk(dim) => along(&parts, dim, noun)?,
+            Self::Blocks { rows, columns } => grid(&parts, rows, columns, noun)?.shape,
+        };
+        count(dtype, &shape)?;
+        Ok(shape)
+    }
+
+    /// What the parts make.
+    pub(crate) fn join(self, parts: &[TensorView<'_>]) -> Result<Tensor, TensorError> {
+        match self {
+            Self::Split(dim) | Self::Chunk(dim) => concat(parts, dim),
+            Self::Blocks { rows, columns } => assemble(parts, rows, columns),
+        }
+    }
+
+    /// Whether the elements of the parts, each in row-major order, follow one another as those of a whole of this shape
+    /// do in row-major order.
+    pub(crate) fn follow(self, shape: &[usize]) -> bool {
+        let dim = match self {
+            Self::Split(dim) | Self::Chunk(dim) => dim,
+            Self::Blocks { columns: 1, .. } => shape.len().saturating_sub(2),
+            Self::Blocks { .. } => return false,
+        };
+        shape.iter().take(dim).all(|&len| len == 1)
+    }
+}
+
+/// A view that has this shape, and all of whose elements are the same byte.
+fn shaped(shape: &[usize]) -> Result<TensorView<'static>, TensorError> {
+    TensorView::with_strides(&[0_u8], 0, shape, &vec![0; shape.len()])
+}

@@ -1,0 +1,111 @@
+//! Objects and tensors between processes: of one message and of many, and those that are not what a rank wants.
+
+use std::collections::BTreeMap;
+
+use unisono::{
+    Config, Error, ProcessGroup, Tensor, TensorView, dtype::Dtype, object::ObjectError, tensor::Parts,
+};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, config},
+    world::{End, World},
+};
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("objects and tensors, 1 rank", |provider| objects(provider, 1)),
+    ("objects and tensors, 3 ranks", |provider| objects(provider, 3)),
+];
+
+pub(crate) const ROLES: &[Role] = &[("objects", play)];
+
+fn objects(provider: &str, ranks: usize) -> Outcome {
+    let mut world = World::new(provider, ranks, 2)?;
+    world.start_all("objects", &[])?;
+    world.end_all()?.iter().try_for_each(End::well)?;
+    Ok(Verdict::Passed)
+}
+
+type Object = BTreeMap<String, Vec<Option<u16>>>;
+
+/// As large as is asked for, and another for every rank.
+fn object(rank: usize, len: u16) -> Object {
+    let rank = u16::try_from(rank).unwrap_or_default();
+    BTreeMap::from([("values".to_owned(), (0..len).map(|at| (at % 3 > 0).then_some(at ^ rank)).collect())])
+}
+
+fn play(_: &str) -> rank::Outcome {
+    for number in 0..2 {
+        let mut config = config(number)?;
+        if number == 0 {
+            config = Config { chunk: 1024, eager: 256, lanes: 3, object_limit: 100_000, ..config };
+        }
+        let group = ProcessGroup::join(config)?;
+        values(&group)?;
+        tensors(&group)?;
+        if number == 0 && group.size() > 1 {
+            wrong(&group)?;
+        }
+    }
+    Ok(())
+}
+
+fn values(group: &ProcessGroup) -> rank::Outcome {
+    let (me, ranks) = (group.rank(), group.size());
+    for len in [0, 10, 20_000] {
+        let root = usize::from(len) % ranks;
+        let all: Vec<Object> = (0..ranks).map(|rank| object(rank, len)).collect();
+        let got = group.broadcast_object((me == root).then(|| all[root].clone()), root)?;
+        ensure!(got == all[root], "a broadcast object of {len} came otherwise");
+        ensure!(group.all_gather_object(&all[me])? == all, "objects of {len} came otherwise");
+        let got = group.gather_object(&all[me], root)?;
+        ensure!(got == (me == root).then(|| all.clone()), "gathered objects of {len} came otherwise");
+        let got = group.scatter_object((me == root).then(|| all.clone()), root)?;
+        ensure!(got == all[me], "a scattered object of {len} came otherwise");
+    }
+    Ok(())
+}
+
+/// What a rank cannot send or use is its error and, if it was to come elsewhere, theirs; then all go on.
+fn wrong(group: &ProcessGroup) -> rank::Outcome {
+    let me = group.rank();
+    let large = vec![1_u8; if me == 1 { 200_000 } else { 1 }];
+    match group.all_gather_object(&large) {
+        Err(Error::Object { rank: 1, problem: ObjectError::TooLarge { limit: 100_000, .. }, .. }) => {}
+        other => ensure!(false, "too much: {other:?}"),
+    }
+    let text = if me == 1 { group.broadcast_object::<String>(None, 0).is_err() } else { true };
+    if me != 1 {
+        group.broadcast_object((me == 0).then_some(7), 0)?;
+    }
+    ensure!(text, "a number was taken for text");
+    ensure!(group.all_gather_object(&me)?.len() == group.size(), "not all go on");
+    Ok(())
+}
+
+fn tensors(group: &ProcessGroup) -> rank::Outcome {
+    let (me, ranks) = (group.rank(), group.size());
+    let root = ranks - 1;
+    // A large one lies where it is sent from and stays where it is received; turned, it has to be packed.
+    let large: Vec<f32> = (0_u16..40_000).map(f32::from).collect();
+    let large = TensorView::new(&large, &[200, 200])?;
+    let small = Tensor::zeros(Dtype::I64, &[3, 0])?;
+    let given = [large.clone(), small.view(), large.transpose(0, 1)?, TensorView::new(&[7_u8], &[])?];
+    let wanted: Vec<Tensor> = given.iter().map(TensorView::pack).collect::<Result<_, _>>()?;
+    let got = group.broadcast_tensors((me == root).then_some(&given), root)?;
+    ensure!(got.is_none_or(|got| got == wanted), "broadcast tensors came otherwise");
+    let got = group.all_gather_tensors(&given[..me + 1])?;
+    let lists = got.iter().enumerate().all(|(rank, list)| wanted[..rank + 1] == list[..]);
+    ensure!(lists && got.len() == ranks, "lists of tensors came otherwise");
+    for parts in
+        [Parts::Split(0), Parts::Split(1), Parts::Chunk(1), Parts::Blocks { rows: ranks, columns: 1 }]
+    {
+        let part = group.scatter_tensor((me == root).then_some(&large), parts, root)?;
+        let whole = group.all_gather_tensor(&part.view(), parts)?;
+        ensure!(whole == wanted[0], "the parts by {parts:?} make something else");
+        let whole = group.gather_tensor(&part.view(), parts, 0)?;
+        ensure!(whole.is_none_or(|whole| whole == wanted[0]), "the root makes something else of {parts:?}");
+    }
+    Ok(())
+}
