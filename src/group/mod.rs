@@ -5,6 +5,7 @@
 
 mod calls;
 mod cores;
+mod files;
 mod groups;
 mod guard;
 mod join;

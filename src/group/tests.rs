@@ -24,7 +24,7 @@ mod uneven;
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
 
 /// Runs `each` on every rank's group, in threads.
-fn world<R: Send>(
+pub(super) fn world<R: Send>(
     ranks: usize,
     tweak: impl Fn(&mut Config),
     each: impl Fn(ProcessGroup) -> R + Sync,
@@ -58,7 +58,7 @@ fn world<R: Send>(
     })
 }
 
-fn small(config: &mut Config) {
+pub(super) fn small(config: &mut Config) {
     (config.chunk, config.eager, config.lanes) = (256, 128, 3);
 }
 

@@ -15,7 +15,7 @@ use rustix::{
 };
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
-use crate::{collectives, failures, joining, memlock, mismatch, world::PATIENCE};
+use crate::{collectives, failures, files, joining, memlock, mismatch, world::PATIENCE};
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
@@ -39,7 +39,8 @@ pub(crate) fn run(told: &str) -> ExitCode {
     });
     let (name, arguments) = told.split_once(' ').unwrap_or((told, ""));
     let roles =
-        [collectives::ROLES, failures::ROLES, mismatch::ROLES, joining::ROLES, memlock::ROLES].concat();
+        [collectives::ROLES, failures::ROLES, mismatch::ROLES, joining::ROLES, memlock::ROLES, files::ROLES]
+            .concat();
     let role = roles.into_iter().find(|role| role.0 == name);
     let outcome = match (tied, role) {
         (Err(error), _) => Err(error.into()),
