@@ -20,7 +20,7 @@
 //!
 //! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
 //! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together; [`file`] is about files that are handed over.
+//! of any shape, to be split, packed and put together; [`mod@file`] is about files that are handed over.
 
 pub mod algorithm;
 pub mod buffer;

@@ -63,21 +63,21 @@ pub(crate) struct Broadcast {
 
 impl Broadcast {
     pub(crate) fn run(self) -> ExitCode {
-        let Err((error, tells)) = self.hand_over() else { return ExitCode::SUCCESS };
-        if tells {
-            crate::complain!("unisono broadcast: {error}");
+        match self.hand_over() {
+            Ok(true) => return ExitCode::SUCCESS,
+            Ok(false) => {}
+            Err(error) => complain(&*error),
         }
         ExitCode::FAILURE
     }
 
-    /// Is one rank; an error comes with whether this rank is to tell it.
-    fn hand_over(&self) -> std::result::Result<(), (Box<dyn std::error::Error>, bool)> {
-        let tells = |error: Error| (error.into(), true);
-        let mut config = Config::from_env().map_err(tells)?;
+    /// Is one rank; says whether the file was handed over. An error is this rank's to tell.
+    fn hand_over(&self) -> Result<bool> {
+        let mut config = Config::from_env()?;
         if let Some(provider) = &self.provider {
             config.provider = Some(provider.clone());
         }
-        let group = ProcessGroup::join(config).map_err(tells)?;
+        let group = ProcessGroup::join(config)?;
         let reports = group.rank() == 0;
         let bar = Bar::new(reports);
         let mut tell = |progress| bar.tell(progress);
@@ -88,18 +88,25 @@ impl Broadcast {
         };
         let delivered = group.broadcast_file(&self.file, &self.to, self.root, options);
         bar.end();
-        // All ranks have the same to say of a file.
-        let delivered = delivered.map_err(|error| match error {
-            Error::File { .. } => (error.into(), reports),
-            error => tells(error),
-        })?;
-        let reported = if reports { self.report(&delivered, &group) } else { Ok(()) };
-        // So that no rank ends well where rank 0 cannot say so.
-        reported.map_err(|error| {
-            group.abort(&error.to_string());
-            (error, true)
-        })?;
-        group.leave().map_err(tells)
+        let done = match delivered {
+            // All know the same of a file, and one tells.
+            Err(error @ Error::File { .. }) => {
+                if reports {
+                    complain(&error);
+                }
+                false
+            }
+            Err(error) => return Err(error.into()),
+            Ok(delivered) => {
+                let reported = if reports { self.report(&delivered, &group) } else { Ok(()) };
+                // So that no rank ends well where rank 0 cannot say so.
+                reported.inspect_err(|error| group.abort(&error.to_string()))?;
+                true
+            }
+        };
+        // A launcher ends all at the first that fails: not before rank 0 has told.
+        group.leave()?;
+        Ok(done)
     }
 
     fn report(&self, delivered: &Delivered, group: &ProcessGroup) -> Result<()> {
@@ -132,6 +139,10 @@ impl Broadcast {
         let written = File::create(path).and_then(|mut file| writeln!(file, "{line}"));
         written.map_err(|error| format!("--json {}: {error}", path.display()).into())
     }
+}
+
+fn complain(error: &dyn std::error::Error) {
+    crate::complain!("unisono broadcast: {error}");
 }
 
 /// What a person who waits gets to see, on a terminal.
