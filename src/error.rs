@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{object::ObjectError, schedule::Rank, tensor::TensorError};
+use crate::{file::FileProblem, object::ObjectError, schedule::Rank, tensor::TensorError};
 
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -93,6 +93,16 @@ pub enum Error {
         type_name: &'static str,
         /// What is wrong with it.
         problem: ObjectError,
+    },
+    /// A file could not be read, sent or written. Every rank of the group gets the same, and the group still works.
+    #[error("{} on rank {rank}: {problem}", .file.display())]
+    File {
+        /// Where, by its rank in the world.
+        rank: Rank,
+        /// The file, or the directory for it.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: FileProblem,
     },
 }
 

@@ -20,8 +20,8 @@
 //!
 //! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
 //! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`Work`] is an
-//! operation that nobody waits for yet.
+//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`mod@file`] is
+//! about files that are handed over; [`Work`] is an operation that nobody waits for yet.
 
 pub mod algorithm;
 pub mod buffer;
@@ -30,6 +30,7 @@ pub mod dtype;
 #[doc(hidden)]
 pub mod engine;
 pub mod error;
+pub mod file;
 pub mod group;
 pub mod launch;
 pub mod object;

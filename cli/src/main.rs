@@ -14,6 +14,7 @@ macro_rules! complain {
 pub(crate) use complain;
 
 mod bench;
+mod broadcast;
 mod cost;
 mod doctor;
 mod run;
@@ -37,6 +38,7 @@ struct Unisono {
 enum Command {
     Run(run::Run),
     Bench(bench::Bench),
+    Broadcast(broadcast::Broadcast),
     Doctor(doctor::Doctor),
     Tune(tune::Tune),
     Simulate(cost::simulate::Simulate),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Broadcast(broadcast) => broadcast.run(),
         Command::Tune(tune) => tune.run(),
         Command::Simulate(simulate) => simulate.run(),
         Command::Explain(explain) => explain.run(),

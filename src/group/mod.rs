@@ -6,6 +6,7 @@
 mod begin;
 mod calls;
 mod cores;
+mod files;
 mod groups;
 mod guard;
 mod join;

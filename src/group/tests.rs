@@ -28,7 +28,7 @@ mod work;
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
 
 /// Runs `each` on every rank's group, in threads.
-fn world<R: Send>(
+pub(super) fn world<R: Send>(
     ranks: usize,
     tweak: impl Fn(&mut Config),
     each: impl Fn(ProcessGroup) -> R + Sync,
@@ -72,7 +72,7 @@ fn world_over<R: Send>(
     })
 }
 
-fn small(config: &mut Config) {
+pub(super) fn small(config: &mut Config) {
     (config.chunk, config.eager, config.lanes) = (256, 128, 3);
 }
 

@@ -10,6 +10,7 @@
 mod blocks;
 mod collectives;
 mod failures;
+mod files;
 mod joining;
 mod memlock;
 mod messages;
@@ -62,8 +63,15 @@ fn cases() -> Vec<(String, Case)> {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
     }
-    let tables =
-        [messages::CASES, objects::CASES, failures::CASES, mismatch::CASES, joining::CASES, memlock::CASES];
+    let tables = [
+        messages::CASES,
+        objects::CASES,
+        files::CASES,
+        failures::CASES,
+        mismatch::CASES,
+        joining::CASES,
+        memlock::CASES,
+    ];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
     cases
 }

@@ -15,7 +15,7 @@ use rustix::{
 };
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
-use crate::{collectives, failures, joining, memlock, messages, mismatch, objects, world::PATIENCE};
+use crate::{collectives, failures, files, joining, memlock, messages, mismatch, objects, world::PATIENCE};
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
@@ -41,11 +41,12 @@ pub(crate) fn run(told: &str) -> ExitCode {
     let roles = [
         collectives::ROLES,
         messages::ROLES,
+        objects::ROLES,
+        files::ROLES,
         failures::ROLES,
         mismatch::ROLES,
         joining::ROLES,
         memlock::ROLES,
-        objects::ROLES,
     ]
     .concat();
     let role = roles.into_iter().find(|role| role.0 == name);

@@ -1,0 +1,144 @@
+//! `unisono broadcast` as people call it: alone and as ranks, whole files and some tensors, and what it says when it
+//! cannot.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+/// As so many ranks over tcp, each of which is told these words of a shell; as a world of one without a launcher if 0.
+fn broadcast(ranks: u32, directory: &Path, words: &str) -> Output {
+    let unisono = env!("CARGO_BIN_EXE_unisono");
+    let mut command = match ranks {
+        0 => Command::new("sh"),
+        _ => {
+            let mut run = Command::new(unisono);
+            run.args(["run", "-n", &ranks.to_string(), "--provider", "tcp", "--timeout", "60", "--", "sh"]);
+            run
+        }
+    };
+    command.arg("-c").arg(format!("exec \"$UNISONO\" broadcast {words}"));
+    if ranks == 0 {
+        command.env("UNISONO_RANK", "0").env("UNISONO_WORLD_SIZE", "1");
+    }
+    command.env("UNISONO", unisono).current_dir(directory).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A .safetensors file of bytes: each tensor is filled with its number.
+fn checkpoint(path: &Path, tensors: &[(&str, usize)]) {
+    let mut end = 0;
+    let header = tensors.iter().map(|&(name, len)| {
+        let start = end;
+        end += len;
+        let about = serde_json::json!({"dtype": "U8", "shape": [len], "data_offsets": [start, end]});
+        (name.to_owned(), about)
+    });
+    let header = Value::Object(header.collect()).to_string();
+    let data = (1_u8..).zip(tensors).flat_map(|(number, &(_, len))| vec![number; len]);
+    let bytes = (header.len() as u64).to_le_bytes().into_iter().chain(header.into_bytes()).chain(data);
+    fs::write(path, bytes.collect::<Vec<_>>()).unwrap();
+}
+
+#[test]
+fn ranks_get_a_file_and_then_have_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let bytes: Vec<u8> = (0..300_001_u32).map(|at| u8::try_from(at % 253).unwrap()).collect();
+    fs::write(here.join("model"), &bytes).unwrap();
+    for (sent, writers) in [(300_001, 3), (0, 0)] {
+        let output = broadcast(3, here, "model --to new/$RANK --piece 64K --json $RANK.json");
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(text(&output.stderr), "");
+        let said = text(&output.stdout);
+        assert!(said.starts_with(&format!("[0] model: 300001 B, {sent} B sent in ")), "{said}");
+        assert_eq!(said.lines().count(), 1);
+        let line: Value = serde_json::from_slice(&fs::read(here.join("0.json")).unwrap()).unwrap();
+        assert_eq!([&line["bytes"], &line["sent"], &line["ranks"]], [300_001, sent, 3]);
+        assert_eq!(line["writers"], writers);
+        assert!(!here.join("1.json").exists());
+        for rank in 0..3 {
+            let to = here.join(format!("new/{rank}"));
+            assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
+            assert_eq!(fs::read_dir(to).unwrap().count(), 1);
+        }
+    }
+}
+
+#[test]
+fn some_tensors_are_handed_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    checkpoint(&here.join("m.safetensors"), &[("a.w", 70_000), ("b.w", 5), ("b.x", 80_000), ("c", 3)]);
+    let output = broadcast(2, here, "m.safetensors --to to.$RANK --tensors 'b.*,c' --piece 32K --root 1");
+    assert!(output.status.success(), "{output:?}");
+    for rank in 0..2 {
+        let file = fs::read(here.join(format!("to.{rank}/m.safetensors"))).unwrap();
+        let len = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
+        let header: Value = serde_json::from_slice(&file[8..8 + len]).unwrap();
+        assert_eq!(header.as_object().unwrap().len(), 3, "{header}");
+        let data = [vec![2; 5], vec![3; 80_000], vec![4; 3]].concat();
+        assert!(file[8 + len..] == data);
+        assert_eq!(header["c"]["data_offsets"], serde_json::json!([80_005, 80_008]));
+    }
+    let output = broadcast(2, here, "m.safetensors --to to.$RANK --tensors 'b.*,d' --root 1");
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("m.safetensors on rank 1: no tensor is called \"d\"; of 4 there are a.w"),
+        "{said}"
+    );
+    // Its own directory would lose the whole.
+    let output = broadcast(0, here, "m.safetensors --to . --tensors c");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("another directory"), "{output:?}");
+}
+
+#[test]
+fn alone_it_copies() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::write(here.join("-a b"), "words").unwrap();
+    for _ in 0..2 {
+        let output = broadcast(0, here, "--to to -- '-a b'");
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(fs::read(here.join("to/-a b")).unwrap(), b"words");
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_told_once_and_fails_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::write(here.join("model"), "words").unwrap();
+    fs::write(here.join("to.1"), "no directory").unwrap();
+    for (words, said) in [
+        ("none --to to", "unisono broadcast: none on rank 0: opening it: No such file or directory"),
+        ("model --to to.$RANK", "unisono broadcast: to.1 on rank 1: making the directory: "),
+        (". --to to", ". on rank 0: is no regular file"),
+        (
+            "model --to to --piece 1G",
+            "pieces of 1073741824 bytes were asked for; there may be from 1 to 268435456",
+        ),
+        ("model --to to --root 2", "broadcast_file: the root is rank 2; there are ranks 0 to 1"),
+    ] {
+        let output = broadcast(2, here, words);
+        assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains(said), "{words}: {told}");
+        assert_eq!(text(&output.stdout), "");
+    }
+    assert!(!here.join("to.0/model").exists() && !here.join("to/model").exists());
+    let output = broadcast(0, here, "model");
+    assert_eq!(output.status.code(), Some(2));
+    let help = broadcast(0, here, "--help");
+    assert!(text(&help.stdout).contains("srun --ntasks-per-node=1 unisono broadcast"), "{help:?}");
+}

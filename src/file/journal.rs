@@ -1,0 +1,49 @@
+//! The journal beside a partial file: the checksum of each piece that has come.
+//!
+//! It proves nothing. After a crash of the machine it may tell of pieces that never reached the disk, or hold rubbish;
+//! so what it tells is compared with the pieces themselves, and with the source, before it counts.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+use super::Plan;
+
+/// How a journal begins; the number is of its form.
+const MAGIC: &[u8; 16] = b"unisono journal1";
+/// Bytes before the first checksum: the magic and which file it is of.
+const HEAD: u64 = 32;
+
+/// An open journal.
+#[derive(Debug)]
+pub(super) struct Journal(File);
+
+impl Journal {
+    /// Opens the journal of this file, and gives the checksums of its pieces; a new one, of zeros, if there is none of it.
+    pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<(Self, Vec<u128>)> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(super::target::NO_FOLLOW).open(path)?;
+        let pieces = usize::try_from(plan.pieces()).unwrap_or(usize::MAX);
+        let head = [*MAGIC, plan.identity().to_le_bytes()].concat();
+        let mut there = vec![0; head.len()];
+        let known = file.read_exact_at(&mut there, 0).is_ok() && there == head;
+        let mut bytes = vec![0; pieces.saturating_mul(16)];
+        if !(known && file.read_exact_at(&mut bytes, HEAD).is_ok()) {
+            bytes.fill(0);
+            file.set_len(0)?;
+            file.write_all_at(&head, 0)?;
+            file.set_len(HEAD.saturating_add(bytes.len() as u64))?;
+        }
+        let sums = bytes.as_chunks().0.iter().map(|&bytes| u128::from_le_bytes(bytes)).collect();
+        Ok((Self(file), sums))
+    }
+
+    /// Notes that a piece has come.
+    pub(super) fn note(&self, piece: u64, sum: u128) -> io::Result<()> {
+        self.0.write_all_at(&sum.to_le_bytes(), HEAD.saturating_add(piece.saturating_mul(16)))
+    }
+}

@@ -1,0 +1,116 @@
+//! The plan of a transfer: which file, how long, in which pieces. The root makes it, all others check it.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt};
+
+use serde::{Deserialize, Serialize};
+
+use super::{FileProblem, Result, digest};
+
+/// The largest piece, so that four fit in memory anywhere.
+const MAX_PIECE: u64 = 256 << 20;
+/// The most pieces, for each of which every rank keeps a checksum.
+const MAX_PIECES: u64 = 1 << 20;
+/// The longest name that the systems we know allow.
+const MAX_NAME: usize = 255;
+
+/// What is handed over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// The name in the receivers' directories, in the system's bytes.
+    name: Vec<u8>,
+    /// Bytes.
+    pub len: u64,
+    /// Bytes of each piece but the last.
+    pub piece: u64,
+    /// Permissions.
+    pub mode: u32,
+    /// When the source was last modified: seconds and nanoseconds.
+    pub modified: (i64, i64),
+}
+
+impl Plan {
+    pub(crate) fn new(name: OsString, len: u64, piece: u64) -> Result<Self> {
+        let given = piece;
+        let piece = piece.max(len.div_ceil(MAX_PIECES));
+        if given == 0 || piece > MAX_PIECE {
+            return Err(FileProblem::Piece { given: piece.min(given), most: MAX_PIECE });
+        }
+        Self { name: name.into_vec(), len, piece, mode: 0o644, modified: (0, 0) }.check()
+    }
+
+    /// The plan, if it is one: a name without a way out of the directory, and pieces that fit in memory.
+    pub(crate) fn check(self) -> Result<Self> {
+        let name = &*self.name;
+        let odd = name.is_empty() || name.len() > MAX_NAME || name == b"." || name == b"..";
+        if odd || name.iter().any(|byte| [b'/', 0].contains(byte)) {
+            return Err(FileProblem::Name { name: String::from_utf8_lossy(name).into_owned() });
+        }
+        if !(1..=MAX_PIECE).contains(&self.piece) || self.pieces() > MAX_PIECES {
+            return Err(FileProblem::Piece { given: self.piece, most: MAX_PIECE });
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn name(&self) -> OsString {
+        OsString::from_vec(self.name.clone())
+    }
+
+    pub(crate) const fn pieces(&self) -> u64 {
+        self.len.div_ceil(self.piece)
+    }
+
+    /// Where a piece begins, and its length.
+    pub(crate) fn range(&self, piece: u64) -> (u64, usize) {
+        let start = piece.saturating_mul(self.piece).min(self.len);
+        (start, usize::try_from((self.len - start).min(self.piece)).unwrap_or(usize::MAX))
+    }
+
+    /// The bytes of the longest piece.
+    pub(crate) fn longest(&self) -> usize {
+        self.range(0).1
+    }
+
+    /// What tells the journal of this file in these pieces from others. Not what is in them: that is for the pieces'
+    /// checksums.
+    pub(crate) fn identity(&self) -> u128 {
+        let mut bytes = self.name.clone();
+        bytes.extend(self.len.to_le_bytes());
+        bytes.extend(self.piece.to_le_bytes());
+        digest(&bytes)
+    }
+}
+
+/// A set of pieces, in the form in which ranks put theirs together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    /// A bit for each; those after the last are set.
+    pub words: Vec<u64>,
+    count: u64,
+}
+
+impl Pieces {
+    /// Of so many pieces those for which it is true.
+    pub(crate) fn of(count: u64, has: impl Fn(u64) -> bool) -> Self {
+        let words = (0..count.div_ceil(64))
+            .map(|word| {
+                let bits = (0..64).filter(|bit| word * 64 + bit >= count || has(word * 64 + bit));
+                bits.fold(0, |bits, bit| bits | 1 << bit)
+            })
+            .collect();
+        Self { words, count }
+    }
+
+    pub(crate) fn has(&self, piece: u64) -> bool {
+        let word = usize::try_from(piece / 64).ok().and_then(|word| self.words.get(word));
+        word.is_some_and(|word| word & 1 << (piece % 64) != 0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        (0..self.count).all(|piece| !self.has(piece))
+    }
+
+    /// Those that are not in it.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.count).filter(|&piece| !self.has(piece))
+    }
+}

@@ -1,0 +1,102 @@
+//! What can be wrong with a file that is handed over, in a form that travels.
+
+use std::io;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// Why a file could not be handed over: every rank is told the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileProblem {
+    /// The system refuses.
+    #[error("{doing}: {reason}")]
+    Io {
+        /// What was tried, for instance `opening it`.
+        doing: String,
+        /// What the system says.
+        reason: String,
+        /// The system's number for that, `errno`, if there is one.
+        code: Option<i32>,
+    },
+    /// There is no room for it, on the disk or within the limits on this process.
+    #[error("there is no room for {wanted} bytes: {reason}")]
+    NoSpace {
+        /// Bytes to be written.
+        wanted: u64,
+        /// What says so.
+        reason: String,
+    },
+    /// What is to be sent is a directory, a pipe, a device.
+    #[error("is no regular file")]
+    NotRegular,
+    /// The file that is sent was written to meanwhile.
+    #[error("changed while it was being sent: {how}")]
+    Changed {
+        /// What is different.
+        how: String,
+    },
+    /// A piece did not arrive as it was sent.
+    #[error("piece {piece} arrived damaged: its checksum is {got:032x} and not {wanted:032x}")]
+    Damaged {
+        /// Which, from 0.
+        piece: u64,
+        /// What was sent.
+        wanted: u128,
+        /// What arrived.
+        got: u128,
+    },
+    /// A name that is none, or that leads out of the directory.
+    #[error("{name:?} is no name of a file in a directory")]
+    Name {
+        /// The name, as far as it can be shown.
+        name: String,
+    },
+    /// Pieces of a size that cannot be.
+    #[error("pieces of {given} bytes were asked for; there may be from 1 to {most}")]
+    Piece {
+        /// What was asked for.
+        given: u64,
+        /// The most.
+        most: u64,
+    },
+    /// Another process is writing the same file there.
+    #[error("another process is writing it")]
+    Busy,
+    /// There is no memory for the pieces under way.
+    #[error("there is no memory for pieces of {bytes} bytes: {reason}")]
+    Memory {
+        /// Of each.
+        bytes: u64,
+        /// What says so.
+        reason: String,
+    },
+    /// The ranks that lack something cannot be a group of their own.
+    #[error("those who lack it cannot be a group: {reason}")]
+    Group {
+        /// Why not.
+        reason: String,
+    },
+    /// It is no .safetensors file, or has not the tensors that were asked for.
+    #[error("{problem}")]
+    Tensors {
+        /// What is wrong, and what there is.
+        problem: String,
+    },
+}
+
+impl FileProblem {
+    /// The system's refusal of what was tried.
+    pub(crate) fn io(doing: &str, error: &io::Error) -> Self {
+        Self::Io { doing: doing.to_owned(), reason: error.to_string(), code: error.raw_os_error() }
+    }
+
+    /// The same of a write, where a full disk is a case of its own.
+    pub(crate) fn writing(doing: &str, wanted: u64, error: &io::Error) -> Self {
+        let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].map(Errno::raw_os_error);
+        match error.raw_os_error() {
+            Some(code) if full.contains(&code) => Self::NoSpace { wanted, reason: error.to_string() },
+            _ => Self::io(doing, error),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Some of the tensors of a .safetensors file, as a .safetensors file.
+
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use super::{FileProblem, Result, Source, source::Part};
+
+/// The longest header that the format allows.
+const MAX_HEADER: u64 = 100_000_000;
+/// How many names of tensors an error tells.
+const SHOWN: usize = 8;
+
+impl Source {
+    /// Sends of it, from now on, only the tensors whose names fit one of the patterns.
+    pub(crate) fn only(mut self, patterns: &[String]) -> Result<Self> {
+        let (metadata, data) = self.header()?;
+        let names = metadata.offset_keys();
+        for pattern in patterns {
+            if !names.iter().any(|name| fits(pattern, name)) {
+                let shown: Vec<_> = names.iter().take(SHOWN).map(String::as_str).collect();
+                let more = if names.len() > SHOWN { ", ..." } else { "" };
+                return Err(bad(format!(
+                    "no tensor is called {pattern:?}; of {} there are {}{more}",
+                    names.len(),
+                    shown.join(", ")
+                )));
+            }
+        }
+        let mut chosen = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut end = 0;
+        for name in names.into_iter().filter(|name| patterns.iter().any(|pattern| fits(pattern, name))) {
+            let Some(info) = metadata.info(&name) else { continue };
+            let (from, to) = info.data_offsets;
+            let len = to.saturating_sub(from);
+            let info = TensorInfo {
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                data_offsets: (end, end.saturating_add(len)),
+            };
+            chosen.push((name, info));
+            let (from, len) = (data + from as u64, len as u64);
+            match parts.last_mut() {
+                Some(last) if last.from + last.len == from => last.len += len,
+                _ => parts.push(Part { to: end as u64, from, len }),
+            }
+            end = end.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
+        }
+        let metadata = Metadata::new(metadata.metadata().clone(), chosen);
+        let metadata = metadata.map_err(|error| bad(error.to_string()))?;
+        let mut json = serde_json::to_vec(&metadata).map_err(|error| bad(error.to_string()))?;
+        // As the format's own writer does, so that what follows is aligned.
+        json.resize(json.len().next_multiple_of(8), b' ');
+        let head = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
+        parts.iter_mut().for_each(|part| part.to += head.len() as u64);
+        parts.retain(|part| part.len > 0);
+        self.select(head, parts);
+        Ok(self)
+    }
+
+    /// The header, and where the data begins.
+    fn header(&self) -> Result<(Metadata, u64)> {
+        let whole = self.file_len();
+        let none = |what: String| bad(format!("is no .safetensors file: {what}"));
+        if whole < 8 {
+            return Err(none(format!("it has {whole} bytes, and its header's length alone takes 8")));
+        }
+        let mut len = [0; 8];
+        self.read_file(0, &mut len)?;
+        let len = u64::from_le_bytes(len);
+        if len > MAX_HEADER || len > whole - 8 {
+            return Err(none(format!(
+                "its header would have {len} bytes; there are {} after its length, and {MAX_HEADER} are allowed",
+                whole - 8
+            )));
+        }
+        let mut json = vec![0; usize::try_from(len).unwrap_or_default()];
+        self.read_file(8, &mut json)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&json).map_err(|error| none(format!("its header: {error}")))?;
+        let data = 8 + len;
+        let wanted = data.checked_add(metadata.data_len() as u64);
+        if wanted != Some(whole) {
+            let tensors = metadata.data_len();
+            return Err(none(format!(
+                "its tensors have {tensors} bytes, and {} follow the header",
+                whole - data
+            )));
+        }
+        Ok((metadata, data))
+    }
+}
+
+fn bad(problem: String) -> FileProblem {
+    FileProblem::Tensors { problem }
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any characters and `?` for any one.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
+    let (mut pattern, mut name) = (pattern.chars(), name.chars());
+    // What follows the latest star, and what it was last tried on.
+    let mut star = None;
+    loop {
+        let here = name.clone();
+        match (pattern.next(), name.next()) {
+            (None, None) => return true,
+            (Some('*'), _) => {
+                star = Some((pattern.clone(), here.clone()));
+                name = here;
+            }
+            (Some(one), Some(other)) if one == '?' || one == other => {}
+            _ => {
+                // The star takes one more.
+                let Some((after, mut tried)) = star.take() else { return false };
+                if tried.next().is_none() {
+                    return false;
+                }
+                (pattern, name) = (after.clone(), tried.clone());
+                star = Some((after, tried));
+            }
+        }
+    }
+}

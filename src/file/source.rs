@@ -1,0 +1,166 @@
+//! The file that is sent: read piece by piece, as it is or as some of its tensors.
+//!
+//! It is read and not mapped, since a file that somebody else truncates kills whoever looks at it through a map
+//! (SIGBUS), and is only shorter for whoever reads it.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::fs::{Advice, OFlags, fadvise};
+
+use super::{FileProblem, Pieces, Plan, Result, digest};
+
+/// A part of the source that lies in one piece in it and in what is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Where it begins in what is sent.
+    pub to: u64,
+    /// Where it begins in the file.
+    pub from: u64,
+    pub len: u64,
+}
+
+/// What is sent.
+#[derive(Debug)]
+pub(crate) struct Source {
+    file: File,
+    path: PathBuf,
+    /// Length and time of modification when it was opened.
+    seen: (u64, i64, i64),
+    /// Which file it is.
+    inode: (u64, u64),
+    mode: u32,
+    /// What precedes the parts: a header made anew.
+    head: Vec<u8>,
+    /// In the order in which they are sent, without gaps.
+    parts: Vec<Part>,
+}
+
+impl Source {
+    /// Opens a file, to be sent as it is.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let opening = |error| FileProblem::io("opening it", &error);
+        // A pipe that nobody writes to would keep us waiting.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(opening)?;
+        let about = file.metadata().map_err(opening)?;
+        if !about.is_file() {
+            return Err(FileProblem::NotRegular);
+        }
+        // Only advice.
+        let _ = fadvise(&file, 0, None, Advice::Sequential);
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            seen: (about.len(), about.mtime(), about.mtime_nsec()),
+            inode: (about.dev(), about.ino()),
+            mode: about.mode() & 0o777,
+            head: Vec::new(),
+            parts: vec![Part { to: 0, from: 0, len: about.len() }],
+        })
+    }
+
+    /// Sends of it, from now on, a header and these parts.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn select(&mut self, head: Vec<u8>, parts: Vec<Part>) {
+        (self.head, self.parts) = (head, parts);
+    }
+
+    /// Bytes of the file.
+    #[cfg(feature = "safetensors")]
+    pub(super) const fn file_len(&self) -> u64 {
+        self.seen.0
+    }
+
+    /// Reads bytes of the file, wherever they lie.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn read_file(&self, from: u64, into: &mut [u8]) -> Result<()> {
+        read(&self.file, from, into)
+    }
+
+    /// How it is to be handed over, in pieces of so many bytes.
+    pub(crate) fn plan(&self, piece: u64) -> Result<Plan> {
+        let name = self.path.file_name().unwrap_or_default().to_owned();
+        let len = self.parts.last().map_or(self.head.len() as u64, |part| part.to + part.len);
+        let (_, seconds, nanoseconds) = self.seen;
+        let mut plan = Plan::new(name, len, piece)?;
+        (plan.mode, plan.modified) = (self.mode, (seconds, nanoseconds));
+        Ok(plan)
+    }
+
+    /// Reads what is sent from `at` on.
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        let mut at = at;
+        let mut into = into;
+        if let Some(rest) = usize::try_from(at).ok().and_then(|at| self.head.get(at..)) {
+            let (here, after) = into.split_at_mut(rest.len().min(into.len()));
+            here.copy_from_slice(rest.get(..here.len()).unwrap_or_default());
+            at += here.len() as u64;
+            into = after;
+        }
+        let first = self.parts.partition_point(|part| part.to + part.len <= at);
+        for part in self.parts.get(first..).unwrap_or_default() {
+            if into.is_empty() {
+                break;
+            }
+            let within = at.saturating_sub(part.to);
+            let rest = usize::try_from(part.len - within.min(part.len)).unwrap_or(usize::MAX);
+            let (here, after) = into.split_at_mut(rest.min(into.len()));
+            read(&self.file, part.from + within, here)?;
+            at += here.len() as u64;
+            into = after;
+        }
+        Ok(())
+    }
+
+    /// The checksums of these pieces; 0 of the others. Ends early, with zeros, when told to `stop`.
+    pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> Result<Vec<u128>> {
+        let mut bytes = vec![0; plan.longest()];
+        let mut sum = |piece| {
+            let (start, len) = plan.range(piece);
+            let bytes = bytes.get_mut(..len).unwrap_or_default();
+            if !pieces.has(piece) || stop.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+            self.read(start, bytes).map(|()| digest(bytes))
+        };
+        (0..plan.pieces()).map(&mut sum).collect()
+    }
+
+    /// Whether some tensors of the file are sent, and not the file.
+    pub(crate) const fn is_part(&self) -> bool {
+        !self.head.is_empty()
+    }
+
+    /// Makes sure that nobody has written to it since it was opened.
+    pub(crate) fn unchanged(&self) -> Result<()> {
+        let now = self.file.metadata().map_err(|error| FileProblem::io("looking at it", &error))?;
+        let (len, seconds, nanoseconds) = self.seen;
+        if now.len() != len {
+            let how = format!("it had {len} bytes and has {}", now.len());
+            return Err(FileProblem::Changed { how });
+        }
+        if (now.mtime(), now.mtime_nsec()) != (seconds, nanoseconds) {
+            return Err(FileProblem::Changed { how: "it was modified".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Whether this is the very file.
+    pub(crate) fn is(&self, other: &Path) -> bool {
+        other.metadata().is_ok_and(|about| (about.dev(), about.ino()) == self.inode)
+    }
+}
+
+fn read(file: &File, from: u64, into: &mut [u8]) -> Result<()> {
+    file.read_exact_at(into, from).map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => {
+            FileProblem::Changed { how: format!("it ends before byte {}", from + into.len() as u64) }
+        }
+        _ => FileProblem::io("reading it", &error),
+    })
+}

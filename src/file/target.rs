@@ -1,0 +1,210 @@
+//! The file that is received: a partial one beside a journal, until the whole has come and takes its name.
+//!
+//! Whatever happens, the name belongs to the file that was there before or to the whole new one: bytes go to the partial
+//! file, which is on the disk before it is renamed, and the rename is before the journal goes.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::{
+    fs::{
+        FallocateFlags, FlockOperation, OFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, flock, fstatvfs,
+        futimens,
+    },
+    io::Errno,
+    process::{Resource, getrlimit},
+};
+
+use super::{FileProblem, Plan, Result, digest, journal::Journal};
+
+/// A symbolic link somebody has laid in the way is no partial file.
+pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
+/// A file that is being received.
+#[derive(Debug)]
+pub(crate) struct Target {
+    plan: Plan,
+    directory: PathBuf,
+    partial: File,
+    journal: Journal,
+    /// Whether there is anything of it that another attempt could use.
+    holds: AtomicBool,
+    done: bool,
+}
+
+impl Target {
+    /// The file that is there, if it looks like the one to be received; what is in it has to be compared.
+    pub(crate) fn whole(directory: &Path, plan: &Plan) -> Result<Option<File>> {
+        let path = directory.join(plan.name());
+        let looking = |error| FileProblem::io("looking at the file that is there", &error);
+        let about = match path.symlink_metadata() {
+            Ok(about) => about,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(looking(error)),
+        };
+        if about.is_dir() {
+            let reason = "there is a directory of that name".to_owned();
+            return Err(FileProblem::Io { doing: "replacing it".to_owned(), reason, code: None });
+        }
+        let alike = about.len() == plan.len && (about.mtime(), about.mtime_nsec()) == plan.modified;
+        // One that cannot be read is replaced.
+        Ok(if about.is_file() && alike { File::open(path).ok() } else { None })
+    }
+
+    /// Opens the partial file, with room for all of it, and gives the checksums that the journal has of its pieces.
+    pub(crate) fn open(directory: &Path, plan: &Plan) -> Result<(Self, Vec<u128>)> {
+        let path = partial(directory, plan);
+        let opening = |error| FileProblem::writing("opening the partial file", plan.len, &error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(plan.mode | 0o600);
+        let file = options.custom_flags(NO_FOLLOW).open(&path).map_err(opening)?;
+        // Not every network's file system has locks.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Err(FileProblem::Busy);
+        }
+        let about = file.metadata().map_err(opening)?;
+        // Whoever held the lock may have finished and renamed it.
+        if !path.symlink_metadata().is_ok_and(|it| (it.dev(), it.ino()) == (about.dev(), about.ino())) {
+            return Err(FileProblem::Busy);
+        }
+        let opened = Journal::open(&journal(directory, plan), plan);
+        let (journal, sums) =
+            opened.map_err(|error| FileProblem::writing("opening the journal", plan.len, &error))?;
+        let holds = AtomicBool::new(about.len() == plan.len && sums.iter().any(|&sum| sum != 0));
+        let target = Self {
+            plan: plan.clone(),
+            directory: directory.to_owned(),
+            partial: file,
+            journal,
+            holds,
+            done: false,
+        };
+        target.reserve()?;
+        Ok((target, sums))
+    }
+
+    /// Takes the room on the disk, so that it does not run out on the way.
+    fn reserve(&self) -> Result<()> {
+        let wanted = self.plan.len;
+        // Whoever writes beyond it is not told, but killed (SIGXFSZ).
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| wanted > limit) {
+            let reason = format!("files of this process may have {limit} (ulimit -f)");
+            return Err(FileProblem::NoSpace { wanted, reason });
+        }
+        // Before the attempt, which may fill what is left for others until it fails.
+        let taken = self.partial.metadata().map_or(0, |about| about.blocks().saturating_mul(512));
+        let free = fstatvfs(&self.partial).map(|about| about.f_bavail.saturating_mul(about.f_frsize));
+        // Some network file systems say that nothing is free, or do not know.
+        if let Ok(free @ 1..) = free
+            && wanted.saturating_sub(taken) > free
+        {
+            return Err(FileProblem::NoSpace { wanted, reason: format!("{free} are free") });
+        }
+        let full = |error: &io::Error| FileProblem::writing("making room for it", wanted, error);
+        // What is behind its end is of no use.
+        self.partial.set_len(wanted).map_err(|error| full(&error))?;
+        if wanted == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.partial, FallocateFlags::empty(), 0, wanted) {
+            // Where the file system cannot, a full disk shows when it is written to.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(error) => Err(full(&error.into())),
+        }
+    }
+
+    /// The file as far as it has come.
+    pub(crate) const fn file(&self) -> &File {
+        &self.partial
+    }
+
+    /// Writes a piece and notes its checksum.
+    pub(crate) fn write(&self, piece: u64, bytes: &[u8], sum: u128) -> Result<()> {
+        let writing = |error| FileProblem::writing("writing it", self.plan.len, &error);
+        self.partial.write_all_at(bytes, self.plan.range(piece).0).map_err(writing)?;
+        self.journal.note(piece, sum).map_err(writing)?;
+        self.holds.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Brings all of it to the disk, as old as the source is.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let (tv_sec, tv_nsec) = self.plan.modified;
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec, tv_nsec },
+        };
+        futimens(&self.partial, &times).map_err(|error| FileProblem::io("dating it", &error.into()))?;
+        self.partial.sync_all().map_err(|error| FileProblem::writing("syncing it", self.plan.len, &error))
+    }
+
+    /// Gives it its name, in place of what had it.
+    pub(crate) fn rename(&mut self) -> Result<()> {
+        let renaming = |error| FileProblem::io("renaming the partial file", &error);
+        fs::rename(partial(&self.directory, &self.plan), self.directory.join(self.plan.name()))
+            .map_err(renaming)?;
+        self.done = true;
+        // Some file systems have no such thing.
+        let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
+        if let Err(error) = synced {
+            tracing::debug!(directory = %self.directory.display(), %error, "the directory was not synced");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    /// What another attempt could use stays; the rest goes.
+    fn drop(&mut self) {
+        let kept = !self.done && self.holds.load(Ordering::Relaxed);
+        let paths = [partial(&self.directory, &self.plan), journal(&self.directory, &self.plan)];
+        for path in paths.iter().skip(usize::from(self.done)).filter(|_| !kept) {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::warn!(file = %path.display(), %error, "a file stays behind");
+            }
+        }
+    }
+}
+
+/// The checksums of those pieces for which `wanted` has one; 0 for those that are not what it says, and for the others.
+/// Where nothing is `wanted`, of all. Ends early, with zeros, when told to `stop`.
+pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &AtomicBool) -> Vec<u128> {
+    let mut bytes = vec![0; plan.longest()];
+    let mut sum = |piece: u64, wanted: Option<u128>| {
+        let (start, len) = plan.range(piece);
+        let bytes = bytes.get_mut(..len)?;
+        if wanted == Some(0) || stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        // What cannot be read has to be sent again.
+        file.read_exact_at(bytes, start).ok()?;
+        Some(digest(bytes)).filter(|&sum| wanted.is_none_or(|wanted| wanted == sum))
+    };
+    let of = |wanted: Option<&[u128]>, piece: u64| {
+        let at = |wanted: &[u128]| {
+            usize::try_from(piece).ok().and_then(|piece| wanted.get(piece)).copied().unwrap_or_default()
+        };
+        wanted.map(at)
+    };
+    (0..plan.pieces()).map(|piece| sum(piece, of(wanted, piece)).unwrap_or_default()).collect()
+}
+
+fn partial(directory: &Path, plan: &Plan) -> PathBuf {
+    hidden(directory, plan, "part")
+}
+
+fn journal(directory: &Path, plan: &Plan) -> PathBuf {
+    hidden(directory, plan, "journal")
+}
+
+fn hidden(directory: &Path, plan: &Plan, what: &str) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(plan.name());
+    name.push(format!(".unisono-{what}"));
+    directory.join(name)
+}

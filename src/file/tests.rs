@@ -1,0 +1,333 @@
+//! One rank's side of a transfer: names, pieces, what a partial file keeps, what a changed source is told from.
+
+use std::{fs, os::unix::fs::PermissionsExt, sync::atomic::AtomicBool};
+
+use proptest::prelude::*;
+
+use super::*;
+
+static GO: AtomicBool = AtomicBool::new(false);
+
+fn plan(name: &str, len: u64, piece: u64) -> Plan {
+    Plan::new(name.into(), len, piece).unwrap()
+}
+
+/// Bytes that differ from piece to piece.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from((at / 7 + at % 251) % 256).unwrap()).collect()
+}
+
+/// The names of the files in a directory.
+fn names(directory: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_that_lead_out_are_none() {
+    for name in ["", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a\0b", &"x".repeat(256)] {
+        let refused = Plan::new(name.into(), 1, 1);
+        assert!(matches!(refused, Err(FileProblem::Name { .. })), "{name:?}: {refused:?}");
+    }
+    for name in ["a", "...", "-", "ä b", ".a", &"x".repeat(255)] {
+        assert_eq!(plan(name, 1, 1).name(), name);
+    }
+}
+
+#[test]
+fn pieces_have_limits() {
+    for piece in [0, (256 << 20) + 1, u64::MAX] {
+        assert!(matches!(Plan::new("a".into(), 1, piece), Err(FileProblem::Piece { .. })), "{piece}");
+    }
+    assert!(matches!(Plan::new("a".into(), u64::MAX, 1), Err(FileProblem::Piece { .. })));
+    let large = plan("a", 1 << 40, 1);
+    assert_eq!((large.pieces(), large.piece), (1 << 20, 1 << 20));
+    // One who was not made here.
+    let given = |len: u64, piece: u64| {
+        let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64))).unwrap();
+        // An array has no length on the wire, a name has.
+        let bytes = [&[1][..], &bytes].concat();
+        postcard::from_bytes::<Plan>(&bytes).unwrap().check()
+    };
+    assert!(given(5, 1).is_ok());
+    for (len, piece) in [(5, 0), (5, u64::MAX), (u64::MAX, 1), (u64::MAX, 256 << 20)] {
+        assert!(given(len, piece).is_err(), "{len} {piece}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn pieces_cover_the_file(len in 0_u64..10_000, piece in 1_u64..3000) {
+        let plan = plan("a", len, piece);
+        let mut end = 0;
+        for piece in 0..plan.pieces() {
+            let (start, bytes) = plan.range(piece);
+            prop_assert!(start == end && bytes > 0 && bytes <= plan.longest());
+            end += bytes as u64;
+        }
+        prop_assert_eq!(end, len);
+    }
+
+    #[test]
+    fn sets_of_pieces_are_sets(has in prop::collection::vec(any::<bool>(), 0..200)) {
+        let pieces = Pieces::of(has.len() as u64, |piece| has[usize::try_from(piece).unwrap()]);
+        let missing: Vec<_> = (0..).zip(&has).filter(|(_, has)| !**has).map(|(piece, _)| piece).collect();
+        prop_assert_eq!(pieces.missing().collect::<Vec<u64>>(), missing);
+        prop_assert_eq!(pieces.is_empty(), !has.contains(&true));
+        prop_assert!(!pieces.has(has.len() as u64 + 64));
+    }
+}
+
+#[test]
+fn a_partial_file_keeps_what_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let (plan, data) = (plan("model", 25, 10), bytes(25));
+    let piece = |piece: u64| {
+        let (start, len) = plan.range(piece);
+        &data[usize::try_from(start).unwrap()..][..len]
+    };
+    let (target, sums) = Target::open(directory.path(), &plan).unwrap();
+    assert_eq!(sums, [0; 3]);
+    for it in [0, 2] {
+        target.write(it, piece(it), digest(piece(it))).unwrap();
+    }
+    assert!(matches!(Target::open(directory.path(), &plan), Err(FileProblem::Busy)));
+    drop(target);
+    let hidden = [".model.unisono-journal", ".model.unisono-part"];
+    assert_eq!(names(directory.path()), hidden);
+
+    let (target, noted) = Target::open(directory.path(), &plan).unwrap();
+    assert_eq!(noted, [digest(piece(0)), 0, digest(piece(2))]);
+    assert_eq!(super::sums(target.file(), &plan, Some(&noted), &GO), noted);
+    let stopped = super::sums(target.file(), &plan, Some(&noted), &AtomicBool::new(true));
+    assert_eq!(stopped, [0; 3]);
+    drop(target);
+    // What the disk lost or made of it is found.
+    let mut spoilt = fs::read(directory.path().join(hidden[1])).unwrap();
+    spoilt[24] ^= 1;
+    fs::write(directory.path().join(hidden[1]), spoilt).unwrap();
+    let (mut target, noted) = Target::open(directory.path(), &plan).unwrap();
+    let sums = super::sums(target.file(), &plan, Some(&noted), &GO);
+    assert_eq!(sums, [digest(piece(0)), 0, 0]);
+    for it in [1, 2] {
+        target.write(it, piece(it), digest(piece(it))).unwrap();
+    }
+    target.sync().unwrap();
+    assert!(!directory.path().join("model").exists());
+    target.rename().unwrap();
+    drop(target);
+    assert_eq!(names(directory.path()), ["model"]);
+    assert_eq!(fs::read(directory.path().join("model")).unwrap(), data);
+}
+
+#[test]
+fn a_journal_of_another_file_does_not_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = plan("model", 20, 10);
+    let (target, _) = Target::open(directory.path(), &first).unwrap();
+    target.write(0, &bytes(10), 1).unwrap();
+    drop(target);
+    for other in [plan("model", 21, 10), plan("model", 20, 5)] {
+        let (target, noted) = Target::open(directory.path(), &other).unwrap();
+        assert!(noted.iter().all(|&sum| sum == 0));
+        assert_eq!(target.file().metadata().unwrap().len(), other.len);
+    }
+    // Nothing came of the latter, and nothing stays.
+    assert_eq!(names(directory.path()), [""; 0]);
+    fs::write(directory.path().join(".model.unisono-journal"), "rubbish").unwrap();
+    assert_eq!(Target::open(directory.path(), &first).unwrap().1, [0; 2]);
+}
+
+#[test]
+fn links_in_the_way_are_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("other");
+    for hidden in [".model.unisono-part", ".model.unisono-journal"] {
+        fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, directory.path().join(hidden)).unwrap();
+        let refused = Target::open(directory.path(), &plan("model", 20, 10)).map(drop);
+        assert!(matches!(refused, Err(FileProblem::Io { .. })), "{hidden}: {refused:?}");
+        assert_eq!(fs::read(&other).unwrap(), b"precious");
+        let _ = fs::remove_file(directory.path().join(hidden));
+    }
+}
+
+#[test]
+fn no_room_is_known_before_the_first_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = Target::open(directory.path(), &plan("model", 1 << 47, 256 << 20)).map(drop);
+    assert!(matches!(refused, Err(FileProblem::NoSpace { wanted, .. }) if wanted == 1 << 47), "{refused:?}");
+    assert_eq!(names(directory.path()), [""; 0]);
+}
+
+#[test]
+fn a_directory_of_that_name_is_in_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("model")).unwrap();
+    assert!(matches!(Target::whole(directory.path(), &plan("model", 1, 1)), Err(FileProblem::Io { .. })));
+}
+
+#[test]
+fn a_source_that_changes_is_found_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("source");
+    fs::write(&path, bytes(100)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).unwrap();
+    let source = Source::open(&path).unwrap();
+    let plan = source.plan(30).unwrap();
+    assert_eq!((plan.len, plan.pieces(), plan.mode, plan.name()), (100, 4, 0o751, "source".into()));
+    let mut last = [0; 10];
+    source.read(90, &mut last).unwrap();
+    assert_eq!(last, bytes(100)[90..]);
+    source.unchanged().unwrap();
+    assert!(source.is(&path) && !source.is(directory.path()));
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    assert!(matches!(source.unchanged(), Err(FileProblem::Changed { .. })));
+    file.set_len(95).unwrap();
+    let short = source.read(90, &mut last);
+    assert!(matches!(short, Err(FileProblem::Changed { .. })), "{short:?}");
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for odd in [directory.path(), &pipe, "/dev/null".as_ref()] {
+        assert_eq!(Source::open(odd).map(drop), Err(FileProblem::NotRegular), "{}", odd.display());
+    }
+    let missing = Source::open(&directory.path().join("none")).map(drop);
+    let code = Some(rustix::io::Errno::NOENT.raw_os_error());
+    assert!(matches!(missing, Err(FileProblem::Io { code: it, .. }) if it == code));
+}
+
+#[cfg(feature = "safetensors")]
+mod tensors {
+    use std::path::{Path, PathBuf};
+
+    use safetensors::{Dtype, SafeTensors, serialize, tensor::TensorView};
+
+    use super::*;
+    use crate::file::select::fits;
+
+    /// A file of these tensors, each of so many bytes of its own.
+    fn file(directory: &Path, tensors: &[(&str, usize)]) -> PathBuf {
+        let data: Vec<_> = (1..).zip(tensors).map(|(byte, &(name, len))| (name, vec![byte; len])).collect();
+        let views = data
+            .iter()
+            .map(|(name, data)| (*name, TensorView::new(Dtype::U8, vec![data.len()], data).unwrap()));
+        let about = [("made".to_owned(), "by \"hand\"".to_owned())].into();
+        let path = directory.join("model.safetensors");
+        fs::write(&path, serialize(views, Some(about)).unwrap()).unwrap();
+        path
+    }
+
+    fn chosen(path: &Path, patterns: &[&str]) -> Result<Vec<u8>> {
+        let patterns: Vec<_> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        let source = Source::open(path)?.only(&patterns)?;
+        let plan = source.plan(7)?;
+        let mut all = Vec::new();
+        for piece in 0..plan.pieces() {
+            let (start, len) = plan.range(piece);
+            let mut bytes = vec![0; len];
+            source.read(start, &mut bytes)?;
+            all.extend(bytes);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn some_tensors_are_a_file_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let all = [("a.0", 5), ("a.1", 0), ("b.0", 17), ("b.1", 1), ("c", 30)];
+        let path = file(directory.path(), &all);
+        let whole = fs::read(&path).unwrap();
+        let whole = SafeTensors::deserialize(&whole).unwrap();
+        for (patterns, wanted) in [
+            (&["*"][..], &[0, 1, 2, 3, 4][..]),
+            (&["a.*", "c"], &[0, 1, 4]),
+            (&["?.0"], &[0, 2]),
+            (&["b.1", "*1"], &[1, 3]),
+            (&["a.1"], &[1]),
+        ] {
+            let got = chosen(&path, patterns).unwrap();
+            let read = SafeTensors::deserialize(&got).unwrap();
+            let mut names: Vec<_> = read.names().iter().map(|name| (*name).to_owned()).collect();
+            names.sort();
+            assert_eq!(names, wanted.iter().map(|&it: &usize| all[it].0).collect::<Vec<_>>());
+            for name in names {
+                let (one, other) = (read.tensor(&name).unwrap(), whole.tensor(&name).unwrap());
+                assert_eq!((one.data(), one.shape()), (other.data(), other.shape()), "{patterns:?} {name}");
+            }
+            let about: serde_json::Value =
+                serde_json::from_slice(&got[8..][..usize::from(got[0]) | usize::from(got[1]) << 8]).unwrap();
+            assert_eq!(about["__metadata__"]["made"], "by \"hand\"");
+        }
+        let error = chosen(&path, &["a.*", "d*"]).unwrap_err();
+        assert!(matches!(&error, FileProblem::Tensors { problem } if problem.contains("\"d*\"")), "{error}");
+    }
+
+    #[test]
+    fn hostile_headers_are_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        let with = |len: u64, json: &str, data: usize| {
+            [&len.to_le_bytes()[..], json.as_bytes(), &vec![0; data]].concat()
+        };
+        let sized = |json: &str, data: usize| with(json.len() as u64, json, data);
+        let tensor = |dtype: &str, shape: &str, from: u64, to: u64| {
+            format!(r#"{{"a":{{"dtype":"{dtype}","shape":[{shape}],"data_offsets":[{from},{to}]}}}}"#)
+        };
+        let hostile = [
+            vec![],
+            vec![1; 7],
+            with(u64::MAX, "", 0),
+            with(u64::MAX - 7, "{}", 0),
+            with(100_000_001, "{}", 0),
+            with(3, "{}", 0),
+            sized("", 0),
+            sized("[]", 0),
+            sized("\u{0}", 0),
+            sized(&tensor("U8", "4", 0, 4), 3),
+            sized(&tensor("U8", "4", 0, 4), 5),
+            sized(&tensor("U8", "4", 4, 0), 4),
+            sized(&tensor("U8", "4", 1, 5), 5),
+            sized(&tensor("U8", "5", 0, 4), 4),
+            sized(&tensor("U8", "18446744073709551615,2", 0, 4), 4),
+            sized(&tensor("U8", "4", 0, u64::MAX), 4),
+            sized(&tensor("X9", "4", 0, 4), 4),
+            sized(&"[".repeat(100_000), 0),
+        ];
+        for bytes in hostile {
+            fs::write(&path, &bytes).unwrap();
+            let refused = chosen(&path, &["*"]);
+            let shown = &bytes[..bytes.len().min(80)];
+            assert!(matches!(refused, Err(FileProblem::Tensors { .. })), "{refused:?} of {shown:?}");
+        }
+        fs::write(&path, sized(&tensor("U8", "4", 0, 4), 4)).unwrap();
+        assert!(chosen(&path, &["a"]).is_ok());
+    }
+
+    /// What a pattern means, said in another way.
+    fn oracle(pattern: &[char], name: &[char]) -> bool {
+        match (pattern, name) {
+            ([], name) => name.is_empty(),
+            (['*', rest @ ..], name) => (0..=name.len()).any(|skip| oracle(rest, &name[skip..])),
+            ([one, rest @ ..], [other, after @ ..]) => (*one == '?' || one == other) && oracle(rest, after),
+            (_, []) => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn patterns_mean_what_they_say(pattern in "[ab*?]{0,8}", name in "[abä]{0,10}") {
+            let chars = |text: &str| text.chars().collect::<Vec<_>>();
+            prop_assert_eq!(fits(&pattern, &name), oracle(&chars(&pattern), &chars(&name)));
+        }
+    }
+}

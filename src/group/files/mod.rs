@@ -1,0 +1,283 @@
+//! Files from one rank to all: `broadcast_file`.
+//!
+//! What ranks agree on travels by the collectives there are, and so does the file. A rank that cannot go on does not
+//! stop: it says so at the next occasion, all stop there, and each returns the same error; the group works on.
+
+mod agree;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::{
+    hash::{BuildHasher, Hasher},
+    iter,
+    path::Path,
+    sync::atomic::AtomicBool,
+    time::Instant,
+};
+
+use serde::{Deserialize, Serialize};
+
+use self::{
+    agree::{Outcome, Trouble},
+    transfer::{BUFFERS, TRAILER, Transfer},
+};
+use super::ProcessGroup;
+use crate::{
+    buffer::Buffer,
+    error::{Error, Result},
+    file::{self, Delivered, FileOptions, FileProblem, Marker, Pieces, Plan, Source, Target},
+    reduce::ReduceOp,
+    schedule::Rank,
+};
+
+/// What the root tells first.
+#[derive(Debug, Serialize, Deserialize)]
+struct Opening {
+    plan: Plan,
+    /// A number of this transfer alone.
+    transfer: u64,
+}
+
+/// What a rank that writes has of the file.
+#[derive(Debug, Default)]
+struct Have {
+    /// Where it comes in; none if the whole is there.
+    target: Option<Target>,
+    /// The checksum of each piece that is there; 0 of the others.
+    sums: Vec<u128>,
+}
+
+/// A call of `broadcast_file` on one rank.
+struct Call<'c> {
+    group: &'c ProcessGroup,
+    file: &'c Path,
+    directory: &'c Path,
+    root: Rank,
+}
+
+impl ProcessGroup {
+    /// Gives a file of the root's to all ranks: when the call returns, each finds it in its `directory`, under the same
+    /// name and as old. `file` matters at the root alone; `directory` is each rank's own, and made if there is none.
+    /// Where ranks share a directory, one of them writes. The root's gets the file too, unless it lies there already. No
+    /// other thread may use the group meanwhile.
+    ///
+    /// The file goes in pieces, each with a checksum, and however long it is a rank needs memory for four of them. While
+    /// it comes it lies in the directory as `.NAME.unisono-part`, beside a journal, `.NAME.unisono-journal`. When the
+    /// whole is on the disks of all ranks it takes its name, in place of what had it. A call that was cut short leaves
+    /// the two behind, and the next one of the same file goes on from there: it sends only what a rank lacks, or has
+    /// otherwise than the root. A file that is there already, as long and as old, is compared likewise.
+    ///
+    /// # Errors
+    /// [`Error::File`], on all ranks the same, if the file cannot be read or written somewhere, there is no room for it,
+    /// it changes meanwhile, or a piece arrives damaged; the group works on. [`Error::Argument`] if there is no such
+    /// root; [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn broadcast_file(
+        &self,
+        file: &Path,
+        directory: &Path,
+        root: Rank,
+        mut options: FileOptions<'_>,
+    ) -> Result<Delivered> {
+        if root >= self.size() {
+            let problem = format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1);
+            return Err(Error::Argument { call: "broadcast_file", problem });
+        }
+        let begun = Instant::now();
+        let call = Call { group: self, file, directory, root };
+        let (source, Opening { plan, transfer }) = call.open(&options)?;
+        let source = source.as_ref();
+        let path = directory.join(plan.name());
+        let writes = call.writes(transfer, source, &path)?;
+        let mut have = call.look(&plan, &path, writes)?;
+        call.compare(&plan, source, &mut have)?;
+        call.prepare(&plan, &path, &mut have)?;
+
+        let own = Pieces::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
+        let mut all = own.clone();
+        self.all_reduce(&mut all.words, ReduceOp::BitAnd)?;
+        let target = have.as_mut().and_then(|have| have.target.as_mut());
+        let [lack, write] = call.which([own.missing().next().is_some(), target.is_some()])?;
+        let sent = all.missing().map(|piece| plan.range(piece).1 as u64).sum();
+        if sent > 0 {
+            let buffers = call.buffers(&plan, &all, &lack, &path)?;
+            let members = call.members(&lack, &path)?;
+            let members = if buffers.is_empty() { None } else { members.as_ref().or(Some(self)) };
+            let transfer = Transfer {
+                call: &call,
+                members,
+                plan: &plan,
+                all: &all,
+                own: &own,
+                source,
+                target: target.as_deref(),
+                path: &path,
+            };
+            let outcome = transfer.run(buffers, &mut options.progress)?;
+            call.agree(outcome)?;
+        }
+        let moved = Instant::now();
+        let wrote = target.is_some();
+        call.complete(source, target, &path)?;
+        let writers = write.into_iter().filter(|&writes| writes).count();
+        let (moving, syncing) = (moved - begun, moved.elapsed());
+        Ok(Delivered { file: path, bytes: plan.len, sent, wrote, writers, moving, syncing })
+    }
+}
+
+impl Have {
+    fn sum(&self, piece: u64) -> u128 {
+        usize::try_from(piece).ok().and_then(|piece| self.sums.get(piece)).copied().unwrap_or_default()
+    }
+}
+
+impl Call<'_> {
+    /// Opens the file at the root, and tells all what it is.
+    fn open(&self, options: &FileOptions<'_>) -> Result<(Option<Source>, Opening)> {
+        if self.group.rank() != self.root {
+            return Ok((None, self.told(None)?));
+        }
+        let opened = (|| {
+            let source = Source::open(self.file)?;
+            #[cfg(feature = "safetensors")]
+            let source = if options.tensors.is_empty() { source } else { source.only(options.tensors)? };
+            let plan = source.plan(options.piece)?;
+            Ok((source, plan))
+        })();
+        let opened: Outcome<_> = opened.map_err(|problem| Trouble::new(self.file, problem));
+        // Seeded at random by the system.
+        let transfer = std::hash::RandomState::new().build_hasher().finish();
+        let (source, opening) = match opened {
+            Ok((source, plan)) => (Some(source), Ok(Opening { plan, transfer })),
+            Err(trouble) => (None, Err(trouble)),
+        };
+        Ok((source, self.told(Some(opening))?))
+    }
+
+    /// Whether this rank is the one to write into its directory.
+    fn writes(&self, transfer: u64, source: Option<&Source>, path: &Path) -> Result<bool> {
+        let (rank, root) = (self.group.rank(), self.root);
+        let mark = Marker::leave(self.directory, transfer, rank);
+        self.group.barrier()?;
+        let before = iter::once(root).chain(0..rank).filter(|_| rank != root);
+        let other = before.into_iter().any(|other| Marker::seen(self.directory, transfer, other));
+        // Nobody looks any more.
+        self.group.barrier()?;
+        let writes = match mark {
+            _ if other => Ok(false),
+            Err(problem) => Err(problem),
+            Ok(_) => match source.filter(|source| source.is(path)) {
+                Some(source) if source.is_part() => Err(FileProblem::Io {
+                    doing: "replacing it".to_owned(),
+                    reason: "these are some tensors of this very file; name another directory".to_owned(),
+                    code: None,
+                }),
+                same => Ok(same.is_none()),
+            },
+        };
+        self.agree(writes.map_err(|problem| Trouble::new(self.directory, problem)))
+    }
+
+    /// Looks for what is there of the file; `None` if this rank does not write.
+    fn look(&self, plan: &Plan, path: &Path, writes: bool) -> Result<Option<Have>> {
+        let found = self.meanwhile(|stop| {
+            if !writes {
+                return Ok(None);
+            }
+            if let Some(there) = Target::whole(self.directory, plan)? {
+                return Ok(Some(Have { target: None, sums: file::sums(&there, plan, None, stop) }));
+            }
+            let (target, noted) = Target::open(self.directory, plan)?;
+            let sums = file::sums(target.file(), plan, Some(&noted), stop);
+            Ok(Some(Have { target: Some(target), sums }))
+        })?;
+        self.agree(found.map_err(|problem| Trouble::new(path, problem)))
+    }
+
+    /// Keeps what is as it is in the source.
+    fn compare(&self, plan: &Plan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
+        let mut found = Pieces::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
+        self.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let sums = self.meanwhile(|stop| source.map(|source| source.sums(plan, &found, stop)).transpose())?;
+        let sums = self.agree(sums.map_err(|problem| Trouble::new(self.file, problem)))?.unwrap_or_default();
+        let mut words: Vec<[u64; 2]> = sums.iter().map(|&sum| halves(sum)).collect();
+        words.resize(usize::try_from(plan.pieces()).unwrap_or(usize::MAX), [0; 2]);
+        self.group.broadcast(words.as_flattened_mut(), self.root)?;
+        for (sum, words) in have.iter_mut().flat_map(|have| &mut have.sums).zip(words) {
+            if halves(*sum) != words {
+                *sum = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a partial file where what was there as a whole is another file.
+    fn prepare(&self, plan: &Plan, path: &Path, have: &mut Option<Have>) -> Result<()> {
+        let prepared = match have {
+            Some(Have { target: target @ None, sums }) if sums.contains(&0) => {
+                sums.fill(0);
+                Target::open(self.directory, plan).map(|(opened, _)| *target = Some(opened))
+            }
+            _ => Ok(()),
+        };
+        self.agree(prepared.map_err(|problem| Trouble::new(path, problem)))
+    }
+
+    /// Of which ranks each of these is true.
+    fn which<const N: usize>(&self, mine: [bool; N]) -> Result<[Vec<bool>; N]> {
+        let mut all = vec![0; N * self.group.size()];
+        self.group.all_gather(&mine.map(u8::from), &mut all)?;
+        Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| it == 1).collect()))
+    }
+
+    /// Memory for the pieces under way, on ranks that send or receive any.
+    fn buffers(&self, plan: &Plan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
+        let rank = self.group.rank();
+        let count = if rank == self.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
+        let bytes = plan.longest();
+        let made = all.missing().take(count).map(|_| self.group.buffer(bytes + TRAILER));
+        let made = match made.collect::<Result<Vec<_>>>() {
+            Err(error @ Error::Failed(_)) => return Err(error),
+            Err(error) => Err(FileProblem::Memory { bytes: bytes as u64, reason: error.to_string() }),
+            Ok(made) => Ok(made),
+        };
+        self.agree(made.map_err(|problem| Trouble::new(path, problem)))
+    }
+
+    /// The group of the ranks that send or receive, unless these are all.
+    fn members(&self, lack: &[bool], path: &Path) -> Result<Option<ProcessGroup>> {
+        let members: Vec<Rank> = (0..self.group.size())
+            .filter(|&rank| rank == self.root || lack.get(rank) == Some(&true))
+            .collect();
+        if members.len() == self.group.size() {
+            return Ok(None);
+        }
+        let made = match self.group.new_group(&members) {
+            Err(error @ Error::Failed(_)) => return Err(error),
+            // Only members are told.
+            Err(error) => Err(FileProblem::Group { reason: error.to_string() }),
+            Ok(made) => Ok(made),
+        };
+        self.agree(made.map_err(|problem| Trouble::new(path, problem)))
+    }
+
+    /// Brings the file to all disks, and then under its name.
+    fn complete(&self, source: Option<&Source>, target: Option<&mut Target>, path: &Path) -> Result<()> {
+        let shared = target.as_deref();
+        let synced = self.meanwhile(|_: &AtomicBool| {
+            source.map_or(Ok(()), Source::unchanged).map_err(|problem| Trouble::new(self.file, problem))?;
+            shared.map_or(Ok(()), Target::sync).map_err(|problem| Trouble::new(path, problem))
+        })?;
+        self.agree(synced)?;
+        let renamed = target.map_or(Ok(()), Target::rename);
+        self.agree(renamed.map_err(|problem| Trouble::new(path, problem)))
+    }
+}
+
+/// A checksum as elements that travel.
+fn halves(sum: u128) -> [u64; 2] {
+    bytemuck::cast(sum.to_le_bytes())
+}

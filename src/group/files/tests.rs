@@ -1,0 +1,369 @@
+//! Files among ranks that are threads: every length, shared directories, what is resumed, and that all hear of what goes
+//! wrong.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    sync::{Mutex, mpsc},
+    time::{Duration, SystemTime},
+};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{
+    error::Failure,
+    file::FileProgress,
+    group::tests::{small, world},
+};
+
+/// A directory with a source of so many bytes.
+fn source(len: usize) -> (TempDir, std::path::PathBuf, Vec<u8>) {
+    let directory = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> = (0..len).map(|at| u8::try_from((at / 3 + at % 127) % 256).unwrap()).collect();
+    let path = directory.path().join("model");
+    fs::write(&path, &bytes).unwrap();
+    // An age that is not this moment's.
+    let old = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+    (directory, path, bytes)
+}
+
+fn pieces(piece: u64) -> FileOptions<'static> {
+    FileOptions { piece, ..FileOptions::default() }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The problem that all ranks tell, in the same words; the group still works.
+fn problem(group: &ProcessGroup, result: Result<Delivered>) -> (Rank, FileProblem, String) {
+    let words = result.as_ref().map(drop).map_err(ToString::to_string);
+    let Err(Error::File { rank, problem, .. }) = result else { panic!("rank {}: {result:?}", group.rank()) };
+    let mut ranks = [1_u32];
+    group.all_reduce(&mut ranks, ReduceOp::Sum).unwrap();
+    assert_eq!(ranks[0] as usize, group.size());
+    (rank, problem, words.unwrap_err())
+}
+
+fn alike<T: PartialEq + std::fmt::Debug>(mut all: Vec<T>) -> T {
+    assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+    all.remove(0)
+}
+
+#[test]
+fn every_length_comes_everywhere() {
+    for len in [0, 1, 99, 100, 101, 2000, 5077] {
+        for (ranks, root) in [(1, 0), (2, 1), (3, 0), (5, 2)] {
+            let (directory, path, bytes) = source(len);
+            let delivered = world(ranks, small, |group| {
+                let to = directory.path().join(format!("to/{}", group.rank()));
+                let mut told = Vec::new();
+                let mut tell = |it: FileProgress| told.push(it);
+                let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
+                let delivered = group.broadcast_file(&path, &to, root, options).unwrap();
+                assert_eq!(told.len(), len.div_ceil(100));
+                assert!(told.iter().all(|it| it.whole == len as u64) && told.is_sorted_by_key(|it| it.done));
+                assert!(told.last().is_none_or(|it| it.done == it.whole));
+                assert_eq!(names(&to), ["model"]);
+                assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
+                let about = [fs::metadata(&path).unwrap(), fs::metadata(to.join("model")).unwrap()];
+                let about = about.map(|it| (it.mtime(), it.mtime_nsec(), it.mode()));
+                assert_eq!(about[0], about[1]);
+                delivered
+            });
+            for it in delivered {
+                let wanted = (len as u64, len as u64, true, ranks);
+                assert_eq!((it.bytes, it.sent, it.wrote, it.writers), wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_rank_of_a_directory_writes() {
+    let (directory, path, bytes) = source(1234);
+    // The root's directory holds the file itself, and another rank is there too; two share one, one has its own.
+    let places = ["shared", ".", "shared", ".", "own"];
+    let delivered = world(5, small, |group| {
+        let to = directory.path().join(places[group.rank()]);
+        let delivered = group.broadcast_file(&path, &to, 3, pieces(100)).unwrap();
+        assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
+        delivered
+    });
+    let wrote: Vec<bool> = delivered.iter().map(|it| it.wrote).collect();
+    assert_eq!(wrote, [true, false, false, false, true]);
+    assert!(delivered.iter().all(|it| it.writers == 2 && it.sent == 1234));
+    assert_eq!(names(directory.path()), ["model", "own", "shared"]);
+    assert_eq!(names(&directory.path().join("shared")), ["model"]);
+}
+
+#[test]
+fn what_is_there_is_not_sent_again() {
+    let (directory, path, mut bytes) = source(950);
+    let call = |wanted: &[u8]| {
+        let delivered = world(3, small, |group| {
+            let to = directory.path().join(group.rank().to_string());
+            let delivered = group.broadcast_file(&path, &to, 0, pieces(100)).unwrap();
+            assert_eq!(fs::read(to.join("model")).unwrap(), wanted);
+            assert_eq!(names(&to), ["model"]);
+            (delivered.sent, delivered.writers)
+        });
+        alike(delivered)
+    };
+    assert_eq!(call(&bytes), (950, 3));
+    assert_eq!(call(&bytes), (0, 0));
+    fs::remove_file(directory.path().join("2/model")).unwrap();
+    assert_eq!(call(&bytes), (950, 1), "to the one that lacks it");
+    // As long and as old, and yet another.
+    bytes[500] ^= 1;
+    let age = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::write(&path, &bytes).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(age).unwrap();
+    assert_eq!(call(&bytes), (950, 3));
+}
+
+/// Ends a transfer to 3 ranks on its way; gives how much of what was sent is there.
+fn cut(directory: &Path, path: &Path, after: u64) {
+    let failed = world(3, small, |group| {
+        let to = directory.join(group.rank().to_string());
+        let mut tell = |it: FileProgress| {
+            if group.rank() == 0 && it.done >= after {
+                group.abort("enough");
+            }
+        };
+        let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
+        let error = group.broadcast_file(path, &to, 0, options).unwrap_err();
+        assert!(matches!(&error, Error::Failed(Failure::Aborted { rank: 0, .. })), "{error}");
+        assert_eq!(names(&to), [".model.unisono-journal", ".model.unisono-part"]);
+    });
+    assert_eq!(failed.len(), 3);
+}
+
+#[test]
+fn a_call_that_was_cut_short_is_resumed() {
+    let (directory, path, mut bytes) = source(5077);
+    cut(directory.path(), &path, 3000);
+    // Meanwhile a piece of the source has changed, one of a partial file was lost, and a journal holds rubbish.
+    bytes[150] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let spoil = |file: &str, at: usize| {
+        let file = directory.path().join(file);
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[at] ^= 1;
+        fs::write(file, bytes).unwrap();
+    };
+    spoil("1/.model.unisono-part", 350);
+    spoil("2/.model.unisono-journal", 32 + 5 * 16);
+    let delivered = world(3, small, |group| {
+        let to = directory.path().join(group.rank().to_string());
+        let mut least = u64::MAX;
+        let mut tell = |it: FileProgress| least = least.min(it.done);
+        let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
+        let delivered = group.broadcast_file(&path, &to, 0, options).unwrap();
+        assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
+        assert_eq!(names(&to), ["model"]);
+        (delivered.sent, least)
+    });
+    let (sent, least) = alike(delivered);
+    // At the end of the first round of 16 all had written all but the pieces in their four buffers.
+    assert!((300..=5077 - 1200 + 300).contains(&sent), "{sent}");
+    assert_eq!(least, 5077 - sent + 100, "progress counts what was there");
+}
+
+#[test]
+fn all_pieces_may_be_there_before_the_name() {
+    let (directory, path, bytes) = source(1000);
+    let plan = Source::open(&path).unwrap().plan(100).unwrap();
+    let to = directory.path().join("1");
+    fs::create_dir(&to).unwrap();
+    let (target, _) = Target::open(&to, &plan).unwrap();
+    for (piece, bytes) in (0..).zip(bytes.chunks(100)) {
+        target.write(piece, bytes, file::digest(bytes)).unwrap();
+    }
+    drop(target);
+    let sent = world(2, small, |group| {
+        // The root's own is the file itself.
+        let to = if group.rank() == 0 { directory.path() } else { &to };
+        group.broadcast_file(&path, to, 0, pieces(100)).unwrap().sent
+    });
+    assert_eq!((sent, names(&to)), (vec![0; 2], vec!["model".to_owned()]));
+    assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
+}
+
+#[test]
+fn all_ranks_hear_what_is_wrong_at_one() {
+    type Spoil = fn(&Path);
+    /// What is done beforehand, who tells, and whether it is what was to be told.
+    type Case = (&'static str, Spoil, Rank, fn(&FileProblem) -> bool);
+    let cases: [Case; 6] = [
+        (
+            "there is no file",
+            |it| fs::remove_file(it.join("model")).unwrap(),
+            1,
+            |problem| matches!(problem, FileProblem::Io { code: Some(2), .. }),
+        ),
+        (
+            "a directory is sent",
+            |it| {
+                fs::remove_file(it.join("model")).unwrap();
+                fs::create_dir(it.join("model")).unwrap();
+            },
+            1,
+            |problem| *problem == FileProblem::NotRegular,
+        ),
+        (
+            "no room",
+            |it| fs::File::create(it.join("model")).unwrap().set_len(1 << 43).unwrap(),
+            0,
+            |problem| matches!(problem, FileProblem::NoSpace { wanted, .. } if *wanted == 1 << 43),
+        ),
+        (
+            "a file for a directory",
+            |it| fs::write(it.join("2"), "").unwrap(),
+            2,
+            |problem| matches!(problem, FileProblem::Io { .. }),
+        ),
+        (
+            "a directory for a file",
+            |it| fs::create_dir_all(it.join("2/model")).unwrap(),
+            2,
+            |problem| matches!(problem, FileProblem::Io { code: None, .. }),
+        ),
+        (
+            "a directory that nobody can write to",
+            |it| std::os::unix::fs::symlink("/proc/self", it.join("2")).unwrap(),
+            2,
+            |problem| matches!(problem, FileProblem::Io { code: Some(_), .. }),
+        ),
+    ];
+    for (what, spoil, teller, fits) in cases {
+        let (directory, path, _) = source(1000);
+        spoil(directory.path());
+        let told = world(4, small, |group| {
+            let to = directory.path().join(group.rank().to_string());
+            let told = problem(&group, group.broadcast_file(&path, &to, 1, pieces(1 << 20)));
+            if to.is_dir() && !to.join("uid_map").exists() {
+                assert!(names(&to).iter().all(|name| name == "model"), "{what}: {:?}", names(&to));
+            }
+            told
+        });
+        let (rank, problem, words) = alike(told);
+        assert!(rank == teller && fits(&problem), "{what}: {words}");
+    }
+    let (_directory, path, _) = source(10);
+    world(2, small, |group| {
+        let error = group.broadcast_file(&path, Path::new("/"), 2, pieces(1)).unwrap_err();
+        assert!(matches!(error, Error::Argument { call: "broadcast_file", .. }), "{error}");
+        let (_, wrong, _) = problem(&group, group.broadcast_file(&path, Path::new("/"), 0, pieces(0)));
+        assert!(matches!(wrong, FileProblem::Piece { given: 0, .. }));
+    });
+}
+
+#[test]
+fn a_file_that_changes_on_the_way_is_not_delivered() {
+    type Change = fn(&fs::File);
+    let changes: [Change; 3] = [
+        |file| file.set_len(700).unwrap(),
+        |file| file.set_len(6000).unwrap(),
+        |file| file.set_modified(SystemTime::now()).unwrap(),
+    ];
+    for change in changes {
+        let (directory, path, _) = source(5077);
+        let told = world(3, small, |group| {
+            let to = directory.path().join(group.rank().to_string());
+            let mut tell = |it: FileProgress| {
+                if group.rank() == 0 && it.done == 100 {
+                    change(&fs::File::options().write(true).open(&path).unwrap());
+                }
+            };
+            let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
+            let told = problem(&group, group.broadcast_file(&path, &to, 0, options));
+            assert!(!to.join("model").exists());
+            told
+        });
+        let (rank, problem, words) = alike(told);
+        assert!(rank == 0 && matches!(problem, FileProblem::Changed { .. }), "{words}");
+    }
+}
+
+#[test]
+fn a_root_that_names_a_way_out_is_refused() {
+    for name in ["../model", "/model", "..", ""] {
+        let directory = tempfile::tempdir().unwrap();
+        let to = directory.path().join("to");
+        world(2, small, |group| {
+            if group.rank() == 0 {
+                // As `Opening` travels, which cannot be made with such a name.
+                let plan = (name.as_bytes().to_vec(), 0_u64, 100_u64, 0o644_u32, (0_i64, 0_i64));
+                let mut bytes = postcard::to_allocvec(&Ok::<_, ()>((plan, 7_u64))).unwrap();
+                group.broadcast(&mut [bytes.len() as u64], 0).unwrap();
+                group.broadcast(&mut bytes, 0).unwrap();
+                return;
+            }
+            let error = group.broadcast_file(Path::new("x"), &to, 0, pieces(100)).unwrap_err();
+            let refused = matches!(&error, Error::File { problem: FileProblem::Name { .. }, .. });
+            assert!(refused, "{error}");
+            assert!(names(directory.path()).is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_piece_that_is_not_what_was_sent_is_not_written() {
+    let (directory, path, bytes) = source(250);
+    let hub = unisono_transport::memory::Hub::new();
+    let group = ProcessGroup::with(crate::Config::default(), Box::new(hub.open()), None).unwrap();
+    let plan = Source::open(&path).unwrap().plan(100).unwrap();
+    let to = directory.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let (target, _) = Target::open(&to, &plan).unwrap();
+    let call = Call { group: &group, file: &path, directory: &to, root: 0 };
+    let none = Pieces::of(3, |_| false);
+    let own = Pieces::of(3, |piece| piece == 2);
+    let path = to.join("model");
+    let transfer = Transfer {
+        call: &call,
+        members: None,
+        plan: &plan,
+        all: &none,
+        own: &own,
+        source: None,
+        target: Some(&target),
+        path: &path,
+    };
+    let first =
+        transfer.written((0..3).zip(bytes.chunks(100)), |piece, sum| if piece == 1 { !sum } else { sum });
+    let trouble = format!("{first:?}");
+    assert!(trouble.contains("Damaged { piece: 1,") && trouble.contains("to/model"), "{trouble}");
+    drop(target);
+    let (_target, noted) = Target::open(&to, &plan).unwrap();
+    assert_eq!(noted, [file::digest(&bytes[..100]), 0, 0]);
+}
+
+#[test]
+fn long_work_is_waited_for() {
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    world(
+        3,
+        |config| config.timeout = Duration::from_millis(400),
+        |group| {
+            let call = Call { group: &group, file: Path::new(""), directory: Path::new(""), root: 0 };
+            let rank = group.rank();
+            let work = |_: &AtomicBool| {
+                if rank == 1 {
+                    std::thread::sleep(Duration::from_millis(1000));
+                }
+                tell.lock().unwrap().send(rank).unwrap();
+                rank
+            };
+            assert_eq!(call.meanwhile(work).unwrap(), rank);
+        },
+    );
+    assert_eq!(told.try_iter().count(), 3);
+}

@@ -1,0 +1,259 @@
+//! The pieces on their way: while one is sent, the root reads the next, and receivers write the one before.
+
+use std::{
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::Instant,
+};
+
+use super::{
+    Call,
+    agree::{Outcome, Trouble},
+};
+use crate::{
+    buffer::Buffer,
+    error::{Failure, Result},
+    file::{self, FileProblem, FileProgress, Pieces, Plan, Source, Target},
+    group::ProcessGroup,
+    reduce::ReduceOp,
+};
+
+/// How many pieces a rank has in memory: one that is sent, one before it, and two so that reading, sending and writing
+/// need not keep in step.
+pub(super) const BUFFERS: usize = 4;
+/// Pieces after which all ranks say how they fare.
+const ROUND: usize = 16;
+/// A round ends early after this part of the time that ranks wait for each other: those that send and receive nothing
+/// wait for its end.
+const PATIENCE: u32 = 4;
+
+/// What follows a piece: its checksum, and a word of flags.
+pub(super) const TRAILER: usize = 24;
+/// The piece could not be read.
+const VOID: u64 = 1;
+/// All say how they fare before the next.
+const ENDS: u64 = 2;
+
+/// What ranks say at the end of a round; the highest is what all hear.
+const ON: u64 = 0;
+const OVER: u64 = 1;
+const TROUBLE: u64 = 2;
+
+/// What a transfer needs to know on one rank.
+pub(super) struct Transfer<'t> {
+    pub call: &'t Call<'t>,
+    /// Those who send and receive, if this rank is one of them.
+    pub members: Option<&'t ProcessGroup>,
+    pub plan: &'t Plan,
+    /// The pieces that everybody has.
+    pub all: &'t Pieces,
+    /// Those that this rank has, or does not want.
+    pub own: &'t Pieces,
+    /// At the root.
+    pub source: Option<&'t Source>,
+    /// Where this rank writes.
+    pub target: Option<&'t Target>,
+    /// The file there.
+    pub path: &'t Path,
+}
+
+/// A piece in memory.
+struct Held {
+    piece: u64,
+    buffer: Buffer<u8>,
+    /// None if it could not be read.
+    sum: Option<u128>,
+}
+
+/// The first thing that went wrong on this rank.
+#[derive(Default)]
+struct First(Mutex<Option<Trouble>>);
+
+impl First {
+    fn keep(&self, file: &Path, problem: FileProblem) {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| Trouble::new(file, problem));
+    }
+
+    fn is_some(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+impl Transfer<'_> {
+    /// Sends and receives what somebody lacks, by way of these buffers; gives what went wrong here.
+    pub(super) fn run(
+        &self,
+        buffers: Vec<Buffer<u8>>,
+        progress: &mut Option<&mut dyn FnMut(FileProgress)>,
+    ) -> Result<Outcome<()>> {
+        let Some(members) = self.members else {
+            while self.fare(ON)? == ON {}
+            return Ok(Ok(()));
+        };
+        let first = First::default();
+        let moved = thread::scope(|scope| {
+            let (give, empty) = mpsc::channel();
+            for buffer in buffers {
+                // Its receiver is here.
+                drop(give.send(buffer));
+            }
+            let (fill, filled) = mpsc::channel();
+            let (hand, handed) = mpsc::channel();
+            let spawn = || {
+                let (back, first) = (give.clone(), &first);
+                thread::Builder::new().spawn_scoped(scope, move || self.write(&handed, &back, first))?;
+                let Some(source) = self.source else { return Ok(Some(empty)) };
+                thread::Builder::new()
+                    .spawn_scoped(scope, move || self.read(source, &empty, &fill, first))?;
+                Ok(None)
+            };
+            let empty = spawn().map_err(|error: std::io::Error| self.call.no_thread(&error))?;
+            drop(give);
+            self.lead(members, empty.as_ref(), &filled, &hand, &first, progress)
+        });
+        moved?;
+        Ok(first.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err))
+    }
+
+    /// Sends, or receives, piece after piece.
+    fn lead(
+        &self,
+        members: &ProcessGroup,
+        empty: Option<&Receiver<Buffer<u8>>>,
+        filled: &Receiver<Held>,
+        hand: &Sender<Held>,
+        first: &First,
+        progress: &mut Option<&mut dyn FnMut(FileProgress)>,
+    ) -> Result<()> {
+        let whole = self.call.group;
+        let root = members.local(whole.global(self.call.root)).unwrap_or_default();
+        let patience = whole.config().timeout / PATIENCE;
+        let mut left: u64 = self.all.missing().map(|piece| self.plan.range(piece).1 as u64).sum();
+        let (mut count, mut begun) = (0, Instant::now());
+        for piece in self.all.missing() {
+            let held = match empty {
+                None => filled.recv(),
+                Some(empty) => empty.recv().map(|buffer| Held { piece, buffer, sum: None }),
+            };
+            // Only a thread that panicked has let go of its end.
+            let Ok(mut held) = held else { return Err(self.lost()) };
+            let len = self.plan.range(piece).1;
+            left -= len as u64;
+            count += 1;
+            if self.source.is_some() {
+                let ends = left == 0 || count == ROUND || begun.elapsed() > patience;
+                seal(&mut held, len, ends);
+            }
+            let message = held.buffer.get_mut(..len + TRAILER).unwrap_or_default();
+            members.broadcast(message, root)?;
+            let ends;
+            (held.sum, ends) = unseal(&held, len);
+            // With the thread that writes its panic has gone, to come back at the end of the scope.
+            hand.send(held).map_err(|_| self.lost())?;
+            if let Some(tell) = progress {
+                tell(FileProgress { done: self.plan.len - left, whole: self.plan.len });
+            }
+            if ends {
+                let over = if left == 0 { OVER } else { ON };
+                if self.fare(if first.is_some() { TROUBLE } else { over })? != ON {
+                    break;
+                }
+                (count, begun) = (0, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells how this rank fares, and learns how all do.
+    fn fare(&self, mine: u64) -> Result<u64> {
+        let mut all = [mine];
+        self.call.group.all_reduce(&mut all, ReduceOp::Max)?;
+        Ok(all[0])
+    }
+
+    fn lost(&self) -> crate::error::Error {
+        let why = "broadcast_file: a thread that reads or writes has panicked".to_owned();
+        self.call.group.shared.fail(Failure::Aborted { rank: self.call.group.global_rank(), why })
+    }
+
+    /// Reads pieces ahead of those that are sent.
+    fn read(&self, source: &Source, empty: &Receiver<Buffer<u8>>, fill: &Sender<Held>, first: &First) {
+        for piece in self.all.missing() {
+            let Ok(mut buffer) = empty.recv() else { return };
+            let (start, len) = self.plan.range(piece);
+            let bytes = buffer.get_mut(..len).unwrap_or_default();
+            let sum = source.read(start, bytes).map(|()| file::digest(bytes));
+            let sum = sum.map_err(|problem| first.keep(self.call.file, problem)).ok();
+            if fill.send(Held { piece, buffer, sum }).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Checks and writes pieces behind those that are received.
+    fn write(&self, handed: &Receiver<Held>, back: &Sender<Buffer<u8>>, first: &First) {
+        for Held { piece, buffer, sum } in handed {
+            let wanted = sum.filter(|_| !self.own.has(piece) && !first.is_some());
+            if let (Some(wanted), Some(target)) = (wanted, self.target) {
+                let bytes = buffer.get(..self.plan.range(piece).1).unwrap_or_default();
+                // The root has just made it.
+                let got = if self.source.is_some() { wanted } else { file::digest(bytes) };
+                let written = match got == wanted {
+                    true => target.write(piece, bytes, wanted),
+                    false => Err(FileProblem::Damaged { piece, wanted, got }),
+                };
+                written.unwrap_or_else(|problem| first.keep(self.path, problem));
+            }
+            // At the end nobody takes it.
+            drop(back.send(buffer));
+        }
+    }
+}
+
+/// Writes what follows the piece.
+fn seal(held: &mut Held, len: usize, ends: bool) {
+    let flags = if held.sum.is_none() { VOID } else { 0 } | if ends { ENDS } else { 0 };
+    let trailer = [&held.sum.unwrap_or_default().to_le_bytes()[..], &flags.to_le_bytes()].concat();
+    if let Some(place) = held.buffer.get_mut(len..len + TRAILER) {
+        place.copy_from_slice(&trailer);
+    }
+}
+
+/// Reads what follows the piece: its checksum, if it could be read, and whether the round ends.
+fn unseal(held: &Held, len: usize) -> (Option<u128>, bool) {
+    let trailer: [u8; TRAILER] =
+        held.buffer.get(len..len + TRAILER).and_then(|it| it.try_into().ok()).unwrap_or_default();
+    let [low, high, flags]: [u64; 3] = bytemuck::cast(trailer);
+    let sum = u128::from(u64::from_le(low)) | u128::from(u64::from_le(high)) << 64;
+    let flags = u64::from_le(flags);
+    ((flags & VOID == 0).then_some(sum), flags & ENDS != 0)
+}
+
+#[cfg(test)]
+impl Transfer<'_> {
+    /// Lets a receiver write these pieces, whose checksums arrive as `arrive` says.
+    pub(super) fn written<'p>(
+        &self,
+        pieces: impl Iterator<Item = (u64, &'p [u8])>,
+        arrive: impl Fn(u64, u128) -> u128,
+    ) -> Option<Trouble> {
+        let (first, (hand, handed), (back, _empty)) = (First::default(), mpsc::channel(), mpsc::channel());
+        for (piece, bytes) in pieces {
+            let mut buffer = self.call.group.buffer(bytes.len() + TRAILER).unwrap();
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            let sum = Some(arrive(piece, file::digest(bytes)));
+            let mut held = Held { piece, buffer, sum };
+            seal(&mut held, bytes.len(), piece == 0);
+            assert_eq!(unseal(&held, bytes.len()), (sum, piece == 0));
+            hand.send(held).unwrap();
+        }
+        drop(hand);
+        self.write(&handed, &back, &first);
+        first.0.into_inner().unwrap()
+    }
+}
