@@ -44,7 +44,7 @@ pub mod work;
 pub use buffer::Buffer;
 pub use config::Config;
 pub use error::{Error, Failure, Result};
-pub use group::{Message, ProcessGroup, Source};
+pub use group::{GradientBuckets, Message, ProcessGroup, Source};
 pub use reduce::{ReduceOp, Reduction};
 pub use tensor::{Tensor, TensorView, TensorViewMut};
 pub use work::Work;

@@ -81,6 +81,8 @@ pub(crate) struct Engine {
     /// The groups with messages that somebody waits for.
     talking: Vec<u8>,
     wait: Wait,
+    /// Who has asked for what could not even begin.
+    lost: Vec<Asked>,
     /// Whether the latest poll brought nothing.
     idle: bool,
     /// Steps of the latest operation, if they are to be kept.
@@ -103,6 +105,7 @@ impl Engine {
             net,
             running: Vec::new(),
             talking: Vec::new(),
+            lost: Vec::new(),
             wait: Wait::new(patience),
             idle: false,
             trace: None,
@@ -236,7 +239,11 @@ impl Engine {
                 self.running.push(UnderWay { channel, run, asked });
                 Ok(())
             }
-            Err(stop) => Err(halt(stop, Some(number), signature, asked.at)),
+            Err(stop) => {
+                let halt = halt(stop, Some(number), signature, asked.at);
+                self.lost.push(asked);
+                Err(halt)
+            }
         }
     }
 
@@ -375,12 +382,10 @@ impl Engine {
 
     /// At the end: a message that has come to this rank and that it has not received, if there is one.
     pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
-        self.net.poll()?;
         for circle in self.net.circles.iter_mut().flatten() {
-            let mut core = core::Core { port: &mut self.net.port, circle };
-            core.talk()?;
-            if let Some(failure) = core.unreceived() {
-                return Ok(Some(failure));
+            let unreceived = core::Core { port: &mut self.net.port, circle }.unreceived()?;
+            if unreceived.is_some() {
+                return Ok(unreceived);
             }
         }
         Ok(None)
@@ -400,7 +405,8 @@ impl Engine {
             if let Some((at, signature)) = talk.late(now) {
                 return Err(halt(Stop::Deadline, None, signature, at));
             }
-            soonest = talk.deadline().map_or(soonest, |deadline| soonest.min(deadline));
+            let next = [talk.deadline(), talk.patience().filter(|&patience| patience > now)];
+            soonest = next.into_iter().flatten().fold(soonest, Instant::min);
         }
         Ok(soonest)
     }
@@ -478,16 +484,19 @@ impl Engine {
     /// those who asked for them: they are still to be told.
     pub(crate) fn abandon(mut self) -> Vec<(Arc<Ticket>, Held)> {
         let mut left = Vec::new();
-        let mut runs = Vec::new();
+        let (mut runs, mut talks) = (Vec::new(), Vec::new());
         for UnderWay { run, asked, .. } in self.running.drain(..) {
             runs.push(run);
             left.push((asked.ticket, asked.held));
         }
+        left.extend(self.lost.drain(..).map(|asked| (asked.ticket, asked.held)));
         for circle in self.net.circles.iter_mut().flatten() {
             left.extend(circle.tasks.drain(..).map(|(.., asked)| (asked.ticket, asked.held)));
-            left.extend(circle.talk.abandon());
+            talks.push(std::mem::take(&mut circle.talk));
         }
+        // The endpoint goes before the memory that its puts read and that peers write to.
         drop((self, runs));
+        left.extend(talks.iter_mut().flat_map(p2p::Talk::abandon));
         left
     }
 }

@@ -110,17 +110,8 @@ impl ProcessGroup {
         let lent = Lent::apart(data, into);
         let inbound = self.inbound::<T>(&lent, from.into(), tag)?;
         let outbound = self.outbound::<T>(&lent, to, tag, Form::Plain)?;
-        let node = &self.shared.node;
-        node.check_calls("send_recv")?;
-        let tickets = [inbound, outbound].map(|what| {
-            let task = self.asked(what, None);
-            let ticket = Arc::clone(&task.asked.ticket);
-            node.ask(self.shared.channel, task);
-            ticket
-        });
-        let [received, sent] = tickets.map(|ticket| node.wait(&ticket));
-        sent?;
-        received.map(|done| sender(&done))
+        let done = self.wait_all([inbound, outbound])?;
+        Ok(done.first().map_or(0, sender))
     }
 
     /// Begins a [`send`](Self::send); `data` comes back from [`Work::wait`].
@@ -176,7 +167,13 @@ impl ProcessGroup {
         works.collect()
     }
 
-    fn outbound<T: Element>(&self, lent: &Lent<'_>, to: Rank, tag: u32, form: Form) -> Result<What> {
+    pub(super) fn outbound<T: Element>(
+        &self,
+        lent: &Lent<'_>,
+        to: Rank,
+        tag: u32,
+        form: Form,
+    ) -> Result<What> {
         self.partner("send", to)?;
         let kind = Kind { form, dtype: T::DTYPE, count: lent.input.len() / size_of::<T>() };
         let registered = self.shared.node.registry.find(&lent.input);
@@ -191,7 +188,7 @@ impl ProcessGroup {
         Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
     }
 
-    fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
+    pub(super) fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
         match from {
             Source::Any => Ok(None),
             Source::Rank(rank) => self.partner(call, rank).map(|()| Some(rank)),
@@ -211,13 +208,23 @@ impl ProcessGroup {
     }
 
     /// Does it, now.
-    fn wait(&self, what: What) -> Result<Done> {
+    pub(super) fn wait(&self, what: What) -> Result<Done> {
+        self.wait_all([what]).map(|mut done| done.pop().unwrap_or_default())
+    }
+
+    /// Does all of it, and waits for each, whatever becomes of the others: their memory is lent.
+    pub(super) fn wait_all(&self, all: impl IntoIterator<Item = What>) -> Result<Vec<Done>> {
         let node = &self.shared.node;
         node.check_calls("a message")?;
-        let task = self.asked(what, None);
-        let ticket = Arc::clone(&task.asked.ticket);
-        node.ask(self.shared.channel, task);
-        node.wait(&ticket)
+        let asked = all.into_iter().map(|what| {
+            let task = self.asked(what, None);
+            let ticket = Arc::clone(&task.asked.ticket);
+            node.ask(self.shared.channel, task);
+            ticket
+        });
+        let asked: Vec<_> = asked.collect();
+        let ends: Vec<_> = asked.iter().map(|ticket| node.wait(ticket)).collect();
+        ends.into_iter().collect()
     }
 
     /// Begins it.
@@ -236,6 +243,6 @@ impl ProcessGroup {
 }
 
 /// Who sent what was received.
-fn sender(done: &Done) -> Rank {
+pub(super) fn sender(done: &Done) -> Rank {
     done.received.as_ref().map_or(0, |received| received.from)
 }

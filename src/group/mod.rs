@@ -4,12 +4,14 @@
 //! first failure is latched, told to the others, and returned by every later call.
 
 mod begin;
+mod buckets;
 mod calls;
 mod cores;
 mod files;
 mod groups;
 mod guard;
 mod join;
+mod mail;
 mod messages;
 mod node;
 mod objects;
@@ -26,7 +28,10 @@ use std::{fmt, sync::Arc};
 
 use unisono_transport::{Limits, Memory};
 
-pub use self::messages::{Message, Source};
+pub use self::{
+    buckets::GradientBuckets,
+    messages::{Message, Source},
+};
 use self::{
     request::{Pipeline, Request, Wishes},
     shared::Shared,

@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::Instant,
@@ -55,6 +55,8 @@ pub(super) struct Node {
     waiters: AtomicUsize,
     /// Operations that have not ended.
     open: AtomicUsize,
+    /// The next tag of what belongs to a message.
+    inner: AtomicU32,
     /// Goes on with operations where nobody waits; there once one was begun that way.
     thread: Mutex<Option<JoinHandle<()>>>,
     waker: Arc<dyn Wake>,
@@ -134,6 +136,7 @@ impl Node {
             claims: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
+            inner: AtomicU32::new(0),
             thread: Mutex::default(),
             store,
         }
@@ -394,9 +397,19 @@ impl Node {
         }
     }
 
+    /// A tag of its own for what belongs to a message.
+    pub(super) fn inner(&self) -> u32 {
+        self.inner.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this rank has said farewell.
+    pub(super) fn has_left(&self) -> bool {
+        self.desk().left
+    }
+
     /// Whether calls may be made.
     pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
-        if self.desk().left {
+        if self.has_left() {
             let problem = "this rank has left the world, and with it all groups".to_owned();
             return Err(Error::Argument { call, problem });
         }

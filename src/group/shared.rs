@@ -221,7 +221,8 @@ impl Planned {
 impl Drop for Shared {
     /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death.
     fn drop(&mut self) {
-        let over = std::thread::panicking() || self.node.over();
+        // After the farewell the others may be gone: there is nobody to tell.
+        let over = std::thread::panicking() || self.node.over() || self.node.has_left();
         let parted = match self.parent {
             _ if over => Ok(()),
             None => self.part(),

@@ -264,7 +264,7 @@ impl Call<'_> {
 }
 
 /// Hands out bytes, one after the other, to the tensors that they are the elements of.
-fn deal<'t>(mut bytes: &[u8], tensors: impl Iterator<Item = &'t mut Tensor>) {
+pub(super) fn deal<'t>(mut bytes: &[u8], tensors: impl Iterator<Item = &'t mut Tensor>) {
     for tensor in tensors {
         let place = tensor.bytes_mut();
         if let Some((own, rest)) = bytes.split_at_checked(place.len()) {

@@ -16,7 +16,9 @@ use crate::{
     rendezvous::{Store, TcpStore},
 };
 
+mod buckets;
 mod groups;
+mod mail;
 mod messages;
 mod objects;
 mod reproducible;
@@ -35,6 +37,16 @@ pub(super) fn world<R: Send>(
 ) -> Vec<R> {
     let hub = Hub::new();
     world_over(ranks, || Box::new(hub.open()), tweak, each)
+}
+
+/// Waits for the failure that another rank is about to find, and calls nothing meanwhile: a root may be done before it can
+/// hear that the others do something else.
+fn hear(group: &ProcessGroup) -> Result<()> {
+    for _ in 0..20_000 {
+        group.algorithm(Collective::Barrier, 0, Dtype::U8)?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// The same over any transport.

@@ -2,9 +2,7 @@
 
 use unisono_transport::RemoteRegion;
 
-use super::{
-    Asked, Early, Form, Inbound, Item, Kind, Landing, PIECE, Place, Receiving, Stage, matching::Envelope,
-};
+use super::{Asked, Early, Form, Item, Kind, Landing, PIECE, Place, Receiving, Stage, matching::Envelope};
 use crate::{
     buffer::{self, Bytes, Fresh},
     dtype::Dtype,
@@ -72,11 +70,11 @@ impl Core<'_> {
                     let what = format!("a whole message of {} elements with {}", kind.count, header.len);
                     return Err(self.violation(from, Violation(what)));
                 }
-                self.whole(flow, slot, Envelope { from, tag: header.root }, kind, number)
+                self.whole(flow, slot, envelope(from, header.root, kind), kind, number)
             }
             Some(Message::Announced) => {
                 let kind = self.kind(from, header)?;
-                let (envelope, writes) = (Envelope { from, tag: header.root }, header.len == 1);
+                let (envelope, writes) = (envelope(from, header.root, kind), header.len == 1);
                 match self.circle.talk.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
@@ -137,19 +135,13 @@ impl Core<'_> {
     ) -> Result<bool, Stop> {
         let bytes = kind.bytes();
         if let Some(receiving) = self.circle.talk.matching.taker(envelope) {
-            self.agree(number, envelope, kind, &receiving.inbound)?;
-            let source = self.landed(flow, slot, bytes)?;
-            let fresh = match &receiving.inbound.place {
-                Place::There { output, .. } => {
-                    self.copy(source, Bytes::new(output, 0, bytes))?;
-                    None
-                }
-                Place::Fresh { .. } => {
-                    let fresh = self.room(bytes)?;
-                    self.copy(source, Bytes::new(fresh.region(), 0, bytes))?;
-                    Some(fresh)
-                }
+            let (receiving, fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
+            let place = match (&receiving.inbound.place, &fresh) {
+                (Place::There { output, .. }, _) => Bytes::new(output, 0, bytes),
+                (_, Some(fresh)) => Bytes::new(fresh.region(), 0, bytes),
+                (_, None) => return Err(self.stop("a message that comes whole and has no place".to_owned())),
             };
+            self.copy(self.landed(flow, slot, bytes)?, place)?;
             self.circle.talk.received(receiving.asked, envelope.from, fresh);
             return Ok(true);
         }
@@ -177,16 +169,44 @@ impl Core<'_> {
         })
     }
 
-    /// Whether a receive is for such a message.
-    fn agree(&self, number: u32, envelope: Envelope, kind: Kind, inbound: &Inbound) -> Result<(), Stop> {
+    /// A receive that is for such a message. If it is not, its owner is to be told with all others.
+    fn agree(
+        &mut self,
+        (number, kind): (u32, Kind),
+        envelope: Envelope,
+        receiving: Receiving,
+    ) -> Result<Receiving, Stop> {
+        let inbound = &receiving.inbound;
         let fits = match inbound.place {
             Place::There { count, .. } => kind.count == count,
             Place::Fresh { most } => kind.bytes() <= most,
         };
         if fits && kind.form == inbound.form && kind.dtype == inbound.dtype {
-            return Ok(());
+            return Ok(receiving);
         }
-        Err(self.differ((number, envelope.tag), (envelope.from, kind), inbound))
+        let stop = self.differ((number, envelope.tag), (envelope.from, kind), inbound);
+        self.circle.talk.lost.push(receiving.asked);
+        Err(stop)
+    }
+
+    /// The same with the memory for the message, where the receive brings none.
+    fn agree_with_room(
+        &mut self,
+        message: (u32, Kind),
+        envelope: Envelope,
+        receiving: Receiving,
+    ) -> Result<(Receiving, Option<Fresh>), Stop> {
+        let receiving = self.agree(message, envelope, receiving)?;
+        if matches!(receiving.inbound.place, Place::There { .. }) {
+            return Ok((receiving, None));
+        }
+        match self.room(message.1.bytes()) {
+            Ok(fresh) => Ok((receiving, Some(fresh))),
+            Err(stop) => {
+                self.circle.talk.lost.push(receiving.asked);
+                Err(stop)
+            }
+        }
     }
 
     /// A receive for a message that was there before.
@@ -198,7 +218,7 @@ impl Core<'_> {
     ) -> Result<(), Stop> {
         match early {
             Early::Whole { kind, number, bytes } => {
-                self.agree(number, envelope, kind, &receiving.inbound)?;
+                let receiving = self.agree((number, kind), envelope, receiving)?;
                 self.circle.talk.aside -= kind.bytes();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
@@ -206,7 +226,7 @@ impl Core<'_> {
                 self.admit(envelope, (number, kind, writes), receiving)
             }
             Early::Coming { kind, number } => {
-                self.agree(number, envelope, kind, &receiving.inbound)?;
+                let receiving = self.agree((number, kind), envelope, receiving)?;
                 if let Some(landing) = self.circle.talk.landings.get_mut(&(envelope.from, number)) {
                     landing.receiving = Some(receiving);
                 }
@@ -237,13 +257,11 @@ impl Core<'_> {
         (number, kind, writes): (u32, Kind, bool),
         receiving: Receiving,
     ) -> Result<(), Stop> {
-        self.agree(number, envelope, kind, &receiving.inbound)?;
-        let (into, fresh, registered) = match &receiving.inbound.place {
-            Place::There { output, registered, .. } => (output.clone(), None, registered.clone()),
-            Place::Fresh { .. } => {
-                let fresh = self.room(kind.bytes())?;
-                (fresh.region().clone(), Some(fresh), None)
-            }
+        let (receiving, fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
+        let (into, registered) = match (&receiving.inbound.place, &fresh) {
+            (Place::There { output, registered, .. }, _) => (output.clone(), registered.clone()),
+            (_, Some(fresh)) => (fresh.region().clone(), None),
+            (_, None) => return Err(self.stop("a message that is granted and has no place".to_owned())),
         };
         let landing = Landing {
             tag: envelope.tag,
@@ -363,9 +381,9 @@ impl Core<'_> {
             (None, Some(kept)) => {
                 let number = key.1;
                 let mut messages = self.circle.talk.matching.messages();
-                let found = messages.find_map(|(envelope, early)| {
+                let found = messages.find_map(|(found, early)| {
                     let it = matches!(early, Early::Coming { number: theirs, .. } if *theirs == number);
-                    (envelope == Envelope { from: key.0, tag } && it).then_some(early)
+                    (it && found == envelope(key.0, tag, kind)).then_some(early)
                 });
                 if let Some(early) = found {
                     *early = Early::Whole { kind, number, bytes: kept };
@@ -401,6 +419,10 @@ impl Core<'_> {
         }
         Ok(())
     }
+}
+
+fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
+    Envelope { from, tag, inner: kind.form == Form::Inner }
 }
 
 impl super::Talk {

@@ -10,6 +10,8 @@ use crate::schedule::Rank;
 pub(super) struct Envelope {
     pub from: Rank,
     pub tag: u32,
+    /// Whether it belongs to a message that came before, and the tag is that one's own.
+    pub inner: bool,
 }
 
 /// What a receive takes: from this rank, or from any where there is none.
@@ -17,11 +19,13 @@ pub(super) struct Envelope {
 pub(super) struct Want {
     pub from: Option<Rank>,
     pub tag: u32,
+    pub inner: bool,
 }
 
 impl Want {
     fn takes(self, envelope: Envelope) -> bool {
-        self.tag == envelope.tag && self.from.is_none_or(|from| from == envelope.from)
+        let tags = (self.tag, self.inner) == (envelope.tag, envelope.inner);
+        tags && self.from.is_none_or(|from| from == envelope.from)
     }
 }
 
@@ -93,9 +97,10 @@ mod tests {
     }
 
     fn moves() -> impl Strategy<Value = Vec<Move>> {
-        let send = (0_usize..3, 0_u32..3).prop_map(|(from, tag)| Move::Send(Envelope { from, tag }));
-        let receive = (prop::option::of(0_usize..3), 0_u32..3)
-            .prop_map(|(from, tag)| Move::Receive(Want { from, tag }));
+        let send = (0_usize..3, 0_u32..3, any::<bool>())
+            .prop_map(|(from, tag, inner)| Move::Send(Envelope { from, tag, inner }));
+        let receive = (prop::option::of(0_usize..3), 0_u32..3, any::<bool>())
+            .prop_map(|(from, tag, inner)| Move::Receive(Want { from, tag, inner }));
         prop::collection::vec(prop_oneof![send, receive], 0..80)
     }
 

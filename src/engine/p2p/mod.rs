@@ -52,20 +52,23 @@ pub(crate) struct Kind {
 pub(crate) enum Form {
     /// Elements, and nothing else.
     Plain,
-    /// The description of tensors, and what belongs to them.
+    /// What tensors are whose elements follow.
     Tensors,
     /// A value, encoded.
     Object,
+    /// The elements of tensors that were sent before. The tag is what these said.
+    Inner,
 }
 
 impl Form {
-    const ALL: [Self; 3] = [Self::Plain, Self::Tensors, Self::Object];
+    const ALL: [Self; 4] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner];
 
     const fn code(self) -> u8 {
         match self {
             Self::Plain => 0,
             Self::Tensors => 1,
             Self::Object => 2,
+            Self::Inner => 3,
         }
     }
 
@@ -85,6 +88,7 @@ impl Kind {
             Form::Plain => format!("{} {} elements", self.count, self.dtype.name()),
             Form::Tensors => "tensors".to_owned(),
             Form::Object => "an object".to_owned(),
+            Form::Inner => format!("{} bytes of tensors", self.count),
         }
     }
 }
@@ -228,6 +232,8 @@ pub(super) struct Talk {
     aside: usize,
     /// Puts under way.
     pub(super) under_way: usize,
+    /// Who has asked for what cannot be, to be told when all is over.
+    lost: Vec<Asked>,
     /// What has ended, to be told to those who asked.
     pub(super) ended: Vec<(Arc<Ticket>, Done)>,
     /// No deadline is before this; `None` where nobody waits.
@@ -278,13 +284,25 @@ impl Talk {
         self.soonest
     }
 
+    /// When to look whether something is to be taken aside; `None` if nothing is.
+    pub(super) fn patience(&mut self) -> Option<Instant> {
+        let waits = |sending: &&Sending| matches!(sending.stage, Stage::Queued | Stage::Announced);
+        let oldest = self.sendings.values().filter(waits).map(|sending| sending.asked.at).min()?;
+        let announced = self.matching.messages().any(|(_, early)| matches!(early, Early::Announced { .. }));
+        announced.then_some(oldest + STALE)
+    }
+
     /// Gives all up: what belongs to those who asked.
     pub(super) fn abandon(&mut self) -> Vec<(Arc<Ticket>, Held)> {
         let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.asked);
         let landings = std::mem::take(&mut self.landings).into_values();
         let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.asked));
         let receives = self.matching.give_up().map(|receiving| receiving.asked);
-        let left = sendings.chain(landings).chain(receives).map(|asked| (asked.ticket, asked.held));
+        let left = sendings
+            .chain(landings)
+            .chain(receives)
+            .chain(self.lost.drain(..))
+            .map(|asked| (asked.ticket, asked.held));
         left.chain(self.ended.drain(..).map(|(ticket, done)| (ticket, done.held))).collect()
     }
 }
@@ -339,10 +357,13 @@ impl Core<'_> {
 
     /// Takes on a receive.
     pub(super) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
-        if let Some(from) = inbound.from {
-            self.listen(from, super::wire::Class::Message)?;
+        if let Some(from) = inbound.from
+            && let Err(stop) = self.listen(from, super::wire::Class::Message)
+        {
+            self.circle.talk.lost.push(asked);
+            return Err(stop);
         }
-        let want = Want { from: inbound.from, tag: inbound.tag };
+        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form == Form::Inner };
         self.circle.talk.wait_until(asked.deadline);
         match self.circle.talk.matching.receive(want, Receiving { inbound, asked }) {
             None => Ok(()),
@@ -401,18 +422,19 @@ impl Core<'_> {
         Ok(true)
     }
 
-    /// What a message is called that has come and that nobody has received.
-    pub(super) fn unreceived(&mut self) -> Option<Failure> {
+    /// A message that has come and that nobody has received. Sends nothing: the others may be gone.
+    pub(super) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
+        self.messages_arrived()?;
         let Core { port, circle } = self;
-        let (envelope, early) = circle.talk.matching.messages().next()?;
+        let Some((envelope, early)) = circle.talk.matching.messages().next() else { return Ok(None) };
         let (kind, number) = early.known();
         let from = circle.members.get(envelope.from).map_or(envelope.from, |member| member.world);
-        Some(Failure::Message {
+        Ok(Some(Failure::Message {
             number: u64::from(number),
             tag: envelope.tag,
             sender: (from, kind.words()),
             receiver: (port.me, "nothing, and leaves".to_owned()),
-        })
+        }))
     }
 
     /// What sender and receiver differ in.

@@ -9,7 +9,7 @@ use proptest::{
 };
 use unisono_transport::sim;
 
-use super::*;
+use super::{work::block_on, *};
 use crate::{Message, Source, Work};
 
 /// Eager messages have at most 128 bytes with `small`.
@@ -22,7 +22,7 @@ fn message(from: Rank, number: usize, len: usize) -> Vec<u64> {
 
 /// Over the memory transport, where large messages are written to their places, and over one that must register
 /// what it reads, where they come in parts unless they lie in registered buffers.
-fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {
+pub(super) fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {
     let tweak = |config: &mut Config| {
         small(config);
         config.timeout = Duration::from_secs(20);
@@ -97,7 +97,7 @@ fn steps(ranks: usize) -> impl Strategy<Value = Vec<Step>> {
 #[test]
 fn messages_keep_their_order_whatever_the_program() {
     let mut runner = TestRunner::new(Cases {
-        cases: 24,
+        cases: 16,
         max_shrink_iters: 0,
         failure_persistence: None,
         ..Cases::default()
@@ -274,6 +274,15 @@ fn lengths_and_types_that_differ_are_errors_on_both_sides() {
         );
         assert!(told.ends_with("i32 elements, rank 1 receives f32 elements"), "{told}");
     }
+}
+
+#[test]
+fn awaiting_what_does_not_fit_ends() {
+    let told = world(2, small, |group| match group.rank() {
+        0 => group.send(&[1_u8; 3], 1, 0).and_then(|()| group.barrier()).unwrap_err().to_string(),
+        _ => block_on(group.irecv(vec![0_u8; 4], 0, 0).unwrap()).unwrap_err().to_string(),
+    });
+    assert_eq!(told[0], told[1]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{small, world};
+use super::{hear, small, world};
 use crate::{Error, Failure, ProcessGroup, error::Result, object::ObjectError};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -215,8 +215,7 @@ fn who_calls_something_else_is_named() {
     ] {
         let results = world(2, small, |group| {
             let call = if group.rank() == 0 { one } else { other };
-            // A root may be done before it can hear.
-            call(&group).and_then(|()| group.barrier())
+            call(&group).and_then(|()| hear(&group))
         });
         for result in results {
             match result.unwrap_err() {

@@ -1,6 +1,6 @@
 //! Tensors over collectives: against views and joins made on the spot; and what does not fit together.
 
-use super::{small, world};
+use super::{hear, small, world};
 use crate::{
     Error, ProcessGroup, Tensor, TensorView,
     dtype::Dtype,
@@ -24,12 +24,14 @@ fn bits(tensor: &Tensor) -> (Dtype, Vec<usize>, Vec<u8>) {
     (tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec())
 }
 
-fn all_bits<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Vec<(Dtype, Vec<usize>, Vec<u8>)> {
+pub(super) fn all_bits<'t>(
+    tensors: impl IntoIterator<Item = &'t Tensor>,
+) -> Vec<(Dtype, Vec<usize>, Vec<u8>)> {
     tensors.into_iter().map(bits).collect()
 }
 
 /// What a rank has: some of every type, without dimensions, without elements, small and large.
-fn owned(seed: usize, count: usize) -> Vec<Tensor> {
+pub(super) fn owned(seed: usize, count: usize) -> Vec<Tensor> {
     const SHAPES: &[&[usize]] =
         &[&[], &[0], &[3], &[5, 7], &[2, 0, 4], &[1, 1], &[40, 30], &[2, 3, 4, 5], &[700]];
     (0..count)
@@ -41,7 +43,7 @@ fn owned(seed: usize, count: usize) -> Vec<Tensor> {
 }
 
 /// Views of them; of those that have more than a dimension, every other one is turned over, or a part.
-fn views(tensors: &[Tensor]) -> Vec<TensorView<'_>> {
+pub(super) fn views(tensors: &[Tensor]) -> Vec<TensorView<'_>> {
     tensors.iter().enumerate().map(|(index, tensor)| view(index, tensor)).collect()
 }
 
@@ -57,7 +59,7 @@ fn view(index: usize, tensor: &Tensor) -> TensorView<'_> {
 }
 
 /// The bits of views as a rank that has them packs them.
-fn packed(views: &[TensorView<'_>]) -> Vec<(Dtype, Vec<usize>, Vec<u8>)> {
+pub(super) fn packed(views: &[TensorView<'_>]) -> Vec<(Dtype, Vec<usize>, Vec<u8>)> {
     views.iter().map(|view| bits(&view.pack().unwrap())).collect()
 }
 
@@ -290,7 +292,7 @@ fn who_calls_something_else_is_named() {
     ] {
         for result in world(2, small, |group| {
             let call = if group.rank() == 0 { one } else { other };
-            call(&group).and_then(|()| group.barrier())
+            call(&group).and_then(|()| hear(&group))
         }) {
             assert_eq!(result.unwrap_err().to_string(), wanted);
         }
@@ -301,7 +303,7 @@ fn who_calls_something_else_is_named() {
 fn small_ones_go_together_and_large_ones_from_where_they_lie() {
     use crate::group::tensors::{packed, runs};
     assert_eq!(runs(&[3, 0, 4, 9, 2, 0, 0, 8, 1], 10), [0..3, 3..4, 4..8, 8..9]);
-    assert_eq!(runs(&[0, 0], 10), []);
+    assert!(runs(&[0, 0], 10).is_empty());
     assert_eq!(runs(&[20, 20, 1], 10), [0..1, 1..2, 2..3]);
     let large = tensor(1, Dtype::U32, &[10, 10]);
     let empty = tensor(1, Dtype::U32, &[0]);

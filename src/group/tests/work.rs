@@ -13,7 +13,7 @@ use super::*;
 use crate::Work;
 
 /// Runs a future on this thread, which sleeps until it is woken.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

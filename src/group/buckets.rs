@@ -1,0 +1,253 @@
+//! Many small reductions as few large ones: tensors reduced together, and the gradients of a network on their way
+//! while the rest of them is still computed.
+
+use std::ops::Range;
+
+use super::{ProcessGroup, request::Request, tensors::runs};
+use crate::{
+    buffer::Lent,
+    dtype::{Dtype, Element},
+    error::{Error, Result},
+    reduce::{Kernel, ReduceOp},
+    schedule::Collective,
+    tensor::{Tensor, TensorView, TensorViewMut},
+    work::Work,
+};
+
+/// How many bytes of tensors are reduced at once: so few that they are still in a core's cache when they come back,
+/// so many that an all_reduce of them costs no more for each byte than a larger one.
+const TOGETHER: usize = 1 << 20;
+
+impl ProcessGroup {
+    /// Every rank gets the reduction of all ranks' tensors, each in its place. The tensors may be of any types, shapes
+    /// and strides, but must be the same on all ranks. Those of one type are reduced together, about a mebibyte at
+    /// once: a thousand small ones take about as long as one large one.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to put them together.
+    pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
+        let name = "all_reduce_coalesced";
+        let argument = |problem: String| Error::Argument { call: name, problem };
+        for dtype in Dtype::ALL {
+            let mut same: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
+            if same.is_empty() {
+                continue;
+            }
+            let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
+            let lengths: Vec<usize> = same.iter().map(|tensor| tensor.len()).collect();
+            let sizes: Vec<usize> = lengths.iter().map(|len| len.saturating_mul(dtype.size())).collect();
+            for run in runs(&sizes, TOGETHER) {
+                let tensors = same.get_mut(run.clone()).unwrap_or_default();
+                let count = lengths.get(run).unwrap_or_default().iter().sum();
+                let mut together = Tensor::zeros(dtype, &[count])?;
+                pack(tensors, together.bytes_mut())?;
+                let scaled = kernel.scale_in_place(together.bytes_mut());
+                scaled.map_err(|error| argument(error.to_string()))?;
+                self.reduce_bytes(dtype, together.bytes_mut(), count, op)?;
+                unpack(tensors, together.bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reduces `count` elements, in place.
+    fn reduce_bytes(&self, dtype: Dtype, bytes: &mut [u8], count: usize, op: ReduceOp) -> Result<()> {
+        let len = bytes.len();
+        let request = Request { op, ..Request::new(Collective::AllReduce, count) };
+        match Lent::within(bytes, 0..len, 0..len) {
+            Some(lent) => self.shared.run(&mut self.shared.state(), dtype, &request, &lent, &self.wishes),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The elements of tensors, one after the other.
+fn pack(tensors: &[&mut TensorViewMut<'_>], mut bytes: &mut [u8]) -> Result<()> {
+    for tensor in tensors {
+        let view: TensorView<'_> = tensor.view();
+        let (place, rest) = bytes.split_at_mut_checked(size(&view)).unwrap_or_default();
+        view.pack_into(place)?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// Back to their places.
+fn unpack(tensors: &mut [&mut TensorViewMut<'_>], mut bytes: &[u8]) -> Result<()> {
+    for tensor in tensors {
+        let (own, rest) = bytes.split_at_checked(size(&tensor.view())).unwrap_or_default();
+        tensor.unpack_from(own)?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+fn size(view: &TensorView<'_>) -> usize {
+    view.len().saturating_mul(view.dtype().size())
+}
+
+/// The gradients of a network's parameters, reduced over all ranks in buckets: each bucket is on its way as soon as all
+/// its gradients are there, while the others are still computed.
+///
+/// It is what PyTorch's `DistributedDataParallel` does (Li et al., "PyTorch Distributed: Experiences on Accelerating
+/// Data Parallel Training", VLDB 2020): parameters go into buckets from the last to the first, the order in which a
+/// backward pass comes to them; a bucket waits for those before it, so that ranks whose gradients become ready in
+/// different orders agree on the order of operations.
+///
+/// ```
+/// # use unisono::{Config, GradientBuckets, ProcessGroup, ReduceOp};
+/// # use unisono_transport::memory::Hub;
+/// # fn main() -> unisono::Result<()> {
+/// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+/// // A layer of 6 weights and 2 biases, and one of 4 and 1.
+/// let mut buckets = GradientBuckets::<f32>::new(&group, &[6, 2, 4, 1], ReduceOp::Avg, 25 << 20)?;
+/// for step in 0..3 {
+///     for parameter in (0..4).rev() {
+///         let gradient = vec![step as f32; buckets.len_of(parameter)];
+///         buckets.ready(parameter, &gradient)?;
+///     }
+///     buckets.finish()?;
+///     assert_eq!(buckets.gradient(1), [step as f32; 2]);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct GradientBuckets<'g, T: Element> {
+    group: &'g ProcessGroup,
+    op: ReduceOp,
+    /// Where each parameter's gradient lies: the bucket, and where in it.
+    places: Vec<(usize, Range<usize>)>,
+    ready: Vec<bool>,
+    buckets: Vec<Bucket<T>>,
+    /// How many buckets are on their way.
+    begun: usize,
+}
+
+#[derive(Debug)]
+struct Bucket<T> {
+    /// Empty while it is on its way.
+    data: Vec<T>,
+    /// How many gradients it has, and how many of them are not there yet.
+    gradients: usize,
+    missing: usize,
+    work: Option<Work<Vec<T>>>,
+}
+
+impl<'g, T: Element> GradientBuckets<'g, T> {
+    /// Buckets for parameters of these numbers of elements, in the order in which a forward pass comes to them; each of
+    /// about so many bytes (PyTorch's default is 25 MiB), but at least of one gradient. Alike on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the operation does not fit the type; [`Error::Tensor`] if there is no memory.
+    pub fn new(
+        group: &'g ProcessGroup,
+        lengths: &[usize],
+        op: ReduceOp,
+        bucket_bytes: usize,
+    ) -> Result<Self> {
+        let problem = |error: crate::reduce::KernelError| Error::Argument {
+            call: "GradientBuckets::new",
+            problem: error.to_string(),
+        };
+        Kernel::new(T::DTYPE, op).map_err(problem)?;
+        let most = bucket_bytes / size_of::<T>();
+        let mut places = vec![(0, 0..0); lengths.len()];
+        // Elements and gradients of each bucket.
+        let mut sizes: Vec<(usize, usize)> = Vec::new();
+        for (place, &len) in places.iter_mut().zip(lengths).rev() {
+            match sizes.last_mut() {
+                Some((elements, gradients)) if elements.saturating_add(len) <= most => {
+                    place.1 = *elements..*elements + len;
+                    *elements += len;
+                    *gradients += 1;
+                }
+                _ => {
+                    place.1 = 0..len;
+                    sizes.push((len, 1));
+                }
+            }
+            place.0 = sizes.len() - 1;
+        }
+        let buckets = sizes.into_iter().map(|(elements, gradients)| {
+            let data = Tensor::zeros(T::DTYPE, &[elements])?.into_vec()?;
+            Ok(Bucket { data, gradients, missing: gradients, work: None })
+        });
+        let buckets = buckets.collect::<Result<Vec<_>>>()?;
+        Ok(Self { group, op, ready: vec![false; places.len()], places, buckets, begun: 0 })
+    }
+
+    /// How many elements a parameter has; 0 if there is no such parameter.
+    #[must_use]
+    pub fn len_of(&self, parameter: usize) -> usize {
+        self.places.get(parameter).map_or(0, |(_, place)| place.len())
+    }
+
+    /// This rank's gradient of a parameter is there. Begins the all_reduce of every bucket that waited for it alone.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such parameter, its gradient was there before, or it has another length;
+    /// [`Error::Failed`] if the group is over.
+    pub fn ready(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
+        let wrong = |problem: String| Err(Error::Argument { call: "GradientBuckets::ready", problem });
+        let count = self.places.len();
+        let (Some((bucket, place)), Some(ready)) =
+            (self.places.get(parameter), self.ready.get_mut(parameter))
+        else {
+            return wrong(format!("there is no parameter {parameter}; there are {count}"));
+        };
+        if gradient.len() != place.len() {
+            let (given, wanted) = (gradient.len(), place.len());
+            return wrong(format!("parameter {parameter} has {wanted} elements, and the gradient {given}"));
+        }
+        if std::mem::replace(ready, true) {
+            return wrong(format!(
+                "the gradient of parameter {parameter} was there before; call finish() after a step"
+            ));
+        }
+        if let Some(bucket) = self.buckets.get_mut(*bucket) {
+            if let Some(own) = bucket.data.get_mut(place.clone()) {
+                own.copy_from_slice(gradient);
+            }
+            bucket.missing -= 1;
+        }
+        while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
+            let data = std::mem::take(&mut bucket.data);
+            bucket.work = Some(self.group.all_reduce_async(data, self.op)?);
+            self.begun += 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until all gradients are reduced. After it [`gradient`](Self::gradient) has them, and the next step may
+    /// begin.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a gradient is not there yet; [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn finish(&mut self) -> Result<()> {
+        if let Some(parameter) = self.ready.iter().position(|ready| !ready) {
+            let problem = format!(
+                "the gradient of parameter {parameter} is not there; call ready() for all, if with zeros"
+            );
+            return Err(Error::Argument { call: "GradientBuckets::finish", problem });
+        }
+        for bucket in &mut self.buckets {
+            if let Some(work) = bucket.work.take() {
+                bucket.data = work.wait()?;
+            }
+            bucket.missing = bucket.gradients;
+        }
+        self.ready.fill(false);
+        self.begun = 0;
+        Ok(())
+    }
+
+    /// The reduced gradient of a parameter, after [`finish`](Self::finish) and until the next is [ready](Self::ready).
+    /// Empty if there is none.
+    #[must_use]
+    pub fn gradient(&self, parameter: usize) -> &[T] {
+        let place = self.places.get(parameter);
+        place
+            .and_then(|(bucket, place)| self.buckets.get(*bucket)?.data.get(place.clone()))
+            .unwrap_or_default()
+    }
+}

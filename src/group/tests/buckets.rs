@@ -1,0 +1,112 @@
+//! Many reductions as few: against one all_reduce for each.
+
+use super::*;
+use crate::{GradientBuckets, TensorViewMut};
+
+fn floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|i| f32::from(((rank + 1) * (which + 3) + i) as u8 % 50)).collect()
+}
+
+fn sums(ranks: usize, which: usize, len: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..ranks).map(|rank| floats(rank, which, len)).collect();
+    (0..len).map(|i| all.iter().map(|floats| floats[i]).sum()).collect()
+}
+
+#[test]
+fn tensors_are_reduced_together() {
+    for ranks in [1, 2, 3] {
+        world(ranks, small, |group| {
+            let rank = group.rank();
+            // Of two types in turn, of all lengths; one turned over.
+            let lengths: Vec<usize> = (0..40).chain([30_000]).collect();
+            let mut floating: Vec<Vec<f32>> =
+                lengths.iter().enumerate().map(|(which, &len)| floats(rank, which, len)).collect();
+            let mut whole: Vec<Vec<i16>> = lengths.iter().map(|&len| vec![rank as i16 + 1; len]).collect();
+            let mut turned = floats(rank, 77, 12);
+            let mut tensors = Vec::new();
+            for (floating, whole) in floating.iter_mut().zip(&mut whole) {
+                let shape = [floating.len()];
+                tensors.push(TensorViewMut::new(floating, &shape).unwrap());
+                tensors.push(TensorViewMut::new(whole, &shape).unwrap());
+            }
+            tensors.push(TensorViewMut::new(&mut turned, &[3, 4]).unwrap().transpose(0, 1).unwrap());
+            group.all_reduce_coalesced(&mut tensors, ReduceOp::Sum).unwrap();
+            drop(tensors);
+            for (which, floating) in floating.iter().enumerate() {
+                assert_eq!(*floating, sums(ranks, which, lengths[which]));
+            }
+            let sum: i16 = (1..=ranks as i16).sum();
+            assert!(whole.iter().flatten().all(|&it| it == sum));
+            assert_eq!(turned, sums(ranks, 77, 12));
+            // Far fewer operations than tensors.
+            assert!(group.operations() < 8, "{}", group.operations());
+            group.all_reduce_coalesced(&mut [], ReduceOp::Sum).unwrap();
+            let mut scaled = [2.0_f64, 4.0];
+            let mut one = [TensorViewMut::new(&mut scaled, &[2]).unwrap()];
+            group.all_reduce_coalesced(&mut one, ReduceOp::PreMulSum(0.5)).unwrap();
+            assert_eq!(scaled, [1.0, 2.0].map(|it| it * ranks as f64));
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_reduced_is_refused() {
+    world(2, small, |group| {
+        let mut data = [1.0_f32];
+        let mut tensors = [TensorViewMut::new(&mut data, &[1]).unwrap()];
+        let error = group.all_reduce_coalesced(&mut tensors, ReduceOp::BitXor).unwrap_err();
+        assert!(matches!(error, Error::Argument { call: "all_reduce_coalesced", .. }), "{error}");
+        let error = GradientBuckets::<f32>::new(&group, &[1], ReduceOp::BitXor, 1).unwrap_err();
+        assert!(matches!(error, Error::Argument { .. }), "{error}");
+        assert_eq!(group.operations(), 0);
+    });
+}
+
+/// Whatever the order in which gradients become ready on each rank.
+#[test]
+fn gradients_are_summed_in_buckets() {
+    let lengths = [5, 0, 300, 2, 2000, 1, 64, 64, 64];
+    for (ranks, bucket_bytes) in [(1, 0), (2, 0), (3, 300), (4, 1 << 20)] {
+        world(ranks, small, |group| {
+            let rank = group.rank();
+            let mut buckets = GradientBuckets::new(&group, &lengths, ReduceOp::Sum, bucket_bytes).unwrap();
+            for round in 0..5 {
+                for index in 0..lengths.len() {
+                    // Steps that have no divisor in common with 9: a different order on every rank and in every round.
+                    let step = [1, 2, 4, 5, 7, 8][(rank + round) % 6];
+                    let parameter = (index * step + rank) % lengths.len();
+                    let len = buckets.len_of(parameter);
+                    assert_eq!(len, lengths[parameter]);
+                    buckets.ready(parameter, &floats(rank, parameter + round, len)).unwrap();
+                }
+                buckets.finish().unwrap();
+                for (parameter, &len) in lengths.iter().enumerate() {
+                    assert_eq!(buckets.gradient(parameter), sums(ranks, parameter + round, len));
+                }
+            }
+            let count = [9, 9, 7, 1][ranks - 1];
+            assert_eq!(group.operations(), 5 * count, "{ranks}");
+        });
+    }
+}
+
+#[test]
+fn gradients_that_make_no_sense_are_refused() {
+    world(1, small, |group| {
+        let mut buckets = GradientBuckets::<f64>::new(&group, &[2, 3], ReduceOp::Avg, 1).unwrap();
+        let told = |error: Result<()>| error.unwrap_err().to_string();
+        let error = told(buckets.ready(2, &[]));
+        assert!(error.ends_with("there is no parameter 2; there are 2"), "{error}");
+        let error = told(buckets.ready(0, &[1.0]));
+        assert!(error.ends_with("parameter 0 has 2 elements, and the gradient 1"), "{error}");
+        buckets.ready(0, &[1.0, 2.0]).unwrap();
+        let error = told(buckets.ready(0, &[1.0, 2.0]));
+        assert!(error.contains("was there before"), "{error}");
+        let error = told(buckets.finish());
+        assert!(error.contains("the gradient of parameter 1 is not there"), "{error}");
+        buckets.ready(1, &[0.0; 3]).unwrap();
+        buckets.finish().unwrap();
+        assert_eq!((buckets.gradient(0), buckets.gradient(2)), (&[1.0, 2.0][..], &[][..]));
+        GradientBuckets::<f64>::new(&group, &[], ReduceOp::Avg, 1).unwrap().finish().unwrap();
+    });
+}
