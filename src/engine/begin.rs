@@ -3,7 +3,7 @@
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{Stop, core::Core, lane::Run, operation::Operation, wire::Class};
-use crate::{buffer, schedule::Schedule};
+use crate::schedule::Schedule;
 
 impl Run {
     /// Opens the windows that an operation needs, and tells its sources where they may write.
@@ -42,28 +42,19 @@ impl Run {
     }
 }
 
-/// What others need to write into an operation's output; registered for its time alone where that costs next to
-/// nothing, if it does not lie in a registered buffer. `None` where it is not to be had.
+/// What others need to write into an operation's output, if they may.
 fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRegion, Region)>, Stop> {
     if !operation.writable {
         return Ok(None);
     }
-    let len = operation.output.len() as u64;
-    if let Some((region, at)) = &operation.registered_output {
-        return Ok(region
-            .remote()
-            .map(|remote| (RemoteRegion { base: remote.base + *at as u64, len, ..remote }, region.clone())));
-    }
-    if !core.port.limits.cheap_registration {
-        return Ok(None);
-    }
-    match core.port.transport.register(buffer::expose(&operation.output)) {
-        Ok(region) => Ok(region.remote().map(|remote| (remote, region))),
+    match core.expose(&operation.output, operation.registered_output.as_ref()) {
         Err(error) if operation.long => Err(error.into()),
         Err(error) => {
+            let len = operation.output.len();
             tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
             Ok(None)
         }
+        exposed => Ok(exposed?),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an operation works with: its group and the port. Here windows are opened, and arrivals come in.
 
-use unisono_transport::{Memory, Peer};
+use unisono_transport::{Error, Memory, Peer, Region, RemoteRegion};
 
 use super::{
     Stop,
@@ -11,7 +11,7 @@ use super::{
     post::Record,
     wire::{self, About, Class, Entry, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
-use crate::{error::Failure, schedule::Rank};
+use crate::{buffer, error::Failure, schedule::Rank};
 
 /// A group together with the port it works through.
 pub(crate) struct Core<'e> {
@@ -33,6 +33,23 @@ impl Core<'_> {
             circle.scratch = Some(self.port.transport.register(memory)?);
         }
         Ok(())
+    }
+
+    /// What peers need to write into memory that was lent; registered for the time alone where that costs next to nothing,
+    /// if it does not lie in a registered buffer. `None` where it is not to be had.
+    pub(super) fn expose(
+        &mut self,
+        memory: &Region,
+        registered: Option<&(Region, usize)>,
+    ) -> Result<Option<(RemoteRegion, Region)>, Error> {
+        let len = memory.len() as u64;
+        let (region, at) = match registered {
+            Some((region, at)) => (region.clone(), *at as u64),
+            None if !self.port.limits.cheap_registration => return Ok(None),
+            None => (self.port.transport.register(buffer::expose(memory))?, 0),
+        };
+        let remote = region.remote();
+        Ok(remote.map(|remote| (RemoteRegion { base: remote.base + at, len, ..remote }, region)))
     }
 
     /// The handle of a member, connecting on first use.

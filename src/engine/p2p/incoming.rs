@@ -1,6 +1,6 @@
 //! What comes: messages in slots, and what was written straight to its place.
 
-use unisono_transport::RemoteRegion;
+use unisono_transport::{Region, RemoteRegion};
 
 use super::{Asked, Early, Form, Item, Kind, Landing, PIECE, Place, Receiving, Stage, matching::Envelope};
 use crate::{
@@ -280,30 +280,23 @@ impl Core<'_> {
         &mut self,
         (from, number): (Rank, u32),
         mut landing: Landing,
-        registered: Option<(unisono_transport::Region, usize)>,
+        registered: Option<(Region, usize)>,
         writes: bool,
     ) -> Result<(), Stop> {
-        let len = landing.kind.bytes() as u64;
-        let exposed = match registered {
-            _ if !writes => None,
-            Some((region, at)) => Some((region, at as u64)),
-            None if !self.port.limits.cheap_registration => None,
-            None => match self.port.transport.register(buffer::expose(&landing.into)) {
-                Ok(region) => Some((region, 0)),
-                Err(error) => {
-                    tracing::debug!(%error, len, "a message to memory that cannot be registered comes in parts");
-                    None
-                }
-            },
+        let exposed = match writes {
+            true => self.expose(&landing.into, registered.as_ref()).unwrap_or_else(|error| {
+                let len = landing.kind.bytes();
+                tracing::debug!(%error, len, "a message to memory that cannot be registered comes in parts");
+                None
+            }),
+            false => None,
         };
-        let place = exposed.as_ref().and_then(|(region, at)| {
-            region.remote().map(|remote| RemoteRegion { base: remote.base + at, len, ..remote })
-        });
+        let place = exposed.as_ref().map(|(place, _)| *place);
         let talk = &mut self.circle.talk;
         if place.is_some() {
             talk.granted.entry(from).or_default().push_back(number);
         }
-        landing.exposed = exposed.map(|(region, _)| region);
+        landing.exposed = exposed.map(|(_, region)| region);
         talk.queues.entry(from).or_default().push_back(Item::Grant { number, place });
         talk.landings.insert((from, number), landing);
         Ok(())

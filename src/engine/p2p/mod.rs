@@ -24,6 +24,7 @@ use super::{
     core::Core,
     operation::Signature,
     ticket::{Asked, Done, Held, Ticket},
+    wire::{Class, Header, Message},
 };
 use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
 
@@ -132,6 +133,32 @@ struct Sending {
     /// Puts under way that read it.
     under_way: usize,
     stage: Stage,
+}
+
+impl Outbound {
+    /// Where its elements lie, and whether that is registered.
+    fn place(&self) -> (Region, usize, bool) {
+        match &self.registered {
+            Some((region, at)) => (region.clone(), *at, true),
+            None => (self.source.clone(), 0, false),
+        }
+    }
+}
+
+impl Sending {
+    /// The header of a message of this sort, but for what the flow adds.
+    fn header(&self, sort: Message, len: u32) -> Header {
+        let Outbound { tag, kind, .. } = self.outbound;
+        Header {
+            op: self.number,
+            codes: [sort.code(), kind.dtype.code(), kind.form.code(), 0],
+            root: tag,
+            freed: 0,
+            count: kind.count as u64,
+            reply: 0,
+            len,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -358,7 +385,7 @@ impl Core<'_> {
     /// Takes on a receive.
     pub(super) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
         if let Some(from) = inbound.from
-            && let Err(stop) = self.listen(from, super::wire::Class::Message)
+            && let Err(stop) = self.listen(from, Class::Message)
         {
             self.circle.talk.lost.push(asked);
             return Err(stop);

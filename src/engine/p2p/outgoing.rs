@@ -1,5 +1,7 @@
 //! What goes: messages and grants through slots, large messages straight to their places.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use unisono_transport::{Region, RemoteRegion, Target};
 
 use super::{Item, PIECE, Stage};
@@ -41,20 +43,31 @@ impl Core<'_> {
         if self.circle.talk.queues.is_empty() {
             return Ok(false);
         }
-        let mut moved = false;
         let mut queues = std::mem::take(&mut self.circle.talk.queues);
-        for (&to, queue) in &mut queues {
-            while let Some(&item) = queue.front() {
-                let (sent, any) = self.send_item(to, item)?;
+        let moved = self.go_through(&mut queues, Self::send_item);
+        self.circle.talk.queues = queues;
+        moved
+    }
+
+    /// Goes on with the first of each rank's queue, as far as it can. True if anything went. `go` tells whether one has gone
+    /// wholly, and whether anything of it has.
+    fn go_through<T: Copy>(
+        &mut self,
+        queues: &mut BTreeMap<Rank, VecDeque<T>>,
+        go: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool), Stop>,
+    ) -> Result<bool, Stop> {
+        let mut moved = false;
+        for (&to, queue) in &mut *queues {
+            while let Some(&first) = queue.front() {
+                let (all, any) = go(self, to, first)?;
                 moved |= any;
-                if !sent {
+                if !all {
                     break;
                 }
                 queue.pop_front();
             }
         }
         queues.retain(|_, queue| !queue.is_empty());
-        self.circle.talk.queues = queues;
         Ok(moved)
     }
 
@@ -86,27 +99,17 @@ impl Core<'_> {
         let outbound = &sending.outbound;
         let kind = outbound.kind;
         let whole = kind.bytes() <= self.circle.settings.eager_bytes;
-        let (source, registered) = match &outbound.registered {
-            Some((region, at)) => ((region.clone(), *at), true),
-            None => ((outbound.source.clone(), 0), false),
-        };
+        let (source, at, registered) = outbound.place();
         // Whether it could be written from where it lies.
         let writes = registered || !self.port.limits.local_registration;
         let sort = if whole { Message::Whole } else { Message::Announced };
-        let header = Header {
-            op: sending.number,
-            codes: [sort.code(), kind.dtype.code(), kind.form.code(), 0],
-            root: outbound.tag,
-            freed: 0,
-            count: kind.count as u64,
-            reply: 0,
-            len: if whole { u32::try_from(kind.count).unwrap_or(u32::MAX) } else { writes.into() },
-        };
+        let len = if whole { u32::try_from(kind.count).unwrap_or(u32::MAX) } else { writes.into() };
+        let header = sending.header(sort, len);
         if !whole {
             // Through it the grant comes.
             self.listen(to, Class::Message)?;
         }
-        let source = whole.then_some((&source.0, source.1, kind.bytes()));
+        let source = whole.then_some((&source, at, kind.bytes()));
         let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
         let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok(true) };
         match sent {
@@ -130,20 +133,9 @@ impl Core<'_> {
             let (kind, gone) = (sending.outbound.kind, sending.gone);
             let size = kind.dtype.size();
             let len = (self.circle.settings.eager_bytes / size).min(kind.count - gone);
-            let (source, registered) = match &sending.outbound.registered {
-                Some((region, at)) => ((region.clone(), *at), true),
-                None => ((sending.outbound.source.clone(), 0), false),
-            };
-            let header = Header {
-                op: sending.number,
-                codes: [Message::Part.code(), kind.dtype.code(), kind.form.code(), 0],
-                root: sending.outbound.tag,
-                freed: 0,
-                count: kind.count as u64,
-                reply: 0,
-                len: u32::try_from(len).unwrap_or(u32::MAX),
-            };
-            let source = Some((&source.0, source.1 + gone * size, len * size));
+            let (source, at, registered) = sending.outbound.place();
+            let header = sending.header(Message::Part, u32::try_from(len).unwrap_or(u32::MAX));
+            let source = Some((&source, at + gone * size, len * size));
             let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
             let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
             match sent {
@@ -222,21 +214,10 @@ impl Core<'_> {
         if self.circle.talk.writes.is_empty() {
             return Ok(false);
         }
-        let mut moved = false;
         let mut writes = std::mem::take(&mut self.circle.talk.writes);
-        for (&to, queue) in &mut writes {
-            while let Some(&id) = queue.front() {
-                let (all, any) = self.write_message(to, id)?;
-                moved |= any;
-                if !all {
-                    break;
-                }
-                queue.pop_front();
-            }
-        }
-        writes.retain(|_, queue| !queue.is_empty());
+        let moved = self.go_through(&mut writes, Self::write_message);
         self.circle.talk.writes = writes;
-        Ok(moved)
+        moved
     }
 
     fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
@@ -245,10 +226,7 @@ impl Core<'_> {
             let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok((true, any)) };
             let Stage::Writing(region) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
-            let (source, base) = match &sending.outbound.registered {
-                Some((registered, at)) => (registered.clone(), *at),
-                None => (sending.outbound.source.clone(), 0),
-            };
+            let (source, base, _) = sending.outbound.place();
             let Some(sender) = self.circle.sender(to, Class::Message, 0) else { return Ok((false, any)) };
             let Some(number) = self.circle.senders[sender].writes.next() else { return Ok((false, any)) };
             let Some(record) = self.port.posts.vacant() else { return Ok((false, any)) };
