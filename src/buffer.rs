@@ -14,8 +14,9 @@ use std::{
 use unisono_transport::{Memory, Region};
 
 use crate::{
-    dtype::Element,
+    dtype::{Dtype, Element},
     reduce::{Kernel, KernelError},
+    tensor::Tensor,
 };
 
 /// Elements in memory that the transport knows: puts read it without a copy on every provider. Zeroed at
@@ -221,26 +222,27 @@ impl Lent<'static> {
 pub(crate) struct Fresh {
     region: Region,
     /// Lent to `region`.
-    bytes: Vec<u8>,
+    elements: Tensor,
 }
 
 impl Fresh {
-    /// `None` where so much memory is not to be had.
-    pub(crate) fn new(len: usize) -> Option<Self> {
-        let mut bytes: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len).ok()?;
-        // SAFETY: the vector's memory stays where it is, and is not touched through the vector before the region and its
-        // clones are gone, by the duty above.
-        let region = unsafe { lend(bytes.as_mut_ptr(), len) };
-        Some(Self { region, bytes })
+    /// For so many elements; `None` where so much memory is not to be had.
+    pub(crate) fn new(dtype: Dtype, count: usize) -> Option<Self> {
+        let mut elements = Tensor::zeros(dtype, &[count]).ok()?;
+        let bytes = elements.bytes_mut();
+        // SAFETY: a tensor's memory stays where it is when it moves, and is not touched through the tensor before the
+        // region and its clones are gone, by the duty above.
+        let region = unsafe { lend(bytes.as_mut_ptr(), bytes.len()) };
+        Some(Self { region, elements })
     }
 
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The bytes, after the last clone of the region has gone.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    /// The elements, after the last clone of the region has gone.
+    pub(crate) fn into_elements(self) -> Tensor {
+        self.elements
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use crate::{error::Failure, schedule::Rank};
+use crate::{error::Failure, schedule::Rank, tensor::Tensor};
 
 /// Memory that an operation works on, kept for it and given back at its end.
 pub(crate) type Held = Option<Box<dyn Any + Send>>;
@@ -37,7 +37,7 @@ pub(crate) struct Done {
 pub(crate) struct Received {
     pub from: Rank,
     /// The message, if its place was not given.
-    pub bytes: Vec<u8>,
+    pub elements: Option<Tensor>,
 }
 
 /// One operation's.

@@ -134,7 +134,10 @@ impl ProcessGroup {
         let from = self.source(call, from)?;
         let done = self.wait(What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place }))?;
         let from = sender(&done);
-        Ok((done.received.map(|received| received.bytes).unwrap_or_default(), from))
+        match done.received.and_then(|received| received.elements) {
+            Some(elements) => Ok((elements.into_vec()?, from)),
+            None => Ok((Vec::new(), from)),
+        }
     }
 
     /// A part of what was announced.

@@ -90,8 +90,10 @@ impl ProcessGroup {
         let inbound = Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place };
         let done = self.wait(What::Receive(inbound))?;
         let from = sender(&done);
-        let bytes = done.received.map(|received| received.bytes).unwrap_or_default();
-        Ok((bytemuck::allocation::pod_collect_to_vec(&bytes), from))
+        match done.received.and_then(|received| received.elements) {
+            Some(elements) => Ok((elements.into_vec()?, from)),
+            None => Ok((Vec::new(), from)),
+        }
     }
 
     /// Sends `data` to a rank and receives a message into `into`, at once: with a partner that does the same, or around a ring.

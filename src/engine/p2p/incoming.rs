@@ -149,7 +149,7 @@ impl Core<'_> {
         if aside > 0 && aside + bytes > super::ASIDE {
             return Ok(false);
         }
-        let fresh = self.room(bytes)?;
+        let fresh = self.room(kind)?;
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
         self.circle.talk.aside += bytes;
         self.circle.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
@@ -162,8 +162,9 @@ impl Core<'_> {
     }
 
     /// Memory for what was not there when its message came.
-    fn room(&self, bytes: usize) -> Result<Fresh, Stop> {
-        Fresh::new(bytes).ok_or_else(|| {
+    fn room(&self, kind: Kind) -> Result<Fresh, Stop> {
+        Fresh::new(kind.dtype, kind.count).ok_or_else(|| {
+            let bytes = kind.bytes();
             let why = format!("recv: no memory for the {bytes} bytes of a message");
             Stop::Failure(Failure::Aborted { rank: self.port.me, why })
         })
@@ -200,7 +201,7 @@ impl Core<'_> {
         if matches!(receiving.inbound.place, Place::There { .. }) {
             return Ok((receiving, None));
         }
-        match self.room(message.1.bytes()) {
+        match self.room(message.1) {
             Ok(fresh) => Ok((receiving, Some(fresh))),
             Err(stop) => {
                 self.circle.talk.lost.push(receiving.asked);
@@ -421,7 +422,8 @@ fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
 impl super::Talk {
     /// A receive has ended.
     fn received(&mut self, asked: Asked, from: Rank, fresh: Option<Fresh>) {
-        let bytes = fresh.map(Fresh::into_bytes).unwrap_or_default();
-        self.ended.push((asked.ticket, Done { held: asked.held, received: Some(Received { from, bytes }) }));
+        let elements = fresh.map(Fresh::into_elements);
+        self.ended
+            .push((asked.ticket, Done { held: asked.held, received: Some(Received { from, elements }) }));
     }
 }

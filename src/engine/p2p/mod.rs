@@ -431,7 +431,7 @@ impl Core<'_> {
         if aside > 0 && aside.saturating_add(kind.bytes()) > ASIDE {
             return Ok(false);
         }
-        let Some(fresh) = Fresh::new(kind.bytes()) else { return Ok(false) };
+        let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         *early = Early::Coming { kind, number };
         drop(announced);
         talk.aside += kind.bytes();
