@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fmt,
     marker::PhantomData,
@@ -101,6 +102,8 @@ pub(crate) struct Lent<'a> {
     pub output: Region,
     /// Whether the output, too, is only read.
     pub fixed: bool,
+    /// Instead of both: what is input and output and lies in several places.
+    pub pieces: Option<Pieces>,
     slices: PhantomData<&'a mut [u8]>,
 }
 
@@ -118,6 +121,7 @@ impl<'a> Lent<'a> {
                 input: lend(input.as_ptr().cast_mut().cast(), size_of_val(input)),
                 output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
                 fixed: false,
+                pieces: None,
                 slices: PhantomData,
             }
         }
@@ -128,7 +132,20 @@ impl<'a> Lent<'a> {
         // SAFETY: as in `apart`; the output is only read, since it is fixed: it is never registered for peers, and
         // the engine refuses steps that write there.
         let data = unsafe { lend(data.as_ptr().cast_mut().cast(), size_of_val(data)) };
-        Self { input: data.clone(), output: data, fixed: true, slices: PhantomData }
+        Self { input: data.clone(), output: data, fixed: true, pieces: None, slices: PhantomData }
+    }
+
+    /// Lends slices that are input and output as one, one after the other. The same duty.
+    pub(crate) fn scattered(slices: impl Iterator<Item = &'a mut [u8]>) -> Self {
+        let mut end = 0;
+        let pieces = slices.filter(|slice| !slice.is_empty()).map(|slice| {
+            let start = end;
+            end += slice.len();
+            // SAFETY: exclusively borrowed; otherwise as in `apart`.
+            (start, unsafe { lend(slice.as_mut_ptr(), slice.len()) })
+        });
+        let pieces = Some(Pieces(pieces.collect()));
+        Self { pieces, ..Self::apart::<u8>(&[], &mut []) }
     }
 
     /// Lends one slice of which `input` and `output` are parts (ranges of elements). The same duty.
@@ -146,6 +163,7 @@ impl<'a> Lent<'a> {
                 input: lend(base.add(input.start).cast(), input.len() * size_of::<T>()),
                 output: lend(base.add(output.start).cast(), output.len() * size_of::<T>()),
                 fixed: false,
+                pieces: None,
                 slices: PhantomData,
             })
         }
@@ -200,6 +218,7 @@ impl Lent<'static> {
                 input: lend(input.as_mut_ptr().cast(), size_of_val(input)),
                 output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
                 fixed: false,
+                pieces: None,
                 slices: PhantomData,
             }
         }
@@ -212,7 +231,7 @@ impl Lent<'static> {
         output: std::ops::Range<usize>,
     ) -> Option<Self> {
         let Lent { input, output, .. } = Lent::within(owner.elements(), input, output)?;
-        Some(Self { input, output, fixed: false, slices: PhantomData })
+        Some(Self { input, output, fixed: false, pieces: None, slices: PhantomData })
     }
 }
 
@@ -254,7 +273,7 @@ impl Lent<'_> {
         // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
         let input = unsafe { lend(aside.as_mut_ptr(), len) };
         copy(Bytes::new(&self.input, 0, len)?, Bytes::new(&input, 0, len)?)?;
-        Ok(Lent { input, output: self.output.clone(), fixed: self.fixed, slices: PhantomData })
+        Ok(Lent { input, output: self.output.clone(), fixed: self.fixed, pieces: None, slices: PhantomData })
     }
 
     /// Whether input and output have no byte in common.
@@ -262,6 +281,42 @@ impl Lent<'_> {
         let range = |region: &Region| (region.base() as usize, region.base() as usize + region.len());
         let ((a, a_end), (b, b_end)) = (range(&self.input), range(&self.output));
         a_end <= b || b_end <= a
+    }
+}
+
+/// Memory that lies in several places, taken as one: where each begins among all bytes, and what it is. None is empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Pieces(Arc<[(usize, Region)]>);
+
+impl Pieces {
+    /// The bytes from `at` on, as far as they lie together, but no more than `most`. `near` is the piece of the latest call,
+    /// from which this one's is seldom far, and becomes this one's.
+    pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
+        let has = |index: usize| {
+            let (start, region) = self.0.get(index)?;
+            let offset = at.checked_sub(*start).filter(|offset| *offset < region.len())?;
+            Some((index, region, offset))
+        };
+        let search = || self.0.partition_point(|(start, _)| *start <= at).checked_sub(1);
+        let found = has(near.get()).or_else(|| has(near.get() + 1)).or_else(|| has(search()?));
+        let Some((index, region, offset)) = found else {
+            let place = self.0.last().map_or(0, |(start, region)| start + region.len());
+            return Err(SpanError::Bounds { offset: at, len: most, place });
+        };
+        near.set(index);
+        Bytes::new(region, offset, most.min(region.len() - offset))
+    }
+
+    /// Copies the bytes from `at` on to where they lie together.
+    pub(crate) fn gather(&self, mut at: usize, mut into: Bytes<'_>) -> Result<(), SpanError> {
+        let near = Cell::new(0);
+        while into.len > 0 {
+            let stretch = self.stretch(at, into.len, &near)?;
+            copy(stretch, into.part(0, stretch.len))?;
+            into = into.part(stretch.len, into.len);
+            at += stretch.len;
+        }
+        Ok(())
     }
 }
 

@@ -7,25 +7,22 @@ use super::{
     core::Core,
     flow::Violation,
     operation::Operation,
+    slice::SLICE,
     wire::{Class, Header, MAX_FLOWS, Way},
 };
 use crate::{
-    buffer::{self, Bytes, SpanError},
+    buffer::{Bytes, SpanError},
     error::Failure,
     schedule::{Place, Rank, Schedule, Span, Step},
 };
-
-/// How much is reduced or copied between two polls, in bytes: small enough to keep the wire fed and the
-/// data in the inner caches, large enough that a poll (a system call on tcp) costs little beside it.
-const SLICE: usize = 64 << 10;
 
 /// One lane's progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lane {
     /// The step it is at, if it was fetched.
-    step: Option<Step>,
+    pub step: Option<Step>,
     /// Elements of that step already reduced or copied.
-    done: usize,
+    pub done: usize,
     /// Where its source is staged, if it is a put that found no room yet.
     pub staged: Option<usize>,
     /// Steps that come before the schedule's next, the last one first.
@@ -67,8 +64,8 @@ pub(crate) struct Run {
     #[expect(dead_code, reason = "kept for its drop")]
     exposed: Option<Region>,
     /// The lane that is at work, and the bytes that were worked on since the latest poll.
-    working: usize,
-    worked: usize,
+    pub(super) working: usize,
+    pub(super) worked: usize,
     /// Where finished steps are noted, if they are.
     pub trace: Option<Vec<Traced>>,
 }
@@ -182,7 +179,7 @@ impl Run {
         Some(Step::Take { from, len: into.len })
     }
 
-    fn finish(&mut self, core: &Core<'_>, index: usize, step: Step) {
+    pub(super) fn finish(&mut self, core: &Core<'_>, index: usize, step: Step) {
         if let Some(trace) = &mut self.trace {
             trace.push(Traced { lane: index, step, in_flight: core.circle.under_way });
         }
@@ -190,75 +187,7 @@ impl Run {
         *lane = Lane { steps: lane.steps + 1, before: lane.before, ..Lane::default() };
     }
 
-    /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. False if
-    /// none has.
-    fn work(&mut self, core: &Core<'_>) -> Result<bool, Stop> {
-        let (lanes, index) = (self.lanes.len(), self.working);
-        for lane in (index..lanes).chain(0..index) {
-            if let Some(
-                step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }),
-            ) = self.lanes[lane].step
-            {
-                let before = self.lanes[lane].done;
-                self.slice(core, lane, step, into.len)?;
-                let now = self.lanes[lane].done;
-                if now >= into.len {
-                    self.finish(core, lane, step);
-                }
-                self.working = lane;
-                self.worked += (now - before) * self.operation.size;
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Does a slice of a reduction or a copy.
-    fn slice(&mut self, core: &Core<'_>, index: usize, step: Step, len: usize) -> Result<(), Stop> {
-        let size = self.operation.size;
-        let from = self.lanes[index].done;
-        // What was lent to be read. A copy to where it is copies nothing.
-        let stays = |from: Span, into: Span| from == Span { place: Place::Input, ..into };
-        let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
-        match step {
-            Step::Copy { from, into } if stays(from, into) => {}
-            Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }
-                if into.len > 0 && fixed(into.place) =>
-            {
-                return Err(core.stop(format!("{step:?} writes to what is only read")));
-            }
-            _ => {}
-        }
-        let now = (len - from).min(SLICE / size);
-        let part = |span: Span| -> Result<Bytes<'_>, Stop> {
-            Ok(self.bytes(core, index, span)?.part(from * size, now * size))
-        };
-        let kernel = &self.operation.kernel;
-        let result = match step {
-            Step::Reduce { a, b, into, last } => {
-                let into = part(into)?;
-                buffer::reduce(kernel, part(a)?, part(b)?, into).and_then(|()| {
-                    if last && self.operation.average {
-                        buffer::divide(kernel, into, self.operation.ranks)
-                    } else {
-                        Ok(())
-                    }
-                })
-            }
-            Step::Fold { own, into } => {
-                let of = |rank| if rank == core.circle.me { own } else { Span::landed(rank, into.len) };
-                let contributions = (0..self.operation.ranks).map(|rank| part(of(rank)));
-                buffer::total(kernel, &contributions.collect::<Result<Vec<_>, _>>()?, part(into)?)
-            }
-            Step::Copy { from, into } => buffer::copy(part(from)?, part(into)?),
-            _ => Ok(()),
-        };
-        result.map_err(|error| self.broken(core, step, &error))?;
-        self.lanes[index].done += now;
-        Ok(())
-    }
-
-    /// The bytes of a span.
+    /// The bytes of a span that does not lie [scattered](Operation::scattered).
     pub(super) fn bytes<'c>(
         &'c self,
         core: &'c Core<'_>,
@@ -266,7 +195,8 @@ impl Run {
         span: Span,
     ) -> Result<Bytes<'c>, Stop> {
         let size = self.operation.size;
-        let offset = span.offset * size;
+        let (offset, len) = (span.offset * size, span.len * size);
+        let outside = |error| core.stop(format!("a step's span {span:?}: {error}"));
         let (region, base) = match span.place {
             Place::Input => (&self.operation.input, 0),
             Place::Output => (&self.operation.output, 0),
@@ -292,8 +222,7 @@ impl Run {
             }
         };
         let offset = if span.len == 0 { 0 } else { offset };
-        Bytes::new(region, base + offset, span.len * size)
-            .map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
+        Bytes::new(region, base + offset, len).map_err(outside)
     }
 
     pub(super) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {

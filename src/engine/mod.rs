@@ -20,6 +20,7 @@ pub mod probe;
 mod routes;
 mod send;
 mod settings;
+mod slice;
 mod task;
 #[cfg(test)]
 mod tests;

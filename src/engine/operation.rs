@@ -4,10 +4,11 @@ use unisono_transport::Region;
 
 use super::wire::Header;
 use crate::{
+    buffer::Pieces,
     dtype::Dtype,
     error::Failure,
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Job, Rank},
+    schedule::{Collective, Job, Place, Rank, Span},
 };
 
 /// The root of the barrier by which ranks part in good order.
@@ -192,6 +193,8 @@ pub(crate) struct Operation {
     pub size: usize,
     pub input: Region,
     pub output: Region,
+    /// Instead of both: what is input and output and lies in several places.
+    pub pieces: Option<Pieces>,
     /// Whether the schedule takes it for granted that others may write into the output.
     pub long: bool,
     /// Whether the output is only read: where it is the input, and this rank's alone to give.
@@ -206,6 +209,12 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// The memory of a span that lies scattered.
+    pub(crate) fn scattered(&self, span: Span) -> Option<&Pieces> {
+        let lent = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
+        self.pieces.as_ref().filter(|_| lent)
+    }
+
     /// Its number as headers carry it: the low 32 bits.
     pub(crate) fn op(&self) -> u32 {
         (self.number & 0xffff_ffff) as u32

@@ -112,6 +112,7 @@ impl Probe {
             long: false,
             fixed: false,
             writable: true,
+            pieces: None,
             registered_input: None,
             registered_output: None,
             algorithm_name: |_| "probe",

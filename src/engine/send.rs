@@ -1,5 +1,7 @@
 //! How a lane sends: through a slot of the receiver, or straight into its output.
 
+use std::cell::Cell;
+
 use unisono_transport::{Posted, Put, Region, Source, Target};
 
 use super::{
@@ -135,8 +137,8 @@ impl Run {
         Ok(true)
     }
 
-    /// Where the bytes of a span can be put from; staged, if they must be registered and are not. `None` if there
-    /// is no room to stage them yet.
+    /// Where the bytes of a span can be put from; staged, if they must be registered and are not, or lie in several
+    /// places. `None` if there is no room to stage them yet.
     fn origin(
         &mut self,
         core: &mut Core<'_>,
@@ -159,20 +161,28 @@ impl Run {
             _ => (&self.operation.output, part(&self.operation.registered_output)),
         };
         let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
-        if bytes > 0 && offset + bytes > here.len() {
-            return Err(core.stop(format!("a put's span {from:?} leaves {} bytes", here.len())));
-        }
+        let pieces = self.operation.scattered(from);
+        let source = match pieces {
+            Some(pieces) => pieces.stretch(offset, bytes, &Cell::new(0)),
+            None => Bytes::new(here, if bytes == 0 { 0 } else { offset }, bytes),
+        };
+        let source = source.map_err(|error| self.broken(core, step, &error))?;
         let direct = bytes == 0 || injected || !core.port.limits.local_registration;
-        if let Some(region) = registered.or_else(|| direct.then_some(here)) {
-            let origin = Origin { region: region.clone(), offset: base + offset, hold: None, staging: None };
-            return Ok(Some(origin));
+        let origin = match registered {
+            Some(region) => Some((region, base + offset)),
+            None => (direct && source.len == bytes).then_some((source.region, source.offset)),
+        };
+        if let Some((region, offset)) = origin {
+            return Ok(Some(Origin { region: region.clone(), offset, hold: None, staging: None }));
         }
         // A put that found no room finds its source still staged.
         if self.lanes[lane].staged.is_none() {
             let Some(slot) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
             let Some((region, at)) = core.port.posts.staged(slot) else { return Ok(None) };
-            let copied = Bytes::new(here, offset, bytes)
-                .and_then(|source| buffer::copy(source, Bytes::new(&region, at, bytes)?));
+            let copied = Bytes::new(&region, at, bytes).and_then(|staged| match pieces {
+                Some(pieces) => pieces.gather(offset, staged),
+                None => buffer::copy(source, staged),
+            });
             copied.map_err(|error| self.broken(core, step, &error))?;
             self.lanes[lane].staged = Some(slot);
         }
@@ -204,6 +214,8 @@ impl Core<'_> {
             return Ok(false);
         }
         if injected {
+            // Its source may change at once.
+            origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);
         }
         let circle = &mut *self.circle;

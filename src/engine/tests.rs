@@ -126,6 +126,7 @@ fn call_under<T: Element>(
         long: call.job.long,
         fixed: lent.fixed,
         writable: !lent.fixed && (!call.job.collective.exchanges() || lent.is_apart()),
+        pieces: None,
         registered_input: registry.find(&lent.input),
         registered_output: registry.find(&lent.output),
         algorithm_name: |code| {

@@ -3,87 +3,65 @@
 
 use std::ops::Range;
 
-use super::{ProcessGroup, request::Request, tensors::runs};
+use super::{ProcessGroup, request::Request};
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
     error::{Error, Result},
-    reduce::{Kernel, ReduceOp},
+    reduce::{Kernel, KernelError, ReduceOp},
     schedule::Collective,
-    tensor::{Tensor, TensorView, TensorViewMut},
+    tensor::{Tensor, TensorViewMut},
     work::Work,
 };
 
-/// How many bytes of tensors are reduced at once: so few that they are still in a core's cache when they come back,
-/// so many that an all_reduce of them costs no more for each byte than a larger one.
-const TOGETHER: usize = 1 << 20;
-
 impl ProcessGroup {
     /// Every rank gets the reduction of all ranks' tensors, each in its place. The tensors may be of any types, shapes
-    /// and strides, but must be the same on all ranks. Those of one type are reduced together, about a mebibyte at
-    /// once: a thousand small ones take about as long as one large one.
+    /// and strides, but must be the same on all ranks. Those of one type are reduced as one, from where they lie and to
+    /// there: a thousand small ones take little longer than one large one. Tensors that are not contiguous are packed.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to put them together.
+    /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        let name = "all_reduce_coalesced";
-        let argument = |problem: String| Error::Argument { call: name, problem };
         for dtype in Dtype::ALL {
-            let mut same: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
-            if same.is_empty() {
-                continue;
-            }
-            let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-            let lengths: Vec<usize> = same.iter().map(|tensor| tensor.len()).collect();
-            let sizes: Vec<usize> = lengths.iter().map(|len| len.saturating_mul(dtype.size())).collect();
-            for run in runs(&sizes, TOGETHER) {
-                let tensors = same.get_mut(run.clone()).unwrap_or_default();
-                let count = lengths.get(run).unwrap_or_default().iter().sum();
-                let mut together = Tensor::zeros(dtype, &[count])?;
-                pack(tensors, together.bytes_mut())?;
-                let scaled = kernel.scale_in_place(together.bytes_mut());
-                scaled.map_err(|error| argument(error.to_string()))?;
-                self.reduce_bytes(dtype, together.bytes_mut(), count, op)?;
-                unpack(tensors, together.bytes())?;
+            if tensors.iter().any(|tensor| tensor.dtype() == dtype) {
+                self.reduce_together(dtype, tensors, op)?;
             }
         }
         Ok(())
     }
 
-    /// Reduces `count` elements, in place.
-    fn reduce_bytes(&self, dtype: Dtype, bytes: &mut [u8], count: usize, op: ReduceOp) -> Result<()> {
-        let len = bytes.len();
-        let request = Request { op, ..Request::new(Collective::AllReduce, count) };
-        match Lent::within(bytes, 0..len, 0..len) {
-            Some(lent) => self.shared.run(&mut self.shared.state(), dtype, &request, &lent, &self.wishes),
-            None => Ok(()),
+    /// Reduces the tensors of a type.
+    fn reduce_together(&self, dtype: Dtype, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
+        let argument = |error: KernelError| {
+            let problem = error.to_string();
+            Error::Argument { call: "all_reduce_coalesced", problem }
+        };
+        let kernel = Kernel::new(dtype, op).map_err(argument)?;
+        let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
+        // What stands for those that cannot be reduced where they lie.
+        let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
+        let mut packed =
+            scattered.map(|tensor| tensor.view().pack()).collect::<std::result::Result<Vec<_>, _>>()?;
+        let mut standing_in = packed.iter_mut();
+        let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
+            None => standing_in.next().map(Tensor::bytes_mut),
+            bytes => bytes,
+        });
+        let mut pieces: Vec<_> = pieces.collect();
+        for piece in &mut pieces {
+            kernel.scale_in_place(piece).map_err(argument)?;
         }
+        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let request = Request { op, ..Request::new(Collective::AllReduce, bytes / dtype.size()) };
+        let lent = Lent::scattered(pieces.into_iter());
+        self.shared.run(&mut self.shared.state(), dtype, &request, &lent, &self.wishes)?;
+        drop(lent);
+        let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
+        for (tensor, packed) in scattered.zip(&packed) {
+            tensor.unpack_from(packed.bytes())?;
+        }
+        Ok(())
     }
-}
-
-/// The elements of tensors, one after the other.
-fn pack(tensors: &[&mut TensorViewMut<'_>], mut bytes: &mut [u8]) -> Result<()> {
-    for tensor in tensors {
-        let view: TensorView<'_> = tensor.view();
-        let (place, rest) = bytes.split_at_mut_checked(size(&view)).unwrap_or_default();
-        view.pack_into(place)?;
-        bytes = rest;
-    }
-    Ok(())
-}
-
-/// Back to their places.
-fn unpack(tensors: &mut [&mut TensorViewMut<'_>], mut bytes: &[u8]) -> Result<()> {
-    for tensor in tensors {
-        let (own, rest) = bytes.split_at_checked(size(&tensor.view())).unwrap_or_default();
-        tensor.unpack_from(own)?;
-        bytes = rest;
-    }
-    Ok(())
-}
-
-fn size(view: &TensorView<'_>) -> usize {
-    view.len().saturating_mul(view.dtype().size())
 }
 
 /// The gradients of a network's parameters, reduced over all ranks in buckets: each bucket is on its way as soon as all
@@ -145,10 +123,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         op: ReduceOp,
         bucket_bytes: usize,
     ) -> Result<Self> {
-        let problem = |error: crate::reduce::KernelError| Error::Argument {
-            call: "GradientBuckets::new",
-            problem: error.to_string(),
-        };
+        let problem =
+            |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
         let most = bucket_bytes / size_of::<T>();
         let mut places = vec![(0, 0..0); lengths.len()];

@@ -3,8 +3,13 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::error::TensorError;
 use crate::dtype::Dtype;
+
+/// How many dimensions are kept without memory of their own: views are made by the thousand.
+const INLINE: usize = 4;
 
 /// Which elements a view has, in units of elements from the beginning of its data.
 ///
@@ -13,8 +18,8 @@ use crate::dtype::Dtype;
 /// begins at 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+    shape: SmallVec<[usize; INLINE]>,
+    strides: SmallVec<[isize; INLINE]>,
     offset: usize,
 }
 
@@ -36,14 +41,14 @@ impl Layout {
 
     /// The same of a shape that is known to be one that [`count`] allows.
     pub(super) fn row_major(shape: &[usize]) -> Self {
-        let mut strides = Vec::with_capacity(shape.len());
+        let mut strides = SmallVec::with_capacity(shape.len());
         let mut stride = 1_isize;
         for &len in shape.iter().rev() {
             strides.push(stride);
             stride *= len.max(1).cast_signed();
         }
         strides.reverse();
-        Self { shape: shape.to_vec(), strides, offset: 0 }
+        Self { shape: shape.into(), strides, offset: 0 }
     }
 
     /// Row-major elements, exactly as many as the data has.
@@ -69,7 +74,7 @@ impl Layout {
             return Err(TensorError::Strides { strides: strides.len(), rank: shape.len() });
         }
         if count(dtype, shape)? == 0 {
-            return Ok(Self { shape: shape.to_vec(), strides: strides.to_vec(), offset: 0 });
+            return Ok(Self { shape: shape.into(), strides: strides.into(), offset: 0 });
         }
         if reach(offset, shape, strides).is_none_or(|reach| reach.end > len) {
             return Err(TensorError::Outside {
@@ -79,7 +84,7 @@ impl Layout {
                 len,
             });
         }
-        Ok(Self { shape: shape.to_vec(), strides: strides.to_vec(), offset })
+        Ok(Self { shape: shape.into(), strides: strides.into(), offset })
     }
 
     pub(super) fn shape(&self) -> &[usize] {
@@ -132,8 +137,8 @@ impl Layout {
         for (stride, len) in dims {
             if stride <= reached {
                 return Err(TensorError::Overlap {
-                    shape: self.shape.clone(),
-                    strides: self.strides.clone(),
+                    shape: self.shape.to_vec(),
+                    strides: self.strides.to_vec(),
                 });
             }
             // Both inside the data, of at most `isize::MAX` elements each.
@@ -196,7 +201,7 @@ impl Layout {
     pub(super) fn reshape(&self, dtype: Dtype, shape: &[usize]) -> Result<Self, TensorError> {
         let mut layout = Self::contiguous(dtype, shape)?;
         if layout.len() != self.len() {
-            return Err(TensorError::Reshape { from: self.shape.clone(), to: shape.to_vec() });
+            return Err(TensorError::Reshape { from: self.shape.to_vec(), to: shape.to_vec() });
         }
         if !self.is_contiguous() {
             return Err(self.not_contiguous());
@@ -206,7 +211,7 @@ impl Layout {
     }
 
     pub(super) fn not_contiguous(&self) -> TensorError {
-        TensorError::NotContiguous { shape: self.shape.clone(), strides: self.strides.clone() }
+        TensorError::NotContiguous { shape: self.shape.to_vec(), strides: self.strides.to_vec() }
     }
 }
 

@@ -117,6 +117,22 @@ impl<'a> TensorViewMut<'a> {
         TensorViewMut::of(self.dtype, self.bytes, self.layout.clone())
     }
 
+    /// Whether the elements lie as those of a slice do: contiguous and aligned.
+    pub(crate) fn lies_in_place(&self) -> bool {
+        let begins = (self.bytes.as_ptr() as usize).wrapping_add(self.layout.offset() * self.dtype.size());
+        self.is_contiguous() && (self.is_empty() || begins.is_multiple_of(self.dtype.size()))
+    }
+
+    /// The bytes of the elements, if they [lie so](Self::lies_in_place).
+    pub(crate) fn in_place(&mut self) -> Option<&mut [u8]> {
+        if !self.lies_in_place() {
+            return None;
+        }
+        let size = self.dtype.size();
+        let (start, len) = (self.layout.offset() * size, self.len() * size);
+        self.bytes.get_mut(start..start + len)
+    }
+
     /// The bytes of the elements, to be changed: any bits are an element.
     ///
     /// # Errors

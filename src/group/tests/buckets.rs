@@ -1,7 +1,10 @@
 //! Many reductions as few: against one all_reduce for each.
 
+use proptest::prelude::*;
+use unisono_transport::sim;
+
 use super::*;
-use crate::{GradientBuckets, TensorViewMut};
+use crate::{GradientBuckets, Reduction, TensorViewMut, algorithm::ALGORITHMS};
 
 fn floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| f32::from(((rank + 1) * (which + 3) + i) as u8 % 50)).collect()
@@ -47,6 +50,75 @@ fn tensors_are_reduced_together() {
             assert_eq!(scaled, [1.0, 2.0].map(|it| it * ranks as f64));
         });
     }
+}
+
+/// How a rank's tensor lies: in rows, turned over, or where no element of its type may lie.
+fn lies(rank: Rank, which: usize) -> usize {
+    (rank * 5 + which * 3) % 4
+}
+
+/// Reduces tensors of three columns and so many rows, which lie differently on every rank.
+fn reduces_where_they_lie(group: &ProcessGroup, rows: &[usize]) {
+    let (rank, ranks) = (group.rank(), group.size());
+    let (mut aligned, mut bytes): (Vec<Vec<f32>>, Vec<Vec<u8>>) = Default::default();
+    for (which, &len) in rows.iter().enumerate() {
+        let values = floats(rank, which, 3 * len);
+        bytes.push([0].into_iter().chain(values.iter().flat_map(|it| it.to_ne_bytes())).collect());
+        let turned = (0..3 * len).map(|i| values[(i % len) * 3 + i / len]).collect();
+        aligned.push(if lies(rank, which) == 1 { turned } else { values });
+    }
+    let parts = rows.iter().enumerate().zip(aligned.iter_mut().zip(&mut bytes));
+    let mut tensors: Vec<_> = parts
+        .map(|((which, &len), (aligned, bytes))| match lies(rank, which) {
+            0 => TensorViewMut::new(aligned, &[len, 3]).unwrap(),
+            1 => TensorViewMut::new(aligned, &[3, len]).unwrap().transpose(0, 1).unwrap(),
+            _ => TensorViewMut::from_bytes(Dtype::F32, &mut bytes[1..], &[len, 3]).unwrap(),
+        })
+        .collect();
+    group.all_reduce_coalesced(&mut tensors, ReduceOp::Avg).unwrap();
+    for (which, tensor) in tensors.iter().enumerate() {
+        let sums = sums(ranks, which, 3 * rows[which]);
+        let wanted: Vec<f32> = sums.iter().map(|sum| sum / ranks as f32).collect();
+        let packed = tensor.view().pack().unwrap();
+        assert_eq!(packed.as_slice::<f32>().unwrap(), wanted, "tensor {which}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tensors_are_reduced_where_they_lie_however_it_is_done(
+        ranks in 1_usize..6, rows in prop::collection::vec(0_usize..90, 0..12), algorithm in 0..=ALGORITHMS.len(),
+        chunk in prop_oneof![Just(16_usize), Just(256), Just(4096)], lanes in 1_usize..4,
+        reduction in prop_oneof![Just(Reduction::Fastest), Just(Reduction::Reproducible)],
+    ) {
+        let tweak = |config: &mut Config| {
+            (config.chunk, config.eager, config.lanes) = (chunk, 128, lanes);
+            config.algorithm = ALGORITHMS.get(algorithm).map(|algorithm| algorithm.name.to_owned());
+            config.reduction = reduction;
+        };
+        world(ranks, tweak, |group| reduces_where_they_lie(&group, &rows));
+    }
+}
+
+/// Where what is put must be registered.
+#[test]
+fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
+    let fabric = sim::Fabric::new(sim::Config::default());
+    world_over(
+        3,
+        || Box::new(fabric.open()),
+        small,
+        |group| {
+            for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.supports(Collective::AllReduce)) {
+                reduces_where_they_lie(
+                    &group.with_algorithms(algorithm.name).unwrap(),
+                    &[0, 1, 90, 33, 7, 300],
+                );
+            }
+        },
+    );
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! What lanes do with what has come: reductions and copies, a slice at a time.
+
+use std::{cell::Cell, ops::Range};
+
+use super::{Stop, core::Core, lane::Run};
+use crate::{
+    buffer::{self, Bytes},
+    schedule::{Place, Span, Step},
+};
+
+/// How much is reduced or copied between two polls, in bytes: small enough to keep the wire fed and the
+/// data in the inner caches, large enough that a poll (a system call on tcp) costs little beside it.
+pub(super) const SLICE: usize = 64 << 10;
+
+impl Run {
+    /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. False if
+    /// none has.
+    pub(super) fn work(&mut self, core: &Core<'_>) -> Result<bool, Stop> {
+        let (lanes, index) = (self.lanes.len(), self.working);
+        for lane in (index..lanes).chain(0..index) {
+            if let Some(
+                step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }),
+            ) = self.lanes[lane].step
+            {
+                let before = self.lanes[lane].done;
+                self.slice(core, lane, step, into)?;
+                let now = self.lanes[lane].done;
+                if now >= into.len {
+                    self.finish(core, lane, step);
+                }
+                self.working = lane;
+                self.worked += (now - before) * self.operation.size;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Does a slice of a reduction or a copy.
+    fn slice(&mut self, core: &Core<'_>, lane: usize, step: Step, into: Span) -> Result<(), Stop> {
+        // What was lent to be read. A copy to where it is copies nothing.
+        let stays = |from: Span| from == Span { place: Place::Input, ..into };
+        let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
+        match step {
+            Step::Copy { from, .. } if stays(from) => {}
+            _ if into.len > 0 && fixed(into.place) => {
+                return Err(core.stop(format!("{step:?} writes to what is only read")));
+            }
+            _ => {}
+        }
+        let size = self.operation.size;
+        let mut done = self.lanes[lane].done;
+        let end = into.len.min(done + SLICE / size);
+        let near = Cell::new(0);
+        while done < end {
+            let part = |span| self.part(core, lane, span, done..end, &near);
+            done += self.portion(core, step, &part)? / size;
+        }
+        self.lanes[lane].done = done;
+        Ok(())
+    }
+
+    /// Reduces or copies as much of the parts that `part` gives as lies together in all of them. Tells how many bytes
+    /// that was: not 0, for no part is empty.
+    fn portion<'c>(
+        &self,
+        core: &Core<'_>,
+        step: Step,
+        part: &dyn Fn(Span) -> Result<Bytes<'c>, Stop>,
+    ) -> Result<usize, Stop> {
+        let kernel = &self.operation.kernel;
+        let (len, result) = match step {
+            Step::Reduce { a, b, into, last } => {
+                let [a, b, into] = shortest([part(a)?, part(b)?, part(into)?]);
+                let reduced = buffer::reduce(kernel, a, b, into);
+                let result = match last && self.operation.average {
+                    true => reduced.and_then(|()| buffer::divide(kernel, into, self.operation.ranks)),
+                    false => reduced,
+                };
+                (into.len, result)
+            }
+            Step::Fold { own, into } => {
+                let of = |rank| if rank == core.circle.me { own } else { Span::landed(rank, into.len) };
+                let contributions = (0..self.operation.ranks).map(|rank| part(of(rank)));
+                let mut all = contributions.chain([part(into)]).collect::<Result<Vec<_>, _>>()?;
+                cut(&mut all);
+                let into = all.pop().ok_or_else(|| core.stop("a fold into nowhere".to_owned()))?;
+                (into.len, buffer::total(kernel, &all, into))
+            }
+            Step::Copy { from, into } => {
+                let [from, into] = shortest([part(from)?, part(into)?]);
+                (into.len, buffer::copy(from, into))
+            }
+            _ => return Err(core.stop(format!("{step:?} is no work"))),
+        };
+        result.map(|()| len).map_err(|error| self.broken(core, step, &error))
+    }
+
+    /// Some of a span's elements, as far as they lie together. `near` remembers where that was.
+    fn part<'c>(
+        &'c self,
+        core: &'c Core<'_>,
+        lane: usize,
+        span: Span,
+        elements: Range<usize>,
+        near: &Cell<usize>,
+    ) -> Result<Bytes<'c>, Stop> {
+        let span = Span { offset: span.offset + elements.start, len: elements.len(), ..span };
+        let Some(pieces) = self.operation.scattered(span) else { return self.bytes(core, lane, span) };
+        let size = self.operation.size;
+        let stretch = pieces.stretch(span.offset * size, span.len * size, near);
+        stretch.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
+    }
+}
+
+/// As much of each as of the shortest.
+fn shortest<const N: usize>(mut parts: [Bytes<'_>; N]) -> [Bytes<'_>; N] {
+    cut(&mut parts);
+    parts
+}
+
+fn cut(parts: &mut [Bytes<'_>]) {
+    let len = parts.iter().map(|part| part.len).min().unwrap_or(0);
+    for part in parts {
+        *part = part.part(0, len);
+    }
+}
