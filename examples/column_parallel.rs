@@ -10,7 +10,7 @@
 //! [3] rank 3 of 4: [32, 300] x [300, 250] gave columns 752..1002 of [32, 1002]
 //! ```
 
-use unisono::{ProcessGroup, Tensor, TensorView, partition, tensor};
+use unisono::{ProcessGroup, Tensor, partition, tensor::Parts};
 
 const BATCH: usize = 32;
 const INPUTS: usize = 300;
@@ -25,17 +25,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let weight = Tensor::from_vec(numbers(2, INPUTS * OUTPUTS), &[INPUTS, OUTPUTS])?;
     let mine = weight.view().tensor_split(1, ranks)?[rank].pack()?;
 
-    // Its columns of the output, and how wide everybody's are.
+    // Its columns of the output, and all ranks' side by side.
     let output = product(&input, &mine)?;
-    let (packed, lengths) = group.all_gather_v(output.as_slice::<f32>()?)?;
-    let mut rest = packed.as_slice();
-    let mut columns = Vec::new();
-    for length in lengths {
-        let (block, others) = rest.split_at(length);
-        columns.push(TensorView::new(block, &[BATCH, length / BATCH])?);
-        rest = others;
-    }
-    let whole = tensor::concat(&columns, 1)?;
+    let whole = group.all_gather_tensor(&output.view(), Parts::Split(1))?;
 
     let range = partition::block(OUTPUTS, ranks, rank);
     let (left, right) = (input.shape(), mine.shape());

@@ -9,6 +9,8 @@ use std::{
     sync::LazyLock,
 };
 
+use serde_json::Value;
+
 /// An example, as its first lines show it.
 struct Example {
     name: String,
@@ -38,6 +40,23 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     built
 });
 
+/// What cargo knows of the library's targets.
+static TARGETS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let metadata: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let library = packages.iter().find(|package| package["name"] == "unisono").unwrap();
+    library["targets"].as_array().unwrap().clone()
+});
+
+/// The features without which cargo does not build an example.
+fn needed(example: &str) -> Vec<&'static str> {
+    let target = TARGETS.iter().find(|target| target["kind"][0] == "example" && target["name"] == example);
+    let features = target.unwrap().get("required-features").and_then(Value::as_array);
+    features.into_iter().flatten().map(|feature| feature.as_str().unwrap()).collect()
+}
+
 /// All examples: files, and folders with a `main.rs`.
 fn examples() -> Vec<Example> {
     let mut all = Vec::new();
@@ -59,8 +78,12 @@ impl Example {
         let Some((command, prints)) = lines.split_first() else {
             panic!("the first lines of example {name} do not show in ```text what it prints");
         };
-        let Some(command) = command.strip_prefix("$ cargo build --examples && unisono ") else {
-            panic!("example {name} is started by {command:?}");
+        let build = match needed(&name) {
+            features if features.is_empty() => "cargo build --examples".to_owned(),
+            features => format!("cargo build --examples --features {}", features.join(",")),
+        };
+        let Some(command) = command.strip_prefix(&format!("$ {build} && unisono ")) else {
+            panic!("example {name} is started by {command:?}, and built by {build:?}");
         };
         let command = command.split(' ').map(str::to_owned).collect();
         let prints = prints.iter().map(|&line| line.to_owned()).collect();

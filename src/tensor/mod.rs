@@ -13,6 +13,7 @@
 //! let matrix = Tensor::from_vec(vec![1_i32, 2, 3, 4, 5, 6], &[2, 3])?;
 //! let turned = matrix.view().transpose(0, 1)?.pack()?;
 //! assert_eq!(turned.as_slice::<i32>()?, [1, 4, 2, 5, 3, 6]);
+//! assert_eq!(turned.to_string(), "[[1, 4], [2, 5], [3, 6]]");
 //!
 //! let columns = matrix.view().tensor_split(1, 2)?;
 //! assert_eq!([columns[0].shape(), columns[1].shape()], [[2, 2], [2, 1]]);
@@ -35,6 +36,7 @@ mod owned;
 mod parts;
 #[cfg(feature = "safetensors")]
 mod safetensors;
+mod show;
 mod split;
 #[cfg(test)]
 mod tests;

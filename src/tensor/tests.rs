@@ -9,6 +9,7 @@ mod checks;
 #[cfg(any(feature = "ndarray", feature = "safetensors"))]
 mod foreign;
 mod parts;
+mod show;
 
 /// Runs a generic expression for the Rust type of a dtype.
 macro_rules! typed {

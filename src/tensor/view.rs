@@ -133,6 +133,12 @@ impl<'a> TensorView<'a> {
         &self.bytes[reach.start * size..reach.end * size]
     }
 
+    /// The bytes of the element at a place of the data that is reached.
+    pub(super) fn bytes_at(&self, place: usize) -> &'a [u8] {
+        let size = self.dtype.size();
+        &self.bytes[place * size..][..size]
+    }
+
     /// [`TensorView::reached`], as elements.
     pub(super) fn reached_as<T: Element>(&self) -> Result<&'a [T], TensorError> {
         if self.dtype != T::DTYPE {
