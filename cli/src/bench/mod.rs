@@ -1,7 +1,10 @@
-//! `unisono bench`: measures collectives, and the raw puts under them, in the columns of nccl-tests.
+//! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, and the
+//! raw puts under all of these.
 
 pub(crate) mod collective;
+mod compute;
 pub(crate) mod data;
+mod overlap;
 pub(crate) mod progress;
 mod put;
 pub(crate) mod raw;
@@ -26,6 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const EXAMPLES: &str = "\
 Examples:
   unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
+  unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
   mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines";
 
@@ -80,6 +84,12 @@ pub(crate) struct Bench {
     /// Take input and output from registered buffers rather than from plain memory
     #[arg(long)]
     registered: bool,
+    /// Measure how much of the collective disappears behind what the ranks compute after they have begun it and before
+    /// they wait for it, in percent of its time: 100 - 100 (both - computation alone) / collective alone. Once the
+    /// thread sleeps as if an accelerator computed, and once it computes on every core; each about as long as the
+    /// collective takes
+    #[arg(long)]
+    overlap: bool,
     /// Write the results to this file too, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -92,9 +102,18 @@ pub(crate) enum What {
     Put,
 }
 
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Collective(collective) => collective.name(),
+            Self::Put => "put",
+        }
+    }
+}
+
 fn parse_what(text: &str) -> std::result::Result<What, String> {
-    if text == "put" {
-        return Ok(What::Put);
+    if let Some(what) = Some(What::Put).filter(|what| what.name() == text) {
+        return Ok(what);
     }
     Collective::parse(text).map(What::Collective).ok_or_else(|| {
         let names = Collective::ALL.map(Collective::name).join(", ");
@@ -144,8 +163,17 @@ impl Bench {
         if self.root >= ranks {
             return Err(format!("-r {}: there are ranks 0 to {}", self.root, ranks - 1).into());
         }
-        if self.what == What::Put && ranks < 2 {
-            return Err("put needs two ranks: --ranks 2".into());
+        if !matches!(self.what, What::Collective(_)) {
+            let what = self.what.name();
+            if ranks < 2 {
+                return Err(format!("{what} needs two ranks: --ranks 2").into());
+            }
+            if self.overlap {
+                return Err(format!("--overlap: it measures collectives, not {what}").into());
+            }
+            if let Some(name) = &self.algorithm {
+                return Err(format!("--algorithm {name}: {what} has no algorithms").into());
+            }
         }
         if self.what == What::Put && self.max_bytes == 0 {
             return Err("-e 0: a put has at least one byte".into());
