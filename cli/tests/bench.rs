@@ -1,4 +1,4 @@
-//! `unisono bench` as people call it: every collective, with and without computations, and raw puts, the lines of
+//! `unisono bench` as people call it: every collective, with and without computations, messages and raw puts, the lines of
 //! JSON, and what it says when it cannot.
 
 #![allow(clippy::unwrap_used)]
@@ -262,6 +262,35 @@ fn both_computations_have_their_columns() {
     assert!(["sleep", "work", "%hidden"].iter().all(|word| head.contains(word)), "{table}");
 }
 
+#[test]
+fn messages_between_pairs() {
+    let few = ["send_recv", "--provider", "tcp", "-n", "70", "-w", "2", "-e", "64K", "-f", "256"];
+    // Who has no partner looks on.
+    for (ranks, pairs, more) in [
+        ("2", 1, &["-b", "0"][..]),
+        ("3", 1, &["-b", "256", "-d", "f64"]),
+        ("5", 2, &["-b", "256", "--registered"]),
+    ] {
+        let found = lines(&[&few, &["--ranks", ranks][..], more].concat());
+        let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+        // 1 byte is no element.
+        assert_eq!(bytes, if more[1] == "0" { vec![0, 256, 65536] } else { vec![256, 65536] });
+        for line in found {
+            assert_eq!([&line["pairs"], &line["wrong"]], [pairs, 0], "{line}");
+            assert_eq!(line["ranks"].to_string(), ranks, "{line}");
+            assert_eq!(line["registered"], more.contains(&"--registered"), "{line}");
+            assert_eq!(line["dtype"], if more.contains(&"f64") { "f64" } else { "f32" }, "{line}");
+            let [min, p50, p99] = ["min", "p50", "p99"].map(|which| number(&line, &["latency_us", which]));
+            assert!(0.0 < min && min <= p50 && p50 <= p99, "{line}");
+            let size = number(&line, &["bytes"]);
+            for (rate, bandwidth) in [("rate_Mps", "one_way_GBps"), ("rate_both_Mps", "both_ways_GBps")] {
+                let (rate, bandwidth) = (number(&line, &[rate]), number(&line, &[bandwidth]));
+                assert!(rate > 0.0 && (bandwidth - rate * size / 1e3).abs() <= 1e-9 * bandwidth, "{line}");
+            }
+        }
+    }
+}
+
 /// What is wrong with the arguments, the exit status, and what the one line says.
 const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-d", "f99"], 2, &["f99", "--dtype", "bf16"]),
@@ -275,7 +304,10 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["broadcast", "--ranks", "2", "-r", "2"], 1, &["-r 2", "0 to 1"]),
     (&["put", "--ranks", "1"], 1, &["two ranks"]),
     (&["put", "--ranks", "2", "-b", "0", "-e", "0"], 1, &["-e 0", "at least one byte"]),
+    (&["send_recv", "--ranks", "1"], 1, &["send_recv", "two ranks"]),
+    (&["send_recv", "--ranks", "2", "--overlap"], 1, &["--overlap", "collectives", "send_recv"]),
     (&["put", "--ranks", "2", "--overlap"], 1, &["--overlap", "collectives", "put"]),
+    (&["send_recv", "--ranks", "2", "--algorithm", "ring"], 1, &["--algorithm ring", "send_recv"]),
     (&["put", "--ranks", "2", "--algorithm", "ring"], 1, &["--algorithm ring", "put"]),
     (&["all_reduce", "--ranks", "2", "--provider", ""], 2, &["--provider"]),
     (&["all_reduce", "--ranks", "2", "--algorithm", ""], 2, &["--algorithm"]),
@@ -325,7 +357,7 @@ fn what_is_wrong_is_told_in_one_line() {
 
 #[test]
 fn more_calls_than_memory_can_count_are_an_error() {
-    for what in ["all_reduce", "all_reduce --overlap", "put"] {
+    for what in ["all_reduce", "all_reduce --overlap", "send_recv", "put"] {
         let bench = format!(
             "ulimit -v 16777216; exec {} bench {what} --ranks 2 --provider tcp -b 8 -e 8 -n {}",
             env!("CARGO_BIN_EXE_unisono"),

@@ -1,9 +1,10 @@
-//! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, and the
+//! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, messages, and the
 //! raw puts under all of these.
 
 pub(crate) mod collective;
 mod compute;
 pub(crate) mod data;
+mod messages;
 mod overlap;
 pub(crate) mod progress;
 mod put;
@@ -30,10 +31,11 @@ const EXAMPLES: &str = "\
 Examples:
   unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
   unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
+  unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
   mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines";
 
-/// Measures a collective, or raw puts, over a sweep of sizes.
+/// Measures a collective, messages or raw puts over a sweep of sizes.
 ///
 /// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
 /// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Every result is checked;
@@ -41,7 +43,7 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all or put
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put
     #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
     /// The smallest size in bytes, for instance 8, 4K, 1M: of the whole vector, as in nccl-tests, and rounded down
@@ -99,6 +101,7 @@ pub(crate) struct Bench {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Collective(Collective),
+    SendRecv,
     Put,
 }
 
@@ -106,18 +109,19 @@ impl What {
     fn name(self) -> &'static str {
         match self {
             Self::Collective(collective) => collective.name(),
+            Self::SendRecv => "send_recv",
             Self::Put => "put",
         }
     }
 }
 
 fn parse_what(text: &str) -> std::result::Result<What, String> {
-    if let Some(what) = Some(What::Put).filter(|what| what.name() == text) {
+    if let Some(what) = [What::SendRecv, What::Put].into_iter().find(|what| what.name() == text) {
         return Ok(what);
     }
     Collective::parse(text).map(What::Collective).ok_or_else(|| {
         let names = Collective::ALL.map(Collective::name).join(", ");
-        format!("there is no such bench; there are {names} and put")
+        format!("there is no such bench; there are {names}, send_recv and put")
     })
 }
 
@@ -238,6 +242,7 @@ impl Bench {
                 put::sweep(group, self, options, &mut report)?;
                 0
             }
+            What::SendRecv => messages::sweep(group, self, &mut report)?,
             What::Collective(collective) => collective::sweep(group, self, collective, options, &mut report)?,
         };
         report.end(group)?;

@@ -81,6 +81,21 @@ impl Times {
     }
 }
 
+/// Messages of one size.
+pub(super) struct MessageRow {
+    pub bytes: usize,
+    pub count: usize,
+    pub dtype: Dtype,
+    pub pairs: usize,
+    /// One way, of all pairs' messages: least, median, 99th percentile.
+    pub latency_us: [f64; 3],
+    /// Of all pairs together: one way, and all that goes either way at once.
+    pub one_way: Rates,
+    pub both_ways: Rates,
+    /// Elements, on all ranks together.
+    pub wrong: u64,
+}
+
 /// What goes over a wire in a second, in each direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
@@ -202,6 +217,14 @@ impl Report {
                 collective.name(), self.ranks, self.provider, self.library,
                 "min", "p50", "p99", "mean", "algbw", "busbw", "%raw", "cpu/GB", "#wrong"
             )),
+            What::SendRecv => self.line(&format!(
+                "# send_recv on {} ranks, pairs at once: {}, over {} ({}), {memory} memory\n\
+                 # latency in µs one way; GB/s of 10^9 bytes and millions of messages a second, all pairs together, \
+                 each direction\n\
+                 #{:>11} {:>11} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>6}",
+                self.ranks, self.ranks / 2, self.provider, self.library, "bytes", "count", "type", "min", "p50", "p99",
+                "one way", "both", "Mmsg/s", "both", "#wrong"
+            )),
             What::Put => self.line(&format!(
                 "# put between 2 ranks over {} ({})\n\
                  # latency in µs one way; GB/s of 10^9 bytes and millions of puts a second, each direction\n\
@@ -300,6 +323,33 @@ impl Report {
             record.extend(what);
         }
         measured
+    }
+
+    /// Reports messages.
+    pub(super) fn messages(&mut self, row: &MessageRow) {
+        if !self.reports {
+            return;
+        }
+        self.head();
+        let [min, p50, p99] = row.latency_us;
+        self.line(&format!(
+            "{:>12} {:>11} {:>5} {min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3} {:>9.3} {:>9.3} {:>6}",
+            row.bytes,
+            row.count,
+            row.dtype.name(),
+            row.one_way.gigabytes,
+            row.both_ways.gigabytes,
+            row.one_way.millions,
+            row.both_ways.millions,
+            row.wrong
+        ));
+        self.record(json!({
+            "send_recv": true, "ranks": self.ranks, "pairs": row.pairs, "provider": self.provider,
+            "libfabric": self.library, "bytes": row.bytes, "count": row.count, "dtype": row.dtype.name(),
+            "registered": self.registered, "latency_us": { "min": min, "p50": p50, "p99": p99 },
+            "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
+            "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions, "wrong": row.wrong,
+        }));
     }
 
     /// Reports puts.
