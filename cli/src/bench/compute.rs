@@ -109,9 +109,6 @@ pub(super) enum Computation<'c> {
 impl Computation<'_> {
     /// Lasts as long as `seconds`, as nearly as trying tells. Every rank must make the same one.
     pub(super) fn lasting(mut self, group: &ProcessGroup, seconds: f64) -> Result<Self> {
-        if let Self::Idle(asked) = &mut self {
-            *asked = seconds;
-        }
         for _ in 0..STEPS {
             let mut times = [0.0; TRIES];
             for time in &mut times {
@@ -172,7 +169,7 @@ mod tests {
         let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None).unwrap();
         let crew = Crew::new(&group).unwrap();
         assert_eq!(crew.threads(), thread::available_parallelism().unwrap().get());
-        let idle = Computation::Idle(0.0).lasting(&group, 0.002).unwrap();
+        let idle = Computation::Idle(0.1).lasting(&group, 0.002).unwrap();
         let Computation::Idle(asked) = &idle else { panic!("{:?}", idle.timed()) };
         assert!((0.0..=0.002).contains(asked) && idle.timed() >= *asked, "{asked}");
         let Computation::Busy(_, rounds) = Computation::busy(&crew).lasting(&group, 0.002).unwrap() else {

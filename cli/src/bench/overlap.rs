@@ -58,8 +58,8 @@ impl Run<'_> {
         }
         let length = slowest(group, alone)?;
         let computations = [
-            Computation::Idle(length).lasting(group, length)?,
             Computation::busy(crew).lasting(group, length)?,
+            Computation::Idle(length).lasting(group, length)?,
         ];
 
         let mut alone = list()?;
@@ -67,8 +67,6 @@ impl Run<'_> {
         let mut both = [list()?, list()?];
         for done in 0..iters {
             self.progress.call(done, iters);
-            group.barrier()?;
-            alone.push(calls.call(|| ())?);
             for (computation, (computed, both)) in computations.iter().zip(computed.iter_mut().zip(&mut both))
             {
                 group.barrier()?;
@@ -76,16 +74,19 @@ impl Run<'_> {
                 group.barrier()?;
                 both.push(calls.call(|| computation.run())?);
             }
+            // After the sleep: where others want the cores too, who has just computed gets one late.
+            group.barrier()?;
+            alone.push(calls.call(|| ())?);
         }
         let communication = slowest(group, alone)?;
         let times = |computed, both| -> Result<Times> {
             Ok(Times { communication, computation: slowest(group, computed)?, both: slowest(group, both)? })
         };
-        let ([idle_computed, busy_computed], [idle_both, busy_both]) = (computed, both);
+        let ([busy_computed, idle_computed], [busy_both, idle_both]) = (computed, both);
         let idle = times(idle_computed, idle_both)?;
         let busy = times(busy_computed, busy_both)?;
 
-        let [computation, _] = &computations;
+        let [_, computation] = &computations;
         calls.spoil();
         calls.call(|| computation.run())?;
         let case = self.case(count, calls.wrong()?)?;
