@@ -1,10 +1,9 @@
 //! The engine's own cost: nanoseconds for a step (a message put to oneself, taken and freed, without a
-//! wire; the memory transport's part included), and for a whole call in a world of one.
+//! wire; the memory transport's part included), and for finding the receive of a message.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use unisono::{Config, ProcessGroup, ReduceOp, engine::probe::Probe};
-use unisono_transport::memory::Hub;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use unisono::engine::probe::{Matches, Probe};
 
 fn steps(criterion: &mut Criterion) {
     const STEPS: usize = 3000;
@@ -17,14 +16,18 @@ fn steps(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn calls(criterion: &mut Criterion) {
-    let alone =
-        ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None).expect("a world of one");
-    let mut data = [1.0_f32; 2];
-    criterion.bench_function("call of all_reduce alone", |bencher| {
-        bencher.iter(|| alone.all_reduce(&mut data, ReduceOp::Max).expect("a world of one"));
-    });
+/// Two messages: one that finds its receive, and one that its receive finds, behind others that wait for another tag.
+fn matching(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("matching");
+    group.throughput(Throughput::Elements(2));
+    for waiting in [0_u16, 16, 1024] {
+        let mut matches = Matches::new(waiting);
+        group.bench_function(BenchmarkId::new("behind", waiting), |bencher| {
+            bencher.iter(|| assert!(matches.meet(), "they have not met"));
+        });
+    }
+    group.finish();
 }
 
-criterion_group!(benches, steps, calls);
+criterion_group!(benches, steps, matching);
 criterion_main!(benches);

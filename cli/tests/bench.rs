@@ -1,5 +1,5 @@
-//! `unisono bench` as people call it: every collective and raw puts, the lines of JSON, and what it says when it
-//! cannot.
+//! `unisono bench` as people call it: every collective, with and without computations, messages and raw puts, the lines of
+//! JSON, and what it says when it cannot.
 
 #![allow(clippy::unwrap_used)]
 
@@ -188,6 +188,114 @@ fn puts_one_way_and_both_ways() {
     }
 }
 
+/// What every line of `--overlap` says, whatever was measured.
+fn judge_overlap(line: &Value, collective: &str, ranks: u64) {
+    assert_eq!([&line["collective"], &line["wrong"]], [&Value::from(collective), &Value::from(0)], "{line}");
+    assert_eq!(line["ranks"], ranks, "{line}");
+    assert!(line["busy"]["threads"].as_u64().unwrap() >= 1, "{line}");
+    let communication = number(line, &["communication_us"]);
+    for kind in ["idle", "busy"] {
+        let [compute, total, percent] =
+            ["compute_us", "total_us", "overlap_pct"].map(|which| number(line, &[kind, which]));
+        assert!(communication > 0.0 && compute > 0.0 && total > 0.0, "{line}");
+        let wanted = (100.0 - 100.0 * (total - compute) / communication).clamp(0.0, 100.0);
+        assert!((percent - wanted).abs() < 1e-6, "{percent} for {wanted}: {line}");
+    }
+}
+
+/// What each of these collectives hides, with this root.
+fn hides_between_none_and_all_of_itself(collectives: &[&str], root: &str) {
+    for collective in collectives {
+        let few = ["--overlap", "-b", "24", "-e", "6K", "-f", "256", "-n", "3", "-w", "1"];
+        let found =
+            lines(&[&[*collective, "--ranks", "3", "--provider", "tcp", "-r", root][..], &few].concat());
+        found.iter().for_each(|line| judge_overlap(line, collective, 3));
+        let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+        assert_eq!(bytes, if *collective == "barrier" { vec![0] } else { vec![24, 6144] }, "{collective}");
+    }
+}
+
+#[test]
+fn what_overlaps_among_equals() {
+    let collectives = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"];
+    hides_between_none_and_all_of_itself(&collectives, "0");
+}
+
+#[test]
+fn what_overlaps_with_a_root() {
+    hides_between_none_and_all_of_itself(&["broadcast", "reduce", "gather", "scatter"], "1");
+}
+
+#[test]
+fn flags_reach_what_overlaps() {
+    let few = ["--overlap", "-n", "3", "-w", "0", "-b", "4K", "-e", "4K"];
+    let with = |more: &[&str]| lines(&[more, &few].concat()).pop().unwrap();
+    // In place, and as often as that.
+    let line =
+        with(&["all_reduce", "--ranks", "2", "--provider", "shm", "-d", "bf16", "-o", "premulsum:0.5"]);
+    judge_overlap(&line, "all_reduce", 2);
+    assert_eq!([&line["dtype"], &line["op"]], ["bf16", "premulsum"]);
+    let line = with(&[
+        "reduce",
+        "--ranks",
+        "3",
+        "--provider",
+        "tcp",
+        "-r",
+        "2",
+        "--registered",
+        "--algorithm",
+        "tree",
+    ]);
+    judge_overlap(&line, "reduce", 3);
+    assert_eq!([&line["root"], &line["registered"]], [&Value::from(2), &Value::from(true)]);
+    assert_eq!(line["algorithm"], "tree");
+    judge_overlap(&with(&["all_reduce", "--ranks", "1"]), "all_reduce", 1);
+}
+
+#[test]
+fn both_computations_have_their_columns() {
+    let output = bench(&["barrier", "--overlap", "--ranks", "2", "--provider", "tcp", "-n", "2", "-w", "0"]);
+    assert!(output.status.success(), "{output:?}");
+    let table = text(&output.stdout);
+    let head = table.lines().find(|line| line.contains("algorithm")).unwrap();
+    let row = table.lines().find(|line| !line.starts_with('#')).unwrap();
+    let places = |line: &str| line.match_indices('|').map(|(at, _)| at).collect::<Vec<_>>();
+    assert_eq!((places(head).len(), places(head)), (3, places(row)), "{table}");
+    let words = |line: &str| line.trim_start_matches('#').split_whitespace().count();
+    assert_eq!(words(head), words(row), "{table}");
+    assert!(["sleep", "work", "%hidden"].iter().all(|word| head.contains(word)), "{table}");
+}
+
+#[test]
+fn messages_between_pairs() {
+    let few = ["send_recv", "--provider", "tcp", "-n", "70", "-w", "2", "-e", "64K", "-f", "256"];
+    // Who has no partner looks on.
+    for (ranks, pairs, more) in [
+        ("2", 1, &["-b", "0"][..]),
+        ("3", 1, &["-b", "256", "-d", "f64"]),
+        ("5", 2, &["-b", "256", "--registered"]),
+    ] {
+        let found = lines(&[&few, &["--ranks", ranks][..], more].concat());
+        let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+        // 1 byte is no element.
+        assert_eq!(bytes, if more[1] == "0" { vec![0, 256, 65536] } else { vec![256, 65536] });
+        for line in found {
+            assert_eq!([&line["pairs"], &line["wrong"]], [pairs, 0], "{line}");
+            assert_eq!(line["ranks"].to_string(), ranks, "{line}");
+            assert_eq!(line["registered"], more.contains(&"--registered"), "{line}");
+            assert_eq!(line["dtype"], if more.contains(&"f64") { "f64" } else { "f32" }, "{line}");
+            let [min, p50, p99] = ["min", "p50", "p99"].map(|which| number(&line, &["latency_us", which]));
+            assert!(0.0 < min && min <= p50 && p50 <= p99, "{line}");
+            let size = number(&line, &["bytes"]);
+            for (rate, bandwidth) in [("rate_Mps", "one_way_GBps"), ("rate_both_Mps", "both_ways_GBps")] {
+                let (rate, bandwidth) = (number(&line, &[rate]), number(&line, &[bandwidth]));
+                assert!(rate > 0.0 && (bandwidth - rate * size / 1e3).abs() <= 1e-9 * bandwidth, "{line}");
+            }
+        }
+    }
+}
+
 /// What is wrong with the arguments, the exit status, and what the one line says.
 const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-d", "f99"], 2, &["f99", "--dtype", "bf16"]),
@@ -201,6 +309,11 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["broadcast", "--ranks", "2", "-r", "2"], 1, &["-r 2", "0 to 1"]),
     (&["put", "--ranks", "1"], 1, &["two ranks"]),
     (&["put", "--ranks", "2", "-b", "0", "-e", "0"], 1, &["-e 0", "at least one byte"]),
+    (&["send_recv", "--ranks", "1"], 1, &["send_recv", "two ranks"]),
+    (&["send_recv", "--ranks", "2", "--overlap"], 1, &["--overlap", "collectives", "send_recv"]),
+    (&["put", "--ranks", "2", "--overlap"], 1, &["--overlap", "collectives", "put"]),
+    (&["send_recv", "--ranks", "2", "--algorithm", "ring"], 1, &["--algorithm ring", "send_recv"]),
+    (&["put", "--ranks", "2", "--algorithm", "ring"], 1, &["--algorithm ring", "put"]),
     (&["all_reduce", "--ranks", "2", "--provider", ""], 2, &["--provider"]),
     (&["all_reduce", "--ranks", "2", "--algorithm", ""], 2, &["--algorithm"]),
     (&["all_reduce", "--ranks", "2", "-b", "eight"], 2, &["eight", "4096"]),
@@ -235,6 +348,10 @@ fn what_is_wrong_is_told_in_one_line() {
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with("For more information"))
             .filter(|line| !line.starts_with("unisono run: rank "))
+            // Who heard of it before it met the same says who told.
+            .map(|line| {
+                line.replace("rank 0 aborted the group: ", "").replace("rank 1 aborted the group: ", "")
+            })
             .collect();
         assert_eq!(said.len(), 1, "{arguments:?}: {output:?}");
         let line = said.first().unwrap();
@@ -245,7 +362,7 @@ fn what_is_wrong_is_told_in_one_line() {
 
 #[test]
 fn more_calls_than_memory_can_count_are_an_error() {
-    for what in ["all_reduce", "put"] {
+    for what in ["all_reduce", "all_reduce --overlap", "send_recv", "put"] {
         let bench = format!(
             "ulimit -v 16777216; exec {} bench {what} --ranks 2 --provider tcp -b 8 -e 8 -n {}",
             env!("CARGO_BIN_EXE_unisono"),

@@ -1,4 +1,4 @@
-//! What the benches need to see of the engine: the cost of a step, without a wire.
+//! What the benches need to see of the engine: the cost of a step, without a wire, and of finding a message's receive.
 
 use std::{
     sync::Arc,
@@ -9,6 +9,7 @@ use unisono_transport::{Memory, Region, memory::Hub};
 
 use super::{
     Asked, Call, Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
+    p2p::{Envelope, Matching, Want},
 };
 use crate::{
     dtype::Dtype,
@@ -131,6 +132,33 @@ impl Probe {
     }
 }
 
+/// Messages and receives that meet behind others.
+pub struct Matches(Matching<(), ()>);
+
+impl Matches {
+    /// So many messages and so many receives wait, none of which fit.
+    #[must_use]
+    pub fn new(waiting: u16) -> Self {
+        let mut matching = Matching::default();
+        for tag in 0..u32::from(waiting) {
+            matching.keep(Envelope { from: 0, tag: 2 * tag, inner: false }, ());
+            matching.receive(Want { from: Some(0), tag: 2 * tag + 1, inner: false }, ());
+        }
+        Self(matching)
+    }
+
+    /// A message comes, and then its receive; a receive, and then its message. Tells whether they have met.
+    pub fn meet(&mut self) -> bool {
+        let (tag, inner) = (u32::MAX, false);
+        let (message, receive) = (Envelope { from: 0, tag, inner }, Want { from: None, tag, inner });
+        let early = self.0.taker(message).is_none();
+        self.0.keep(message, ());
+        let found = self.0.receive(receive, ()).is_some();
+        let waits = self.0.receive(receive, ()).is_none();
+        early && found && waits && self.0.taker(message).is_some()
+    }
+}
+
 fn refused(stop: Stop) -> Error {
     match stop {
         Stop::Failure(failure) => Error::Failed(failure),
@@ -144,6 +172,15 @@ fn refused(stop: Stop) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_meet_receives_however_many_wait() {
+        for waiting in [0, 1, 100] {
+            let mut matches = Matches::new(waiting);
+            assert!((0..3).all(|_| matches.meet()), "{waiting}");
+            assert_eq!(matches.0.receives().count(), usize::from(waiting));
+        }
+    }
 
     #[test]
     fn a_probe_runs_again_and_again() {

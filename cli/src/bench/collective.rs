@@ -13,15 +13,16 @@ use unisono_transport::ofi::Options;
 
 use super::{
     Bench, Result,
+    compute::Crew,
     data::{self, Sample, with_dtype},
     progress::Progress,
     raw,
-    report::{Report, Row},
+    report::{Case, Report, Row},
     room,
 };
 
 /// Seconds to spend on a size, if not told how often to call.
-const SECONDS: f64 = 0.25;
+pub(super) const SECONDS: f64 = 0.25;
 
 /// Measures every size of the sweep; tells how many elements came out wrong, on all ranks together.
 pub(super) fn sweep(
@@ -31,7 +32,10 @@ pub(super) fn sweep(
     options: &Options,
     report: &mut Report,
 ) -> Result<u64> {
-    report.raw = raw::bandwidth(group, options)?;
+    let crew = if bench.overlap { Some(Crew::new(group)?) } else { None };
+    if crew.is_none() {
+        report.raw = raw::bandwidth(group, options)?;
+    }
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
     let progress = Progress::new(sizes.len(), group.rank() == 0);
     let mut wrong = 0;
@@ -44,21 +48,30 @@ pub(super) fn sweep(
             continue;
         }
         progress.size(bytes);
-        let row = with_dtype!(bench.dtype, T => run.measure::<T>(count))?;
-        wrong += row.wrong;
-        progress.done(|| report.collective(&row));
+        wrong += match &crew {
+            Some(crew) => {
+                let row = with_dtype!(bench.dtype, T => run.overlap::<T>(count, crew))?;
+                progress.done(|| report.overlap(&row));
+                row.case.wrong
+            }
+            None => {
+                let row = with_dtype!(bench.dtype, T => run.measure::<T>(count))?;
+                progress.done(|| report.collective(&row));
+                row.case.wrong
+            }
+        };
     }
     progress.end();
     Ok(wrong)
 }
 
 /// One size of one collective.
-struct Run<'a> {
-    group: &'a ProcessGroup,
-    bench: &'a Bench,
-    collective: Collective,
+pub(super) struct Run<'a> {
+    pub group: &'a ProcessGroup,
+    pub bench: &'a Bench,
+    pub collective: Collective,
     bytes: usize,
-    progress: &'a Progress,
+    pub progress: &'a Progress,
 }
 
 impl Run<'_> {
@@ -72,25 +85,21 @@ impl Run<'_> {
         }
     }
 
-    /// The collective's job as this rank would have it if it were `rank`.
-    fn job(&self, rank: usize, count: usize) -> Job<'static> {
+    /// The elements of input and output as this rank would have them if it were `rank`.
+    pub(super) fn lengths(&self, rank: usize, count: usize) -> Result<(usize, usize)> {
         let root = if self.collective.has_root() { self.bench.root } else { 0 };
-        Job { root, ..Job::new(self.collective, rank, self.group.size(), count) }
+        let job = Job { root, ..Job::new(self.collective, rank, self.group.size(), count) };
+        Ok(job.lengths().ok_or("the sizes overflow")?)
     }
 
     fn measure<T: Sample>(&self, count: usize) -> Result<Row> {
-        let (inputs, outputs) = self.job(self.group.rank(), count).lengths().ok_or("the sizes overflow")?;
+        let (inputs, outputs) = self.lengths(self.group.rank(), count)?;
         if self.bench.registered {
             let input = self.group.buffer::<T>(inputs)?;
             let output = self.group.buffer::<T>(outputs)?;
             self.measure_with::<T, _>(count, input, output)
         } else {
-            let zeros = |len: usize| -> Result<Vec<T>> {
-                let mut zeros = room(len)?;
-                zeros.resize(len, T::of(0.0));
-                Ok(zeros)
-            };
-            self.measure_with::<T, _>(count, zeros(inputs)?, zeros(outputs)?)
+            self.measure_with::<T, _>(count, data::zeros(inputs)?, data::zeros(outputs)?)
         }
     }
 
@@ -105,7 +114,7 @@ impl Run<'_> {
         for _ in 0..bench.warmup {
             self.call(&input, &mut output)?;
         }
-        let iters = self.iterations(&input, &mut output)?;
+        let iters = iterations(self.group, self.bench, SECONDS, || self.call(&input, &mut output))?;
 
         let mut samples = room(iters).map_err(|error| format!("-n {iters}: {error}"))?;
         for done in 0..iters {
@@ -128,67 +137,53 @@ impl Run<'_> {
         group.all_reduce(&mut mean, ReduceOp::Max)?;
         group.all_reduce(&mut cpu, ReduceOp::Sum)?;
 
-        let mut wrong = [self.check(&input, &mut output)?];
-        group.all_reduce(&mut wrong, ReduceOp::Sum)?;
-        let (inputs, outputs) = self.job(bench.root, count).lengths().ok_or("the sizes overflow")?;
-        let whole = inputs.max(outputs);
-        Ok(Row {
-            collective: self.collective,
-            algorithm: group.algorithm(self.collective, count, bench.dtype)?,
-            bytes: whole * bench.dtype.size(),
-            count,
-            dtype: bench.dtype,
-            op: self.collective.reduces().then_some(bench.op),
-            root: self.collective.has_root().then_some(bench.root),
-            samples,
-            mean: mean[0],
-            cpu: cpu[0],
-            wrong: wrong[0],
-            memory: group.memory(),
-        })
+        self.spoil(&input, &mut output);
+        self.call(&input, &mut output)?;
+        let case = self.case(count, self.wrong(&input, &output))?;
+        Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.memory() })
     }
 
-    /// How many calls to time: the slowest rank's opinion, alike on all.
-    fn iterations<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<usize> {
-        if let Some(iters) = self.bench.iters {
-            return Ok(iters as usize);
-        }
-        self.group.barrier()?;
-        let begun = Instant::now();
-        for _ in 0..3 {
-            self.call(input, output)?;
-        }
-        let mut each = [begun.elapsed().as_secs_f64() / 3.0];
-        self.group.all_reduce(&mut each, ReduceOp::Max)?;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-        Ok((SECONDS / each[0].max(1e-9)).clamp(5.0, 2000.0) as usize)
+    /// What was measured, and how many elements came out wrong on all ranks together, of which so many here.
+    pub(super) fn case(&self, count: usize, wrong: u64) -> Result<Case> {
+        let (group, bench, collective) = (self.group, self.bench, self.collective);
+        let mut wrong = [wrong];
+        group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+        let (inputs, outputs) = self.lengths(bench.root, count)?;
+        Ok(Case {
+            collective,
+            algorithm: group.algorithm(collective, count, bench.dtype)?,
+            bytes: inputs.max(outputs) * bench.dtype.size(),
+            count,
+            dtype: bench.dtype,
+            op: collective.reduces().then_some(bench.op),
+            root: collective.has_root().then_some(bench.root),
+            wrong: wrong[0],
+        })
     }
 
     fn call<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         call(self.group, self.collective, self.bench.op, self.bench.root, input, output)
     }
 
-    fn fill<T: Sample>(&self, input: &mut [T]) {
+    pub(super) fn fill<T: Sample>(&self, input: &mut [T]) {
         let (rank, ranks) = (self.group.rank(), self.group.size());
         let op = if self.collective.reduces() { self.bench.op } else { ReduceOp::Sum };
-        // The pattern repeats after 5 elements, or after as many as there are ranks.
-        let period = 5 * ranks;
-        let pattern: Vec<T> = (0..period).map(|index| T::of(data::input(op, rank, ranks, index))).collect();
-        for (index, element) in input.iter_mut().enumerate() {
-            *element = pattern[index % period];
-        }
+        data::fill(op, rank, ranks, input);
     }
 
-    /// Calls once more, on fresh output, and counts the wrong elements here.
-    fn check<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<u64> {
-        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.bench.op);
-        if self.collective == Collective::Broadcast && rank == self.bench.root {
+    /// Makes an output for a call whose result is to be checked: nothing that was there may pass for it.
+    pub(super) fn spoil<T: Sample>(&self, input: &[T], output: &mut [T]) {
+        if self.collective == Collective::Broadcast && self.group.rank() == self.bench.root {
             output.copy_from_slice(input);
         } else {
             output.fill(T::of(77.0));
         }
-        self.call(input, output)?;
-        Ok(match self.collective {
+    }
+
+    /// How many elements of the output are wrong here.
+    pub(super) fn wrong<T: Sample>(&self, input: &[T], output: &[T]) -> u64 {
+        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.bench.op);
+        match self.collective {
             Collective::AllReduce | Collective::Reduce => data::wrong_reduced(op, ranks, 0, output),
             Collective::ReduceScatter => data::wrong_reduced(op, ranks, rank * output.len(), output),
             Collective::AllGather | Collective::Gather => {
@@ -202,8 +197,30 @@ impl Run<'_> {
             Collective::Scatter => data::wrong_copied(self.bench.root, ranks, rank * output.len(), output),
             Collective::Broadcast => data::wrong_copied(self.bench.root, ranks, 0, output),
             Collective::Barrier => 0,
-        })
+        }
     }
+}
+
+/// How many calls to time: as many as were asked for, or as take so many seconds in the slowest rank's opinion; alike
+/// on all.
+pub(super) fn iterations(
+    group: &ProcessGroup,
+    bench: &Bench,
+    seconds: f64,
+    mut call: impl FnMut() -> Result<()>,
+) -> Result<usize> {
+    if let Some(iters) = bench.iters {
+        return Ok(iters as usize);
+    }
+    group.barrier()?;
+    let begun = Instant::now();
+    for _ in 0..3 {
+        call()?;
+    }
+    let mut each = [begun.elapsed().as_secs_f64() / 3.0];
+    group.all_reduce(&mut each, ReduceOp::Max)?;
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    Ok((seconds / each[0].max(1e-9)).clamp(5.0, 2000.0) as usize)
 }
 
 /// Calls a collective; a broadcast has only an output.

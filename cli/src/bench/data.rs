@@ -3,6 +3,8 @@
 use half::{bf16, f16};
 use unisono::{dtype::Element, reduce::ReduceOp};
 
+use super::{Result, room};
+
 /// An expression in which a name stands for the element type of a [`Dtype`](unisono::dtype::Dtype).
 macro_rules! with_dtype {
     ($dtype:expr, $type:ident => $body:expr) => {
@@ -77,9 +79,26 @@ macro_rules! integers {
 
 integers!(i8 i16 i32 i64 u8 u16 u32 u64);
 
+/// So many zeros.
+pub(crate) fn zeros<T: Sample>(len: usize) -> Result<Vec<T>> {
+    let mut zeros = room(len)?;
+    zeros.resize(len, T::of(0.0));
+    Ok(zeros)
+}
+
+/// What rank `rank` contributes, wholly.
+pub(super) fn fill<T: Sample>(op: ReduceOp, rank: usize, ranks: usize, into: &mut [T]) {
+    // The pattern repeats after 5 elements, or after as many as there are ranks.
+    let period = 5 * ranks;
+    let pattern: Vec<T> = (0..period).map(|index| T::of(input(op, rank, ranks, index))).collect();
+    for (element, &value) in into.iter_mut().zip(pattern.iter().cycle()) {
+        *element = value;
+    }
+}
+
 /// What rank `rank` contributes at `index`: numbers so small that no type overflows at a few ranks.
 #[allow(clippy::cast_precision_loss, reason = "small numbers")]
-pub(super) fn input(op: ReduceOp, rank: usize, ranks: usize, index: usize) -> f64 {
+fn input(op: ReduceOp, rank: usize, ranks: usize, index: usize) -> f64 {
     match op {
         ReduceOp::Product => 1.0 + f64::from(u8::from(index % ranks == rank)),
         _ => ((index * 7 + rank * 3) % 5 + 1) as f64,

@@ -1,7 +1,11 @@
-//! `unisono bench`: measures collectives, and the raw puts under them, in the columns of nccl-tests.
+//! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, messages, and the
+//! raw puts under all of these.
 
 pub(crate) mod collective;
+mod compute;
 pub(crate) mod data;
+mod messages;
+mod overlap;
 pub(crate) mod progress;
 mod put;
 pub(crate) mod raw;
@@ -26,10 +30,12 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const EXAMPLES: &str = "\
 Examples:
   unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
+  unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
+  unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
   mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines";
 
-/// Measures a collective, or raw puts, over a sweep of sizes.
+/// Measures a collective, messages or raw puts over a sweep of sizes.
 ///
 /// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
 /// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Every result is checked;
@@ -37,7 +43,7 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
-    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all or put
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put
     #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
     /// The smallest size in bytes, for instance 8, 4K, 1M: of the whole vector, as in nccl-tests, and rounded down
@@ -80,6 +86,12 @@ pub(crate) struct Bench {
     /// Take input and output from registered buffers rather than from plain memory
     #[arg(long)]
     registered: bool,
+    /// Measure how much of the collective disappears behind what the ranks compute after they have begun it and before
+    /// they wait for it, in percent of its time: 100 - 100 (both - computation alone) / collective alone. Once the
+    /// thread sleeps as if an accelerator computed, and once it computes on every core; each about as long as the
+    /// collective takes
+    #[arg(long)]
+    overlap: bool,
     /// Write the results to this file too, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -89,16 +101,27 @@ pub(crate) struct Bench {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Collective(Collective),
+    SendRecv,
     Put,
 }
 
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Collective(collective) => collective.name(),
+            Self::SendRecv => "send_recv",
+            Self::Put => "put",
+        }
+    }
+}
+
 fn parse_what(text: &str) -> std::result::Result<What, String> {
-    if text == "put" {
-        return Ok(What::Put);
+    if let Some(what) = [What::SendRecv, What::Put].into_iter().find(|what| what.name() == text) {
+        return Ok(what);
     }
     Collective::parse(text).map(What::Collective).ok_or_else(|| {
         let names = Collective::ALL.map(Collective::name).join(", ");
-        format!("there is no such bench; there are {names} and put")
+        format!("there is no such bench; there are {names}, send_recv and put")
     })
 }
 
@@ -144,8 +167,17 @@ impl Bench {
         if self.root >= ranks {
             return Err(format!("-r {}: there are ranks 0 to {}", self.root, ranks - 1).into());
         }
-        if self.what == What::Put && ranks < 2 {
-            return Err("put needs two ranks: --ranks 2".into());
+        if !matches!(self.what, What::Collective(_)) {
+            let what = self.what.name();
+            if ranks < 2 {
+                return Err(format!("{what} needs two ranks: --ranks 2").into());
+            }
+            if self.overlap {
+                return Err(format!("--overlap: it measures collectives, not {what}").into());
+            }
+            if let Some(name) = &self.algorithm {
+                return Err(format!("--algorithm {name}: {what} has no algorithms").into());
+            }
         }
         if self.what == What::Put && self.max_bytes == 0 {
             return Err("-e 0: a put has at least one byte".into());
@@ -210,6 +242,7 @@ impl Bench {
                 put::sweep(group, self, options, &mut report)?;
                 0
             }
+            What::SendRecv => messages::sweep(group, self, &mut report)?,
             What::Collective(collective) => collective::sweep(group, self, collective, options, &mut report)?,
         };
         report.end(group)?;

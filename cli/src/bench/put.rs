@@ -9,7 +9,7 @@ use super::{
     Bench, Result,
     progress::Progress,
     raw::{self, Pair},
-    report::{PutRow, Report, micros, quantile},
+    report::{PutRow, Rates, Report, micros, quantile},
 };
 
 /// Bytes to move for each figure if not told how often.
@@ -57,14 +57,11 @@ fn measure(
     let one_way = pair.stream(bytes, rounds, first, !first)?;
     pair.stream(bytes, warmup as u64, true, true)?;
     let both_ways = pair.stream(bytes, rounds, true, true)?;
-    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-    let per_second = |time: Duration, amount: usize| amount as f64 / time.as_secs_f64();
+    let rates = |time: Duration| Rates::new(count, bytes, time.as_secs_f64());
     Ok(PutRow {
         bytes,
         latency_us: [quantile(&times, 0.0), quantile(&times, 0.5), quantile(&times, 0.99)].map(micros),
-        one_way: per_second(one_way, bytes * count) / 1e9,
-        both_ways: per_second(both_ways, bytes * count) / 1e9,
-        rate: per_second(one_way, count) / 1e6,
-        rate_both: per_second(both_ways, count) / 1e6,
+        one_way: rates(one_way),
+        both_ways: rates(both_ways),
     })
 }

@@ -1,6 +1,7 @@
 //! The table on standard output and the lines of JSON, from rank 0 alone.
 
 use std::{
+    fmt,
     fs::File,
     io::{BufWriter, Write},
     path::Path,
@@ -19,6 +20,7 @@ pub(super) struct Report {
     reports: bool,
     headed: bool,
     what: What,
+    overlap: bool,
     json: Option<BufWriter<File>>,
     ranks: usize,
     provider: String,
@@ -27,8 +29,8 @@ pub(super) struct Report {
     trouble: Option<std::io::Error>,
 }
 
-/// A collective at one size.
-pub(super) struct Row {
+/// A collective at one size: what was measured, and whether it came out right.
+pub(super) struct Case {
     pub collective: Collective,
     pub algorithm: &'static str,
     /// Of the whole vector.
@@ -37,15 +39,79 @@ pub(super) struct Row {
     pub dtype: Dtype,
     pub op: Option<ReduceOp>,
     pub root: Option<usize>,
+    /// Elements, on all ranks together.
+    pub wrong: u64,
+}
+
+/// How long a collective takes.
+pub(super) struct Row {
+    pub case: Case,
     /// The slowest rank's times of single calls, in seconds, in ascending order.
     pub samples: Vec<f64>,
     /// Of calls back to back, in seconds.
     pub mean: f64,
     /// Processor time of all ranks together for one call, in seconds.
     pub cpu: f64,
-    pub wrong: u64,
     /// Bytes of registered memory on rank 0.
     pub memory: usize,
+}
+
+/// How much of a collective hides behind computations.
+pub(super) struct OverlapRow {
+    pub case: Case,
+    /// Behind one that leaves the processors alone, and behind one on all of them.
+    pub idle: Times,
+    pub busy: Times,
+    /// How many threads of rank 0 compute in that.
+    pub threads: usize,
+}
+
+/// Seconds of the collective alone, of a computation alone, and of both at once.
+pub(super) struct Times {
+    pub communication: f64,
+    pub computation: f64,
+    pub both: f64,
+}
+
+impl Times {
+    /// The percentage of the collective that the computation hides.
+    fn hidden(&self) -> f64 {
+        let left = (self.both - self.computation) / self.communication.max(1e-9);
+        (100.0 - 100.0 * left).clamp(0.0, 100.0)
+    }
+}
+
+/// Messages of one size.
+pub(super) struct MessageRow {
+    pub bytes: usize,
+    pub count: usize,
+    pub dtype: Dtype,
+    pub pairs: usize,
+    /// One way, of all pairs' messages: least, median, 99th percentile.
+    pub latency_us: [f64; 3],
+    /// Of all pairs together: one way, and all that goes either way at once.
+    pub one_way: Rates,
+    pub both_ways: Rates,
+    /// Elements, on all ranks together.
+    pub wrong: u64,
+}
+
+/// What goes over a wire in a second, in each direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rates {
+    /// 10^9 bytes.
+    pub gigabytes: f64,
+    /// Millions of puts or messages.
+    pub millions: f64,
+}
+
+impl Rates {
+    /// Of so many, each of so many bytes, in so many seconds.
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+    pub(super) fn new(count: usize, bytes: usize, seconds: f64) -> Self {
+        let rate = count as f64 / seconds.max(1e-9);
+        Self { gigabytes: rate * bytes as f64 / 1e9, millions: rate / 1e6 }
+    }
 }
 
 /// Raw puts at one size.
@@ -54,12 +120,9 @@ pub(super) struct PutRow {
     pub bytes: usize,
     /// One way: least, median, 99th percentile.
     pub latency_us: [f64; 3],
-    /// 10^9 bytes a second, one way and in each of both directions at once.
-    pub one_way: f64,
-    pub both_ways: f64,
-    /// Millions of puts a second, likewise.
-    pub rate: f64,
-    pub rate_both: f64,
+    /// One way, and in each of both directions at once.
+    pub one_way: Rates,
+    pub both_ways: Rates,
 }
 
 pub(super) fn micros(time: Duration) -> f64 {
@@ -97,6 +160,16 @@ pub(super) fn json_file(path: Option<&Path>) -> Result<Option<File>> {
     Ok(path.map(create).transpose()?)
 }
 
+/// Its first columns.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let op = self.op.map_or("none", ReduceOp::name);
+        let root = self.root.map_or_else(|| "-1".to_owned(), |root| root.to_string());
+        let Self { bytes, count, dtype, algorithm, .. } = self;
+        write!(f, "{bytes:>12} {count:>11} {:>5} {op:>6} {root:>4} {algorithm:>19}", dtype.name())
+    }
+}
+
 impl Report {
     pub(super) fn new(group: &ProcessGroup, bench: &Bench) -> Result<Self> {
         let reports = group.rank() == 0;
@@ -107,6 +180,7 @@ impl Report {
             reports,
             headed: false,
             what: bench.what,
+            overlap: bench.overlap,
             json,
             ranks: group.size(),
             provider: limits.provider.clone(),
@@ -123,13 +197,33 @@ impl Report {
         let raw =
             self.raw.map_or_else(String::new, |raw| format!(", raw put {:.2} GB/s at 1 MiB", raw / 1e9));
         let memory = if self.registered { "registered" } else { "plain" };
+        let case = format!(
+            "#{:>11} {:>11} {:>5} {:>6} {:>4} {:>19}",
+            "bytes", "count", "type", "redop", "root", "algorithm"
+        );
         match self.what {
+            What::Collective(collective) if self.overlap => self.line(&format!(
+                "# {} on {} ranks over {} ({}), {memory} memory, and what the ranks compute meanwhile\n\
+                 # times in µs: of the collective alone, of a computation alone, and of both at once (p50, slowest rank);\n\
+                 # hidden: 100 - 100 (both - alone) / collective, behind sleep and behind work on every core\n\
+                 {case} {:>10} | {:>9} {:>9} {:>7} | {:>9} {:>9} {:>7} | {:>6}",
+                collective.name(), self.ranks, self.provider, self.library,
+                "collective", "sleep", "both", "%hidden", "work", "both", "%hidden", "#wrong"
+            )),
             What::Collective(collective) => self.line(&format!(
                 "# {} on {} ranks over {} ({}), {memory} memory{raw}\n\
                  # times in µs: of single calls after a barrier (slowest rank), and the mean of calls back to back\n\
-                 #{:>11} {:>11} {:>5} {:>6} {:>4} {:>19} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>6}",
-                collective.name(), self.ranks, self.provider, self.library, "bytes", "count", "type", "redop", "root",
-                "algorithm", "min", "p50", "p99", "mean", "algbw", "busbw", "%raw", "cpu/GB", "#wrong"
+                 {case} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>6}",
+                collective.name(), self.ranks, self.provider, self.library,
+                "min", "p50", "p99", "mean", "algbw", "busbw", "%raw", "cpu/GB", "#wrong"
+            )),
+            What::SendRecv => self.line(&format!(
+                "# send_recv on {} ranks, pairs at once: {}, over {} ({}), {memory} memory\n\
+                 # latency in µs one way; GB/s of 10^9 bytes and millions of messages a second, all pairs together, \
+                 each direction\n\
+                 #{:>11} {:>11} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>6}",
+                self.ranks, self.ranks / 2, self.provider, self.library, "bytes", "count", "type", "min", "p50", "p99",
+                "one way", "both", "Mmsg/s", "both", "#wrong"
             )),
             What::Put => self.line(&format!(
                 "# put between 2 ranks over {} ({})\n\
@@ -146,7 +240,8 @@ impl Report {
         }
     }
 
-    fn record(&mut self, record: &serde_json::Value) {
+    #[allow(clippy::needless_pass_by_value, reason = "it is made for this")]
+    fn record(&mut self, record: serde_json::Value) {
         if let Some(json) = &mut self.json
             && let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush())
         {
@@ -163,30 +258,97 @@ impl Report {
         self.head();
         let [min, p50, p99] = [0.0, 0.5, 0.99].map(|q| quantile(&row.samples, q) * 1e6);
         let mean = row.mean * 1e6;
-        let algbw = row.bytes as f64 / p50 / 1e3;
-        let busbw = algbw * bus_factor(row.collective, self.ranks);
+        let bytes = row.case.bytes as f64;
+        let algbw = bytes / p50 / 1e3;
+        let busbw = algbw * bus_factor(row.case.collective, self.ranks);
         let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
-        let cpu = if row.bytes == 0 { 0.0 } else { row.cpu / (row.bytes as f64 / 1e9) };
-        let op = row.op.map_or("none", ReduceOp::name);
-        let root = row.root.map_or_else(|| "-1".to_owned(), |root| root.to_string());
+        let cpu = if row.case.bytes == 0 { 0.0 } else { row.cpu / (bytes / 1e9) };
         self.line(&format!(
-            "{:>12} {:>11} {:>5} {op:>6} {root:>4} {:>19} {min:>9.2} {p50:>9.2} {p99:>9.2} {mean:>9.2} {algbw:>7.3} \
-             {busbw:>7.3} {:>6} {cpu:>7.2} {:>6}",
+            "{} {min:>9.2} {p50:>9.2} {p99:>9.2} {mean:>9.2} {algbw:>7.3} {busbw:>7.3} {:>6} {cpu:>7.2} {:>6}",
+            row.case,
+            of_raw.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}")),
+            row.case.wrong,
+        ));
+        self.record(self.of_case(
+            &row.case,
+            json!({
+                "time_us": { "min": min, "p50": p50, "p99": p99, "mean": mean },
+                "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "cpu_s_per_GB": cpu,
+                "registered_bytes": row.memory,
+            }),
+        ));
+    }
+
+    /// Reports a collective with computations.
+    pub(super) fn overlap(&mut self, row: &OverlapRow) {
+        if !self.reports {
+            return;
+        }
+        self.head();
+        let [collective, sleep, with_sleep, work, with_work] = [
+            row.idle.communication,
+            row.idle.computation,
+            row.idle.both,
+            row.busy.computation,
+            row.busy.both,
+        ]
+        .map(|seconds| seconds * 1e6);
+        let [idle, busy] = [row.idle.hidden(), row.busy.hidden()];
+        self.line(&format!(
+            "{} {collective:>10.2} | {sleep:>9.2} {with_sleep:>9.2} {idle:>7.1} | {work:>9.2} {with_work:>9.2} \
+             {busy:>7.1} | {:>6}",
+            row.case, row.case.wrong,
+        ));
+        self.record(self.of_case(
+            &row.case,
+            json!({
+                "communication_us": collective,
+                "idle": { "compute_us": sleep, "total_us": with_sleep, "overlap_pct": idle },
+                "busy": {
+                    "compute_us": work, "total_us": with_work, "overlap_pct": busy, "threads": row.threads,
+                },
+            }),
+        ));
+    }
+
+    /// A record of a collective: what it was, and what was measured.
+    fn of_case(&self, case: &Case, mut measured: serde_json::Value) -> serde_json::Value {
+        let what = json!({
+            "collective": case.collective.name(), "algorithm": case.algorithm, "ranks": self.ranks,
+            "provider": self.provider, "libfabric": self.library, "bytes": case.bytes, "count": case.count,
+            "dtype": case.dtype.name(), "op": case.op.map(ReduceOp::name), "root": case.root,
+            "registered": self.registered, "wrong": case.wrong,
+        });
+        if let (Some(record), serde_json::Value::Object(what)) = (measured.as_object_mut(), what) {
+            record.extend(what);
+        }
+        measured
+    }
+
+    /// Reports messages.
+    pub(super) fn messages(&mut self, row: &MessageRow) {
+        if !self.reports {
+            return;
+        }
+        self.head();
+        let [min, p50, p99] = row.latency_us;
+        self.line(&format!(
+            "{:>12} {:>11} {:>5} {min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3} {:>9.3} {:>9.3} {:>6}",
             row.bytes,
             row.count,
             row.dtype.name(),
-            row.algorithm,
-            of_raw.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}")),
-            row.wrong,
+            row.one_way.gigabytes,
+            row.both_ways.gigabytes,
+            row.one_way.millions,
+            row.both_ways.millions,
+            row.wrong
         ));
-        self.record(&json!({
-            "collective": row.collective.name(), "algorithm": row.algorithm, "ranks": self.ranks,
-            "provider": self.provider, "libfabric": self.library, "bytes": row.bytes, "count": row.count,
-            "dtype": row.dtype.name(), "op": row.op.map(ReduceOp::name), "root": row.root,
-            "registered": self.registered,
-            "time_us": { "min": min, "p50": p50, "p99": p99, "mean": mean },
-            "algbw": algbw, "busbw": busbw, "wrong": row.wrong, "pct_of_raw": of_raw, "cpu_s_per_GB": cpu,
-            "registered_bytes": row.memory,
+        self.record(json!({
+            "send_recv": true, "ranks": self.ranks, "pairs": row.pairs, "provider": self.provider,
+            "libfabric": self.library, "bytes": row.bytes, "count": row.count, "dtype": row.dtype.name(),
+            "registered": self.registered, "latency_us": { "min": min, "p50": p50, "p99": p99 },
+            "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
+            "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions, "wrong": row.wrong,
         }));
     }
 
@@ -199,13 +361,17 @@ impl Report {
         let [min, p50, p99] = row.latency_us;
         self.line(&format!(
             "{:>12} {min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3} {:>9.3} {:>9.3}",
-            row.bytes, row.one_way, row.both_ways, row.rate, row.rate_both
+            row.bytes,
+            row.one_way.gigabytes,
+            row.both_ways.gigabytes,
+            row.one_way.millions,
+            row.both_ways.millions
         ));
-        self.record(&json!({
+        self.record(json!({
             "put": true, "ranks": 2, "provider": self.provider, "libfabric": self.library, "bytes": row.bytes,
             "latency_us": { "min": min, "p50": p50, "p99": p99 },
-            "one_way_GBps": row.one_way, "both_ways_GBps": row.both_ways,
-            "rate_Mps": row.rate, "rate_both_Mps": row.rate_both,
+            "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
+            "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions,
         }));
     }
 
@@ -233,6 +399,19 @@ mod tests {
         assert_eq!(quantile(&sorted, 0.5), 3.0);
         assert_eq!(quantile(&sorted, 0.99), 100.0);
         assert_eq!(quantile::<f64>(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn what_is_hidden_is_a_percentage_of_the_communication() {
+        let hidden = |communication, computation, both| Times { communication, computation, both }.hidden();
+        assert_eq!(hidden(8.0, 10.0, 10.0), 100.0);
+        assert_eq!(hidden(8.0, 10.0, 18.0), 0.0);
+        assert_eq!(hidden(8.0, 10.0, 12.0), 75.0);
+        // Noise: faster together than the computation alone, and slower than one after the other.
+        assert_eq!(
+            [hidden(8.0, 10.0, 9.0), hidden(8.0, 10.0, 20.0), hidden(0.0, 0.0, 0.0)],
+            [100.0, 0.0, 100.0]
+        );
     }
 
     #[test]

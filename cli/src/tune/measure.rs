@@ -8,10 +8,9 @@ use super::Result;
 use crate::{
     bench::{
         collective::call,
-        data::{Sample, with_dtype},
+        data::{self, Sample, with_dtype},
         progress::Progress,
         report::quantile,
-        room,
     },
     cost::Case,
 };
@@ -81,12 +80,7 @@ fn race<T: Sample>(
     }
     let job = Job::new(case.collective, group.rank(), group.size(), case.count);
     let (inputs, outputs) = job.lengths().ok_or("the sizes overflow")?;
-    let zeros = |len: usize| -> Result<Vec<T>> {
-        let mut zeros = room(len)?;
-        zeros.resize(len, T::of(0.0));
-        Ok(zeros)
-    };
-    let (input, mut output) = (zeros(inputs)?, zeros(outputs)?);
+    let (input, mut output) = (data::zeros::<T>(inputs)?, data::zeros::<T>(outputs)?);
     let handles = ways
         .iter()
         .map(|way| group.with_algorithms(way.algorithm.name)?.with_pipeline(way.chunk_bytes, way.lanes));

@@ -7,7 +7,7 @@ use crate::schedule::Rank;
 
 /// Who sent a message, and the tag that it bears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Envelope {
+pub(in crate::engine) struct Envelope {
     pub from: Rank,
     pub tag: u32,
     /// Whether it belongs to a message that came before, and the tag is that one's own.
@@ -16,7 +16,7 @@ pub(super) struct Envelope {
 
 /// What a receive takes: from this rank, or from any where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Want {
+pub(in crate::engine) struct Want {
     pub from: Option<Rank>,
     pub tag: u32,
     pub inner: bool,
@@ -32,7 +32,7 @@ impl Want {
 /// Receives that wait for their message, and messages that wait for their receive; never two that fit. Of those that
 /// fit, the earliest is taken.
 #[derive(Debug)]
-pub(super) struct Matching<R, M> {
+pub(in crate::engine) struct Matching<R, M> {
     receives: VecDeque<(Want, R)>,
     messages: VecDeque<(Envelope, M)>,
 }
@@ -45,7 +45,7 @@ impl<R, M> Default for Matching<R, M> {
 
 impl<R, M> Matching<R, M> {
     /// The earliest message for a receive, or the receive waits for it.
-    pub(super) fn receive(&mut self, want: Want, receive: R) -> Option<(Envelope, M, R)> {
+    pub(in crate::engine) fn receive(&mut self, want: Want, receive: R) -> Option<(Envelope, M, R)> {
         match self.messages.iter().position(|&(envelope, _)| want.takes(envelope)) {
             Some(place) => {
                 self.messages.remove(place).map(|(envelope, message)| (envelope, message, receive))
@@ -58,13 +58,13 @@ impl<R, M> Matching<R, M> {
     }
 
     /// The earliest receive for a message that has come.
-    pub(super) fn taker(&mut self, envelope: Envelope) -> Option<R> {
+    pub(in crate::engine) fn taker(&mut self, envelope: Envelope) -> Option<R> {
         let place = self.receives.iter().position(|&(want, _)| want.takes(envelope))?;
         self.receives.remove(place).map(|(_, receive)| receive)
     }
 
     /// A message that [nobody takes](Self::taker) waits.
-    pub(super) fn keep(&mut self, envelope: Envelope, message: M) {
+    pub(in crate::engine) fn keep(&mut self, envelope: Envelope, message: M) {
         self.messages.push_back((envelope, message));
     }
 
@@ -74,7 +74,7 @@ impl<R, M> Matching<R, M> {
     }
 
     /// The receives that wait, in their order.
-    pub(super) fn receives(&self) -> impl Iterator<Item = (Want, &R)> {
+    pub(in crate::engine) fn receives(&self) -> impl Iterator<Item = (Want, &R)> {
         self.receives.iter().map(|(want, receive)| (*want, receive))
     }
 

@@ -18,7 +18,7 @@ use std::{
 
 use unisono_transport::{Region, RemoteRegion};
 
-use self::matching::{Matching, Want};
+pub(super) use self::matching::{Envelope, Matching, Want};
 use super::{
     Stop,
     core::Core,

@@ -1,0 +1,98 @@
+//! Messages from point to point over the memory transport: to oneself, there and back between two ranks in threads, and
+//! many at once.
+#![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
+
+mod worlds;
+
+use std::time::Instant;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+/// Of small messages, which go at once, and of large ones, which wait for their receive.
+const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
+
+fn to_oneself(criterion: &mut Criterion) {
+    let alone = worlds::alone();
+    let mut group = criterion.benchmark_group("message to oneself");
+    for bytes in SIZES {
+        let (from, mut into) = (vec![1_u8; bytes], vec![0_u8; bytes]);
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+            bencher.iter(|| alone.send_recv(&from, 0, &mut into, 0, 0).expect("a world of one"));
+        });
+        assert_eq!(from, into);
+    }
+    group.finish();
+}
+
+fn there_and_back(criterion: &mut Criterion) {
+    let groups = worlds::over_memory();
+    let mut group = criterion.benchmark_group("message there and back");
+    for bytes in SIZES {
+        group.throughput(Throughput::Bytes(2 * bytes as u64));
+        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+            bencher.iter_custom(|iters| {
+                worlds::both(&groups, |group| {
+                    let (other, mut data) = (1 - group.rank(), vec![1_u8; bytes]);
+                    group.barrier().expect("both are here");
+                    let begun = Instant::now();
+                    for _ in 0..iters {
+                        if other == 1 {
+                            group.send(&data, other, 0).expect("it is received");
+                        }
+                        group.recv(&mut data, other, 0).expect("it is sent");
+                        if other == 0 {
+                            group.send(&data, other, 0).expect("it is received");
+                        }
+                    }
+                    begun.elapsed()
+                })
+            });
+        });
+    }
+    group.finish();
+    worlds::part(groups);
+}
+
+/// Each a `Work` of its own on either side, waited for at the end.
+fn many(criterion: &mut Criterion) {
+    const MANY: usize = 64;
+    let groups = worlds::over_memory();
+    let mut group = criterion.benchmark_group("64 messages at once");
+    group.throughput(Throughput::Elements(MANY as u64));
+    for bytes in [8, 4 << 10] {
+        group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
+            bencher.iter_custom(|iters| {
+                worlds::both(&groups, |group| {
+                    let other = 1 - group.rank();
+                    let mut data = vec![vec![1_u8; bytes]; MANY];
+                    group.barrier().expect("both are here");
+                    let begun = Instant::now();
+                    for _ in 0..iters {
+                        // One way, since a rank that receives at once waits for nobody.
+                        if other == 1 {
+                            let begin = |data| group.isend(data, other, 0).expect("it is begun");
+                            let works: Vec<_> = data.drain(..).map(begin).collect();
+                            data.extend(works.into_iter().map(|work| work.wait().expect("it is received")));
+                        } else {
+                            let begin = |data| group.irecv(data, other, 0).expect("it is begun");
+                            let works: Vec<_> = data.drain(..).map(begin).collect();
+                            data.extend(works.into_iter().map(|work| work.wait().expect("it is sent").0));
+                        }
+                    }
+                    group.barrier().expect("both are done");
+                    begun.elapsed()
+                })
+            });
+        });
+    }
+    group.finish();
+    worlds::part(groups);
+}
+
+criterion_group! {
+    name = messages;
+    config = worlds::brief();
+    targets = to_oneself, there_and_back, many
+}
+criterion_main!(messages);

@@ -1,0 +1,190 @@
+//! What ranks compute while a collective is under way: nothing, for as long as an accelerator would take, or something
+//! on every core. Both are made to last a given time by trying; how long they do last is for others to measure.
+
+use std::{
+    hint::black_box,
+    num::NonZero,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::thread::set_current_timer_slack;
+use unisono::ProcessGroup;
+
+use super::{Result, report::quantile};
+
+/// How often a computation is adjusted, and how often it is tried each time.
+const STEPS: usize = 3;
+const TRIES: usize = 3;
+
+/// How many rounds are tried first: some tens of microseconds.
+const FIRST: f64 = 300.0;
+
+/// The threads that compute on this rank: its own, and so many others that all ranks of the host together keep its
+/// processors busy. They sleep between computations.
+pub(super) struct Crew {
+    others: Vec<Other>,
+}
+
+struct Other {
+    rounds: Sender<u64>,
+    done: Receiver<()>,
+}
+
+impl Crew {
+    /// This rank's share of the processors. Every rank must call it.
+    pub(super) fn new(group: &ProcessGroup) -> Result<Self> {
+        let mine = processors();
+        let all = group.all_gather_object(&mine)?;
+        let sharing = all.iter().filter(|theirs| **theirs == mine).count().max(1);
+        let own = thread::available_parallelism().map_or(1, NonZero::get).div_ceil(sharing);
+        let others = (1..own).map(|_| Other::start()).collect::<Result<_>>()?;
+        Ok(Self { others })
+    }
+
+    /// How many threads there are.
+    pub(super) fn threads(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    /// Does so many rounds on every thread.
+    fn compute(&self, rounds: u64) {
+        // A thread that has ended did so in a panic, which was reported.
+        for other in &self.others {
+            let _ = other.rounds.send(rounds);
+        }
+        work(rounds);
+        for other in &self.others {
+            let _ = other.done.recv();
+        }
+    }
+}
+
+impl Other {
+    fn start() -> Result<Self> {
+        let (rounds, orders) = channel();
+        let (finished, done) = channel();
+        let compute = move || {
+            for rounds in orders {
+                work(rounds);
+                if finished.send(()).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("compute".to_owned()).spawn(compute)?;
+        Ok(Self { rounds, done })
+    }
+}
+
+/// The machine's name, and on which of its processors this process may run.
+fn processors() -> (String, Vec<usize>) {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    (host, (0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
+}
+
+/// Computes in registers, so that it takes nothing but a core.
+fn work(rounds: u64) {
+    let mut lanes = black_box([1.0_f64; 8]);
+    for _ in 0..rounds {
+        for _ in 0..32 {
+            for lane in &mut lanes {
+                *lane = *lane * 0.999 + 0.001;
+            }
+        }
+    }
+    black_box(lanes);
+}
+
+/// A computation of a certain length.
+pub(super) enum Computation<'c> {
+    /// The thread sleeps for so many seconds; no processor does anything.
+    Idle(f64),
+    /// All threads of the crew do so many rounds.
+    Busy(&'c Crew, f64),
+}
+
+impl Computation<'_> {
+    /// Lasts as long as `seconds`, as nearly as trying tells. Every rank must make the same one.
+    pub(super) fn lasting(mut self, group: &ProcessGroup, seconds: f64) -> Result<Self> {
+        for _ in 0..STEPS {
+            let mut times = [0.0; TRIES];
+            for time in &mut times {
+                // All compute at once, as they will later.
+                group.barrier()?;
+                *time = self.timed();
+            }
+            times.sort_unstable_by(f64::total_cmp);
+            let time = quantile(&times, 0.5);
+            match &mut self {
+                // Who sleeps wakes up late, by about as much each time.
+                Self::Idle(asked) => *asked = (*asked + seconds - time).clamp(0.0, seconds),
+                Self::Busy(_, rounds) => *rounds *= seconds / time.max(1e-9),
+            }
+        }
+        Ok(self)
+    }
+
+    /// On every core, of no particular length yet.
+    pub(super) fn busy(crew: &Crew) -> Computation<'_> {
+        Computation::Busy(crew, FIRST)
+    }
+
+    pub(super) fn run(&self) {
+        match self {
+            Self::Idle(seconds) => sleep(*seconds),
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+            Self::Busy(crew, rounds) => crew.compute(rounds.clamp(1.0, 1e15) as u64),
+        }
+    }
+
+    /// Runs it, and tells how many seconds that took.
+    pub(super) fn timed(&self) -> f64 {
+        let begun = Instant::now();
+        self.run();
+        begun.elapsed().as_secs_f64()
+    }
+}
+
+/// Sleeps, and wakes up as soon after that as the machine can: the kernel takes another 50 µs if it may. For no longer
+/// than this sleep, since the library's waits are measured as they are.
+fn sleep(seconds: f64) {
+    // Where it is forbidden the sleep is longer, and measured as such.
+    let _ = set_current_timer_slack(Some(NonZero::<u64>::MIN));
+    thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(Duration::from_nanos(1)));
+    let _ = set_current_timer_slack(None);
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono::Config;
+    use unisono_transport::memory::Hub;
+
+    use super::*;
+
+    #[test]
+    fn a_computation_of_either_kind_never_ends_before_its_time() {
+        let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None).unwrap();
+        let crew = Crew::new(&group).unwrap();
+        assert_eq!(crew.threads(), thread::available_parallelism().unwrap().get());
+        let idle = Computation::Idle(0.1).lasting(&group, 0.002).unwrap();
+        let Computation::Idle(asked) = &idle else { panic!("{:?}", idle.timed()) };
+        assert!((0.0..=0.002).contains(asked) && idle.timed() >= *asked, "{asked}");
+        let Computation::Busy(_, rounds) = Computation::busy(&crew).lasting(&group, 0.002).unwrap() else {
+            panic!("another kind")
+        };
+        assert!(rounds.is_finite() && rounds > 0.0, "{rounds}");
+    }
+
+    #[test]
+    fn every_thread_does_its_rounds_again_and_again() {
+        let crew = Crew { others: (0..3).map(|_| Other::start().unwrap()).collect() };
+        for _ in 0..100 {
+            // Returns when all have answered, or it would hang.
+            crew.compute(1);
+        }
+        assert!(crew.others.iter().all(|other| other.done.try_recv().is_err()), "an answer too many");
+    }
+}

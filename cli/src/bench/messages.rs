@@ -1,0 +1,242 @@
+//! `unisono bench send_recv`: messages between pairs of ranks, as in osu_multi_lat and osu_mbw_mr: rank i of the first half
+//! and rank i of the second, all pairs at once. The last of an odd number of ranks looks on.
+
+use std::{ops::DerefMut, time::Instant};
+
+use unisono::{ProcessGroup, Work, buffer::Owned, reduce::ReduceOp};
+
+use super::{
+    Bench, Result,
+    collective::{SECONDS, iterations},
+    data::{self, Sample, with_dtype},
+    progress::Progress,
+    report::{MessageRow, Rates, Report, quantile},
+    room,
+};
+
+/// How many messages are under way at once in each direction in bandwidth tests: so many that a wire is kept busy, but
+/// of large ones only as many as have together so many bytes, and two at least.
+const WINDOW: usize = 64;
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// Of what is measured, and of what says that a window has arrived.
+const DATA: u32 = 0;
+const ARRIVED: u32 = 1;
+
+/// Measures every size of the sweep; tells how many elements came out wrong, on all ranks together.
+pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) -> Result<u64> {
+    let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype.size()).collect();
+    counts.dedup();
+    let progress = Progress::new(counts.len(), group.rank() == 0);
+    let mut wrong = 0;
+    for count in counts {
+        progress.size(count * bench.dtype.size());
+        let row = with_dtype!(bench.dtype, T => measure::<T>(group, bench, count))?;
+        wrong += row.wrong;
+        progress.done(|| report.messages(&row));
+    }
+    progress.end();
+    Ok(wrong)
+}
+
+/// With whom this rank exchanges messages, and whether it begins.
+fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {
+    let pairs = ranks / 2;
+    match rank {
+        rank if rank < pairs => Some((rank + pairs, true)),
+        rank if rank < 2 * pairs => Some((rank - pairs, false)),
+        _ => None,
+    }
+}
+
+fn measure<T: Sample>(group: &ProcessGroup, bench: &Bench, count: usize) -> Result<MessageRow> {
+    if bench.registered {
+        let own = |len| Ok(group.buffer::<T>(len)?);
+        measure_with(group, bench, count, own)
+    } else {
+        measure_with(group, bench, count, data::zeros::<T>)
+    }
+}
+
+fn measure_with<T, M>(
+    group: &ProcessGroup,
+    bench: &Bench,
+    count: usize,
+    own: impl Fn(usize) -> Result<M>,
+) -> Result<MessageRow>
+where
+    T: Sample,
+    M: Owned<Element = T> + DerefMut<Target = [T]>,
+{
+    let bytes = count * bench.dtype.size();
+    let window = (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW);
+    let mut pair = match partner(group.rank(), group.size()) {
+        Some((partner, first)) => Some(Pair::new(group, partner, first, count, window, &own)?),
+        None => None,
+    };
+    // What a pair does, and nothing on a rank that looks on.
+    let mut each = |act: &mut dyn FnMut(&mut Pair<'_, M>) -> Result<()>| pair.as_mut().map_or(Ok(()), act);
+
+    each(&mut |pair| (0..bench.warmup).try_for_each(|_| pair.ping_pong()))?;
+    let iters = iterations(group, bench, SECONDS, || each(&mut |pair| pair.ping_pong()))?;
+
+    let mut times = room(iters).map_err(|error| format!("-n {iters}: {error}"))?;
+    group.barrier()?;
+    each(&mut |pair| {
+        for _ in 0..iters {
+            let begun = Instant::now();
+            pair.ping_pong()?;
+            if pair.first {
+                times.push(begun.elapsed().as_secs_f64() * 1e6 / 2.0);
+            }
+        }
+        Ok(())
+    })?;
+    let (mut latencies, _) = group.gather_v(&times, 0)?;
+    latencies.sort_unstable_by(f64::total_cmp);
+
+    // The slowest pair's time for all messages, one way and both ways.
+    let mut seconds = [0.0; 2];
+    for (both, seconds) in [false, true].into_iter().zip(&mut seconds) {
+        each(&mut |pair| pair.stream(bench.warmup as usize, both))?;
+        group.barrier()?;
+        let begun = Instant::now();
+        each(&mut |pair| pair.stream(iters, both))?;
+        *seconds = begun.elapsed().as_secs_f64();
+    }
+    group.all_reduce(&mut seconds, ReduceOp::Max)?;
+
+    let mut wrong = [0];
+    each(&mut |pair| {
+        pair.spoil();
+        pair.stream(pair.into.len(), true)?;
+        wrong[0] += pair.wrong();
+        pair.spoil();
+        pair.ping_pong()?;
+        wrong[0] += pair.into.first().map_or(0, |into| pair.wrong_in(into));
+        Ok(())
+    })?;
+    group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+    let pairs = group.size() / 2;
+    let rates = |seconds| Rates::new(iters * pairs, bytes, seconds);
+    Ok(MessageRow {
+        bytes,
+        count,
+        dtype: bench.dtype,
+        pairs,
+        latency_us: [0.0, 0.5, 0.99].map(|q| quantile(&latencies, q)),
+        one_way: rates(seconds[0]),
+        both_ways: rates(seconds[1]),
+        wrong: wrong[0],
+    })
+}
+
+/// One of two ranks, and what it sends and receives.
+struct Pair<'g, M> {
+    group: &'g ProcessGroup,
+    partner: usize,
+    first: bool,
+    /// A window each.
+    from: Vec<M>,
+    into: Vec<M>,
+}
+
+impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> {
+    fn new(
+        group: &'g ProcessGroup,
+        partner: usize,
+        first: bool,
+        count: usize,
+        window: usize,
+        own: impl Fn(usize) -> Result<M>,
+    ) -> Result<Self> {
+        let windowful = || (0..window).map(|_| own(count)).collect::<Result<Vec<M>>>();
+        let (mut from, into) = (windowful()?, windowful()?);
+        for data in &mut from {
+            data::fill(ReduceOp::Sum, group.rank(), group.size(), data);
+        }
+        Ok(Self { group, partner, first, from, into })
+    }
+
+    /// A message there and one back.
+    fn ping_pong(&mut self) -> Result<()> {
+        let (Some(from), Some(into)) = (self.from.first(), self.into.first_mut()) else { return Ok(()) };
+        if self.first {
+            self.group.send(from, self.partner, DATA)?;
+        }
+        self.group.recv(into, self.partner, DATA)?;
+        if !self.first {
+            self.group.send(from, self.partner, DATA)?;
+        }
+        Ok(())
+    }
+
+    /// Sends so many messages, window by window: the first of the pair, or both. It ends when they have arrived.
+    fn stream(&mut self, count: usize, both: bool) -> Result<()> {
+        let (sends, receives) = (self.first || both, !self.first || both);
+        let mut left = count;
+        while left > 0 {
+            let window = left.min(self.from.len());
+            left -= window;
+            let group = self.group;
+            let mut coming = Vec::new();
+            if receives {
+                let begin = |into| group.irecv(into, self.partner, DATA);
+                coming = self.into.drain(..window).map(begin).collect::<unisono::Result<_>>()?;
+            }
+            let mut going = Vec::new();
+            if sends {
+                let begin = |from| group.isend(from, self.partner, DATA);
+                going = self.from.drain(..window).map(begin).collect::<unisono::Result<_>>()?;
+            }
+            for work in going {
+                self.from.push(Work::wait(work)?);
+            }
+            for work in coming {
+                self.into.push(Work::wait(work)?.0);
+            }
+            // Both ways, who has received all knows that the other is done with as much.
+            if !both {
+                if self.first {
+                    group.recv::<u8>(&mut [], self.partner, ARRIVED)?;
+                } else {
+                    group.send::<u8>(&[], self.partner, ARRIVED)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing that was received may pass for what is.
+    fn spoil(&mut self) {
+        self.into.iter_mut().for_each(|into| into.fill(T::of(77.0)));
+    }
+
+    /// How many elements came out wrong.
+    fn wrong(&self) -> u64 {
+        self.into.iter().map(|into| self.wrong_in(into)).sum()
+    }
+
+    fn wrong_in(&self, into: &[T]) -> u64 {
+        data::wrong_copied(self.partner, self.group.size(), 0, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::partner;
+
+    #[test]
+    fn pairs_are_mutual_and_each_has_one_that_begins() {
+        for ranks in 0..10 {
+            let alone = (0..ranks).filter(|&rank| partner(rank, ranks).is_none()).count();
+            assert_eq!(alone, ranks % 2);
+            for rank in 0..ranks {
+                if let Some((other, first)) = partner(rank, ranks) {
+                    assert_eq!(partner(other, ranks), Some((rank, !first)), "{rank} of {ranks}");
+                }
+            }
+        }
+        assert_eq!(partner(1, 4), Some((3, true)));
+    }
+}

@@ -1,0 +1,184 @@
+//! `--overlap`: how much of a collective disappears behind what the ranks compute meanwhile, as in OSU's non-blocking
+//! benchmarks.
+//!
+//! For each size there are three times, each the median over the calls of the slowest rank's time after a barrier: that of
+//! the communication alone (begun and waited for), that of a computation alone, which is made to last about as long, and
+//! that of both (begun, computed, waited for). What of the communication the computation did not hide is the third
+//! less the second. The three are taken in turn, so that what drifts hits all alike.
+
+use std::{ops::DerefMut, time::Instant};
+
+use unisono::{ProcessGroup, Work, buffer::Owned, reduce::ReduceOp, schedule::Collective};
+
+use super::{
+    Result,
+    collective::{Run, SECONDS, iterations},
+    compute::{Computation, Crew},
+    data::{self, Sample},
+    report::{OverlapRow, Times, quantile},
+    room,
+};
+
+/// How much longer than a call a round takes: it, and with two computations, each alone and with a call.
+const ROUND: f64 = 7.0;
+
+impl Run<'_> {
+    /// Measures a size.
+    pub(super) fn overlap<T: Sample>(&self, count: usize, crew: &Crew) -> Result<OverlapRow> {
+        let (inputs, mut outputs) = self.lengths(self.group.rank(), count)?;
+        if in_place(self.collective) {
+            outputs = inputs;
+        }
+        if self.bench.registered {
+            let memory = (self.group.buffer::<T>(inputs)?, self.group.buffer::<T>(outputs)?);
+            self.overlap_with(count, crew, memory)
+        } else {
+            self.overlap_with(count, crew, (data::zeros::<T>(inputs)?, data::zeros::<T>(outputs)?))
+        }
+    }
+
+    fn overlap_with<T, M>(&self, count: usize, crew: &Crew, mut memory: (M, M)) -> Result<OverlapRow>
+    where
+        T: Sample,
+        M: Owned<Element = T> + DerefMut<Target = [T]>,
+    {
+        let (group, bench) = (self.group, self.bench);
+        self.fill(&mut memory.0);
+        let mut calls = Calls { run: self, memory: Some(memory) };
+        for _ in 0..bench.warmup {
+            calls.call(|| ())?;
+        }
+        let iters = iterations(group, bench, SECONDS / ROUND, || calls.call(|| ()).map(drop))?;
+        let list = || room(iters).map_err(|error| format!("-n {iters}: {error}"));
+
+        let mut alone = list()?;
+        for _ in 0..iters {
+            group.barrier()?;
+            alone.push(calls.call(|| ())?);
+        }
+        let length = slowest(group, alone)?;
+        let computations = [
+            Computation::busy(crew).lasting(group, length)?,
+            Computation::Idle(length).lasting(group, length)?,
+        ];
+
+        let mut alone = list()?;
+        let mut computed = [list()?, list()?];
+        let mut both = [list()?, list()?];
+        for done in 0..iters {
+            self.progress.call(done, iters);
+            for (computation, (computed, both)) in computations.iter().zip(computed.iter_mut().zip(&mut both))
+            {
+                group.barrier()?;
+                computed.push(computation.timed());
+                group.barrier()?;
+                both.push(calls.call(|| computation.run())?);
+            }
+            // After the sleep: where others want the cores too, who has just computed gets one late.
+            group.barrier()?;
+            alone.push(calls.call(|| ())?);
+        }
+        let communication = slowest(group, alone)?;
+        let times = |computed, both| -> Result<Times> {
+            Ok(Times { communication, computation: slowest(group, computed)?, both: slowest(group, both)? })
+        };
+        let ([busy_computed, idle_computed], [busy_both, idle_both]) = (computed, both);
+        let idle = times(idle_computed, idle_both)?;
+        let busy = times(busy_computed, busy_both)?;
+
+        let [_, computation] = &computations;
+        calls.spoil();
+        calls.call(|| computation.run())?;
+        let case = self.case(count, calls.wrong()?)?;
+        Ok(OverlapRow { case, idle, busy, threads: crew.threads() })
+    }
+}
+
+/// Whether a collective is begun on one piece of memory, which is its input and its output.
+fn in_place(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::Reduce)
+}
+
+/// The median of the slowest rank's times, in seconds; alike on all.
+fn slowest(group: &ProcessGroup, mut samples: Vec<f64>) -> Result<f64> {
+    group.all_reduce(&mut samples, ReduceOp::Max)?;
+    samples.sort_unstable_by(f64::total_cmp);
+    Ok(quantile(&samples, 0.5))
+}
+
+/// Calls of one collective, and the input and output that they own while they are under way.
+struct Calls<'r, M> {
+    run: &'r Run<'r>,
+    memory: Option<(M, M)>,
+}
+
+impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
+    /// Begins the collective, computes, and waits for it; tells how many seconds that took.
+    fn call(&mut self, compute: impl FnOnce()) -> Result<f64> {
+        let (input, mut output) = self.memory()?;
+        if in_place(self.run.collective) {
+            // What came of the call before would grow, or shrink to numbers that are slow to compute with.
+            output.copy_from_slice(&input);
+        }
+        let begun = Instant::now();
+        let work = begin(self.run, input, output)?;
+        compute();
+        self.memory = Some(work.wait()?);
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn memory(&mut self) -> Result<(M, M)> {
+        Ok(self.memory.take().ok_or("a call that failed has lost its memory")?)
+    }
+
+    fn spoil(&mut self) {
+        if let Some((input, output)) = &mut self.memory {
+            self.run.spoil(input, output);
+        }
+    }
+
+    /// How many elements came out wrong here.
+    fn wrong(&mut self) -> Result<u64> {
+        let (input, output) = self.memory()?;
+        let reduced_elsewhere =
+            self.run.collective == Collective::Reduce && self.run.group.rank() != self.run.bench.root;
+        Ok(if reduced_elsewhere { 0 } else { self.run.wrong(&input, &output) })
+    }
+}
+
+/// A collective under way.
+enum UnderWay<M> {
+    /// Its input and output, and what lies by.
+    InPlace(Work<M>, M),
+    Apart(Work<(M, M)>),
+    Bare(Work<()>, (M, M)),
+}
+
+impl<M> UnderWay<M> {
+    /// Gives input and output back.
+    fn wait(self) -> Result<(M, M)> {
+        Ok(match self {
+            Self::InPlace(work, input) => (input, work.wait()?),
+            Self::Apart(work) => work.wait()?,
+            Self::Bare(work, memory) => {
+                work.wait()?;
+                memory
+            }
+        })
+    }
+}
+
+fn begin<M: Owned>(run: &Run<'_>, input: M, output: M) -> Result<UnderWay<M>> {
+    let (group, op, root) = (run.group, run.bench.op, run.bench.root);
+    Ok(match run.collective {
+        Collective::AllReduce => UnderWay::InPlace(group.all_reduce_async(output, op)?, input),
+        Collective::Reduce => UnderWay::InPlace(group.reduce_async(output, op, root)?, input),
+        Collective::Broadcast => UnderWay::InPlace(group.broadcast_async(output, root)?, input),
+        Collective::ReduceScatter => UnderWay::Apart(group.reduce_scatter_async(input, output, op)?),
+        Collective::AllGather => UnderWay::Apart(group.all_gather_async(input, output)?),
+        Collective::Gather => UnderWay::Apart(group.gather_async(input, output, root)?),
+        Collective::Scatter => UnderWay::Apart(group.scatter_async(input, output, root)?),
+        Collective::AllToAll => UnderWay::Apart(group.all_to_all_async(input, output)?),
+        Collective::Barrier => UnderWay::Bare(group.barrier_async()?, (input, output)),
+    })
+}
