@@ -216,6 +216,16 @@ impl Lent<'static> {
     }
 }
 
+impl Lent<'static> {
+    /// Lends a tensor, as input and output. The same duty.
+    pub(crate) fn kept_tensor(tensor: &mut Tensor) -> Self {
+        let bytes = tensor.bytes_mut();
+        // SAFETY: a tensor's memory stays where it is when it moves; otherwise as `kept`.
+        let data = unsafe { lend(bytes.as_mut_ptr(), bytes.len()) };
+        Self { input: data.clone(), output: data, fixed: false, slices: PhantomData }
+    }
+}
+
 /// Memory of its own for a message whose place is not known when it comes. All zeros at first.
 ///
 /// The engine drops every clone of its region before it drops this or takes its bytes.

@@ -180,7 +180,7 @@ impl Signature {
 
 /// One operation.
 pub(crate) struct Operation {
-    /// Its number in the group, from 0.
+    /// Its number in the group, from 0: the engine's to give, since only there it is known what came before.
     pub number: u64,
     pub signature: Signature,
     pub ranks: usize,

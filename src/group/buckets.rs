@@ -1,17 +1,18 @@
 //! Many small reductions as few large ones: tensors reduced together, and the gradients of a network on their way
 //! while the rest of them is still computed.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
-use super::{ProcessGroup, request::Request, tensors::runs};
+use super::{ProcessGroup, node::Node, request::Request, tensors::runs};
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
+    engine::{Held, Step},
     error::{Error, Result},
-    reduce::{Kernel, ReduceOp},
+    reduce::{Kernel, KernelError, ReduceOp},
     schedule::Collective,
-    tensor::{Tensor, TensorView, TensorViewMut},
-    work::Work,
+    tensor::{Tensor, TensorError, TensorView, TensorViewMut},
+    work::{Driver, Work},
 };
 
 /// How many bytes of tensors are reduced at once: so few that they are still in a core's cache when they come back,
@@ -26,64 +27,143 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to put them together.
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        let name = "all_reduce_coalesced";
-        let argument = |problem: String| Error::Argument { call: name, problem };
-        for dtype in Dtype::ALL {
-            let mut same: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
-            if same.is_empty() {
-                continue;
+        let batches = batches(tensors.iter().map(|tensor| (tensor.dtype(), tensor.len())), op)?;
+        for batch in batches {
+            let views = batch.members.iter().filter_map(|&member| Some(tensors.get(member)?.view()));
+            let mut together = batch.pack(views)?;
+            let count = together.len();
+            let request = Request { op, ..Request::new(Collective::AllReduce, count) };
+            let bytes = together.bytes_mut();
+            let len = bytes.len();
+            if let Some(lent) = Lent::within(bytes, 0..len, 0..len) {
+                let mut state = self.shared.state();
+                self.shared.run(&mut state, batch.kernel.dtype(), &request, &lent, &self.wishes)?;
             }
-            let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-            let lengths: Vec<usize> = same.iter().map(|tensor| tensor.len()).collect();
-            let sizes: Vec<usize> = lengths.iter().map(|len| len.saturating_mul(dtype.size())).collect();
-            for run in runs(&sizes, TOGETHER) {
-                let tensors = same.get_mut(run.clone()).unwrap_or_default();
-                let count = lengths.get(run).unwrap_or_default().iter().sum();
-                let mut together = Tensor::zeros(dtype, &[count])?;
-                pack(tensors, together.bytes_mut())?;
-                let scaled = kernel.scale_in_place(together.bytes_mut());
-                scaled.map_err(|error| argument(error.to_string()))?;
-                self.reduce_bytes(dtype, together.bytes_mut(), count, op)?;
-                unpack(tensors, together.bytes())?;
-            }
+            batch.unpack(together.bytes(), |member, own| {
+                tensors.get_mut(member).map_or(Ok(()), |tensor| tensor.unpack_from(own))
+            })?;
         }
         Ok(())
     }
 
-    /// Reduces `count` elements, in place.
-    fn reduce_bytes(&self, dtype: Dtype, bytes: &mut [u8], count: usize, op: ReduceOp) -> Result<()> {
-        let len = bytes.len();
-        let request = Request { op, ..Request::new(Collective::AllReduce, count) };
-        match Lent::within(bytes, 0..len, 0..len) {
-            Some(lent) => self.shared.run(&mut self.shared.state(), dtype, &request, &lent, &self.wishes),
-            None => Ok(()),
+    /// Begins an [`all_reduce_coalesced`](Self::all_reduce_coalesced) of tensors, which come back reduced.
+    ///
+    /// # Errors
+    /// As [`all_reduce_coalesced`](Self::all_reduce_coalesced), here or from the wait. Where there is no memory to put a
+    /// later batch of tensors together, [`Error::Failed`] from the wait.
+    pub fn all_reduce_coalesced_async(
+        &self,
+        tensors: Vec<Tensor>,
+        op: ReduceOp,
+    ) -> Result<Work<Vec<Tensor>>> {
+        let batches = batches(tensors.iter().map(|tensor| (tensor.dtype(), tensor.len())), op)?;
+        let batches = batches.into_iter();
+        let coalesced = Coalesced { group: self.under_way(), op, tensors, batches, under_way: None };
+        let driver: Arc<dyn Driver> = Arc::<Node>::clone(&self.shared.node);
+        match coalesced.go_on()? {
+            Step::More(operation, schedule, held) => {
+                let ticket = self.shared.hand_in(NAME, operation, schedule, held)?;
+                Ok(Work::new(ticket, driver))
+            }
+            Step::Done(kept) => Ok(Work::done(kept, driver)),
         }
     }
 }
 
-/// The elements of tensors, one after the other.
-fn pack(tensors: &[&mut TensorViewMut<'_>], mut bytes: &mut [u8]) -> Result<()> {
-    for tensor in tensors {
-        let view: TensorView<'_> = tensor.view();
-        let (place, rest) = bytes.split_at_mut_checked(size(&view)).unwrap_or_default();
-        view.pack_into(place)?;
-        bytes = rest;
-    }
-    Ok(())
+/// What the call is called.
+const NAME: &str = "all_reduce_coalesced";
+
+/// Tensors that are reduced together.
+struct Batch {
+    kernel: Kernel,
+    /// Which of the call's they are, and their bytes.
+    members: Vec<usize>,
+    sizes: Vec<usize>,
 }
 
-/// Back to their places.
-fn unpack(tensors: &mut [&mut TensorViewMut<'_>], mut bytes: &[u8]) -> Result<()> {
-    for tensor in tensors {
-        let (own, rest) = bytes.split_at_checked(size(&tensor.view())).unwrap_or_default();
-        tensor.unpack_from(own)?;
-        bytes = rest;
+/// In the order in which they are reduced, which is the same on all ranks.
+fn batches(tensors: impl Iterator<Item = (Dtype, usize)>, op: ReduceOp) -> Result<Vec<Batch>> {
+    let all: Vec<_> = tensors.enumerate().collect();
+    let mut batches = Vec::new();
+    for dtype in Dtype::ALL {
+        let same = all.iter().filter(|(_, (its, _))| *its == dtype);
+        let (members, sizes): (Vec<usize>, Vec<usize>) =
+            same.map(|&(member, (_, len))| (member, len.saturating_mul(dtype.size()))).unzip();
+        if members.is_empty() {
+            continue;
+        }
+        for run in runs(&sizes, TOGETHER) {
+            let kernel = Kernel::new(dtype, op).map_err(argument)?;
+            let of = |all: &[usize]| all.get(run.clone()).unwrap_or_default().to_vec();
+            batches.push(Batch { kernel, members: of(&members), sizes: of(&sizes) });
+        }
     }
-    Ok(())
+    Ok(batches)
 }
 
-fn size(view: &TensorView<'_>) -> usize {
-    view.len().saturating_mul(view.dtype().size())
+fn argument(error: KernelError) -> Error {
+    Error::Argument { call: NAME, problem: error.to_string() }
+}
+
+impl Batch {
+    /// Their elements, one after the other, ready to be reduced.
+    fn pack<'t>(&self, tensors: impl Iterator<Item = TensorView<'t>>) -> Result<Tensor> {
+        let dtype = self.kernel.dtype();
+        let mut together = Tensor::zeros(dtype, &[self.sizes.iter().sum::<usize>() / dtype.size()])?;
+        let mut bytes = together.bytes_mut();
+        for (tensor, &size) in tensors.zip(&self.sizes) {
+            let (place, rest) = bytes.split_at_mut_checked(size).unwrap_or_default();
+            tensor.pack_into(place)?;
+            bytes = rest;
+        }
+        self.kernel.scale_in_place(together.bytes_mut()).map_err(argument)?;
+        Ok(together)
+    }
+
+    /// Back to their places.
+    fn unpack(
+        &self,
+        mut bytes: &[u8],
+        mut unpack: impl FnMut(usize, &[u8]) -> std::result::Result<(), TensorError>,
+    ) -> Result<()> {
+        for (&member, &size) in self.members.iter().zip(&self.sizes) {
+            let (own, rest) = bytes.split_at_checked(size).unwrap_or_default();
+            unpack(member, own)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+/// A call under way: batch after batch, of which only one is put together at a time.
+struct Coalesced {
+    group: ProcessGroup,
+    op: ReduceOp,
+    tensors: Vec<Tensor>,
+    batches: std::vec::IntoIter<Batch>,
+    under_way: Option<(Batch, Tensor)>,
+}
+
+impl Coalesced {
+    /// Puts the tensors of a batch that is reduced back, and those of the next together.
+    fn go_on(mut self) -> Result<Step> {
+        if let Some((batch, together)) = self.under_way.take() {
+            batch.unpack(together.bytes(), |member, own| {
+                self.tensors.get_mut(member).map_or(Ok(()), |tensor| tensor.view_mut().unpack_from(own))
+            })?;
+        }
+        let Some(batch) = self.batches.next() else { return Ok(Step::Done(Some(Box::new(self.tensors)))) };
+        let views = batch.members.iter().filter_map(|&member| Some(self.tensors.get(member)?.view()));
+        let mut together = batch.pack(views)?;
+        let request = Request { op: self.op, ..Request::new(Collective::AllReduce, together.len()) };
+        let lent = Lent::kept_tensor(&mut together);
+        let shared = Arc::clone(&self.group.shared);
+        let (operation, schedule) =
+            shared.follow(batch.kernel.dtype(), &request, &lent, &self.group.wishes)?;
+        self.under_way = Some((batch, together));
+        let then = move |_| self.go_on().map_err(|error| shared.midway(error));
+        Ok(Step::More(operation, schedule, Held::Then(Box::new(then))))
+    }
 }
 
 /// The gradients of a network's parameters, reduced over all ranks in buckets: each bucket is on its way as soon as all
@@ -145,10 +225,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         op: ReduceOp,
         bucket_bytes: usize,
     ) -> Result<Self> {
-        let problem = |error: crate::reduce::KernelError| Error::Argument {
-            call: "GradientBuckets::new",
-            problem: error.to_string(),
-        };
+        let problem =
+            |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
         let most = bucket_bytes / size_of::<T>();
         let mut places = vec![(0, 0..0); lengths.len()];

@@ -110,7 +110,7 @@ impl ProcessGroup {
             let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
             sides.sort();
             let [left, right] = sides;
-            let op = state.next.saturating_sub(1);
+            let op = state.op();
             return Err(self.shared.fail(Failure::Mismatch {
                 op,
                 call: "new_group()".to_owned(),
@@ -233,8 +233,7 @@ impl ProcessGroup {
             name: format!("{}/{name}", self.shared.name),
             members: global,
             state: Mutex::default(),
-            parent: Some(Arc::clone(&self.shared)),
         };
-        Ok(Some(Self { shared: Arc::new(shared), wishes: self.wishes }))
+        Ok(Some(Self::of(shared, self.wishes, Some(self))))
     }
 }

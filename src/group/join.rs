@@ -227,9 +227,8 @@ impl ProcessGroup {
             name: "world".to_owned(),
             tuned: tuned.of(ranks),
             state: Mutex::default(),
-            parent: None,
         };
-        Ok(Self { shared: Arc::new(shared), wishes })
+        Ok(Self::of(shared, wishes, None))
     }
 }
 
