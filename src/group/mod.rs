@@ -18,6 +18,7 @@ mod node;
 mod objects;
 mod parcels;
 mod parts;
+mod pin;
 mod request;
 mod shared;
 mod tensors;

@@ -17,6 +17,7 @@ mod messages;
 mod mismatch;
 mod numbers;
 mod objects;
+mod pinning;
 mod rank;
 mod world;
 
@@ -66,6 +67,7 @@ fn cases() -> Vec<(String, Case)> {
     let tables = [
         messages::CASES,
         objects::CASES,
+        pinning::CASES,
         files::CASES,
         failures::CASES,
         mismatch::CASES,
