@@ -11,6 +11,7 @@ mod blocks;
 mod collectives;
 mod failures;
 mod files;
+mod groups;
 mod joining;
 mod memlock;
 mod messages;
@@ -69,6 +70,7 @@ fn cases() -> Vec<(String, Case)> {
         objects::CASES,
         pinning::CASES,
         files::CASES,
+        groups::CASES,
         failures::CASES,
         mismatch::CASES,
         joining::CASES,

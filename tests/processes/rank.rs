@@ -16,7 +16,8 @@ use rustix::{
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
-    collectives, failures, files, joining, memlock, messages, mismatch, objects, pinning, world::PATIENCE,
+    collectives, failures, files, groups, joining, memlock, messages, mismatch, objects, pinning,
+    world::PATIENCE,
 };
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
@@ -46,6 +47,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         objects::ROLES,
         pinning::ROLES,
         files::ROLES,
+        groups::ROLES,
         failures::ROLES,
         mismatch::ROLES,
         joining::ROLES,
