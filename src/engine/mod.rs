@@ -526,6 +526,10 @@ impl Engine {
 impl UnderWay {
     fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
-        halt(stop, Some(operation.number), operation.signature, self.asked.at)
+        let mut halt = halt(stop, Some(operation.number), operation.signature, self.asked.at);
+        if let Some(culprit) = &mut halt.culprit {
+            culprit.group.clone_from(&operation.group);
+        }
+        halt
     }
 }

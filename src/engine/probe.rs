@@ -102,6 +102,7 @@ impl Probe {
         let empty = Region::unregistered(Memory::map(1, false)?);
         let operation = Operation {
             number: 0,
+            group: None,
             signature: Signature::new(&job, Dtype::U8, ReduceOp::Sum, 0),
             ranks: 1,
             kernel,

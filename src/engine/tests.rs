@@ -115,6 +115,7 @@ fn call_under<T: Element>(
     let registry = Registry::default();
     let operation = Operation {
         number: 0,
+        group: None,
         signature: Signature::new(&call.job, T::DTYPE, call.op, algorithm.code),
         ranks: call.job.ranks,
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),

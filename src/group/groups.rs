@@ -112,6 +112,7 @@ impl ProcessGroup {
             let [left, right] = sides;
             let op = state.op();
             return Err(self.shared.fail(Failure::Mismatch {
+                group: self.shared.group_name(),
                 op,
                 call: "new_group()".to_owned(),
                 left,
@@ -224,13 +225,15 @@ impl ProcessGroup {
             node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "a group's making"))?;
         let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
+        let name = format!("{}/{name}", self.shared.name);
         let shared = Shared {
             node: Arc::clone(node),
             channel,
             rank: me,
             world: cores::world(&places),
             tuned: node.tuned.clone().of(members.len()),
-            name: format!("{}/{name}", self.shared.name),
+            label: Some(format!("{name} of ranks {}", list(&global)).into()),
+            name,
             members: global,
             state: Mutex::default(),
         };

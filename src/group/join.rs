@@ -227,6 +227,7 @@ impl ProcessGroup {
             world,
             members: (0..ranks).collect(),
             name: "world".to_owned(),
+            label: None,
             tuned: tuned.of(ranks),
             state: Mutex::default(),
         };
@@ -250,7 +251,7 @@ fn meet(
     let met = engine.meet(contacts, chunk, patience);
     met.and_then(|()| engine.greet(&neighbours, guard, deadline)).map_err(|stop| {
         let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
-        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed() };
+        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed(), group: None };
         Error::Failed(guard.tell(guard.explain(stop, culprit)))
     })
 }

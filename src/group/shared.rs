@@ -32,6 +32,8 @@ pub(super) struct Shared {
     /// Their ranks in the world.
     pub members: Vec<Rank>,
     pub name: String,
+    /// What errors call it, with its members; the world needs no name.
+    pub label: Option<Arc<str>>,
     /// What was measured for groups of this size.
     pub tuned: Table,
     pub state: Mutex<State>,
@@ -64,6 +66,11 @@ impl State {
 }
 
 impl Shared {
+    /// Of errors.
+    pub(super) fn group_name(&self) -> Box<str> {
+        self.label.as_deref().unwrap_or_default().into()
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,6 +198,7 @@ impl Shared {
         let operation = Operation {
             number: 0,
             signature,
+            group: self.label.clone(),
             ranks: self.world.ranks,
             kernel,
             average,

@@ -289,7 +289,8 @@ impl Call {
         let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
         sides.sort();
         let [left, right] = sides;
-        Failure::Mismatch { op, call: self.name.to_owned(), left, right }
+        let (group, call) = (self.group.shared.group_name(), self.name.to_owned());
+        Failure::Mismatch { group, op, call, left, right }
     }
 
     /// Lengths that a rank knew must be those that it has learned.
