@@ -24,7 +24,7 @@ check: ## format, clippy and docs, with warnings denied
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
 	cargo test --workspace -- --show-output
-	cargo test -p unisono --lib --features ndarray,safetensors -- tensor file
+	cargo test -p unisono --lib --features ndarray,safetensors,hwloc -- tensor file pin
 
 examples: ## runs every example with several ranks
 	@ci/setup.sh build

@@ -235,6 +235,14 @@ impl Lent<'static> {
     }
 }
 
+impl Lent<'static> {
+    /// Lends tensors, as input and output, one after the other. The same duty.
+    pub(crate) fn kept_tensors<'t>(tensors: impl Iterator<Item = &'t mut Tensor>) -> Self {
+        let Lent { input, output, fixed, pieces, .. } = Lent::scattered(tensors.map(Tensor::bytes_mut));
+        Self { input, output, fixed, pieces, slices: PhantomData }
+    }
+}
+
 /// Memory of its own for a message whose place is not known when it comes. All zeros at first.
 ///
 /// The engine drops every clone of its region before it drops this or takes its bytes.

@@ -1,7 +1,10 @@
 //! Every setting there is: a field of [`Config`], and a row of the table that names its variable.
 
+mod thread;
+
 use std::{fmt, path::PathBuf, time::Duration};
 
+pub use self::thread::ThreadCores;
 use crate::{
     error::{Error, Result},
     reduce::Reduction,
@@ -49,6 +52,8 @@ pub struct Config {
     /// How long a wait spins before it sleeps. `None`: a little, but not at all where the ranks of this
     /// machine outnumber its cores.
     pub spin: Option<Duration>,
+    /// Where the thread runs that goes on with asynchronous calls while nobody waits. `None`: wherever the process may.
+    pub thread_cores: Option<ThreadCores>,
     /// The algorithms that may be taken; alike. Names after commas, all but those after a `^`, lists for one
     /// collective alone after its name and a colon, semicolons between lists: `ring`, `^ring`,
     /// `all_reduce:two_shot,ring;broadcast:binomial`. Where none of them can do what is called, others do it. `None`:
@@ -84,6 +89,7 @@ impl Default for Config {
             eager_slots: 8,
             huge_pages: false,
             spin: None,
+            thread_cores: None,
             algorithm: None,
             tuning: None,
             object_limit: 1 << 30,
@@ -193,6 +199,13 @@ const VARIABLES: &[Variable] = &[
             config.spin = if text == "auto" { None } else { Some(parse_duration(text)?) };
             Ok(())
         },
+    ),
+    knob(
+        "UNISONO_THREAD_CORES",
+        "where the threads run that go on with asynchronous calls: auto, or a processor for each of the machine's ranks: 3; \
+         2,3; 0,4-7",
+        "wherever the process may",
+        |config, text| ThreadCores::parse(text).map(|cores| config.thread_cores = Some(cores)),
     ),
     knob(
         "UNISONO_ALGORITHM",

@@ -170,9 +170,11 @@ pub enum Refusal {
 #[non_exhaustive]
 pub enum Failure {
     /// Two ranks do not call the same thing.
-    #[error("op {op}{}{call}: rank {} {}, rank {} {}", if .call.is_empty() { "" } else { " " },
+    #[error("{}op {op}{}{call}: rank {} {}, rank {} {}", within(.group), if .call.is_empty() { "" } else { " " },
         .left.0, .left.1, .right.0, .right.1)]
     Mismatch {
+        /// The group's name and its ranks in the world, for instance `world/0:1 of ranks 1, 3`; empty if it is the world.
+        group: Box<str>,
         /// The number of the operation in its group, counted from 0.
         op: u64,
         /// What both agree on, for instance `all_reduce(f32, sum)`; empty if not even that.
@@ -191,8 +193,10 @@ pub enum Failure {
         how: String,
     },
     /// An operation was not done before its deadline.
-    #[error("op {op} {call} was not done within {waited:.1?}, says rank {rank}: {report}")]
+    #[error("{}op {op} {call} was not done within {waited:.1?}, says rank {rank}: {report}", within(.group))]
     Deadline {
+        /// The group's name and its ranks in the world; empty if it is the world.
+        group: Box<str>,
         /// The operation's number.
         op: u64,
         /// What it is.
@@ -263,6 +267,11 @@ pub enum Failure {
         /// In its own words.
         why: String,
     },
+}
+
+/// `group world/0:1 of ranks 1, 3: `; nothing of the world.
+fn within(group: &str) -> String {
+    if group.is_empty() { String::new() } else { format!("group {group}: ") }
 }
 
 /// `0, 3, 5–9`: ranks as people read them.

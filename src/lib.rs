@@ -42,7 +42,7 @@ pub mod tensor;
 pub mod work;
 
 pub use buffer::Buffer;
-pub use config::Config;
+pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
 pub use group::{GradientBuckets, Message, ProcessGroup, Source};
 pub use reduce::{ReduceOp, Reduction};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    engine::{Done, Held, Ticket},
+    engine::{Done, Kept, Ticket},
     error::{Error, Failure, Result},
     schedule::Rank,
 };
@@ -50,6 +50,15 @@ impl<T: Send + 'static> Work<T> {
     }
 }
 
+impl<T: Send + 'static> Work<T> {
+    /// Of what has ended already.
+    pub(crate) fn done(held: Kept, driver: Arc<dyn Driver>) -> Self {
+        let ticket = Arc::new(Ticket::default());
+        ticket.end(Ok(Done { held, ..Done::default() }));
+        Self::new(ticket, driver)
+    }
+}
+
 impl<B: Send + 'static> Work<(B, Rank)> {
     /// Of a receive: what was held, and who sent the message.
     pub(crate) fn received(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
@@ -68,7 +77,7 @@ impl<B: Send + 'static> Work<(B, Rank)> {
 }
 
 /// What was held, if it is that.
-fn held<T: 'static>(held: Held) -> Option<T> {
+fn held<T: 'static>(held: Kept) -> Option<T> {
     held?.downcast().ok().map(|held| *held)
 }
 

@@ -103,8 +103,8 @@ pub(crate) struct Circle {
     /// Whether an operation is under way, and those that wait for their turn.
     pub(super) busy: bool,
     pub(super) tasks: VecDeque<Turn>,
-    /// The number of the latest operation.
-    pub(super) latest: Option<u64>,
+    /// Operations begun so far: the number of the next.
+    pub begun: u64,
     /// Messages from point to point.
     pub(super) talk: Talk,
     /// Whether this rank has left the group.
@@ -144,10 +144,15 @@ impl Circle {
             exposed: false,
             busy: false,
             tasks: VecDeque::new(),
-            latest: None,
+            begun: 0,
             talk: Talk::default(),
             left: false,
         })
+    }
+
+    /// The number of the latest operation.
+    pub(super) fn latest(&self) -> Option<u64> {
+        self.begun.checked_sub(1)
     }
 
     /// Where the others write what this rank is to know.

@@ -50,7 +50,7 @@ pub(crate) use self::{
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
-    ticket::{Asked, Done, Held, Ticket},
+    ticket::{Asked, Done, Held, Kept, Step, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };
@@ -140,6 +140,11 @@ impl Engine {
         &self.net.port.limits
     }
 
+    /// How many operations of a group have begun.
+    pub(crate) fn begun(&mut self, channel: u8) -> u64 {
+        self.net.core(channel).map_or(0, |core| core.circle.begun)
+    }
+
     /// Bytes of registered memory of its own.
     pub(crate) fn memory(&self) -> usize {
         let circles = self.net.circles.iter().flatten();
@@ -227,13 +232,13 @@ impl Engine {
     }
 
     fn begin(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let (operation, schedule, asked) = turn;
+        let (mut operation, schedule, asked) = turn;
+        let circle = self.net.core(channel)?.circle;
+        operation.number = circle.begun;
+        circle.begun += 1;
         overseer.began(&operation);
         let (number, signature) = (operation.number, operation.signature);
-        let begun = self.net.core(channel).and_then(|mut core| {
-            core.circle.latest = Some(number);
-            Run::begin(&mut core, operation, schedule)
-        });
+        let begun = self.net.core(channel).and_then(|mut core| Run::begin(&mut core, operation, schedule));
         match begun {
             Ok(mut run) => {
                 run.trace = self.trace.as_ref().map(|_| Vec::new());
@@ -336,20 +341,37 @@ impl Engine {
         Ok(!self.idle)
     }
 
-    /// The operation has ended; the next of its group begins.
+    /// The operation has ended; what follows it begins, or else the next of its group.
     fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
         let UnderWay { channel, mut run, asked } = self.running.swap_remove(index);
         if let Some(steps) = run.trace.take() {
             self.trace = Some(steps);
         }
-        let number = run.operation.number;
+        let (number, signature) = (run.operation.number, run.operation.signature);
         // Before anyone learns of its end: it refers to memory that is given back.
         drop(run);
         let circle = self.net.core(channel)?.circle;
         circle.exposed = false;
+        let Asked { at, deadline, ticket, held } = asked;
+        let step = match held {
+            Held::Back(kept) => Ok(Step::Done(kept)),
+            Held::Then(then) => then(number),
+        };
+        let held = match step {
+            Ok(Step::Done(held)) => held,
+            Ok(Step::More(operation, schedule, held)) => {
+                let now = Instant::now();
+                let asked = Asked { at: now, deadline: now + (deadline - at), ticket, held };
+                return self.begin(channel, (operation, schedule, asked), overseer);
+            }
+            Err(failure) => {
+                self.lost.push(Asked { at, deadline, ticket, held: Held::Back(None) });
+                return Err(halt(Stop::Failure(failure), Some(number), signature, at));
+            }
+        };
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();
-        asked.ticket.end(Ok(Done { held: asked.held, received: None }));
+        ticket.end(Ok(Done { held, number: Some(number), received: None }));
         overseer.ended(Some(number));
         match next {
             Some(turn) => self.begin(channel, turn, overseer),
@@ -365,7 +387,7 @@ impl Engine {
         while let Some(&channel) = self.talking.get(index) {
             let mut core = self.net.core(channel)?;
             moved |= core.talk()?;
-            let number = core.circle.latest;
+            let number = core.circle.latest();
             for (ticket, done) in core.circle.talk.ended.drain(..) {
                 moved = true;
                 ticket.end(Ok(done));
@@ -453,7 +475,7 @@ impl Engine {
                 && since.is_none_or(|since| at < since)
             {
                 let waits = peer.map(|peer| (0, circle.world(peer)));
-                overseer.stand(Call::Message(circle.latest, signature), 0, waits);
+                overseer.stand(Call::Message(circle.latest(), signature), 0, waits);
                 return Ok(());
             }
         }
@@ -505,6 +527,10 @@ impl Engine {
 impl UnderWay {
     fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
-        halt(stop, Some(operation.number), operation.signature, self.asked.at)
+        let mut halt = halt(stop, Some(operation.number), operation.signature, self.asked.at);
+        if let Some(culprit) = &mut halt.culprit {
+            culprit.group.clone_from(&operation.group);
+        }
+        halt
     }
 }

@@ -1,5 +1,7 @@
 //! One operation as the engine runs it, and what it says of itself to the other ranks.
 
+use std::sync::Arc;
+
 use unisono_transport::Region;
 
 use super::wire::Header;
@@ -154,6 +156,7 @@ impl Signature {
 
     /// What two ranks disagree on, in words that are the same whoever notices.
     fn differ(
+        group: Box<str>,
         op: u64,
         mut left: (Rank, Self),
         mut right: (Rank, Self),
@@ -163,6 +166,7 @@ impl Signature {
             std::mem::swap(&mut left, &mut right);
         }
         let say = |call: String, say: &dyn Fn(&Self) -> String| Failure::Mismatch {
+            group,
             op,
             call,
             left: (left.0, say(&left.1)),
@@ -181,9 +185,11 @@ impl Signature {
 
 /// One operation.
 pub(crate) struct Operation {
-    /// Its number in the group, from 0.
+    /// Its number in the group, from 0: the engine's to give, since only there it is known what came before.
     pub number: u64,
     pub signature: Signature,
+    /// What its group is called in errors; nothing of the world.
+    pub group: Option<Arc<str>>,
     pub ranks: usize,
     /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
     pub kernel: Kernel,
@@ -235,6 +241,10 @@ impl Operation {
         }
     }
 
+    fn group_name(&self) -> Box<str> {
+        self.group.as_deref().unwrap_or_default().into()
+    }
+
     /// Compares what a peer says with what this rank does.
     pub(crate) fn agree(&self, me: Rank, from: Rank, header: &Header) -> Result<(), Failure> {
         let theirs = Signature::of(header);
@@ -253,10 +263,12 @@ impl Operation {
             ];
             sides.sort();
             let [left, right] = sides;
-            return Err(Failure::Mismatch { op: self.number.min(op), call: String::new(), left, right });
+            let (op, call) = (self.number.min(op), String::new());
+            return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
         }
         if theirs != self.signature {
             return Err(Signature::differ(
+                self.group_name(),
                 self.number,
                 (me, self.signature),
                 (from, theirs),

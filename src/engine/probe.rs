@@ -8,7 +8,8 @@ use std::{
 use unisono_transport::{Memory, Region, memory::Hub};
 
 use super::{
-    Asked, Call, Engine, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
+    Asked, Call, Engine, Held, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD,
+    What,
     p2p::{Envelope, Matching, Want},
 };
 use crate::{
@@ -67,7 +68,6 @@ impl Overseer for Nobody {
 /// An engine in a world of one, over the memory transport.
 pub struct Probe {
     engine: Engine,
-    operations: u64,
 }
 
 impl Probe {
@@ -88,7 +88,7 @@ impl Probe {
         let patience = Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO };
         let contact = engine.contact();
         engine.meet(vec![contact], settings.chunk_bytes, patience).map_err(refused)?;
-        Ok(Self { engine, operations: 0 })
+        Ok(Self { engine })
     }
 
     /// Runs one operation of so many steps, rounded up to threes (a message put to itself, taken and freed),
@@ -102,7 +102,8 @@ impl Probe {
             .map_err(|error| Error::Argument { call: "probe", problem: error.to_string() })?;
         let empty = Region::unregistered(Memory::map(1, false)?);
         let operation = Operation {
-            number: self.operations,
+            number: 0,
+            group: None,
             signature: Signature::new(&job, Dtype::U8, ReduceOp::Sum, 0),
             ranks: 1,
             kernel,
@@ -118,12 +119,11 @@ impl Probe {
             registered_output: None,
             algorithm_name: |_| "probe",
         };
-        self.operations += 1;
         let schedule = Box::new(ToMyself { steps: steps.next_multiple_of(3) });
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(60);
         let ticket = Arc::new(Ticket::default());
-        let asked = Asked { at: begun, deadline, ticket, held: None };
+        let asked = Asked { at: begun, deadline, ticket, held: Held::Back(None) };
         let task = Task { what: What::Collective(operation, schedule), asked };
         let taken = self.engine.take(WORLD, task, &Nobody);
         let driven = taken.and_then(|()| self.engine.drive(&|| false, &Nobody));

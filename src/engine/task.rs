@@ -1,6 +1,9 @@
 //! What is asked of the engine, who watches over it meanwhile, and how it says that something went wrong.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use unisono_transport::Error;
 
@@ -98,7 +101,7 @@ pub(crate) enum What {
 pub(super) type Turn = (Operation, Box<dyn Schedule>, Asked);
 
 pub(super) fn halt(stop: Stop, number: Option<u64>, signature: Signature, since: Instant) -> Halt {
-    let culprit = Culprit { number, call: signature.call(), waited: since.elapsed() };
+    let culprit = Culprit { number, group: None, call: signature.call(), waited: since.elapsed() };
     Halt { stop, culprit: Some(Box::new(culprit)) }
 }
 
@@ -113,6 +116,8 @@ pub(crate) struct Halt {
 pub(crate) struct Culprit {
     /// The operation's number; messages have none.
     pub number: Option<u64>,
+    /// Its group, as [`Operation::group`].
+    pub group: Option<Arc<str>>,
     pub call: String,
     /// How long it has taken.
     pub waited: Duration,

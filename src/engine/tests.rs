@@ -95,7 +95,6 @@ fn world<R: Send>(
 /// What an operation is made of, apart from memory.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    number: u64,
     job: Job<'static>,
     op: ReduceOp,
     algorithm: &'static str,
@@ -115,7 +114,8 @@ fn call_under<T: Element>(
     let schedule = algorithm.make(&call.job).unwrap();
     let registry = Registry::default();
     let operation = Operation {
-        number: call.number,
+        number: 0,
+        group: None,
         signature: Signature::new(&call.job, T::DTYPE, call.op, algorithm.code),
         ranks: call.job.ranks,
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
@@ -135,7 +135,7 @@ fn call_under<T: Element>(
     };
     let ticket = Arc::new(Ticket::default());
     let (deadline, asked) = (soon(), Instant::now());
-    let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: None };
+    let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: Held::Back(None) };
     let task = Task { what: What::Collective(operation, schedule), asked };
     let taken = engine.take(WORLD, task, overseer);
     let driven = taken.and_then(|()| engine.drive(&|| ticket.ended(), overseer));
@@ -175,11 +175,8 @@ fn what_was_lent_to_be_read_is_not_written() {
                 // Rank 1 is to receive where it has lent what may only be read.
                 let data = [value(rank, 3); 4];
                 let job = Job { direct, ..Job::new(Collective::Broadcast, rank, 2, 4) };
-                let stop = call::<i64>(
-                    engine,
-                    Call { number: 0, job, op: ReduceOp::Sum, algorithm },
-                    &Lent::given(&data),
-                );
+                let stop =
+                    call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm }, &Lent::given(&data));
                 assert_eq!(data, [value(rank, 3); 4]);
                 stop.err().map(|stop| format!("{stop:?}"))
             },
@@ -195,7 +192,6 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
     let counts = [0, 1, 2, 7, 16, 61, 200, 900];
     {
         {
-            let mut number = 0;
             for algorithm in ALGORITHMS {
                 for collective in Collective::ALL.into_iter().filter(|&c| algorithm.supports(c)) {
                     for (count, direct) in counts.into_iter().flat_map(|it| [(it, false), (it, true)]) {
@@ -205,8 +201,7 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                         let root = if collective.has_root() { count % ranks } else { 0 };
                         let job = Job::new(collective, rank, ranks, count);
                         let job = Job { root, chunk: 16, lanes: 3, direct, ..job };
-                        let call_of = Call { number, job, op: ReduceOp::Sum, algorithm: algorithm.name };
-                        number += 1;
+                        let call_of = Call { job, op: ReduceOp::Sum, algorithm: algorithm.name };
                         let (inputs, outputs) = job.lengths().unwrap();
                         let input: Vec<i64> = (0..inputs).map(|i| value(rank, i)).collect();
                         let mut output = vec![-1_i64; outputs];
@@ -261,7 +256,7 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
             let mut data = vec![1.0_f32; count];
             let before = data.clone();
             let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
-            let call = Call { number: 17, job, op: ReduceOp::Sum, algorithm: "ring" };
+            let call = Call { job, op: ReduceOp::Sum, algorithm: "ring" };
             let stop = call_under::<f32>(engine, call, &lent, &alarm);
             // Whoever hears only from ranks that agree waits for the alarm.
             alarm.0.store(true, Ordering::Relaxed);
@@ -282,9 +277,9 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
         })
         .collect();
     assert!(
-        words.contains(&"op 17 all_reduce(f32, sum): rank 1 has 41 elements, rank 2 has 40 elements".into())
+        words.contains(&"op 0 all_reduce(f32, sum): rank 1 has 41 elements, rank 2 has 40 elements".into())
             || words.contains(
-                &"op 17 all_reduce(f32, sum): rank 0 has 41 elements, rank 2 has 40 elements".into()
+                &"op 0 all_reduce(f32, sum): rank 0 has 41 elements, rank 2 has 40 elements".into()
             ),
         "{words:?}"
     );
@@ -315,8 +310,7 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
             engine.trace = Some(Vec::new());
             let mut data = vec![1.0_f32; count];
             let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
-            call::<f32>(engine, Call { number: 0, job, op: ReduceOp::Sum, algorithm: "ring" }, &lent)
-                .unwrap();
+            call::<f32>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &lent).unwrap();
             drop(lent);
             assert!(data.iter().all(|&x| x == 2.0));
             engine.trace.take().unwrap()
@@ -367,8 +361,7 @@ fn sources_that_are_not_registered_are_staged() {
                 Job { chunk: 32, lanes: 2, direct: true, ..Job::new(Collective::AllReduce, rank, 3, count) };
             let mut data: Vec<i64> = (0..count).map(|i| value(rank, i)).collect();
             let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
-            call::<i64>(engine, Call { number: 0, job, op: ReduceOp::Sum, algorithm: "ring" }, &lent)
-                .unwrap();
+            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &lent).unwrap();
             drop(lent);
             let wanted: Vec<i64> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
             assert_eq!(data, wanted);

@@ -11,24 +11,60 @@ use std::{
     time::Instant,
 };
 
-use crate::{error::Failure, schedule::Rank, tensor::Tensor};
+use super::operation::Operation;
+use crate::{
+    error::Failure,
+    schedule::{Rank, Schedule},
+    tensor::Tensor,
+};
 
-/// Memory that an operation works on, kept for it and given back at its end.
-pub(crate) type Held = Option<Box<dyn Any + Send>>;
+/// What goes back to who asked; nothing, if the memory was lent.
+pub(crate) type Kept = Option<Box<dyn Any + Send>>;
+
+/// What is kept for an operation: the memory that it works on is a part of it, unless that is lent.
+pub(crate) enum Held {
+    /// Until its end.
+    Back(Kept),
+    /// Until its end, when it says what follows. Only of collectives.
+    Then(Then),
+}
+
+/// Makes what follows an operation, whose number it is told, in its group's same turn: nothing that was asked for later
+/// comes between. Whoever drives the engine calls it, and nothing touches the operation's memory any more.
+pub(crate) type Then = Box<dyn FnOnce(u64) -> Result<Step, Failure> + Send>;
+
+/// What follows an operation.
+pub(crate) enum Step {
+    /// Another one.
+    More(Operation, Box<dyn Schedule>, Held),
+    /// Nothing: all is done.
+    Done(Kept),
+}
+
+impl Held {
+    /// Of what nothing follows.
+    pub(super) fn back(self) -> Kept {
+        match self {
+            Self::Back(kept) => kept,
+            Self::Then(_) => None,
+        }
+    }
+}
 
 /// Who asked for an operation, and since when.
 pub(crate) struct Asked {
     pub at: Instant,
     pub deadline: Instant,
     pub ticket: Arc<Ticket>,
-    /// What the operation's memory is a part of, unless it is lent.
     pub held: Held,
 }
 
 /// What an operation leaves to who asked for it.
 #[derive(Default)]
 pub(crate) struct Done {
-    pub held: Held,
+    pub held: Kept,
+    /// Of a collective: the number of its last operation.
+    pub number: Option<u64>,
     /// Of a receive.
     pub received: Option<Received>,
 }

@@ -1,6 +1,6 @@
 //! The collectives that are begun and waited for later: calls that own what they work on while they do.
 
-use std::{any::Any, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use super::{
     ProcessGroup,
@@ -11,6 +11,7 @@ use super::{
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
+    engine::Held,
     error::{Error, Result},
     reduce::ReduceOp,
     schedule::{Collective, Rank},
@@ -177,7 +178,7 @@ impl ProcessGroup {
         lent: &Lent<'static>,
         held: B,
     ) -> Result<Work<B>> {
-        let held: Box<dyn Any + Send> = Box::new(held);
+        let held = Held::Back(Some(Box::new(held)));
         let ticket = self.shared.begin(T::DTYPE, request, lent, held, &self.wishes)?;
         let driver: Arc<dyn Driver> = Arc::<Node>::clone(&self.shared.node);
         Ok(Work::new(ticket, driver))

@@ -1,17 +1,18 @@
 //! Many small reductions as few large ones: tensors reduced together, and the gradients of a network on their way
 //! while the rest of them is still computed.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
-use super::{ProcessGroup, request::Request};
+use super::{ProcessGroup, node::Node, request::Request};
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
+    engine::{Held, Step},
     error::{Error, Result},
     reduce::{Kernel, KernelError, ReduceOp},
     schedule::Collective,
     tensor::{Tensor, TensorViewMut},
-    work::Work,
+    work::{Driver, Work},
 };
 
 impl ProcessGroup {
@@ -22,21 +23,36 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        for dtype in Dtype::ALL {
-            if tensors.iter().any(|tensor| tensor.dtype() == dtype) {
-                self.reduce_together(dtype, tensors, op)?;
-            }
+        for kernel in kernels(tensors.iter().map(TensorViewMut::dtype), op)? {
+            self.reduce_together(kernel, tensors, op)?;
         }
         Ok(())
     }
 
-    /// Reduces the tensors of a type.
-    fn reduce_together(&self, dtype: Dtype, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        let argument = |error: KernelError| {
-            let problem = error.to_string();
-            Error::Argument { call: "all_reduce_coalesced", problem }
-        };
-        let kernel = Kernel::new(dtype, op).map_err(argument)?;
+    /// Begins an [`all_reduce_coalesced`](Self::all_reduce_coalesced) of tensors, which come back reduced.
+    ///
+    /// # Errors
+    /// As [`all_reduce_coalesced`](Self::all_reduce_coalesced), here or from the wait.
+    pub fn all_reduce_coalesced_async(
+        &self,
+        tensors: Vec<Tensor>,
+        op: ReduceOp,
+    ) -> Result<Work<Vec<Tensor>>> {
+        let kernels = kernels(tensors.iter().map(Tensor::dtype), op)?.into_iter();
+        let coalesced = Coalesced { group: self.under_way(), op, tensors, kernels };
+        let driver: Arc<dyn Driver> = Arc::<Node>::clone(&self.shared.node);
+        match coalesced.go_on()? {
+            Step::More(operation, schedule, held) => {
+                let ticket = self.shared.hand_in(NAME, operation, schedule, held)?;
+                Ok(Work::new(ticket, driver))
+            }
+            Step::Done(kept) => Ok(Work::done(kept, driver)),
+        }
+    }
+
+    /// Reduces the tensors of a kernel's type.
+    fn reduce_together(&self, kernel: Kernel, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
+        let dtype = kernel.dtype();
         let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
         // What stands for those that cannot be reduced where they lie.
         let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
@@ -61,6 +77,52 @@ impl ProcessGroup {
             tensor.unpack_from(packed.bytes())?;
         }
         Ok(())
+    }
+}
+
+/// What the call is called.
+const NAME: &str = "all_reduce_coalesced";
+
+fn argument(error: KernelError) -> Error {
+    Error::Argument { call: NAME, problem: error.to_string() }
+}
+
+/// How to reduce each of these types, in the order in which all ranks do.
+fn kernels(dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kernel>> {
+    let mut found: Vec<Dtype> = Vec::new();
+    for dtype in dtypes {
+        if found.last() != Some(&dtype) && !found.contains(&dtype) {
+            found.push(dtype);
+        }
+    }
+    let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
+    in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
+}
+
+/// A call under way: one type's tensors after the other's.
+struct Coalesced {
+    group: ProcessGroup,
+    op: ReduceOp,
+    tensors: Vec<Tensor>,
+    kernels: std::vec::IntoIter<Kernel>,
+}
+
+impl Coalesced {
+    /// What reduces the tensors of the next type.
+    fn go_on(mut self) -> Result<Step> {
+        let Some(kernel) = self.kernels.next() else { return Ok(Step::Done(Some(Box::new(self.tensors)))) };
+        let dtype = kernel.dtype();
+        let mut bytes = 0;
+        for tensor in self.tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype) {
+            bytes += tensor.bytes().len();
+            kernel.scale_in_place(tensor.bytes_mut()).map_err(argument)?;
+        }
+        let lent = Lent::kept_tensors(self.tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype));
+        let request = Request { op: self.op, ..Request::new(Collective::AllReduce, bytes / dtype.size()) };
+        let shared = Arc::clone(&self.group.shared);
+        let (operation, schedule) = shared.follow(dtype, &request, &lent, &self.group.wishes)?;
+        let then = move |_| self.go_on().map_err(|error| shared.midway(error));
+        Ok(Step::More(operation, schedule, Held::Then(Box::new(then))))
     }
 }
 

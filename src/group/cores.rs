@@ -21,12 +21,8 @@ impl Place {
     /// This process's.
     pub(super) fn here() -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
-        let all = rustix::thread::CpuSet::MAX_CPU;
-        let processors = match rustix::thread::sched_getaffinity(None) {
-            Ok(set) => (0..all).filter(|&processor| set.is_set(processor)).collect(),
-            // Of more processors than such a set has room for.
-            Err(_) => (0..share).collect::<Vec<_>>(),
-        };
+        // Of more processors than such a set has room for.
+        let processors = processors().unwrap_or_else(|_| (0..share).collect());
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -44,6 +40,12 @@ impl Place {
         let cores = limited.map(|place| place.share as usize).max().unwrap_or(usize::MAX);
         (here.len(), processors.len().min(cores).max(1))
     }
+}
+
+/// The processors on which this process may run.
+pub(super) fn processors() -> std::io::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
 /// The world of these ranks.

@@ -110,8 +110,9 @@ impl ProcessGroup {
             let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
             sides.sort();
             let [left, right] = sides;
-            let op = state.next.saturating_sub(1);
+            let op = state.op();
             return Err(self.shared.fail(Failure::Mismatch {
+                group: self.shared.group_name(),
                 op,
                 call: "new_group()".to_owned(),
                 left,
@@ -224,17 +225,18 @@ impl ProcessGroup {
             node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "a group's making"))?;
         let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
+        let name = format!("{}/{name}", self.shared.name);
         let shared = Shared {
             node: Arc::clone(node),
             channel,
             rank: me,
             world: cores::world(&places),
             tuned: node.tuned.clone().of(members.len()),
-            name: format!("{}/{name}", self.shared.name),
+            label: Some(format!("{name} of ranks {}", list(&global)).into()),
+            name,
             members: global,
             state: Mutex::default(),
-            parent: Some(Arc::clone(&self.shared)),
         };
-        Ok(Some(Self { shared: Arc::new(shared), wishes: self.wishes }))
+        Ok(Some(Self::of(shared, self.wishes, Some(self))))
     }
 }

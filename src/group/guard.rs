@@ -59,7 +59,7 @@ impl Guard {
 
     /// Why an operation stopped.
     pub(super) fn explain(&self, stop: Stop, culprit: Culprit) -> Failure {
-        let Culprit { number, call, waited } = culprit;
+        let Culprit { number, group, call, waited } = culprit;
         match stop {
             Stop::Failure(failure) => failure,
             Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
@@ -78,7 +78,10 @@ impl Guard {
                 let stands = self.watch.as_ref().map_or_else(Vec::new, |watch| watch.positions(POSITIONS));
                 match number {
                     Some(op) => {
-                        Failure::Deadline { op, call, rank: self.rank, waited, report: report(op, &stands) }
+                        // Numbers of different groups say nothing of who is behind.
+                        let report = if group.is_some() { whereabouts(&stands) } else { report(op, &stands) };
+                        let group = group.as_deref().unwrap_or_default().into();
+                        Failure::Deadline { group, op, call, rank: self.rank, waited, report }
                     }
                     None => {
                         Failure::Undelivered { call, rank: self.rank, waited, report: whereabouts(&stands) }

@@ -18,6 +18,7 @@ use super::{
     cores::{self, Place},
     guard::Guard,
     node::Node,
+    pin::Pin,
     request::Wishes,
     shared::Shared,
 };
@@ -137,6 +138,7 @@ impl ProcessGroup {
         let wishes =
             Wishes { selection: selection(&config)?, reduction: config.reduction, ..Wishes::default() };
         let (tuned, hash) = tuning(&config)?;
+        let pin = Pin::of(&config)?;
         let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));
@@ -217,7 +219,7 @@ impl ProcessGroup {
         meet(&mut engine, &guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
         let settings = Settings { chunk_bytes, ..settings };
         let node =
-            Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone()), store));
+            Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone(), pin), store));
         let shared = Shared {
             node,
             channel: WORLD,
@@ -225,11 +227,11 @@ impl ProcessGroup {
             world,
             members: (0..ranks).collect(),
             name: "world".to_owned(),
+            label: None,
             tuned: tuned.of(ranks),
             state: Mutex::default(),
-            parent: None,
         };
-        Ok(Self { shared: Arc::new(shared), wishes })
+        Ok(Self::of(shared, wishes, None))
     }
 }
 
@@ -249,7 +251,7 @@ fn meet(
     let met = engine.meet(contacts, chunk, patience);
     met.and_then(|()| engine.greet(&neighbours, guard, deadline)).map_err(|stop| {
         let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
-        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed() };
+        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed(), group: None };
         Error::Failed(guard.tell(guard.explain(stop, culprit)))
     })
 }

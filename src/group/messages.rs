@@ -6,7 +6,7 @@ use super::{ProcessGroup, node::Node, shared::asked};
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
-    engine::{Done, Form, Held, Inbound, Kind, Outbound, Place, Task, Ticket, What},
+    engine::{Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
     error::{Error, Result},
     schedule::Rank,
     work::{Driver, Work},
@@ -205,8 +205,8 @@ impl ProcessGroup {
         Err(Error::Argument { call, problem })
     }
 
-    fn asked(&self, what: What, held: Held) -> Task {
-        Task { what, asked: asked(self.shared.node.config.timeout, held) }
+    fn asked(&self, what: What, kept: Kept) -> Task {
+        Task { what, asked: asked(self.shared.node.config.timeout, Held::Back(kept)) }
     }
 
     /// Does it, now.
@@ -230,10 +230,10 @@ impl ProcessGroup {
     }
 
     /// Begins it.
-    fn start(&self, what: What, held: Held) -> Result<Arc<Ticket>> {
+    fn start(&self, what: What, kept: Kept) -> Result<Arc<Ticket>> {
         let node = &self.shared.node;
         node.check_calls("a message")?;
-        let task = self.asked(what, held);
+        let task = self.asked(what, kept);
         let ticket = Arc::clone(&task.asked.ticket);
         node.begin(self.shared.channel, task)?;
         Ok(ticket)

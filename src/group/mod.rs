@@ -8,6 +8,7 @@ mod buckets;
 mod calls;
 mod cores;
 mod files;
+mod follow;
 mod groups;
 mod guard;
 mod join;
@@ -17,6 +18,7 @@ mod node;
 mod objects;
 mod parcels;
 mod parts;
+mod pin;
 mod request;
 mod shared;
 mod tensors;
@@ -34,7 +36,7 @@ pub use self::{
 };
 use self::{
     request::{Pipeline, Request, Wishes},
-    shared::Shared,
+    shared::{Membership, Shared},
 };
 pub use crate::engine::Traced;
 use crate::{
@@ -64,6 +66,8 @@ use crate::{
 pub struct ProcessGroup {
     shared: Arc<Shared>,
     wishes: Wishes,
+    /// What a call under way does not have.
+    membership: Option<Arc<Membership>>,
 }
 
 impl fmt::Debug for ProcessGroup {
@@ -139,7 +143,7 @@ impl ProcessGroup {
     /// The number of operations begun so far.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.shared.state().next
+        self.shared.operations()
     }
 
     /// Keeps, from now on, the steps of each operation in the order in which they finished;
@@ -198,7 +202,19 @@ impl ProcessGroup {
     }
 
     fn wishing(&self, wishes: Wishes) -> Self {
-        Self { shared: Arc::clone(&self.shared), wishes }
+        Self { shared: Arc::clone(&self.shared), wishes, membership: self.membership.clone() }
+    }
+
+    /// A handle for a call, with which the group may end nevertheless.
+    fn under_way(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), wishes: self.wishes, membership: None }
+    }
+
+    /// The first handle of a group, which comes from another unless it is the world.
+    fn of(shared: Shared, wishes: Wishes, parent: Option<&Self>) -> Self {
+        let (shared, parent) = (Arc::new(shared), parent.and_then(|parent| parent.membership.clone()));
+        let membership = Some(Arc::new(Membership { shared: Arc::clone(&shared), parent }));
+        Self { shared, wishes, membership }
     }
 
     /// Runs a collective of `T` on lent memory; a failure ends the group.

@@ -9,6 +9,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        mpsc,
     },
     thread::JoinHandle,
     time::Instant,
@@ -16,7 +17,7 @@ use std::{
 
 use unisono_transport::{Limits, Wake};
 
-use super::{cores::Place, guard::Guard};
+use super::{cores::Place, guard::Guard, pin::Pin};
 use crate::{
     algorithm::table::Table,
     buffer::Registry,
@@ -39,6 +40,8 @@ pub(super) struct Node {
     pub places: Vec<Place>,
     /// What was measured, for groups of any size.
     pub tuned: Table,
+    /// Where the thread runs.
+    pin: Pin,
     pub guard: Guard,
     pub registry: Arc<Registry>,
     /// Whoever leads has it; gone once a group has failed: its endpoint may not touch borrowed memory any more.
@@ -115,7 +118,7 @@ impl Node {
         (rank, config, guard): (Rank, Config, Guard),
         engine: Engine,
         settings: Settings,
-        (places, tuned): (Vec<Place>, Table),
+        (places, tuned, pin): (Vec<Place>, Table, Pin),
         store: Option<Arc<dyn Store>>,
     ) -> Self {
         Self {
@@ -125,6 +128,7 @@ impl Node {
             settings,
             places,
             tuned,
+            pin,
             guard,
             registry: Arc::default(),
             waker: engine.waker(),
@@ -270,11 +274,23 @@ impl Node {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let node = Arc::clone(self);
-            let spawned =
-                std::thread::Builder::new().name("unisono".to_owned()).spawn(move || node.background());
-            *thread = Some(spawned.map_err(|error| Error::Argument {
+            let (tell, told) = mpsc::channel();
+            let goes_on = move || {
+                let bound = node.pin.bind();
+                let here = bound.is_ok();
+                // Whoever has made it waits for this.
+                let _ = tell.send(bound);
+                if here {
+                    node.background();
+                }
+            };
+            let spawned = std::thread::Builder::new().name("unisono".to_owned()).spawn(goes_on);
+            let bound = |spawned| told.recv().unwrap_or(Ok(())).map(|()| spawned);
+            *thread = Some(spawned.and_then(bound).map_err(|error| Error::Argument {
                 call: "an asynchronous call",
-                problem: format!("it needs a thread, and none can be had: {error}"),
+                problem: format!(
+                    "it needs a thread, which cannot be had, or not where it is to run: {error}"
+                ),
             })?);
         }
         drop(thread);

@@ -132,7 +132,7 @@ fn each<T: Serialize>(values: &[T], root: Rank) -> Parcel<(Vec<u8>, Vec<usize>)>
     Ok((bytes, lengths))
 }
 
-impl Call<'_> {
+impl Call {
     /// A rank's value, or what is wrong with it.
     fn open<T>(&self, from: Rank, value: Parcel<T>) -> Result<T> {
         value.or_else(|problem| self.wrong::<T, _>(from, problem))

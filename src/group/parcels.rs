@@ -7,7 +7,7 @@ use super::{
     ProcessGroup,
     request::{Prepared, Request},
     shared::State,
-    uneven::Call,
+    uneven::{Call, Exchange},
 };
 use crate::{
     buffer::Lent,
@@ -36,13 +36,8 @@ impl ProcessGroup {
         collective: Collective,
         cargo: Cargo,
         root: Rank,
-    ) -> Result<Call<'_>> {
-        if root >= self.size() {
-            let problem = format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1);
-            return Err(Error::Argument { call: name, problem });
-        }
-        let prepared = Prepared { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo };
-        Ok(Call { group: self, prepared, name })
+    ) -> Result<Call> {
+        self.prepare(name, Prepared { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo })
     }
 }
 
@@ -60,7 +55,7 @@ pub(super) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> impl Iterator<Item 
     })
 }
 
-impl Call<'_> {
+impl Call {
     pub(super) fn at_root(&self) -> bool {
         self.group.rank() == self.prepared.root
     }
@@ -171,9 +166,9 @@ impl Call<'_> {
                 .collect(),
             false => Vec::new(),
         };
-        let mut told = [0; 2];
-        self.exchange(state, Collective::Scatter, 2, &words, &mut told)?;
-        let [own, longest] = told.map(|word| usize::try_from(word).unwrap_or(UNSENT));
+        let mut told = Exchange::new(Collective::Scatter, 2, words, 2);
+        self.exchange(state, &mut told)?;
+        let [own, longest] = told.numbers();
         if let Err(problem) = self.judge(longest) {
             return Ok(Err(problem));
         }

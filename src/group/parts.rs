@@ -124,7 +124,7 @@ impl ProcessGroup {
     }
 }
 
-impl Call<'_> {
+impl Call {
     fn read(&self, from: Rank, ahead: &[u8]) -> Result<(Parts, Meta)> {
         let ahead: Ahead = decode(ahead).map_err(|error| self.strange(from, error.to_string()))?;
         let meta = ahead.label.read().map_err(|what| self.strange(from, what))?;

@@ -1,7 +1,6 @@
 //! What all handles of a group share: which ranks it has, and the order of its operations.
 
 use std::{
-    any::Any,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -14,7 +13,7 @@ use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Signature, Stop, Task, Ticket, What},
+    engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Signature, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
     schedule::{Collective, Job, Rank, Schedule},
@@ -33,24 +32,45 @@ pub(super) struct Shared {
     /// Their ranks in the world.
     pub members: Vec<Rank>,
     pub name: String,
+    /// What errors call it, with its members; the world needs no name.
+    pub label: Option<Arc<str>>,
     /// What was measured for groups of this size.
     pub tuned: Table,
     pub state: Mutex<State>,
-    /// The group that it comes from, which ends after it; the world comes from none.
+}
+
+/// What a group's handles have in common with none of its operations: the group ends when it goes. Operations under way
+/// keep [`Shared`], which is why this is another.
+pub(super) struct Membership {
+    pub shared: Arc<Shared>,
+    /// In the group that it comes from, which ends after it; the world comes from none.
+    #[expect(dead_code, reason = "kept for its drop")]
     pub parent: Option<Arc<Self>>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The number of the next operation.
-    pub next: u64,
+    /// The number of the latest operation that a call has waited for.
+    pub latest: Option<u64>,
     /// How many groups were made of this one.
     pub made: u64,
     /// Whether the farewell was said.
     pub parted: bool,
 }
 
+impl State {
+    /// The number of the operation that has just been waited for.
+    pub(super) fn op(&self) -> u64 {
+        self.latest.unwrap_or_default()
+    }
+}
+
 impl Shared {
+    /// Of errors.
+    pub(super) fn group_name(&self) -> Box<str> {
+        self.label.as_deref().unwrap_or_default().into()
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,6 +78,12 @@ impl Shared {
     /// Ends all groups.
     pub(super) fn fail(&self, failure: Failure) -> Error {
         self.node.fail(failure)
+    }
+
+    /// How many operations have begun. Of a group that is over: as far as calls have waited for them.
+    pub(super) fn operations(&self) -> u64 {
+        let begun = self.node.with(|engine| engine.begun(self.channel));
+        begun.unwrap_or_else(|_| self.state().latest.map_or(0, |latest| latest + 1))
     }
 
     /// Runs a collective on lent memory; a failure ends the group.
@@ -81,6 +107,7 @@ impl Shared {
         wishes: &Wishes,
         timeout: Duration,
     ) -> Result<()> {
+        self.node.check_calls(request.collective.name())?;
         let plan = self.plan(dtype, request, wishes)?;
         // Long writes need an output in which nothing waits to be sent.
         let mut aside = Vec::new();
@@ -88,28 +115,63 @@ impl Shared {
             true => Some(lent.aside(&mut aside).map_err(|error| plan.argument(error.to_string()))?),
             false => None,
         };
-        let task = self.task(state, plan, apart.as_ref().unwrap_or(lent), timeout, None);
-        let ticket = Arc::clone(&task.asked.ticket);
-        self.node.ask(self.channel, task);
-        self.node.wait(&ticket).map(drop)
+        let (operation, schedule) = self.operation(plan, apart.as_ref().unwrap_or(lent));
+        let asked = asked(timeout, Held::Back(None));
+        let ticket = Arc::clone(&asked.ticket);
+        self.node.ask(self.channel, Task { what: What::Collective(operation, schedule), asked });
+        let done = self.node.wait(&ticket)?;
+        state.latest = done.number;
+        Ok(())
     }
 
-    /// Begins a collective on memory that is a part of `held`, which comes back at its end.
+    /// Begins a collective on memory that is a part of `held`.
     pub(super) fn begin(
         &self,
         dtype: Dtype,
         request: &Request<'_>,
         lent: &Lent<'static>,
-        held: Box<dyn Any + Send>,
+        held: Held,
         wishes: &Wishes,
     ) -> Result<Arc<Ticket>> {
-        let mut state = self.state();
         // Of those that need input and output apart, none is begun in place.
-        let plan = self.plan(dtype, request, wishes)?;
-        let task = self.task(&mut state, plan, lent, self.node.config.timeout, Some(held));
-        let ticket = Arc::clone(&task.asked.ticket);
-        self.node.begin(self.channel, task)?;
+        let (operation, schedule) = self.operation(self.plan(dtype, request, wishes)?, lent);
+        self.hand_in(request.collective.name(), operation, schedule, held)
+    }
+
+    /// Hands in an operation that nobody waits for yet.
+    pub(super) fn hand_in(
+        &self,
+        call: &'static str,
+        operation: Operation,
+        schedule: Box<dyn Schedule>,
+        held: Held,
+    ) -> Result<Arc<Ticket>> {
+        // Behind what others of this group's threads call and wait for.
+        let _turn = self.state();
+        self.node.check_calls(call)?;
+        let asked = asked(self.node.config.timeout, held);
+        let ticket = Arc::clone(&asked.ticket);
+        self.node.begin(self.channel, Task { what: What::Collective(operation, schedule), asked })?;
         Ok(ticket)
+    }
+
+    /// A collective that follows another in its turn. Whoever drives the engine may call it.
+    pub(super) fn follow(
+        &self,
+        dtype: Dtype,
+        request: &Request<'_>,
+        lent: &Lent<'static>,
+        wishes: &Wishes,
+    ) -> Result<(Operation, Box<dyn Schedule>)> {
+        Ok(self.operation(self.plan(dtype, request, wishes)?, lent))
+    }
+
+    /// What an error is to a call under way: the others go on.
+    pub(super) fn midway(&self, error: Error) -> Failure {
+        match error {
+            Error::Failed(failure) => failure,
+            error => Failure::Aborted { rank: self.node.rank, why: error.to_string() },
+        }
     }
 
     /// How a collective is to be done.
@@ -117,7 +179,6 @@ impl Shared {
         let Request { collective, op, .. } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-        self.node.check_calls(collective.name())?;
         let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
@@ -131,12 +192,13 @@ impl Shared {
         Ok(Planned { collective, signature, schedule, kernel, average: op == ReduceOp::Avg, size, long })
     }
 
-    fn task(&self, state: &mut State, plan: Planned, lent: &Lent<'_>, timeout: Duration, held: Held) -> Task {
+    fn operation(&self, plan: Planned, lent: &Lent<'_>) -> (Operation, Box<dyn Schedule>) {
         let Planned { collective, signature, schedule, kernel, average, size, long } = plan;
         let registry = &self.node.registry;
         let operation = Operation {
-            number: state.next,
+            number: 0,
             signature,
+            group: self.label.clone(),
             ranks: self.world.ranks,
             kernel,
             average,
@@ -151,8 +213,7 @@ impl Shared {
             registered_output: registry.find(&lent.output),
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         };
-        state.next += 1;
-        Task { what: What::Collective(operation, schedule), asked: asked(timeout, held) }
+        (operation, schedule)
     }
 
     /// The engine could not do it: all is over.
@@ -162,7 +223,7 @@ impl Shared {
 
     /// Says farewell.
     pub(super) fn part(&self) -> Result<()> {
-        if self.parent.is_some() {
+        if self.channel != WORLD {
             return Ok(());
         }
         let mut state = self.state();
@@ -219,22 +280,23 @@ impl Planned {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Membership {
     /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death.
     fn drop(&mut self) {
+        let Shared { node, channel, .. } = &*self.shared;
         // After the farewell the others may be gone: there is nobody to tell.
-        let over = std::thread::panicking() || self.node.over() || self.node.has_left();
-        let parted = match self.parent {
+        let over = std::thread::panicking() || node.over() || node.has_left();
+        let parted = match *channel {
             _ if over => Ok(()),
-            None => self.part(),
+            WORLD => self.shared.part(),
             // Of another group nobody waits for the end.
-            Some(_) => self.node.leave(self.channel),
+            channel => node.leave(channel),
         };
-        if self.parent.is_none() {
-            self.node.close();
+        if *channel == WORLD {
+            node.close();
         }
         if let Err(error) = parted {
-            tracing::error!(rank = self.node.rank, %error, "the group did not part in good order");
+            tracing::error!(rank = node.rank, %error, "the group did not part in good order");
         }
     }
 }

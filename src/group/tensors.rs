@@ -146,7 +146,7 @@ pub(super) fn packed<'t>(tensors: &[TensorView<'t>]) -> std::result::Result<Cow<
     Ok(Cow::Owned(all))
 }
 
-impl Call<'_> {
+impl Call {
     /// What a rank says of its tensors, or why it cannot.
     pub(super) fn unlabelled<T>(&self, from: Rank, labels: Parcel<T>) -> Result<T> {
         let rank = self.group.global(from);

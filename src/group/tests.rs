@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod buckets;
+mod follow;
 mod groups;
 mod mail;
 mod messages;

@@ -15,14 +15,13 @@ use crate::{
     dtype::{Dtype, Element},
     engine::Cargo,
     error::{Error, Failure, Result},
-    reduce::ReduceOp,
+    reduce::{Kernel, ReduceOp},
     schedule::{Collective, Rank, Uneven},
 };
 
 /// A call, as far as learning the lengths needs to know it.
-#[derive(Clone, Copy)]
-pub(super) struct Call<'s> {
-    pub group: &'s ProcessGroup,
+pub(super) struct Call {
+    pub group: ProcessGroup,
     /// What is done with the elements.
     pub prepared: Prepared,
     /// Its name, for errors.
@@ -36,7 +35,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
-        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0);
+        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
         let mut state = self.shared.state();
         let [lengths] = call.everyone(&mut state, [input.len()])?;
         let mut output = call.room::<T>(&lengths)?;
@@ -51,11 +50,11 @@ impl ProcessGroup {
     /// [`Error::Argument`] unless `lengths` has one for each rank and `data` is as long as their sum;
     /// [`Error::Failed`] if the ranks do not know the same lengths, disagree otherwise, or the group is over.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
-        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0);
+        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
         let own = call.own(lengths, data.len())?;
         let mut state = self.shared.state();
         let [learned] = call.everyone(&mut state, [own.len()])?;
-        call.agree(&mut state, lengths, &learned)?;
+        call.agree(&state, lengths, &learned)?;
         let whole = 0..data.len();
         call.gather(&mut state, lengths, &call.within(data, own, whole)?)
     }
@@ -66,8 +65,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`] if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
-        self.known(Collective::Gather, root)?;
-        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root);
+        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
         let mut state = self.shared.state();
         let [lengths] = call.everyone(&mut state, [input.len()])?;
         let here: &[usize] = if self.rank() == root { &lengths } else { &[] };
@@ -84,14 +82,13 @@ impl ProcessGroup {
     /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`] unless `lengths` has one for each rank and
     /// `data` is as long as their sum, and [`Error::Failed`] if they are not what the ranks have.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
-        self.known(Collective::Gather, root)?;
-        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root);
+        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
         let at_root = self.rank() == root;
         let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
         let mut state = self.shared.state();
         let [learned] = call.everyone(&mut state, [own.len()])?;
         if at_root {
-            call.agree(&mut state, lengths, &learned)?;
+            call.agree(&state, lengths, &learned)?;
         }
         let whole = if at_root { 0..data.len() } else { 0..0 };
         call.gather(&mut state, &learned, &call.within(data, own, whole)?)
@@ -105,8 +102,7 @@ impl ProcessGroup {
     /// `input` is as long as their sum; [`Error::Failed`] if the ranks disagree, one of them has no memory for its
     /// block, or the group is over.
     pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
-        self.known(Collective::Scatter, root)?;
-        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root);
+        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
         let input = if self.rank() == root { input } else { &[] };
         if self.rank() == root {
             call.own(lengths, input.len())?;
@@ -131,8 +127,7 @@ impl ProcessGroup {
         lengths: &[usize],
         root: Rank,
     ) -> Result<&'d mut [T]> {
-        self.known(Collective::Scatter, root)?;
-        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root);
+        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
         let at_root = self.rank() == root;
         let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
         let mut state = self.shared.state();
@@ -140,11 +135,11 @@ impl ProcessGroup {
         let given = blocks.get(self.rank()).copied().unwrap_or_default();
         if given != own.len() {
             let (has, gets) = (own.len(), given);
-            return Err(call.mismatch(
-                &mut state,
+            return Err(call.fail(call.mismatch(
+                state.op(),
                 (self.rank(), format!("has room for {has} elements")),
                 (root, format!("has {gets} for it")),
-            ));
+            )));
         }
         let whole = if at_root { 0..data.len() } else { 0..0 };
         call.scatter(&mut state, &blocks, longest, &call.within(data, whole, own.clone())?)?;
@@ -159,7 +154,7 @@ impl ProcessGroup {
     /// As [`reduce_scatter`](Self::reduce_scatter), and [`Error::Failed`] unless every rank's `input` is as long as all
     /// ranks' outputs together.
     pub fn reduce_scatter_v<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0);
+        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
         if let ReduceOp::PreMulSum(_) = op {
             let mut scaled = input.to_vec();
             super::calls::premultiply(Collective::ReduceScatter, &mut scaled, op)?;
@@ -180,7 +175,7 @@ impl ProcessGroup {
         own: usize,
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
-        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0);
+        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
         super::calls::premultiply(Collective::ReduceScatter, data, op)?;
         let mut block = 0..0;
         call.reduce_scatter(own, data.len(), |lengths| {
@@ -200,7 +195,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] unless `lengths` has one for each rank and `input` is as long as their sum;
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
-        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0);
+        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
         call.own(lengths, input.len())?;
         let mut state = self.shared.state();
         let (gets, longest) = call.of_each(&mut state, lengths)?;
@@ -216,34 +211,44 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`] if two ranks have not equally much for each other.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
-        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0);
+        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
         call.own(lengths, data.len())?;
         let mut state = self.shared.state();
         let (gets, longest) = call.of_each(&mut state, lengths)?;
-        call.agree(&mut state, lengths, &gets)?;
+        call.agree(&state, lengths, &gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
         let whole = 0..data.len();
         call.finish(&mut state, uneven, longest, &call.within(data, whole.clone(), whole)?)
     }
 
-    fn call<T: Element>(
+    /// A call whose lengths have to be learned.
+    pub(super) fn prepare(&self, name: &'static str, prepared: Prepared) -> Result<Call> {
+        let Prepared { dtype, op, root, .. } = prepared;
+        let argument = |problem: String| Error::Argument { call: name, problem };
+        if root >= self.size() {
+            return Err(argument(format!(
+                "the root is rank {root}; there are ranks 0 to {}",
+                self.size() - 1
+            )));
+        }
+        Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
+        Ok(Call { group: self.under_way(), prepared, name })
+    }
+
+    pub(super) fn call<T: Element>(
         &self,
         collective: Collective,
         name: &'static str,
         op: ReduceOp,
         root: Rank,
-    ) -> Call<'_> {
-        Call {
-            group: self,
-            prepared: Prepared { collective, dtype: T::DTYPE, op, root, cargo: Cargo::Elements },
-            name,
-        }
+    ) -> Result<Call> {
+        self.prepare(name, Prepared { collective, dtype: T::DTYPE, op, root, cargo: Cargo::Elements })
     }
 }
 
-impl Call<'_> {
+impl Call {
     /// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
-    fn own(&self, lengths: &[usize], len: usize) -> Result<Range<usize>> {
+    pub(super) fn own(&self, lengths: &[usize], len: usize) -> Result<Range<usize>> {
         let argument = |problem: String| Err(Error::Argument { call: self.name, problem });
         let ranks = self.group.size();
         if lengths.len() != ranks {
@@ -279,40 +284,56 @@ impl Call<'_> {
         self.group.shared.fail(failure)
     }
 
-    fn mismatch(&self, state: &mut State, one: (Rank, String), other: (Rank, String)) -> Error {
+    /// What two ranks disagree on in the operation of that number.
+    fn mismatch(&self, op: u64, one: (Rank, String), other: (Rank, String)) -> Failure {
         let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
         sides.sort();
         let [left, right] = sides;
-        let op = state.next.saturating_sub(1);
-        self.fail(Failure::Mismatch { op, call: self.name.to_owned(), left, right })
+        let (group, call) = (self.group.shared.group_name(), self.name.to_owned());
+        Failure::Mismatch { group, op, call, left, right }
     }
 
     /// Lengths that a rank knew must be those that it has learned.
-    fn agree(&self, state: &mut State, known: &[usize], learned: &[usize]) -> Result<()> {
+    fn agree(&self, state: &State, known: &[usize], learned: &[usize]) -> Result<()> {
         let differs = known.iter().zip(learned).position(|(known, learned)| known != learned);
         let Some(other) = differs else { return Ok(()) };
         let (expects, has) = (known[other], learned[other]);
-        Err(self.mismatch(
-            state,
+        Err(self.fail(self.mismatch(
+            state.op(),
             (self.group.rank(), format!("expects {expects} elements of rank {other}")),
             (other, format!("has {has}")),
-        ))
+        )))
     }
 
-    /// Runs one of the exchanges of lengths.
-    pub(super) fn exchange(
-        &self,
-        state: &mut State,
-        collective: Collective,
-        count: usize,
-        input: &[u64],
-        output: &mut [u64],
-    ) -> Result<()> {
-        let request = Request { prepares: Some(self.prepared), ..Request::new(collective, count) };
+    /// Runs an exchange of lengths.
+    pub(super) fn exchange(&self, state: &mut State, exchange: &mut Exchange) -> Result<()> {
+        let request = self.request(exchange);
+        let lent = Lent::apart(&exchange.said, &mut exchange.heard);
+        self.group.shared.run(state, Dtype::U64, &request, &lent, &self.group.wishes)
+    }
+
+    /// What an exchange of lengths asks for.
+    pub(super) fn request(&self, exchange: &Exchange) -> Request<'static> {
+        let Exchange { collective, count, .. } = *exchange;
         let root = if collective.has_root() { self.prepared.root } else { 0 };
-        let request = Request { root, ..request };
-        let shared = &self.group.shared;
-        shared.run(state, Dtype::U64, &request, &Lent::apart(input, output), &self.group.wishes)
+        Request { root, prepares: Some(self.prepared), ..Request::new(collective, count) }
+    }
+
+    /// Everyone's numbers, to everyone.
+    pub(super) fn tell_all<const N: usize>(&self, mine: [usize; N]) -> Exchange {
+        let said = mine.map(|number| number as u64).to_vec();
+        Exchange::new(Collective::AllGather, N, said, N * self.group.size())
+    }
+
+    /// The lengths of the root's blocks, and of the longest.
+    pub(super) fn tell_blocks(&self, lengths: &[usize]) -> Exchange {
+        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
+        Exchange::new(Collective::Scatter, 2, said, 2)
+    }
+
+    /// How much each rank has for each, and the longest of its blocks.
+    pub(super) fn tell_each(&self, lengths: &[usize]) -> Exchange {
+        Exchange::new(Collective::AllToAll, 2, with_longest(lengths), 2 * self.group.size())
     }
 
     /// Everyone's numbers, by rank.
@@ -321,41 +342,42 @@ impl Call<'_> {
         state: &mut State,
         mine: [usize; N],
     ) -> Result<[Vec<usize>; N]> {
-        let mut all = vec![0; N * self.group.size()];
-        self.exchange(state, Collective::AllGather, N, &mine.map(|number| number as u64), &mut all)?;
-        Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| length(it)).collect()))
+        let mut exchange = self.tell_all(mine);
+        self.exchange(state, &mut exchange)?;
+        Ok(exchange.by_rank())
     }
 
     /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
     fn blocks_of_root(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let (rank, ranks) = (self.group.rank(), self.group.size());
-        let at_root = rank == self.prepared.root;
-        let longest = longest(lengths);
-        let input: Vec<u64> = match at_root {
-            true => lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect(),
-            false => Vec::new(),
-        };
-        let mut mine = [0, 0];
-        self.exchange(state, Collective::Scatter, 2, &input, &mut mine)?;
-        let blocks = match at_root {
+        let mut exchange = self.tell_blocks(lengths);
+        self.exchange(state, &mut exchange)?;
+        Ok(self.told_blocks(&exchange, lengths))
+    }
+
+    /// The same, after the exchange.
+    pub(super) fn told_blocks(&self, exchange: &Exchange, lengths: &[usize]) -> (Vec<usize>, usize) {
+        let (rank, [own, longest]) = (self.group.rank(), exchange.numbers());
+        let blocks = match self.at_root() {
             true => lengths.to_vec(),
-            false => (0..ranks).map(|other| if other == rank { length(mine[0]) } else { 0 }).collect(),
+            false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
         };
-        Ok((blocks, length(mine[1])))
+        (blocks, longest)
     }
 
     /// How much each rank has for this one, and the longest block that any has for any.
     fn of_each(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let longest = longest(lengths);
-        let input: Vec<u64> = lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect();
-        let mut output = vec![0; input.len()];
-        self.exchange(state, Collective::AllToAll, 2, &input, &mut output)?;
-        let gets = output.iter().step_by(2).map(|&number| length(number)).collect();
-        Ok((gets, output.iter().skip(1).step_by(2).map(|&number| length(number)).max().unwrap_or_default()))
+        let mut exchange = self.tell_each(lengths);
+        self.exchange(state, &mut exchange)?;
+        Ok(exchange.of_each())
     }
 
     /// Zeros for blocks of these lengths. Ends the group if there is no memory for them, since the others go on.
     pub(super) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
+        self.zeros(lengths).map_err(|failure| self.fail(failure))
+    }
+
+    /// Zeros for blocks of these lengths.
+    pub(super) fn zeros<T: Element>(&self, lengths: &[usize]) -> std::result::Result<Vec<T>, Failure> {
         let sum = sum(lengths);
         let bytes = sum
             .and_then(|sum| sum.checked_mul(size_of::<T>()))
@@ -365,7 +387,7 @@ impl Call<'_> {
             let what = bytes
                 .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
             let why = format!("{}: no memory for the {what} that come here", self.name);
-            self.fail(Failure::Aborted { rank: self.group.global_rank(), why })
+            Failure::Aborted { rank: self.group.global_rank(), why }
         })
     }
 
@@ -393,27 +415,42 @@ impl Call<'_> {
         whole: usize,
         lend: impl FnOnce(&[usize]) -> Result<Lent<'l>>,
     ) -> Result<()> {
+        self.fits_alone(own, whole)?;
         let mut state = self.group.shared.state();
-        let [lengths, wholes] = self.everyone(&mut state, [own, whole])?;
-        let sum = sum(&lengths);
-        // All see the same rank first.
-        if let Some((rank, has)) = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum) {
-            let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
-            if self.group.size() == 1 {
-                let problem = format!("the input has {has} elements, and the output {together}");
-                return Err(Error::Argument { call: self.name, problem });
-            }
-            let other = usize::from(rank == 0);
-            let part = lengths.get(other).copied().unwrap_or_default();
-            return Err(self.mismatch(
-                &mut state,
-                (rank, format!("has an input of {has} elements")),
-                (other, format!("has an output of {part}, of {together} in all")),
-            ));
-        }
-        let longest = longest(&lengths);
+        let learned = self.everyone(&mut state, [own, whole])?;
+        self.fits_all(state.op(), &learned).map_err(|failure| self.fail(failure))?;
+        let [lengths, _] = learned;
         let uneven = Uneven { input: &lengths, output: &[] };
-        self.finish(&mut state, uneven, longest, &lend(&lengths)?)
+        self.finish(&mut state, uneven, longest(&lengths), &lend(&lengths)?)
+    }
+
+    /// Of one rank alone it is the caller who knows both.
+    pub(super) fn fits_alone(&self, own: usize, whole: usize) -> Result<()> {
+        if self.group.size() > 1 || own == whole {
+            return Ok(());
+        }
+        let problem = format!("the input has {whole} elements, and the output {own}");
+        Err(Error::Argument { call: self.name, problem })
+    }
+
+    /// Everyone's input must be as long as all outputs.
+    pub(super) fn fits_all(
+        &self,
+        op: u64,
+        [lengths, wholes]: &[Vec<usize>; 2],
+    ) -> std::result::Result<(), Failure> {
+        let sum = sum(lengths);
+        // All see the same rank first.
+        let misfit = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum);
+        let Some((rank, has)) = misfit else { return Ok(()) };
+        let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
+        let other = usize::from(rank == 0);
+        let part = lengths.get(other).copied().unwrap_or_default();
+        Err(self.mismatch(
+            op,
+            (rank, format!("has an input of {has} elements")),
+            (other, format!("has an output of {part}, of {together} in all")),
+        ))
     }
 
     /// Does what the call is for.
@@ -424,10 +461,52 @@ impl Call<'_> {
         longest: usize,
         lent: &Lent<'_>,
     ) -> Result<()> {
-        let Prepared { collective, dtype, op, root, cargo } = self.prepared;
-        let request = Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) };
-        self.group.shared.run(state, dtype, &request, lent, &self.group.wishes)
+        let request = self.last(uneven, longest);
+        self.group.shared.run(state, self.prepared.dtype, &request, lent, &self.group.wishes)
     }
+
+    /// What the call asks for once all lengths are known.
+    pub(super) fn last<'u>(&self, uneven: Uneven<'u>, longest: usize) -> Request<'u> {
+        let Prepared { collective, op, root, cargo, .. } = self.prepared;
+        Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) }
+    }
+}
+
+/// What a rank tells the others before a call, and what it hears of them.
+pub(super) struct Exchange {
+    collective: Collective,
+    /// How many numbers a rank has for another, or for all.
+    count: usize,
+    pub said: Vec<u64>,
+    pub heard: Vec<u64>,
+}
+
+impl Exchange {
+    pub(super) fn new(collective: Collective, count: usize, said: Vec<u64>, hears: usize) -> Self {
+        Self { collective, count, said, heard: vec![0; hears] }
+    }
+
+    /// The numbers of all ranks, one after the other: the first of each, the second of each, and so on.
+    pub(super) fn by_rank<const N: usize>(&self) -> [Vec<usize>; N] {
+        std::array::from_fn(|which| self.heard.iter().skip(which).step_by(N).map(|&it| length(it)).collect())
+    }
+
+    /// The first numbers heard.
+    pub(super) fn numbers<const N: usize>(&self) -> [usize; N] {
+        std::array::from_fn(|which| length(self.heard.get(which).copied().unwrap_or_default()))
+    }
+
+    /// How much each rank has for this one, and the longest block that any has for any.
+    pub(super) fn of_each(&self) -> (Vec<usize>, usize) {
+        let [gets, longests] = self.by_rank();
+        (gets, longest(&longests))
+    }
+}
+
+/// Lengths, and with each the longest of them.
+fn with_longest(lengths: &[usize]) -> Vec<u64> {
+    let longest = longest(lengths);
+    lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect()
 }
 
 /// A length that another rank tells.
@@ -441,6 +520,6 @@ fn sum(lengths: &[usize]) -> Option<usize> {
 }
 
 /// The longest of them; 0 of none.
-fn longest(lengths: &[usize]) -> usize {
+pub(super) fn longest(lengths: &[usize]) -> usize {
     lengths.iter().copied().max().unwrap_or_default()
 }

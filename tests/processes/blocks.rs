@@ -117,28 +117,40 @@ impl Blocks<'_> {
         let lengths: Vec<usize> = (0..ranks).map(own).collect();
         let together: Vec<T> = (0..ranks).flat_map(|from| self.of(from, 0, own(from))).collect();
         let mine: Vec<T> = self.of(rank, 0, own(rank));
+        let (whole, known): (&[T], &[usize]) = if rank == root { (&together, &lengths) } else { (&[], &[]) };
+        // All at once, while the blocking calls below are made.
+        let gathered = group.all_gather_v_async(mine.clone())?;
+        let at_root = group.gather_v_async(mine.clone(), root)?;
+        let scattered = group.scatter_v_async(whole.to_vec(), known, root)?;
         let (output, learned) = group.all_gather_v(&mine)?;
         expect(&self.what::<T>("all_gather_v"), &output, &together)?;
         crate::ensure!(learned == lengths, "all_gather_v: lengths {learned:?}, not {lengths:?}");
         let (output, _) = group.gather_v(&mine, root)?;
         expect(&self.what::<T>("gather_v"), &output, if rank == root { &together } else { &[] })?;
-        let (whole, known): (&[T], &[usize]) = if rank == root { (&together, &lengths) } else { (&[], &[]) };
         expect(&self.what::<T>("scatter_v"), &group.scatter_v(whole, known, root)?, &mine)?;
+        expect(&self.what::<T>("all_gather_v_async"), &gathered.wait()?.1, &together)?;
+        let here: &[T] = if rank == root { &together } else { &[] };
+        expect(&self.what::<T>("gather_v_async"), &at_root.wait()?.1, here)?;
+        expect(&self.what::<T>("scatter_v_async"), &scattered.wait()?.1, &mine)?;
 
         // Everybody gives as many of the same number, so that it can be seen whose sum it is.
         let given: Vec<T> =
             (0..ranks).flat_map(|to| vec![T::of(i64::try_from(to).unwrap_or(0)); own(to)]).collect();
         let mut output = vec![T::of(99); own(rank)];
+        let reduced = group.reduce_scatter_v_async(given.clone(), output.clone(), ReduceOp::Max)?;
         group.reduce_scatter_v(&given, &mut output, ReduceOp::Max)?;
         let wanted = vec![T::of(i64::try_from(rank)?); own(rank)];
         expect(&self.what::<T>("reduce_scatter_v"), &output, &wanted)?;
+        expect(&self.what::<T>("reduce_scatter_v_async"), &reduced.wait()?.1, &wanted)?;
 
         let gives: Vec<usize> = (0..ranks).map(|to| self.length(rank, to)).collect();
         let input: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, gives[to])).collect();
         let wanted: Vec<T> =
             (0..ranks).flat_map(|from| self.of(from, rank, self.length(from, rank))).collect();
+        let turned = group.all_to_all_v_async(input.clone(), &gives)?;
         let (output, _) = group.all_to_all_v(&input, &gives)?;
         expect(&self.what::<T>("all_to_all_v"), &output, &wanted)?;
+        expect(&self.what::<T>("all_to_all_v_async"), &turned.wait()?.1, &wanted)?;
         Ok(())
     }
 }

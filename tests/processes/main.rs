@@ -11,12 +11,14 @@ mod blocks;
 mod collectives;
 mod failures;
 mod files;
+mod groups;
 mod joining;
 mod memlock;
 mod messages;
 mod mismatch;
 mod numbers;
 mod objects;
+mod pinning;
 mod rank;
 mod world;
 
@@ -66,7 +68,9 @@ fn cases() -> Vec<(String, Case)> {
     let tables = [
         messages::CASES,
         objects::CASES,
+        pinning::CASES,
         files::CASES,
+        groups::CASES,
         failures::CASES,
         mismatch::CASES,
         joining::CASES,

@@ -15,7 +15,10 @@ use rustix::{
 };
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
-use crate::{collectives, failures, files, joining, memlock, messages, mismatch, objects, world::PATIENCE};
+use crate::{
+    collectives, failures, files, groups, joining, memlock, messages, mismatch, objects, pinning,
+    world::PATIENCE,
+};
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
@@ -42,7 +45,9 @@ pub(crate) fn run(told: &str) -> ExitCode {
         collectives::ROLES,
         messages::ROLES,
         objects::ROLES,
+        pinning::ROLES,
         files::ROLES,
+        groups::ROLES,
         failures::ROLES,
         mismatch::ROLES,
         joining::ROLES,

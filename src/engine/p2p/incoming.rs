@@ -423,7 +423,7 @@ impl super::Talk {
     /// A receive has ended.
     fn received(&mut self, asked: Asked, from: Rank, fresh: Option<Fresh>) {
         let elements = fresh.map(Fresh::into_elements);
-        self.ended
-            .push((asked.ticket, Done { held: asked.held, received: Some(Received { from, elements }) }));
+        let received = Some(Received { from, elements });
+        self.ended.push((asked.ticket, Done { held: asked.held.back(), number: None, received }));
     }
 }

@@ -330,7 +330,7 @@ impl Talk {
             .chain(receives)
             .chain(self.lost.drain(..))
             .map(|asked| (asked.ticket, asked.held));
-        left.chain(self.ended.drain(..).map(|(ticket, done)| (ticket, done.held))).collect()
+        left.chain(self.ended.drain(..).map(|(ticket, done)| (ticket, Held::Back(done.held)))).collect()
     }
 }
 

@@ -274,7 +274,7 @@ impl super::Talk {
         if self.sendings.get(&id).is_some_and(over)
             && let Some(sending) = self.sendings.remove(&id)
         {
-            let done = Done { held: sending.asked.held, received: None };
+            let done = Done { held: sending.asked.held.back(), ..Done::default() };
             self.ended.push((sending.asked.ticket, done));
         }
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use unisono_transport::sim;
 
 use super::*;
-use crate::{GradientBuckets, Reduction, TensorViewMut, algorithm::ALGORITHMS};
+use crate::{GradientBuckets, Reduction, Tensor, TensorViewMut, algorithm::ALGORITHMS};
 
 fn floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| f32::from(((rank + 1) * (which + 3) + i) as u8 % 50)).collect()
@@ -122,11 +122,50 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
 }
 
 #[test]
+fn tensors_are_reduced_together_while_others_are() {
+    for ranks in [1, 3] {
+        world(ranks, small, |group| {
+            let twin = group.new_group(&(0..ranks).collect::<Vec<_>>()).unwrap().unwrap();
+            // Of two types, each reduced as one.
+            let lengths = [3, 0, 200_000, 7, 150_000, 1];
+            let mut tensors = Vec::new();
+            for (which, len) in lengths.into_iter().enumerate() {
+                tensors.push(Tensor::from_vec(floats(group.rank(), which, len), &[len]).unwrap());
+                tensors.push(Tensor::from_vec(vec![group.rank() as u8; len / 2], &[1, len / 2]).unwrap());
+            }
+            for op in [ReduceOp::Sum, ReduceOp::PreMulSum(2.0), ReduceOp::Max] {
+                let works = [&group, &twin].map(|group| {
+                    let works =
+                        [0, 1].map(|_| group.all_reduce_coalesced_async(tensors.clone(), op).unwrap());
+                    group.barrier().unwrap();
+                    works
+                });
+                let before = group.operations();
+                let mut wanted = tensors.clone();
+                let mut views: Vec<_> = wanted.iter_mut().map(Tensor::view_mut).collect();
+                group.all_reduce_coalesced(&mut views, op).unwrap();
+                drop(views);
+                assert_eq!(group.operations() - before, 2);
+                for work in works.into_iter().flatten() {
+                    assert!(work.wait().unwrap() == wanted);
+                }
+            }
+            let nothing = group.all_reduce_coalesced_async(Vec::new(), ReduceOp::Sum).unwrap();
+            assert!(nothing.is_done() && nothing.wait().unwrap().is_empty());
+            drop(group.all_reduce_coalesced_async(tensors, ReduceOp::Sum).unwrap());
+        });
+    }
+}
+
+#[test]
 fn what_cannot_be_reduced_is_refused() {
     world(2, small, |group| {
         let mut data = [1.0_f32];
         let mut tensors = [TensorViewMut::new(&mut data, &[1]).unwrap()];
         let error = group.all_reduce_coalesced(&mut tensors, ReduceOp::BitXor).unwrap_err();
+        assert!(matches!(error, Error::Argument { call: "all_reduce_coalesced", .. }), "{error}");
+        let tensors = vec![Tensor::from_vec(vec![1.0_f32], &[1]).unwrap()];
+        let error = group.all_reduce_coalesced_async(tensors, ReduceOp::BitXor).unwrap_err();
         assert!(matches!(error, Error::Argument { call: "all_reduce_coalesced", .. }), "{error}");
         let error = GradientBuckets::<f32>::new(&group, &[1], ReduceOp::BitXor, 1).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{error}");

@@ -177,11 +177,41 @@ fn a_failure_in_one_group_ends_all() {
         } else {
             part.all_reduce(&mut [0_i8], ReduceOp::Sum).and_then(|()| group.barrier())
         };
-        let Err(Error::Failed(Failure::Mismatch { left, right, .. })) = failed else {
-            panic!("rank {}: {failed:?}", group.rank());
-        };
+        let failed = failed.unwrap_err().to_string();
         // They are named by their ranks in the world.
-        assert_eq!((left.0, right.0), (2, 3));
+        let wanted = "group world/0:1 of ranks 2, 3: op 0: rank 2 calls all_reduce(i8, sum), rank 3 calls broadcast(i8, root 0)";
+        assert_eq!(failed, wanted, "rank {}", group.rank());
         assert!(matches!(group.barrier(), Err(Error::Failed(_))));
     });
+}
+
+#[test]
+fn a_group_is_named_where_its_calls_do_not_fit_or_end() {
+    let told = world(3, small, |group| {
+        let part = group.new_group(&[2, 0]).unwrap();
+        let failed = match &part {
+            Some(part) => part.all_gather_v_in_place(&mut [0_u8; 2], &[[1, 1], [2, 0]][part.rank()]),
+            None => group.barrier(),
+        };
+        failed.unwrap_err().to_string()
+    });
+    let wanted =
+        "group world/0 of ranks 2, 0: op 0 all_gather_v: rank 0 expects 2 elements of rank 0, rank 2 has 1";
+    assert_eq!(told, [wanted; 3]);
+
+    let timeout = |config: &mut Config| config.timeout = Duration::from_millis(300);
+    let told = world(2, timeout, |group| {
+        let part = group.new_group(&[1, 0]).unwrap().unwrap();
+        let failed = match part.rank() {
+            0 => part.barrier().unwrap_err(),
+            _ => hear(&group).unwrap_err(),
+        };
+        failed.to_string()
+    });
+    for told in told {
+        let begins = "group world/0 of ranks 1, 0: op 0 barrier() was not done within ";
+        let ends =
+            "rank 0 finished new_group() and called nothing since; rank 1 called barrier(), waits for rank 0";
+        assert!(told.starts_with(begins) && told.ends_with(ends), "{told}");
+    }
 }

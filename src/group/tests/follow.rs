@@ -1,0 +1,262 @@
+//! Calls of several operations that are begun and waited for later: against the blocking calls, with all else between.
+
+use proptest::{prelude::*, test_runner::TestRunner};
+
+use super::{work::block_on, *};
+use crate::Work;
+
+/// How long what one rank has for another is.
+fn length(seed: usize, from: usize, to: usize) -> usize {
+    [0, 1, 3, 64, 150, 0, 9][(seed * 5 + from * 3 + to * 2) % 7]
+}
+
+fn given(rank: Rank, seed: usize, len: usize) -> Vec<i64> {
+    (0..len).map(|i| (rank * 1_000_000 + seed * 10_000 + i) as i64).collect()
+}
+
+/// A call under way, and what the blocking one gave or an oracle says.
+type Check = Box<dyn FnOnce() + Send>;
+
+fn check<R: PartialEq + fmt::Debug + Send + 'static>(work: Work<R>, wanted: R) -> Check {
+    Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
+}
+
+/// What every rank gives to a call, and what it is to get: by an oracle that knows all.
+struct Given {
+    lengths: Vec<usize>,
+    mine: Vec<i64>,
+    /// A block for each rank, as the root and as each has it.
+    whole: Vec<i64>,
+    gives: Vec<usize>,
+    blocks: Vec<i64>,
+}
+
+impl Given {
+    fn new(group: &ProcessGroup, seed: usize) -> Self {
+        let (me, ranks) = (group.rank(), group.size());
+        let lengths: Vec<usize> = (0..ranks).map(|rank| length(seed, rank, rank)).collect();
+        let gives: Vec<usize> = (0..ranks).map(|to| length(seed, me, to)).collect();
+        Self {
+            mine: given(me, seed, lengths[me]),
+            whole: given(7, seed, lengths.iter().sum()),
+            blocks: given(me, seed, gives.iter().sum()),
+            lengths,
+            gives,
+        }
+    }
+}
+
+/// Begins a call of each kind, and says what is to come of it by the blocking calls of `twin`, which has the same ranks.
+fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) -> Check {
+    let root = seed % group.size();
+    let at_root = group.rank() == root;
+    let Given { lengths, mine, whole, gives, blocks } = Given::new(group, seed);
+    let mut output = vec![0; lengths[group.rank()]];
+    let mut summed = mine.clone();
+    match kind {
+        0 => {
+            let (all, lengths) = twin.all_gather_v(&mine).unwrap();
+            check(group.all_gather_v_async(mine.clone()).unwrap(), (mine, all, lengths))
+        }
+        1 => {
+            let (all, lengths) = twin.gather_v(&mine, root).unwrap();
+            check(group.gather_v_async(mine.clone(), root).unwrap(), (mine, all, lengths))
+        }
+        2 => {
+            let (whole, lengths) = if at_root { (whole, lengths) } else { (vec![-1; seed % 3], Vec::new()) };
+            let block = twin.scatter_v(&whole, &lengths, root).unwrap();
+            check(group.scatter_v_async(whole.clone(), &lengths, root).unwrap(), (whole, block))
+        }
+        3 => {
+            let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(3.0)][seed % 3];
+            let work = group.reduce_scatter_v_async(whole.clone(), output.clone(), op).unwrap();
+            twin.reduce_scatter_v(&whole, &mut output, op).unwrap();
+            Box::new(move || assert_eq!(work.wait().unwrap().1, output))
+        }
+        4 => {
+            let (got, gets) = twin.all_to_all_v(&blocks, &gives).unwrap();
+            check(group.all_to_all_v_async(blocks.clone(), &gives).unwrap(), (blocks, got, gets))
+        }
+        5 => {
+            let mut buffer = group.buffer::<i64>(mine.len()).unwrap();
+            buffer.copy_from_slice(&mine);
+            let work = group.all_gather_v_async(buffer).unwrap();
+            let wanted = twin.all_gather_v(&mine).unwrap();
+            Box::new(move || {
+                let (buffer, all, lengths) = work.wait().unwrap();
+                assert_eq!((&buffer[..], (all, lengths)), (&mine[..], wanted));
+            })
+        }
+        6 => {
+            summed.resize(90, 5);
+            let work = group.all_reduce_async(summed.clone(), ReduceOp::Sum).unwrap();
+            twin.all_reduce(&mut summed, ReduceOp::Sum).unwrap();
+            check(work, summed)
+        }
+        // Nobody waits for these.
+        7 => {
+            drop(group.all_gather_v_async(mine).unwrap());
+            Box::new(|| {})
+        }
+        8 => {
+            std::mem::forget(group.all_to_all_v_async(blocks, &gives).unwrap());
+            Box::new(|| {})
+        }
+        // Whether a rank waits is its own affair.
+        9 => {
+            let wanted = twin.all_gather_v(&mine).unwrap();
+            if (group.rank() + seed).is_multiple_of(2) {
+                assert_eq!(group.all_gather_v(&mine).unwrap(), wanted);
+                return Box::new(|| {});
+            }
+            let work = group.all_gather_v_async(mine.clone()).unwrap();
+            check(work, (mine, wanted.0, wanted.1))
+        }
+        10 => {
+            group.barrier().unwrap();
+            Box::new(|| {})
+        }
+        _ => {
+            let mut output = vec![0; 2 * group.size()];
+            group.all_gather(&[1_u8, 2], &mut output).unwrap();
+            assert_eq!(output, [1, 2].repeat(group.size()));
+            Box::new(|| {})
+        }
+    }
+}
+
+const KINDS: usize = 12;
+
+#[test]
+fn each_does_what_its_blocking_form_does() {
+    for ranks in [1, 2, 3, 5] {
+        world(ranks, small, |group| {
+            let twin = group.new_group(&(0..ranks).collect::<Vec<_>>()).unwrap().unwrap();
+            for seed in 0..14 {
+                (0..KINDS).for_each(|kind| begin(&group, &twin, kind, seed)());
+            }
+        });
+    }
+}
+
+#[test]
+fn any_number_is_under_way_among_all_other_calls() {
+    let cases = prop::collection::vec((0..KINDS, 0..50_usize, any::<bool>()), 1..60);
+    let config = ProptestConfig { cases: 12, ..ProptestConfig::default() };
+    let run = |calls: Vec<(usize, usize, bool)>| {
+        world(3, small, |group| {
+            let twin = group.new_group(&[0, 1, 2]).unwrap().unwrap();
+            let other = group.split(Some(0), 0).unwrap().unwrap();
+            let begun = |&(kind, seed, first)| begin(if first { &group } else { &other }, &twin, kind, seed);
+            let mut checks: Vec<Check> = calls.iter().map(begun).collect();
+            // Each rank waits in an order of its own, from two threads.
+            let turn = group.rank() % (checks.len() + 1);
+            checks.rotate_left(turn.min(calls.len()));
+            if group.rank() == 1 {
+                checks.reverse();
+            }
+            let half = checks.split_off(checks.len() / 2);
+            std::thread::scope(|scope| {
+                for half in [half, checks] {
+                    scope.spawn(move || half.into_iter().for_each(|check| check()));
+                }
+            });
+            group.barrier().unwrap();
+        });
+        Ok(())
+    };
+    TestRunner::new(config).run(&cases, run).unwrap();
+}
+
+#[test]
+fn groups_end_while_calls_go_on() {
+    world(3, small, |group| {
+        for round in 0..20 {
+            let part = group.new_group(&[2, 1, 0]).unwrap().unwrap();
+            let work = part.all_gather_v_async(given(part.rank(), round, 300 + part.rank())).unwrap();
+            drop(part.all_to_all_v_async(vec![1_u8; 600], &[100, 200, 300]).unwrap());
+            drop(part);
+            let wanted: Vec<i64> = (0..3).flat_map(|rank| given(rank, round, 300 + rank)).collect();
+            assert_eq!(block_on(work).unwrap().1, wanted);
+        }
+        let work = group.all_gather_v_async(given(group.rank(), 0, 9)).unwrap();
+        drop(group.all_gather_v_async(given(group.rank(), 0, 900)).unwrap());
+        group.leave().unwrap();
+        assert_eq!(work.wait().unwrap().2, [9; 3]);
+    });
+}
+
+#[test]
+fn what_is_wrong_with_arguments_is_told_at_once() {
+    world(2, small, |group| {
+        let told = |error: Error| match error {
+            Error::Argument { call, problem } => format!("{call}: {problem}"),
+            other => panic!("{other}"),
+        };
+        let error = group.gather_v_async(vec![0_u8], 2).unwrap_err();
+        assert_eq!(told(error), "gather_v: the root is rank 2; there are ranks 0 to 1");
+        let error = group.all_to_all_v_async(vec![0_u8; 3], &[1, 1]).unwrap_err();
+        assert_eq!(told(error), "all_to_all_v: the lengths add up to 2, and there are 3 elements");
+        let error = group.reduce_scatter_v_async(vec![0.5_f32], vec![0.5], ReduceOp::BitAnd).unwrap_err();
+        assert!(told(error).starts_with("reduce_scatter_v: "));
+        // Nothing of that has begun.
+        assert_eq!(group.operations(), 0);
+        assert_eq!(group.all_gather_v(&[1_u8]).unwrap().1, [1, 1]);
+        assert_eq!(group.operations(), 2);
+    });
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
+    for blocking in [0, 1, 2, 3] {
+        let failures = world(3, small, |group| {
+            let (input, mut output) = (vec![1_i32; 6 - group.rank() / 2], vec![0; 2]);
+            group.barrier().unwrap();
+            // Some ranks wait at once, and some later.
+            let failed = if group.rank() < blocking {
+                group.reduce_scatter_v(&input, &mut output, ReduceOp::Sum).unwrap_err()
+            } else {
+                let work = group.reduce_scatter_v_async(input, output, ReduceOp::Sum).unwrap();
+                let next = group.all_gather_v_async(vec![1_u8]).unwrap();
+                let failed = work.wait().unwrap_err();
+                assert_eq!(next.wait().unwrap_err().to_string(), failed.to_string());
+                failed
+            };
+            assert_eq!(group.barrier().unwrap_err().to_string(), failed.to_string());
+            failed.to_string()
+        });
+        let wanted = "op 1 reduce_scatter_v: rank 0 has an output of 2, of 6 in all, rank 2 has an input of 5 elements";
+        assert_eq!(failures, [wanted; 3], "{blocking} wait at once");
+    }
+}
+
+#[test]
+fn a_rank_that_calls_something_else_is_told() {
+    let failures = world(2, small, |group| {
+        let failed = match group.rank() {
+            0 => group.all_gather_v_async(vec![1_u8]).unwrap().wait().map(drop),
+            _ => group.all_gather_async(vec![1_u8], vec![0; 2]).unwrap().wait().map(drop),
+        };
+        failed.unwrap_err().to_string()
+    });
+    assert_eq!(failures, ["op 0: rank 0 calls all_gather_v(u8), rank 1 calls all_gather(u8)"; 2]);
+}
+
+#[test]
+fn no_memory_for_what_comes_ends_the_group_for_all() {
+    let failures = world(2, small, |group| {
+        let failed = match group.rank() {
+            0 => group.all_gather_v_async(vec![1_u8]).unwrap().wait().map(drop),
+            // It says that it has more than there can be.
+            _ => {
+                let call = group.call::<u8>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0).unwrap();
+                call.everyone(&mut group.shared.state(), [1 << 62]).unwrap();
+                group.barrier()
+            }
+        };
+        failed.unwrap_err().to_string()
+    });
+    let wanted =
+        "rank 0 aborted the group: all_gather_v: no memory for the 4611686018427387905 bytes that come here";
+    assert_eq!(failures, [wanted; 2]);
+}

@@ -1,0 +1,70 @@
+//! Groups that are made and given up ten thousand times leave nothing behind in their process.
+
+use unisono::ReduceOp;
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, join, say},
+    world::{End, World, same},
+};
+
+pub(crate) const CASES: Table = &[("10,000 groups come and go", come_and_go)];
+
+pub(crate) const ROLES: &[Role] = &[("groups", play)];
+
+/// From then on everything there is has been made once.
+const EARLY: usize = 1000;
+
+/// What a process may grow by afterwards: the tables of flows' numbers fill until all numbers have been given out once.
+const MORE: i64 = 2 << 20;
+
+/// Bytes in memory, threads, and files that are open.
+fn taken() -> Result<(i64, usize, usize), Box<dyn std::error::Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kib: i64 = resident.trim().trim_end_matches(" kB").parse()?;
+    let count = |of: &str| std::fs::read_dir(of).map(Iterator::count);
+    Ok((kib << 10, count("/proc/self/task")?, count("/proc/self/fd")?))
+}
+
+fn play(_: &str) -> rank::Outcome {
+    let world = join()?;
+    let mut early = taken()?;
+    for round in 0..10_000 {
+        let part = world.split(Some(world.rank() as u64 % 2), 0)?.ok_or("no group")?;
+        // One of three was never used, and of the others nobody waits for the last call.
+        if round % 3 > 0 {
+            let mut data = vec![1_i32; 400];
+            part.all_reduce(&mut data, ReduceOp::Sum)?;
+            ensure!(data == vec![i32::try_from(part.size())?; 400], "a wrong sum in round {round}");
+            drop(part.all_gather_v_async(vec![1_u8; round % 50])?);
+        }
+        drop(part);
+        if round == EARLY {
+            world.barrier()?;
+            early = taken()?;
+        }
+    }
+    world.barrier()?;
+    let late = taken()?;
+    say("threads and files", (early.1, early.2) == (late.1, late.2));
+    say("bytes", late.0 - early.0);
+    world.leave()?;
+    Ok(())
+}
+
+fn come_and_go(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 3, 1)?;
+    world.start_all("groups", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let ends: Vec<&End> = ends.iter().collect();
+    ensure!(same(&ends, "threads and files")? == "true", "threads or open files are left");
+    let mut most = 0;
+    for end in ends {
+        let bytes = end.number("bytes")?;
+        ensure!(bytes <= MORE, "rank {} takes {bytes} bytes more than after {EARLY} groups", end.rank);
+        most = most.max(bytes);
+    }
+    Ok(Verdict::Measured(format!("at most {} KiB more than after {EARLY}", most >> 10)))
+}

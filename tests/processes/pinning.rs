@@ -1,0 +1,118 @@
+//! Where the thread runs that goes on with asynchronous calls, as the system tells it.
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+use unisono::{Error, ReduceOp};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, join, say},
+    world::{End, World},
+};
+
+pub(crate) const CASES: Table =
+    &[("a thread on a processor for each rank", each), ("a thread on a processor that there is not", none)];
+
+pub(crate) const ROLES: &[Role] = &[("pinned", play)];
+
+/// Tells on which processors the thread may run, and the process's other threads.
+fn play(_: &str) -> rank::Outcome {
+    let group = match join() {
+        Ok(group) => group,
+        Err(error) => {
+            ensure!(matches!(error.downcast_ref(), Some(Error::Config { .. })), "not a setting: {error:?}");
+            say("words", error);
+            return Ok(());
+        }
+    };
+    let sum = group.all_reduce_async(vec![1_i32; 1000], ReduceOp::Sum)?.wait()?;
+    ensure!(sum == vec![i32::try_from(group.size())?; 1000], "a wrong sum");
+    let mut found = false;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        let status = std::fs::read_to_string(task.join("status"))?;
+        let of =
+            |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim();
+        if of("Name:") == "unisono" {
+            ensure!(!found, "there are two such threads");
+            found = true;
+            say("thread", of("Cpus_allowed_list:"));
+        } else {
+            let all = sched_getaffinity(None)?;
+            ensure!(count(of("Cpus_allowed_list:"))? == all.count() as usize, "the process is bound too");
+        }
+    }
+    ensure!(found, "there is no such thread");
+    Ok(())
+}
+
+/// How many processors a list has: `0-3,7`.
+fn count(list: &str) -> Result<usize, Box<dyn std::error::Error>> {
+    let mut count = 0;
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        count += 1 + last.parse::<usize>()? - first.parse::<usize>()?;
+    }
+    Ok(count)
+}
+
+/// The processors on which tests may run.
+fn processors() -> Result<Vec<usize>, Box<dyn std::error::Error>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
+}
+
+fn each(provider: &str) -> Outcome {
+    let processors = processors()?;
+    let (&[first, ..], &[.., last]) = (&processors[..], &processors[..]) else {
+        return Err("this process runs nowhere".into());
+    };
+    if first == last {
+        return Ok(Verdict::Skipped(
+            "there is one processor, to which all threads are bound as they are".into(),
+        ));
+    }
+    let started = |cores: &str, told: bool| -> Result<Vec<End>, Box<dyn std::error::Error>> {
+        let mut world = World::new(provider, 2, 1)?;
+        for rank in 0..2 {
+            let local = rank.to_string();
+            let mut more = vec![("UNISONO_THREAD_CORES", cores)];
+            if told {
+                more.extend([("UNISONO_LOCAL_RANK", &*local), ("UNISONO_LOCAL_WORLD_SIZE", "2")]);
+            }
+            world.start(rank, "pinned", &more)?;
+        }
+        let ends = world.end_all()?;
+        ends.iter().try_for_each(End::well)?;
+        Ok(ends)
+    };
+    let ends = started(&format!("{last},{first}"), true)?;
+    for end in &ends {
+        let wanted = [last, first][end.rank].to_string();
+        ensure!(end.said("thread")? == wanted, "rank {} is on {}", end.rank, end.said("thread")?);
+    }
+    let ends = started(&last.to_string(), false)?;
+    for end in &ends {
+        ensure!(end.said("thread")? == last.to_string(), "rank {} is on {}", end.rank, end.said("thread")?);
+    }
+    for end in &started("auto", true)? {
+        if cfg!(feature = "hwloc") {
+            let given = count(end.said("thread")?)?;
+            ensure!(given >= 1 && given <= processors.len(), "rank {} is on {given}", end.rank);
+        } else {
+            ensure!(end.said("words")?.contains("hwloc"), "{}", end.said("words")?);
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+fn none(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 1, 1)?;
+    world.start(0, "pinned", &[("UNISONO_THREAD_CORES", "1023")])?;
+    for end in world.end_all()? {
+        end.well()?;
+        let said = end.said("words")?;
+        let words = "this process may not run on processor 1023, or there is none; it may on";
+        ensure!(said.contains(words), "{said}");
+    }
+    Ok(Verdict::Passed)
+}
