@@ -12,6 +12,9 @@ impl Run {
         operation: Operation,
         schedule: Box<dyn Schedule>,
     ) -> Result<Self, Stop> {
+        if operation.signature.is_farewell() {
+            core.circle.part();
+        }
         let bytes = schedule.max_message() * operation.size;
         let settings = &core.circle.settings;
         let small = schedule.lanes() == 1 && bytes <= settings.eager_bytes && !schedule.direct();

@@ -92,8 +92,9 @@ pub(crate) struct Circle {
     pub(super) post_box: VecDeque<(Rank, Letter)>,
     /// Receivers whose senders should hear of their credit when there is time.
     pub(super) debts: Vec<(usize, Way)>,
-    /// Letters that the transport has not reported as sent.
+    /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies.
     pub(super) letters_under_way: usize,
+    pub(super) copies_under_way: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
     pub knocks: Vec<(Rank, Header)>,
     /// What peers allow, until the end of the operation for which they do.
@@ -107,6 +108,9 @@ pub(crate) struct Circle {
     pub begun: u64,
     /// Messages from point to point.
     pub(super) talk: Talk,
+    /// Whether this rank says farewell to the world: then nobody needs credit any more, and what it puts must not be
+    /// lost when it closes its endpoint.
+    pub(super) parting: bool,
     /// Whether this rank has left the group.
     left: bool,
 }
@@ -139,6 +143,7 @@ impl Circle {
             post_box: VecDeque::new(),
             debts: Vec::new(),
             letters_under_way: 0,
+            copies_under_way: 0,
             knocks: Vec::new(),
             grants: Vec::new(),
             exposed: false,
@@ -146,6 +151,7 @@ impl Circle {
             tasks: VecDeque::new(),
             begun: 0,
             talk: Talk::default(),
+            parting: false,
             left: false,
         })
     }
@@ -173,7 +179,11 @@ impl Circle {
         if self.busy || self.left || self.talk.open() {
             return;
         }
+        // The end comes after all else: whoever has got it may forget the group.
         self.settle_debts();
+        if !self.letters_landed() {
+            return;
+        }
         for (rank, member) in self.members.iter().enumerate() {
             if member.met() {
                 self.post_box.push_back((rank, Letter::End));
@@ -185,7 +195,7 @@ impl Circle {
     /// Whether nothing of the group is on its way any more, to this rank or from it.
     pub(crate) fn over(&self) -> bool {
         let parted = self.members.iter().all(|member| member.gone || !member.met());
-        self.left && parted && self.letters_left() && self.under_way == 0 && self.talk.over()
+        self.left && parted && self.letters_landed() && self.under_way == 0 && self.talk.over()
     }
 
     /// Who the members are, by rank: their ranks in the world, and their mailboxes.
@@ -299,6 +309,9 @@ impl Circle {
     /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
     /// this rank has nothing else to do; at once only if it can send no more until it does.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
+        if self.parting {
+            return;
+        }
         let flow = self.incoming(receiver, way);
         let (from, exhausted, owes) = (flow.from, flow.exhausted(), flow.owes());
         if exhausted {
@@ -332,8 +345,20 @@ impl Circle {
         !self.post_box.is_empty()
     }
 
-    /// Whether all letters have left.
+    /// Whether all letters have left: no memory of theirs is read any more.
     pub(crate) fn letters_left(&self) -> bool {
         self.post_box.is_empty() && self.letters_under_way == 0
+    }
+
+    /// Whether none is under way any more.
+    pub(crate) fn letters_landed(&self) -> bool {
+        self.letters_left() && self.copies_under_way == 0
+    }
+
+    /// From now on this rank parts from the others. Of what they sent it has taken all, and in a barrier nobody sends more
+    /// than one message to another: there is credit for that.
+    pub(super) fn part(&mut self) {
+        self.parting = true;
+        self.debts.clear();
     }
 }

@@ -100,6 +100,7 @@ impl Core<'_> {
                     (std::mem::offset_of!(Entry, credit), 8, Immediate::Credit { flow: reply, way, freed })
                 }
             };
+            let copied = len <= port.limits.max_inject;
             let member = &circle.members[to];
             let put = Put {
                 to: port.handle(member.world)?,
@@ -109,14 +110,16 @@ impl Core<'_> {
                     offset: (circle.me * size_of::<Entry>() + at) as u64,
                 },
                 immediate: immediate.encode(),
-                token: post::letter(circle.channel),
+                token: post::letter(circle.channel, copied),
+                told: true,
             };
             if port.transport.put(&put)? == Posted::Full {
                 // One peer that is slow to connect must not hold up the others' letters.
                 circle.post_box.rotate_left(1);
                 continue;
             }
-            circle.letters_under_way += usize::from(len > port.limits.max_inject);
+            circle.letters_under_way += usize::from(!copied);
+            circle.copies_under_way += usize::from(copied);
             if let Letter::Credit(receiver, way) = letter {
                 circle.incoming(receiver, way).tell();
             }

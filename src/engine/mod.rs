@@ -434,17 +434,20 @@ impl Engine {
         Ok(soonest)
     }
 
-    /// Waits until the members of groups that this rank has left have been told so, with nothing under way in them.
+    /// Waits until no letter is under way any more, also none by which members of groups that this rank has left are
+    /// told so: some of them might come after their receivers have closed.
     pub(crate) fn take_leave(&mut self, deadline: Instant) -> Result<(), Stop> {
-        while self.net.has_farewells() && Instant::now() < deadline {
-            let sent = self.net.sweep()?;
+        loop {
+            let sent = self.net.sweep()? | self.net.send_letters()?;
+            if !self.net.has_letters() || Instant::now() >= deadline {
+                return Ok(());
+            }
             if self.net.poll()? || sent {
                 self.wait.reset();
             } else if let Some(nap) = self.pause(deadline) {
                 self.net.port.transport.park(nap)?;
             }
         }
-        Ok(())
     }
 
     /// What to do where nothing comes.

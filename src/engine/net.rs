@@ -89,11 +89,10 @@ impl Net {
         Ok(any)
     }
 
-    /// Whether members of groups that this rank has left have not been told so.
-    pub(crate) fn has_farewells(&self) -> bool {
-        let mut left =
-            self.leaving.iter().filter_map(|&channel| self.circles.get(usize::from(channel))?.as_ref());
-        left.any(|circle| !circle.letters_left())
+    /// Whether letters of any group are under way, or wait to be sent: also those by which members of groups that this
+    /// rank has left are told so.
+    pub(crate) fn has_letters(&self) -> bool {
+        self.circles.iter().flatten().any(|circle| !circle.letters_landed())
     }
 
     /// Hands the letters of all groups to the transport, as far as it takes them. True if any went.
@@ -121,9 +120,10 @@ impl Net {
     }
 
     fn sent(&mut self, token: u64) -> Result<(), Stop> {
-        if let Some(channel) = post::letter_of(token) {
+        if let Some((channel, copied)) = post::letter_of(token) {
             let circle = self.core(channel)?.circle;
-            circle.letters_under_way = circle.letters_under_way.saturating_sub(1);
+            let under_way = if copied { &mut circle.copies_under_way } else { &mut circle.letters_under_way };
+            *under_way = under_way.saturating_sub(1);
             return Ok(());
         }
         let Some(record) = self.port.posts.end(token) else {

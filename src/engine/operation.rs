@@ -100,6 +100,12 @@ impl Signature {
         self
     }
 
+    /// Whether it is the barrier by which ranks part.
+    pub(crate) fn is_farewell(&self) -> bool {
+        let collective = Collective::ALL.get(usize::from(self.codes[0] & !UNEVEN));
+        collective == Some(&Collective::Barrier) && self.root == FAREWELL
+    }
+
     /// What a peer says it does.
     pub(crate) fn of(header: &Header) -> Self {
         Self { codes: header.codes, root: header.root, count: header.count }
@@ -129,7 +135,7 @@ impl Signature {
             return format!("collective number {code}, unknown here");
         };
         if collective == Collective::Barrier {
-            return if self.root == FAREWELL { "leave()" } else { "barrier()" }.to_owned();
+            return if self.is_farewell() { "leave()" } else { "barrier()" }.to_owned();
         }
         match (collective, self.root) {
             (Collective::AllGather, SPLIT) => return "split()".to_owned(),

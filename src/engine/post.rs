@@ -8,14 +8,15 @@ use super::wire::HEADER;
 /// the slots of a few neighbours together bring nothing.
 const RECORDS: usize = 256;
 
-/// The token of a group's letters, whose end frees nothing.
-pub(crate) fn letter(channel: u8) -> u64 {
-    u64::MAX - u64::from(channel)
+/// The token of a group's letters, of those that were copied when they began and of those that were not.
+pub(crate) fn letter(channel: u8, copied: bool) -> u64 {
+    u64::MAX - (u64::from(channel) | u64::from(copied) << 8)
 }
 
-/// Of which group's letter this is the token, if it is one.
-pub(crate) fn letter_of(token: u64) -> Option<u8> {
-    u8::try_from(u64::MAX - token).ok()
+/// Of which group's letter this is the token, if it is one, and whether it was copied.
+pub(crate) fn letter_of(token: u64) -> Option<(u8, bool)> {
+    let [channel, copied] = u16::try_from(u64::MAX - token).ok()?.to_le_bytes();
+    (copied < 2).then_some((channel, copied == 1))
 }
 
 /// What a put's end frees.

@@ -63,6 +63,10 @@ impl Run {
             core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
             return Ok(false);
         };
+        // This message may be the last that its receiver awaits before it closes: no letter may come after it.
+        if core.circle.parting && !core.circle.letters_landed() {
+            return Ok(false);
+        }
         let Some(number) = core.circle.senders[sender].flow.next() else { return Ok(false) };
         let Some(record) = core.port.posts.vacant() else { return Ok(false) };
         let bytes = from.len * self.operation.size;
@@ -208,12 +212,13 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        let put = Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64 };
-        let injected = put.len() <= self.port.limits.max_inject;
+        let (token, told) = (record as u64, self.circle.parting && matches!(whose, Whose::Lane(_)));
+        let put = Put { to: peer, sources, target, immediate: immediate.encode(), token, told };
+        let ends_told = put.ends_told(&self.port.limits);
         if self.port.transport.put(&put)? == Posted::Full {
             return Ok(false);
         }
-        if injected {
+        if !ends_told {
             // Its source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);

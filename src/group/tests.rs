@@ -22,6 +22,7 @@ mod groups;
 mod mail;
 mod messages;
 mod objects;
+mod parting;
 mod reproducible;
 mod tensors;
 mod uneven;

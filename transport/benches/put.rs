@@ -47,7 +47,7 @@ impl End {
         let buffer = self.buffer.clone();
         let sources = [Source::new(&buffer, 0, len)?];
         let target = Target { region: self.remote, offset: 0 };
-        let put = Put { to: self.peer, sources: &sources, target, immediate, token: 0 };
+        let put = Put { to: self.peer, sources: &sources, target, immediate, token: 0, told: false };
         let (mut arrived, mut sent) = (0, 0);
         while self.node.put(&put)? == Posted::Full {
             let (more_arrived, more_sent) = self.poll()?;

@@ -75,7 +75,7 @@ pub struct Limits {
     /// The largest put in bytes.
     pub max_put: usize,
     /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`
-    /// returns, and they give no [`Event::Sent`].
+    /// returns, and they give no [`Event::Sent`] unless [`Put::told`] asks for it.
     pub max_inject: usize,
     /// How many sources one put may gather; at least 2.
     pub max_sources: usize,
@@ -120,9 +120,12 @@ pub struct Put<'a> {
     pub target: Target,
     /// What the peer is told once the bytes have landed.
     pub immediate: u32,
-    /// What comes back in [`Event::Sent`]. Injected puts (all bytes together at most
-    /// [`Limits::max_inject`]) give no such event.
+    /// What comes back in [`Event::Sent`].
     pub token: u64,
+    /// Whether that event is wanted of an injected put too (all bytes together at most
+    /// [`Limits::max_inject`]): whoever closes its endpoint may otherwise take the put along. Others give it
+    /// always.
+    pub told: bool,
 }
 
 impl Put<'_> {
@@ -136,6 +139,12 @@ impl Put<'_> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether [`Event::Sent`] comes of it on a transport with these limits.
+    #[must_use]
+    pub fn ends_told(&self, limits: &Limits) -> bool {
+        self.told || self.len() > limits.max_inject
     }
 }
 
@@ -213,7 +222,8 @@ pub enum Event {
         /// The number of bytes, where the provider tells it.
         len: Option<usize>,
     },
-    /// The put with this token no longer needs its source bytes.
+    /// The put with this token no longer needs its source bytes, nor this endpoint: it has landed, or is with what
+    /// outlives the endpoint (over TCP, the kernel).
     Sent {
         /// The put's own token.
         token: u64,

@@ -12,7 +12,8 @@
 //! source.write(0, b"hello")?;
 //! let peer = here.connect(there.address())?;
 //! let target = Target { region: remote, offset: 8 };
-//! let _ = here.put(&Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0 })?;
+//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, told: false };
+//! let _ = here.put(&put)?;
 //!
 //! let mut events = Vec::new();
 //! there.poll(&mut events)?;
@@ -282,7 +283,7 @@ impl Transport for Endpoint {
         if parked {
             peer.inbox.arrived.notify_one();
         }
-        if len > self.limits.max_inject {
+        if put.ends_told(&self.limits) {
             self.sent.push(put.token);
         }
         Ok(Posted::Yes)

@@ -113,6 +113,7 @@ struct State {
     next_key: u64,
     due: BinaryHeap<Reverse<(u64, u64)>>,
     pending: BTreeMap<u64, Pending>,
+    lost: usize,
 }
 
 #[derive(Debug, Default)]
@@ -160,7 +161,8 @@ struct Delivery {
     key: u64,
     address: u64,
     immediate: u32,
-    token: u64,
+    /// What its sender is told, if it is.
+    token: Option<u64>,
 }
 
 /// What a delivery writes.
@@ -238,6 +240,12 @@ impl Fabric {
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.0.lock().now)
     }
+
+    /// How many puts have not landed because the endpoint that they came from or went to was closed.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.0.lock().lost
+    }
 }
 
 /// One endpoint of the fabric.
@@ -299,6 +307,7 @@ impl State {
     fn land(&mut self, delivery: Delivery, config: &Config) -> Bytes {
         let Delivery { from, to, peer, bytes, len, key, address, immediate, token } = delivery;
         if let Err((code, reason)) = self.write(to, key, address, len, &bytes) {
+            self.lost += usize::from(code == GONE);
             if let Some(port) = self.endpoints.get_mut(from) {
                 port.under_way = port.under_way.saturating_sub(1);
                 let failure = || Failure { peer: Some(peer), code, reason: reason.into() };
@@ -322,14 +331,14 @@ impl State {
                 }
             }
         }
-        match &bytes {
-            Bytes::Copied(_) => {
+        match token {
+            None => {
                 if let Some(port) = self.endpoints.get_mut(from) {
                     port.under_way = port.under_way.saturating_sub(1);
                 }
             }
             // The sender learns of it when the acknowledgement is back.
-            Bytes::Held(_) => {
+            Some(token) => {
                 let at = self.now.saturating_add(nanoseconds(config.latency));
                 self.schedule(at, Pending::Sent { to: from, token });
             }
@@ -464,7 +473,8 @@ impl Transport for Endpoint {
         let at = port.busy_until.saturating_add(nanoseconds(config.latency)).saturating_add(jitter);
         state.epoch += 1;
         let key = put.target.region.key;
-        let (immediate, token, from) = (put.immediate, put.token, self.index);
+        let token = put.ends_told(&self.limits).then_some(put.token);
+        let (immediate, from) = (put.immediate, self.index);
         let delivery = Delivery { from, to, peer: put.to, bytes, len, key, address, immediate, token };
         state.schedule(at, Pending::Delivery(delivery));
         drop(guard);
@@ -564,6 +574,7 @@ impl Drop for Endpoint {
         let (lost, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.pending).into_iter().partition(|(_, pending)| of_mine(pending));
         state.pending = left.into_iter().collect();
+        state.lost += lost.iter().filter(|(_, it)| matches!(it, Pending::Delivery(_))).count();
         if let Some(port) = state.endpoints.get_mut(mine) {
             port.closed = true;
             port.events.clear();

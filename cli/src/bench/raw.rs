@@ -122,6 +122,7 @@ impl Pair {
                 target: Target { region: self.target, offset: 0 },
                 immediate,
                 token: 0,
+                told: false,
             };
             if self.transport.put(&put)? == Posted::Yes {
                 return Ok(());

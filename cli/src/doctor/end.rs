@@ -193,8 +193,14 @@ impl Line {
         self.source.write(0, &pattern(round)).map_err(told)?;
         loop {
             let sources = [Source::new(&self.source, 0, BYTES).map_err(told)?];
-            let put =
-                Put { to: self.to, sources: &sources, target: self.target, immediate: IMMEDIATE, token: 1 };
+            let put = Put {
+                to: self.to,
+                sources: &sources,
+                target: self.target,
+                immediate: IMMEDIATE,
+                token: 1,
+                told: false,
+            };
             if self.ofi.put(&put).map_err(told)? == Posted::Yes {
                 self.sending = BYTES > self.ofi.limits().max_inject;
                 return Ok(());

@@ -211,7 +211,7 @@ impl Ofi {
             let began = Instant::now();
             let target = Target { region: remote, offset: 0 };
             let sources = [Source::new(&source, 0, len / 2)?, Source::new(&source, len / 2, len - len / 2)?];
-            let put = Put { to: myself, sources: &sources, target, immediate, token: 1 };
+            let put = Put { to: myself, sources: &sources, target, immediate, token: 1, told: false };
             let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
             let mut events = Vec::new();
             while !(posted && arrived && sent) {
@@ -398,7 +398,7 @@ impl Transport for Ofi {
             reason: format!("{:?} is beyond the end of memory", put.target),
         })?;
         let key = put.target.region.key;
-        if len <= self.limits.max_inject {
+        if !put.ends_told(&self.limits) {
             let start = if let [source] = put.sources {
                 put::start(source).cast_const()
             } else {
@@ -424,7 +424,8 @@ impl Transport for Ofi {
             drop(serial);
             return posted("fi_inject_writedata", result, put);
         }
-        if self.limits.local_registration {
+        let injected = len <= self.limits.max_inject;
+        if self.limits.local_registration && !injected {
             let foreign = |source: &&Source<'_>| !source.is_empty() && !self.registrar.made(source.region());
             if put.sources.iter().any(|source| foreign(&source)) {
                 return Err(Error::BadPut { reason: "a source is registered with another transport".into() });
@@ -445,7 +446,7 @@ impl Transport for Ofi {
             context,
             data: put.immediate.into(),
         };
-        let copied = if len <= self.copied { sys::FI_INJECT } else { 0 };
+        let copied = if injected || len <= self.copied { sys::FI_INJECT } else { 0 };
         let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION | copied;
         let serial = self.domain.lock();
         // SAFETY: the endpoint is open; the message's arrays live through the call; the source memory is kept

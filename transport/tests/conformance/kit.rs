@@ -175,7 +175,14 @@ pub(crate) fn put_all(
 ) -> Result<Posted, Error> {
     let sources = [Source::new(source, 0, source.len())?];
     let target = Target { region, offset };
-    transport.put(&Put { to: FIRST, sources: &sources, target, immediate, token: immediate.into() })
+    transport.put(&Put {
+        to: FIRST,
+        sources: &sources,
+        target,
+        immediate,
+        token: immediate.into(),
+        told: false,
+    })
 }
 
 /// Counts what happened, whatever the order.

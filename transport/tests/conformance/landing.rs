@@ -83,7 +83,7 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
             wanted.extend(bytes_of(from, turn, len.min(from.len() - turn))?);
         }
         let target = Target { region: remote(&window)?, offset: 17 };
-        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3 };
+        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, told: false };
         let large = wanted.len() > here.limits().max_inject;
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
         let mut posted = false;
@@ -150,7 +150,14 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
             let Some(source) = sources.get(next as usize % 16) else { return Err("no source".into()) };
             let sources = [Source::new(source, 0, len)?];
             let target = Target { region, offset: u64::from(next) * slot as u64 };
-            let put = Put { to: FIRST, sources: &sources, target, immediate: next, token: next.into() };
+            let put = Put {
+                to: FIRST,
+                sources: &sources,
+                target,
+                immediate: next,
+                token: next.into(),
+                told: false,
+            };
             if here.put(&put)? == Posted::Full {
                 was_full = true;
                 break;
@@ -221,8 +228,14 @@ pub(crate) fn both_ways(world: &mut World) -> Outcome {
                 let number = next[side];
                 let sources = [Source::new(&sources[side], 0, 1 + number as usize * 249)?];
                 let target = Target { region, offset: u64::from(number % slots) * len as u64 };
-                let put =
-                    Put { to: FIRST, sources: &sources, target, immediate: number, token: number.into() };
+                let put = Put {
+                    to: FIRST,
+                    sources: &sources,
+                    target,
+                    immediate: number,
+                    token: number.into(),
+                    told: false,
+                };
                 if transport.put(&put)? == Posted::Full {
                     break;
                 }
@@ -280,6 +293,7 @@ pub(crate) fn each_to_each(world: &mut World) -> Outcome {
                 target,
                 immediate,
                 token: slot as u64 * 4 + u64::from(to),
+                told: false,
             };
             if nodes[from].put(&put)? == Posted::Full {
                 left.push((from, to, round));
@@ -341,9 +355,9 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
                 let sources = [Source::new(&source, 0, LEN)?];
                 let target = Target { region: all[to].1, offset: u64::from(slot) * LEN as u64 };
                 let token = u64::from(slot) * 8 + to as u64;
-                if node.put(&Put { to: peers[to], sources: &sources, target, immediate: slot, token })?
-                    == Posted::Full
-                {
+                let put =
+                    Put { to: peers[to], sources: &sources, target, immediate: slot, token, told: false };
+                if node.put(&put)? == Posted::Full {
                     break;
                 }
                 queue.pop();

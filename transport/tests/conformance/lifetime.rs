@@ -38,6 +38,52 @@ pub(crate) fn source_let_go(world: &mut World) -> Outcome {
     Ok(())
 }
 
+/// Short puts that ask for it are told as sent, as long ones are anyway, each once; and what was told so lands, though the
+/// endpoint that it came from is closed.
+pub(crate) fn told(world: &mut World) -> Outcome {
+    const COUNT: u32 = 3;
+    let inject = world.open()?.limits().max_inject;
+    for len in [1, inject.max(1), inject + 1, 50_000] {
+        let (mut here, mut there) = world.pair()?;
+        let window = there.register(Memory::map(COUNT as usize * len, false)?)?;
+        let target = |number: u32| {
+            Ok::<_, Box<dyn std::error::Error>>(Target {
+                region: remote(&window)?,
+                offset: u64::from(number) * len as u64,
+            })
+        };
+        let bytes = pattern(1, len);
+        let source = filled(&mut *here, &bytes)?;
+        let sources = [Source::new(&source, 0, len)?];
+        let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+        let mut next = 0;
+        until(&format!("{len} bytes to be told as sent"), || {
+            if next < COUNT {
+                let (token, target) = (u64::from(next) + 7, target(next)?);
+                let put = Put { to: FIRST, sources: &sources, target, immediate: next, token, told: true };
+                next += u32::from(here.put(&put)? == Posted::Yes);
+            }
+            // As little as can be: but without the peer's help there is no connection, and some fetch what is long.
+            if !ours.poll(&mut *here)? {
+                theirs.poll(&mut *there)?;
+            }
+            Ok(ours.sent.len() == COUNT as usize)
+        })?;
+        ours.expect([], (0..COUNT).map(|number| u64::from(number) + 7))?;
+        drop(here);
+        until(&format!("{len} bytes of an endpoint that has closed"), || {
+            theirs.poll(&mut *there)?;
+            Ok(theirs.arrived.len() == COUNT as usize)
+        })?;
+        theirs.expect(0..COUNT, [])?;
+        ensure!(
+            bytes_of(&window, 0, COUNT as usize * len)? == bytes.repeat(COUNT as usize),
+            "they are damaged"
+        );
+    }
+    Ok(())
+}
+
 /// Two endpoints and their regions, with puts under way, are dropped in every order.
 pub(crate) fn drop_orders(world: &mut World) -> Outcome {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1], [1, 3, 0, 2], [2, 3, 0, 1]] {
@@ -212,6 +258,7 @@ pub(crate) fn peer_gone(world: &mut World) -> Outcome {
             target: Target { region, offset: 0 },
             immediate: 2,
             token: 2,
+            told: false,
         };
         let before = Instant::now();
         let outcome = here.put(&put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));

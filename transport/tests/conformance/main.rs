@@ -39,6 +39,7 @@ const CASES: &[(&str, Case)] = &[
     ("no foreign address", refusal::foreign_address),
     ("an address has one peer", refusal::one_peer_per_address),
     ("a source let go at once is still sent", lifetime::source_let_go),
+    ("what was told as sent outlives its endpoint", lifetime::told),
     ("dropped in every order", lifetime::drop_orders),
     ("regions come and go beside the traffic", lifetime::regions_beside_traffic),
     ("a region taken back is not written", lifetime::taken_back),

@@ -69,7 +69,7 @@ impl End {
     fn put(&mut self, slot: usize, len: usize, immediate: u32) -> Result<Posted, Failure> {
         let sources = [Source::new(&self.sources, slot * LARGEST, len)?];
         let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
-        Ok(self.node.put(&Put { to: FIRST, sources: &sources, target, immediate, token: 0 })?)
+        Ok(self.node.put(&Put { to: FIRST, sources: &sources, target, immediate, token: 0, told: false })?)
     }
 
     /// Both write to each other in every round, and look at what came. `seeds` are this end's and the other's.

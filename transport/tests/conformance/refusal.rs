@@ -60,7 +60,7 @@ pub(crate) fn malformed(world: &mut World) -> Outcome {
         ("a peer beyond all", Peer(u32::MAX), &[one]),
     ];
     for (what, to, sources) in cases {
-        let outcome = here.put(&Put { to, sources, target, immediate: 0, token: 0 });
+        let outcome = here.put(&Put { to, sources, target, immediate: 0, token: 0, told: false });
         ensure!(matches!(outcome, Err(Error::BadPut { .. })), "a put with {what}: {outcome:?}");
     }
     still_works(&mut *here, &mut *there)

@@ -1,0 +1,101 @@
+//! How ranks part: whoever closes takes nothing along, and nobody puts to whoever is gone.
+
+use unisono_transport::sim::{self, Fabric};
+
+use super::*;
+use crate::{
+    algorithm,
+    schedule::{Job, Step},
+};
+
+/// Fabrics whose delays differ by so much that anything may overtake anything, and on which what an endpoint has begun is
+/// lost when it closes.
+fn fabric(seed: u64) -> Fabric {
+    let jitter = Duration::from_micros([10, 300][seed as usize % 2]);
+    Fabric::new(sim::Config { seed, jitter, ..sim::Config::default() })
+}
+
+/// Ranks do this and leave; nothing is lost, and nobody waits for the end of time.
+fn parts(ranks: usize, fabric: &Fabric, tweak: impl Fn(&mut Config), each: impl Fn(&ProcessGroup) + Sync) {
+    let late = world_over(
+        ranks,
+        || Box::new(fabric.open()),
+        tweak,
+        |group| {
+            each(&group);
+            let shared = Arc::clone(&group.shared);
+            group.leave().unwrap();
+            shared.node.out_of_time()
+        },
+    );
+    assert_eq!((late, fabric.lost()), (vec![false; ranks], 0), "ranks out of time, and puts lost");
+}
+
+#[test]
+fn nothing_is_lost_when_ranks_part() {
+    for algorithm in ["star", "direct", "dissemination"] {
+        for (ranks, seed) in [(2, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)] {
+            let tweak = |config: &mut Config| {
+                small(config);
+                config.algorithm = Some(format!("barrier:{algorithm}"));
+            };
+            parts(ranks, &fabric(seed), tweak, |group| {
+                group.all_reduce(&mut [1_u32; 10], ReduceOp::Sum).unwrap();
+            });
+        }
+    }
+}
+
+/// Credits and what groups say to one another at their end are letters, which nobody waits for.
+#[test]
+fn letters_are_not_lost_either() {
+    for seed in 10..16 {
+        let tweak = |config: &mut Config| {
+            small(config);
+            config.eager_slots = 2;
+        };
+        parts(3, &fabric(seed), tweak, |group| {
+            let pair = group.new_group(&[0, 1]).unwrap();
+            for root in 0..3 {
+                for _ in 0..5 {
+                    group.broadcast(&mut [seed; 3], root).unwrap();
+                }
+            }
+            for group in pair.iter() {
+                group.broadcast(&mut [seed; 3], 1).unwrap();
+            }
+        });
+    }
+}
+
+/// For one message there is credit when ranks part, which then give none.
+#[test]
+fn no_barrier_sends_twice_to_the_same_rank() {
+    let mut barriers = 0;
+    for algorithm in algorithm::ALGORITHMS {
+        for ranks in 1..=33 {
+            for rank in 0..ranks {
+                let Some(mut schedule) = algorithm.make(&Job::new(Collective::Barrier, rank, ranks, 0))
+                else {
+                    continue;
+                };
+                barriers += 1;
+                assert!(!schedule.direct(), "{} asks for leave to write", algorithm.name);
+                let mut to = Vec::new();
+                for lane in 0..schedule.lanes() {
+                    while let Some(step) = schedule.next(lane) {
+                        if let Step::Put { to: rank, .. } = step {
+                            assert!(
+                                !to.contains(&rank),
+                                "{}, {ranks} ranks: twice to {rank}",
+                                algorithm.name
+                            );
+                            to.push(rank);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(barriers >= 3 * 33 * 34 / 2, "{barriers} schedules");
+}
