@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::{FileProblem, Pieces, Plan, Result, digest};
+use super::{FileProblem, Pieces, Plan, Result, summed};
 
 /// A part of the source that lies in one piece in it and in what is sent.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +117,11 @@ impl Source {
         Ok(())
     }
 
+    /// Reads what is sent from `at` on, and gives its checksum.
+    pub(crate) fn read_summed(&self, at: u64, into: &mut [u8]) -> Result<u128> {
+        summed(at, into, |at, block| self.read(at, block))
+    }
+
     /// The checksums of these pieces; 0 of the others. Ends early, with zeros, when told to `stop`.
     pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> Result<Vec<u128>> {
         let mut bytes = vec![0; plan.longest()];
@@ -126,7 +131,7 @@ impl Source {
             if !pieces.has(piece) || stop.load(Ordering::Relaxed) {
                 return Ok(0);
             }
-            self.read(start, bytes).map(|()| digest(bytes))
+            self.read_summed(start, bytes)
         };
         (0..plan.pieces()).map(&mut sum).collect()
     }

@@ -20,7 +20,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::{FileProblem, Plan, Result, digest, journal::Journal};
+use super::{BLOCK, FileProblem, Plan, Result, Sum, flusher::Flusher, journal::Journal, summed};
 
 /// A symbolic link somebody has laid in the way is no partial file.
 pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
@@ -32,6 +32,8 @@ pub(crate) struct Target {
     directory: PathBuf,
     partial: File,
     journal: Journal,
+    /// None where the file is short.
+    flusher: Option<Flusher>,
     /// Whether there is anything of it that another attempt could use.
     holds: AtomicBool,
     done: bool,
@@ -81,6 +83,7 @@ impl Target {
             directory: directory.to_owned(),
             partial: file,
             journal,
+            flusher: Flusher::start(&path, plan.len),
             holds,
             done: false,
         };
@@ -125,11 +128,40 @@ impl Target {
 
     /// Writes a piece and notes its checksum.
     pub(crate) fn write(&self, piece: u64, bytes: &[u8], sum: u128) -> Result<()> {
-        let writing = |error| FileProblem::writing("writing it", self.plan.len, &error);
-        self.partial.write_all_at(bytes, self.plan.range(piece).0).map_err(writing)?;
-        self.journal.note(piece, sum).map_err(writing)?;
+        self.put(self.plan.range(piece).0, bytes)?;
+        self.note(piece, sum)
+    }
+
+    /// Writes a piece that has arrived, and notes its checksum if it is the one that was sent. One that is not noted does
+    /// not count, whatever lies there.
+    pub(crate) fn receive(&self, piece: u64, bytes: &[u8], wanted: u128) -> Result<()> {
+        let (mut at, mut sum) = (self.plan.range(piece).0, Sum::new());
+        for block in bytes.chunks(BLOCK) {
+            sum.add(block);
+            self.put(at, block)?;
+            at += block.len() as u64;
+        }
+        match sum.end() {
+            got if got == wanted => self.note(piece, wanted),
+            got => Err(FileProblem::Damaged { piece, wanted, got }),
+        }
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.partial.write_all_at(bytes, at).map_err(|error| self.writing(&error))
+    }
+
+    fn note(&self, piece: u64, sum: u128) -> Result<()> {
+        self.journal.note(piece, sum).map_err(|error| self.writing(&error))?;
         self.holds.store(true, Ordering::Relaxed);
+        if let Some(flusher) = &self.flusher {
+            flusher.wrote(self.plan.range(piece).1 as u64);
+        }
         Ok(())
+    }
+
+    fn writing(&self, error: &io::Error) -> FileProblem {
+        FileProblem::writing("writing it", self.plan.len, error)
     }
 
     /// Brings all of it to the disk, as old as the source is.
@@ -182,8 +214,8 @@ pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &Ato
             return None;
         }
         // What cannot be read has to be sent again.
-        file.read_exact_at(bytes, start).ok()?;
-        Some(digest(bytes)).filter(|&sum| wanted.is_none_or(|wanted| wanted == sum))
+        let sum = summed(start, bytes, |at, block| file.read_exact_at(block, at)).ok()?;
+        Some(sum).filter(|&sum| wanted.is_none_or(|wanted| wanted == sum))
     };
     let of = |wanted: Option<&[u128]>, piece: u64| {
         let at = |wanted: &[u128]| {

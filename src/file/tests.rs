@@ -80,6 +80,18 @@ proptest! {
         prop_assert_eq!(pieces.is_empty(), !has.contains(&true));
         prop_assert!(!pieces.has(has.len() as u64 + 64));
     }
+
+    #[test]
+    fn blocks_have_the_sum_of_the_whole(from in 0_usize..500, len in 0_usize..1000) {
+        let (all, mut into) = (bytes(from + len), vec![0; len]);
+        let sum = summed(from as u64, &mut into, |at, block| {
+            let at = usize::try_from(at).unwrap();
+            block.copy_from_slice(all.get(at..at + block.len()).ok_or(at)?);
+            Ok(())
+        });
+        prop_assert_eq!(sum, Ok::<_, usize>(digest(&all[from..])));
+        prop_assert_eq!(&into, &all[from..]);
+    }
 }
 
 #[test]
@@ -122,6 +134,30 @@ fn a_partial_file_keeps_what_came() {
     drop(target);
     assert_eq!(names(directory.path()), ["model"]);
     assert_eq!(fs::read(directory.path().join("model")).unwrap(), data);
+}
+
+#[test]
+fn what_arrives_damaged_does_not_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let plan = plan("a", 900, 300);
+    let good = bytes(300);
+    let sum = digest(&good);
+    let (target, _) = Target::open(directory.path(), &plan).unwrap();
+    for piece in [0, 1] {
+        target.receive(piece, &good, sum).unwrap();
+    }
+    // Its first blocks are written before its sum is known, over what the journal tells of.
+    let mut bad = good;
+    bad[70] ^= 1;
+    let got = digest(&bad);
+    for piece in [1, 2] {
+        let damaged = Err(FileProblem::Damaged { piece, wanted: sum, got });
+        assert_eq!(target.receive(piece, &bad, sum), damaged);
+    }
+    drop(target);
+    let (target, noted) = Target::open(directory.path(), &plan).unwrap();
+    assert_eq!(noted, [sum, sum, 0]);
+    assert_eq!(sums(target.file(), &plan, Some(&noted), &GO), [sum, 0, 0]);
 }
 
 #[test]
