@@ -108,6 +108,10 @@ pub(crate) struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
+    fn of(input: Region, output: Region) -> Self {
+        Self { input, output, fixed: false, pieces: None, slices: PhantomData }
+    }
+
     /// Lends two slices.
     ///
     /// The engine must have dropped every clone of the two regions, or torn its transport down, before
@@ -117,13 +121,10 @@ impl<'a> Lent<'a> {
         // input is only read: it is never registered for peers, and steps write to outputs and landed
         // slots alone (`Engine` refuses others). The output is exclusively borrowed.
         unsafe {
-            Self {
-                input: lend(input.as_ptr().cast_mut().cast(), size_of_val(input)),
-                output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
-                fixed: false,
-                pieces: None,
-                slices: PhantomData,
-            }
+            Self::of(
+                lend(input.as_ptr().cast_mut().cast(), size_of_val(input)),
+                lend(output.as_mut_ptr().cast(), size_of_val(output)),
+            )
         }
     }
 
@@ -132,7 +133,7 @@ impl<'a> Lent<'a> {
         // SAFETY: as in `apart`; the output is only read, since it is fixed: it is never registered for peers, and
         // the engine refuses steps that write there.
         let data = unsafe { lend(data.as_ptr().cast_mut().cast(), size_of_val(data)) };
-        Self { input: data.clone(), output: data, fixed: true, pieces: None, slices: PhantomData }
+        Self { fixed: true, ..Self::of(data.clone(), data) }
     }
 
     /// Lends slices that are input and output as one, one after the other. The same duty.
@@ -159,13 +160,10 @@ impl<'a> Lent<'a> {
         data.get(output.clone())?;
         // SAFETY: both ranges were found to lie in `data`, which is exclusively borrowed; otherwise as above.
         unsafe {
-            Some(Self {
-                input: lend(base.add(input.start).cast(), input.len() * size_of::<T>()),
-                output: lend(base.add(output.start).cast(), output.len() * size_of::<T>()),
-                fixed: false,
-                pieces: None,
-                slices: PhantomData,
-            })
+            Some(Self::of(
+                lend(base.add(input.start).cast(), input.len() * size_of::<T>()),
+                lend(base.add(output.start).cast(), output.len() * size_of::<T>()),
+            ))
         }
     }
 }
@@ -214,13 +212,10 @@ impl Lent<'static> {
         // SAFETY: an owner's elements stay where they are when it moves (`Owned` is sealed); both outlive the regions
         // and are not touched meanwhile, by the duty above. Otherwise as `apart`.
         unsafe {
-            Self {
-                input: lend(input.as_mut_ptr().cast(), size_of_val(input)),
-                output: lend(output.as_mut_ptr().cast(), size_of_val(output)),
-                fixed: false,
-                pieces: None,
-                slices: PhantomData,
-            }
+            Self::of(
+                lend(input.as_mut_ptr().cast(), size_of_val(input)),
+                lend(output.as_mut_ptr().cast(), size_of_val(output)),
+            )
         }
     }
 
@@ -231,15 +226,13 @@ impl Lent<'static> {
         output: std::ops::Range<usize>,
     ) -> Option<Self> {
         let Lent { input, output, .. } = Lent::within(owner.elements(), input, output)?;
-        Some(Self { input, output, fixed: false, pieces: None, slices: PhantomData })
+        Some(Self::of(input, output))
     }
-}
 
-impl Lent<'static> {
     /// Lends tensors, as input and output, one after the other. The same duty.
     pub(crate) fn kept_tensors<'t>(tensors: impl Iterator<Item = &'t mut Tensor>) -> Self {
-        let Lent { input, output, fixed, pieces, .. } = Lent::scattered(tensors.map(Tensor::bytes_mut));
-        Self { input, output, fixed, pieces, slices: PhantomData }
+        let Lent { input, output, pieces, .. } = Lent::scattered(tensors.map(Tensor::bytes_mut));
+        Self { pieces, ..Self::of(input, output) }
     }
 }
 
@@ -281,7 +274,7 @@ impl Lent<'_> {
         // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
         let input = unsafe { lend(aside.as_mut_ptr(), len) };
         copy(Bytes::new(&self.input, 0, len)?, Bytes::new(&input, 0, len)?)?;
-        Ok(Lent { input, output: self.output.clone(), fixed: self.fixed, pieces: None, slices: PhantomData })
+        Ok(Lent { fixed: self.fixed, ..Lent::of(input, self.output.clone()) })
     }
 
     /// Whether input and output have no byte in common.

@@ -1,11 +1,10 @@
 //! The collectives that are begun and waited for later: calls that own what they work on while they do.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use super::{
     ProcessGroup,
     calls::{premultiply, same_length},
-    node::Node,
     request::Request,
 };
 use crate::{
@@ -15,7 +14,7 @@ use crate::{
     error::{Error, Result},
     reduce::ReduceOp,
     schedule::{Collective, Rank},
-    work::{Driver, Work},
+    work::Work,
 };
 
 impl ProcessGroup {
@@ -180,7 +179,6 @@ impl ProcessGroup {
     ) -> Result<Work<B>> {
         let held = Held::Back(Some(Box::new(held)));
         let ticket = self.shared.begin(T::DTYPE, request, lent, held, &self.wishes)?;
-        let driver: Arc<dyn Driver> = Arc::<Node>::clone(&self.shared.node);
-        Ok(Work::new(ticket, driver))
+        Ok(Work::new(ticket, self.driver()))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{ProcessGroup, node::Node, request::Request};
+use super::{ProcessGroup, request::Request};
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
@@ -12,7 +12,7 @@ use crate::{
     reduce::{Kernel, KernelError, ReduceOp},
     schedule::Collective,
     tensor::{Tensor, TensorViewMut},
-    work::{Driver, Work},
+    work::Work,
 };
 
 impl ProcessGroup {
@@ -40,13 +40,12 @@ impl ProcessGroup {
     ) -> Result<Work<Vec<Tensor>>> {
         let kernels = kernels(tensors.iter().map(Tensor::dtype), op)?.into_iter();
         let coalesced = Coalesced { group: self.under_way(), op, tensors, kernels };
-        let driver: Arc<dyn Driver> = Arc::<Node>::clone(&self.shared.node);
         match coalesced.go_on()? {
             Step::More(operation, schedule, held) => {
                 let ticket = self.shared.hand_in(NAME, operation, schedule, held)?;
-                Ok(Work::new(ticket, driver))
+                Ok(Work::new(ticket, self.driver()))
             }
-            Step::Done(kept) => Ok(Work::done(kept, driver)),
+            Step::Done(kept) => Ok(Work::done(kept, self.driver())),
         }
     }
 

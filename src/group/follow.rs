@@ -1,8 +1,6 @@
 //! Calls of several operations that are begun and waited for later: each operation says, when it has ended, what
 //! follows, and no other of the group comes between. So ranks that wait and ranks that do not agree on the order.
 
-use std::sync::Arc;
-
 use super::{
     ProcessGroup,
     calls::premultiply,
@@ -158,13 +156,13 @@ impl Call {
     ) -> Result<Work<R>> {
         let request = self.request(&told);
         let lent = Lent::kept(&mut told.said, &mut told.heard);
-        let (shared, wishes) = (Arc::clone(&self.group.shared), self.group.wishes);
+        let group = self.group.under_way();
         let then = Held::Then(Box::new(move |number| {
             let (operation, schedule, back) = then(&self, &told, number)?;
             Ok(Step::More(operation, schedule, Held::Back(Some(Box::new(back)))))
         }));
-        let ticket = shared.begin(Dtype::U64, &request, &lent, then, &wishes)?;
-        Ok(Work::new(ticket, Arc::clone(&shared.node) as Arc<_>))
+        let ticket = group.shared.begin(Dtype::U64, &request, &lent, then, &group.wishes)?;
+        Ok(Work::new(ticket, group.driver()))
     }
 
     /// What the call is for, once all lengths are known.

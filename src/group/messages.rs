@@ -239,7 +239,7 @@ impl ProcessGroup {
         Ok(ticket)
     }
 
-    fn driver(&self) -> Arc<dyn Driver> {
+    pub(super) fn driver(&self) -> Arc<dyn Driver> {
         Arc::<Node>::clone(&self.shared.node)
     }
 }

@@ -134,7 +134,7 @@ impl Shared {
         wishes: &Wishes,
     ) -> Result<Arc<Ticket>> {
         // Of those that need input and output apart, none is begun in place.
-        let (operation, schedule) = self.operation(self.plan(dtype, request, wishes)?, lent);
+        let (operation, schedule) = self.follow(dtype, request, lent, wishes)?;
         self.hand_in(request.collective.name(), operation, schedule, held)
     }
 
