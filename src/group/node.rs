@@ -17,7 +17,11 @@ use std::{
 
 use unisono_transport::{Limits, Wake};
 
-use super::{cores::Place, guard::Guard, pin::Pin};
+use super::{
+    cores::Place,
+    guard::Guard,
+    pin::{self, Pin},
+};
 use crate::{
     algorithm::table::Table,
     buffer::Registry,
@@ -109,7 +113,7 @@ impl Drop for Lead<'_> {
             desk.failed = Some(Failure::Aborted { rank: node.rank, why });
             desk.gone = true;
         }
-        node.hand_over(&desk);
+        node.hand_over(desk);
     }
 }
 
@@ -209,9 +213,10 @@ impl Node {
                 desk = self.sleep(desk, until);
             }
             self.waiters.fetch_sub(usize::from(replaces), Ordering::Relaxed);
-            if ticket.ended() || desk.gone || late() {
-                self.hand_over(&desk);
-                return ticket.ended() || desk.gone;
+            let over = ticket.ended() || desk.gone;
+            if over || late() {
+                self.hand_over(desk);
+                return over;
             }
             let lead = self.lead(desk);
             self.drive(&|| ticket.ended() || late());
@@ -261,10 +266,13 @@ impl Node {
     }
 
     /// Nobody leads any more, or somebody who waited does not: the next in turn shall know.
-    fn hand_over(&self, desk: &Desk) {
-        if desk.waiting > 0 {
+    fn hand_over(&self, desk: MutexGuard<'_, Desk>) {
+        let (waiting, resting) = (desk.waiting > 0, desk.resting);
+        // Who is woken wants the desk.
+        drop(desk);
+        if waiting {
             self.changed.notify_all();
-        } else if desk.resting && self.has_open() {
+        } else if resting && self.has_open() {
             self.rested.notify_one();
         }
     }
@@ -277,6 +285,7 @@ impl Node {
             let (tell, told) = mpsc::channel();
             let goes_on = move || {
                 let bound = node.pin.bind();
+                pin::defer();
                 let here = bound.is_ok();
                 // Whoever has made it waits for this.
                 let _ = tell.send(bound);
@@ -297,7 +306,7 @@ impl Node {
         self.ask(channel, task);
         let desk = self.desk();
         if !desk.leading {
-            self.hand_over(&desk);
+            self.hand_over(desk);
         }
         Ok(())
     }

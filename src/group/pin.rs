@@ -1,6 +1,14 @@
-//! On which processors the thread runs that goes on with operations while nobody waits for them.
+//! On which processors the thread runs that goes on with operations while nobody waits for them, and how urgently.
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::{
+    process::getpriority_process,
+    thread::{CpuSet, sched_setaffinity},
+};
+use thread_priority::{
+    NormalThreadSchedulePolicy::{Batch, Other},
+    ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id, thread_schedule_policy,
+};
 
 use super::cores;
 use crate::{
@@ -44,6 +52,26 @@ impl Pin {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|&processor| set.set(processor));
         Ok(sched_setaffinity(None, &set)?)
+    }
+}
+
+/// Lets the thread that calls it, when it wakes up, wait until its processor is free or its turn has come. Otherwise
+/// it would be put on the processor of the thread that has just begun an operation, which goes to computing, and take it
+/// away from that one at once. Its share of a processor stays the same (`SCHED_BATCH` of sched(7)).
+pub(super) fn defer() {
+    let batch = ThreadSchedulePolicy::Normal(Batch);
+    // Who runs by real-time rules has asked for them.
+    if !matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Normal(Other))) {
+        return;
+    }
+    // The niceness, which is set as well, as it is.
+    let nice = getpriority_process(None);
+    let priority = (0..=*ThreadPriorityValue::MAX)
+        .filter_map(|value| ThreadPriorityValue::try_from(value).ok().map(ThreadPriority::Crossplatform))
+        .find(|priority| priority.to_posix(batch).ok() == nice.ok());
+    let done = priority.map(|priority| set_thread_priority_and_policy(thread_native_id(), priority, batch));
+    if !matches!(done, Some(Ok(()))) {
+        tracing::debug!(?done, "the thread that goes on with operations is as urgent as others");
     }
 }
 
@@ -102,6 +130,8 @@ fn own_core(_: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::setpriority_process;
+
     use super::*;
 
     #[test]
@@ -124,6 +154,22 @@ mod tests {
         let taken: Vec<_> = (0..5).map(|local| from_the_last(cores.clone(), local)).collect();
         assert_eq!(taken, [vec![2], vec![1, 5], vec![0, 4], vec![2], vec![1, 5]]);
         assert_eq!(from_the_last(Vec::new(), 3), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_thread_that_defers_is_as_nice_as_before() {
+        let deferred = |nice| {
+            std::thread::spawn(move || {
+                setpriority_process(None, nice).unwrap();
+                defer();
+                (thread_schedule_policy().unwrap(), getpriority_process(None).unwrap())
+            })
+        };
+        let nice = getpriority_process(None).unwrap();
+        for nice in nice..=19 {
+            assert_eq!(deferred(nice).join().unwrap(), (ThreadSchedulePolicy::Normal(Batch), nice));
+        }
+        assert_eq!(getpriority_process(None), Ok(nice), "of this thread");
     }
 
     #[test]

@@ -36,6 +36,10 @@ fn play(_: &str) -> rank::Outcome {
             ensure!(!found, "there are two such threads");
             found = true;
             say("thread", of("Cpus_allowed_list:"));
+            // The 41st of proc_pid_stat(5), of which the second is a name in parentheses.
+            let stat = std::fs::read_to_string(task.join("stat"))?;
+            let policy = stat.rsplit(')').next().and_then(|after| after.split_whitespace().nth(38));
+            ensure!(policy == Some("3"), "the thread does not defer to others: {stat}");
         } else {
             let all = sched_getaffinity(None)?;
             ensure!(count(of("Cpus_allowed_list:"))? == all.count() as usize, "the process is bound too");
