@@ -177,14 +177,32 @@ impl Node {
         self.asked.store(true, Ordering::Release);
         drop(desk);
         let lead = self.claim();
-        self.drive(&|| true);
+        self.drive(None, &|| true);
         drop(lead);
         self.check()
     }
 
+    /// Does an operation of the group on a channel: at once, without another's hands, if nobody leads.
+    pub(super) fn call(&self, channel: u8, task: Task) -> Result<Done> {
+        let ticket = Arc::clone(&task.asked.ticket);
+        let desk = self.desk();
+        if desk.failed.is_some() || desk.leading || self.wanted() || !desk.wishes.is_empty() {
+            drop(desk);
+            self.ask(channel, task);
+        } else {
+            self.open.fetch_add(1, Ordering::Release);
+            let lead = self.lead(desk);
+            self.drive(Some((channel, task)), &|| ticket.ended());
+            drop(lead);
+        }
+        self.wait(&ticket)
+    }
+
     /// Waits for the end of an operation that was [handed in](Self::ask).
     pub(super) fn wait(&self, ticket: &Ticket) -> Result<Done> {
-        self.wait_until(ticket, None);
+        if !ticket.ended() {
+            self.wait_until(ticket, None);
+        }
         match ticket.take() {
             Some(end) => end.map_err(Error::Failed),
             None => Err(Error::Failed(Driver::failed(self).unwrap_or_else(ended))),
@@ -219,7 +237,7 @@ impl Node {
                 return over;
             }
             let lead = self.lead(desk);
-            self.drive(&|| ticket.ended() || late());
+            self.drive(None, &|| ticket.ended() || late());
             drop(lead);
         }
     }
@@ -235,7 +253,7 @@ impl Node {
                 return;
             }
             let lead = self.lead(desk);
-            self.drive(&|| false);
+            self.drive(None, &|| false);
             drop(lead);
         }
     }
@@ -254,7 +272,7 @@ impl Node {
             }
             desk.background = true;
             let lead = self.lead(desk);
-            self.drive(&|| false);
+            self.drive(None, &|| false);
             self.desk().background = false;
             drop(lead);
         }
@@ -358,13 +376,15 @@ impl Node {
         desk
     }
 
-    /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it.
-    fn drive(&self, until: &dyn Fn() -> bool) {
+    /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
+    /// which has not come by the desk.
+    fn drive(&self, first: Option<(u8, Task)>, until: &dyn Fn() -> bool) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // Out of its place meanwhile: should this thread unwind, the engine goes, and its puts with it, before the
         // memory does that they read.
         let Some(mut engine) = slot.take() else { return };
-        match engine.drive(until, self) {
+        let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
+        match taken.and_then(|()| engine.drive(until, self)) {
             Ok(()) => *slot = Some(engine),
             Err(Halt { stop, culprit }) => {
                 drop(slot);

@@ -117,9 +117,8 @@ impl Shared {
         };
         let (operation, schedule) = self.operation(plan, apart.as_ref().unwrap_or(lent));
         let asked = asked(timeout, Held::Back(None));
-        let ticket = Arc::clone(&asked.ticket);
-        self.node.ask(self.channel, Task { what: What::Collective(operation, schedule), asked });
-        let done = self.node.wait(&ticket)?;
+        let task = Task { what: What::Collective(operation, schedule), asked };
+        let done = self.node.call(self.channel, task)?;
         state.latest = done.number;
         Ok(())
     }
