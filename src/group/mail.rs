@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     ProcessGroup,
     messages::{Source, sender},
-    tensors::{Label, packed, runs},
+    tensors::{Label, Meta, packed, runs},
 };
 use crate::{
     buffer::Lent,
@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Failure, Result},
     object::{ObjectError, decode, encode},
     schedule::Rank,
-    tensor::{Tensor, TensorView},
+    tensor::{Tensor, TensorError, TensorView},
 };
 
 /// What goes ahead of tensors' elements: what they are, and the tag under which the elements come.
@@ -89,28 +89,46 @@ impl ProcessGroup {
         let labels: Labels = decode(&bytes).map_err(|error| strange(error.to_string()))?;
         let metas = labels.tensors.into_iter().map(|label| label.read().map_err(&strange));
         let metas = metas.collect::<Result<Vec<_>>>()?;
-        let tensors = metas.iter().map(|meta| Tensor::zeros(meta.dtype, &meta.shape));
-        let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| {
-            // The sender goes on, and this rank cannot.
+        // The sender goes on, and this rank cannot.
+        let lacks = |error: TensorError| {
             let why = format!("recv_tensors: {error}");
             self.shared.fail(Failure::Aborted { rank: self.global_rank(), why })
-        })?;
+        };
+        // Large ones are by themselves, and come with memory of their own.
+        let large = |meta: &&Meta| meta.bytes > self.config().eager;
+        let none: &[usize] = &[0];
+        let shape = |meta| if large(&meta) { none } else { &meta.shape };
+        let tensors = metas.iter().map(|meta| Tensor::zeros(meta.dtype, shape(meta)));
+        let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(lacks)?;
         let sizes: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         let runs = runs(&sizes, self.config().eager);
         // Small ones share a message, and come to their places from there.
         let mut shared: Vec<Vec<u8>> = Vec::new();
         let mut all = Vec::new();
         for run in &runs {
+            if let Some(meta) = metas.get(run.start).filter(large) {
+                let place = Place::New { dtype: meta.dtype, count: meta.bytes / meta.dtype.size() };
+                all.push(self.part(place, from, labels.inner));
+                continue;
+            }
             match tensors.get_mut(run.clone()).unwrap_or_default() {
-                [tensor] => all.push(self.part(&Lent::apart(&[], tensor.bytes_mut()), from, labels.inner)),
+                [tensor] => all.push(self.part(there(tensor.bytes_mut()), from, labels.inner)),
                 several => {
                     let mut bytes = vec![0; several.iter().map(|tensor| tensor.bytes().len()).sum()];
-                    all.push(self.part(&Lent::apart(&[], &mut bytes), from, labels.inner));
+                    all.push(self.part(there(&mut bytes), from, labels.inner));
                     shared.push(bytes);
                 }
             }
         }
-        self.wait_all(all)?;
+        let done = self.wait_all(all)?;
+        for (run, done) in runs.iter().zip(done) {
+            let elements = done.received.and_then(|received| received.elements);
+            if let (Some(elements), Some(tensor), Some(meta)) =
+                (elements, tensors.get_mut(run.start), metas.get(run.start))
+            {
+                *tensor = elements.reshape(&meta.shape).map_err(lacks)?;
+            }
+        }
         let together = runs.into_iter().filter(|run| run.len() > 1);
         for (run, bytes) in together.zip(&shared) {
             super::tensors::deal(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut());
@@ -141,10 +159,13 @@ impl ProcessGroup {
     }
 
     /// A part of what was announced.
-    fn part(&self, lent: &Lent<'_>, from: Rank, inner: u32) -> What {
-        let (output, count) = (lent.output.clone(), lent.output.len());
-        let registered = self.shared.node.registry.find(&output);
-        let place = Place::There { output, count, registered };
+    fn part(&self, place: Place, from: Rank, inner: u32) -> What {
         What::Receive(Inbound { from: Some(from), tag: inner, form: Form::Inner, dtype: Dtype::U8, place })
     }
+}
+
+/// Where a part goes: to memory that outlives the receive.
+fn there(bytes: &mut [u8]) -> Place {
+    let output = Lent::apart::<u8>(&[], bytes).output;
+    Place::There { count: output.len(), output, registered: None }
 }

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use bytemuck::allocation::{cast_vec, try_zeroed_vec};
+use bytemuck::{
+    Zeroable,
+    allocation::{cast_vec, try_zeroed_vec},
+};
 use half::{bf16, f16};
 
 use super::{
@@ -37,6 +40,30 @@ macro_rules! storage {
                 Some(match dtype {
                     $(Dtype::$dtype => Self::$dtype(try_zeroed_vec(len).ok()?),)*
                 })
+            }
+
+            /// None yet, and room for so many; `None` if there is no memory for them.
+            fn room(dtype: Dtype, len: usize) -> Option<Self> {
+                Some(match dtype {
+                    $(Dtype::$dtype => {
+                        let mut vec = Vec::new();
+                        vec.try_reserve_exact(len).ok()?;
+                        Self::$dtype(vec)
+                    })*
+                })
+            }
+
+            /// With zeros behind those that there are, up to so many.
+            fn grow(&mut self, len: usize) {
+                match self {
+                    $(Self::$dtype(vec) => vec.resize(len.max(vec.len()), Zeroable::zeroed()),)*
+                }
+            }
+
+            fn start(&mut self) -> *mut u8 {
+                match self {
+                    $(Self::$dtype(vec) => vec.as_mut_ptr().cast(),)*
+                }
             }
 
             /// The casts are from a type to itself: `T` is the one that its dtype names.
@@ -91,6 +118,23 @@ impl Tensor {
         let storage =
             Storage::zeros(dtype, len).ok_or_else(|| TensorError::Memory { bytes: len * dtype.size() })?;
         Ok(Self { storage, shape: shape.to_vec() })
+    }
+
+    /// No elements yet, and room for so many in one dimension; `None` where there is no memory for them.
+    pub(crate) fn room(dtype: Dtype, count: usize) -> Option<Self> {
+        Some(Self { storage: Storage::room(dtype, count)?, shape: vec![0] })
+    }
+
+    /// Adds zeros, up to `count` elements in one dimension. As long as there is [room](Self::room), nothing moves and what
+    /// is there is not touched.
+    pub(crate) fn grow(&mut self, count: usize) {
+        self.storage.grow(count);
+        self.shape = vec![self.storage.bytes().len() / self.dtype().size()];
+    }
+
+    /// Where the elements begin, those too for which there is only room.
+    pub(crate) fn start(&mut self) -> *mut u8 {
+        self.storage.start()
     }
 
     /// The elements of a vector, in row-major order. Nothing is copied.

@@ -135,10 +135,13 @@ impl Core<'_> {
     ) -> Result<bool, Stop> {
         let bytes = kind.bytes();
         if let Some(receiving) = self.circle.talk.matching.taker(envelope) {
-            let (receiving, fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
-            let place = match (&receiving.inbound.place, &fresh) {
+            let (receiving, mut fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
+            let place = match (&receiving.inbound.place, &mut fresh) {
                 (Place::There { output, .. }, _) => Bytes::new(output, 0, bytes),
-                (_, Some(fresh)) => Bytes::new(fresh.region(), 0, bytes),
+                (_, Some(fresh)) => {
+                    fresh.provide(bytes);
+                    Bytes::new(fresh.region(), 0, bytes)
+                }
                 (_, None) => return Err(self.stop("a message that comes whole and has no place".to_owned())),
             };
             self.copy(self.landed(flow, slot, bytes)?, place)?;
@@ -149,7 +152,8 @@ impl Core<'_> {
         if aside > 0 && aside + bytes > super::ASIDE {
             return Ok(false);
         }
-        let fresh = self.room(kind)?;
+        let mut fresh = self.room(kind.dtype, kind.count)?;
+        fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
         self.circle.talk.aside += bytes;
         self.circle.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
@@ -162,9 +166,9 @@ impl Core<'_> {
     }
 
     /// Memory for what was not there when its message came.
-    fn room(&self, kind: Kind) -> Result<Fresh, Stop> {
-        Fresh::new(kind.dtype, kind.count).ok_or_else(|| {
-            let bytes = kind.bytes();
+    fn room(&self, dtype: Dtype, count: usize) -> Result<Fresh, Stop> {
+        Fresh::new(dtype, count).ok_or_else(|| {
+            let bytes = count.saturating_mul(dtype.size());
             let why = format!("recv: no memory for the {bytes} bytes of a message");
             Stop::Failure(Failure::Aborted { rank: self.port.me, why })
         })
@@ -181,6 +185,7 @@ impl Core<'_> {
         let fits = match inbound.place {
             Place::There { count, .. } => kind.count == count,
             Place::Fresh { most } => kind.bytes() <= most,
+            Place::New { dtype, count } => count.checked_mul(dtype.size()) == Some(kind.bytes()),
         };
         if fits && kind.form == inbound.form && kind.dtype == inbound.dtype {
             return Ok(receiving);
@@ -198,10 +203,13 @@ impl Core<'_> {
         receiving: Receiving,
     ) -> Result<(Receiving, Option<Fresh>), Stop> {
         let receiving = self.agree(message, envelope, receiving)?;
-        if matches!(receiving.inbound.place, Place::There { .. }) {
-            return Ok((receiving, None));
-        }
-        match self.room(message.1) {
+        let kind = message.1;
+        let room = match receiving.inbound.place {
+            Place::There { .. } => return Ok((receiving, None)),
+            Place::Fresh { .. } => self.room(kind.dtype, kind.count),
+            Place::New { dtype, count } => self.room(dtype, count),
+        };
+        match room {
             Ok(fresh) => Ok((receiving, Some(fresh))),
             Err(stop) => {
                 self.circle.talk.lost.push(receiving.asked);
@@ -238,14 +246,26 @@ impl Core<'_> {
 
     /// Gives what was kept aside to its receive.
     fn hand_over(&mut self, from: Rank, kept: Fresh, bytes: usize, receiving: Receiving) -> Result<(), Stop> {
+        let source = Bytes::new(kept.region(), 0, bytes);
+        let source = source.map_err(|error| self.stop(format!("a message kept aside: {error}")));
         let fresh = match &receiving.inbound.place {
             Place::There { output, .. } => {
-                let source = Bytes::new(kept.region(), 0, bytes);
-                let source = source.map_err(|error| self.stop(format!("a message kept aside: {error}")))?;
-                self.copy(source, Bytes::new(output, 0, bytes))?;
+                self.copy(source?, Bytes::new(output, 0, bytes))?;
                 None
             }
-            Place::Fresh { .. } => Some(kept),
+            Place::New { dtype, count } if *dtype != kept.dtype() => {
+                let mut fresh = match self.room(*dtype, *count) {
+                    Ok(fresh) => fresh,
+                    Err(stop) => {
+                        self.circle.talk.lost.push(receiving.asked);
+                        return Err(stop);
+                    }
+                };
+                fresh.provide(bytes);
+                self.copy(source?, Bytes::new(fresh.region(), 0, bytes))?;
+                Some(fresh)
+            }
+            Place::Fresh { .. } | Place::New { .. } => Some(kept),
         };
         self.circle.talk.received(receiving.asked, from, fresh);
         Ok(())
@@ -264,15 +284,7 @@ impl Core<'_> {
             (_, Some(fresh)) => (fresh.region().clone(), None),
             (_, None) => return Err(self.stop("a message that is granted and has no place".to_owned())),
         };
-        let landing = Landing {
-            tag: envelope.tag,
-            kind,
-            receiving: Some(receiving),
-            into,
-            fresh,
-            exposed: None,
-            come: 0,
-        };
+        let landing = Landing::new(envelope.tag, kind, Some(receiving), into, fresh);
         self.grant_message((envelope.from, number), landing, registered, writes)
     }
 
@@ -293,12 +305,15 @@ impl Core<'_> {
             false => None,
         };
         let place = exposed.as_ref().map(|(place, _)| *place);
+        let piece = landing.piece;
+        // Parts are copied there by this rank.
+        landing.provide(place.is_some().then(|| self.circle.settings.writes()));
         let talk = &mut self.circle.talk;
         if place.is_some() {
             talk.granted.entry(from).or_default().push_back(number);
         }
         landing.exposed = exposed.map(|(_, region)| region);
-        talk.queues.entry(from).or_default().push_back(Item::Grant { number, place });
+        talk.queues.entry(from).or_default().push_back(Item::Grant { number, place, piece });
         talk.landings.insert((from, number), landing);
         Ok(())
     }
@@ -331,11 +346,9 @@ impl Core<'_> {
         let any = !flows.is_empty();
         for flow in flows {
             while self.circle.landings[flow].ready() {
-                let landing = &mut self.circle.landings[flow];
-                landing.take();
-                landing.free();
-                let from = landing.from;
-                self.circle.owe(flow, Way::Direct);
+                let arrived = &mut self.circle.landings[flow];
+                arrived.take();
+                let from = arrived.from;
                 let granted = self.circle.talk.granted.entry(from).or_default();
                 let Some(&number) = granted.front() else {
                     let what = "a message written where nobody was allowed to write".to_owned();
@@ -345,8 +358,15 @@ impl Core<'_> {
                     return Err(self.stop("a message was granted and is not known".to_owned()));
                 };
                 landing.come += 1;
-                if landing.come == landing.kind.bytes().div_ceil(PIECE) {
+                // With this one's credit the sender may write so many more.
+                landing.provide(Some(self.circle.settings.writes()));
+                let whole = landing.come == landing.kind.bytes().div_ceil(1 << landing.piece);
+                if whole {
                     granted.pop_front();
+                }
+                self.circle.landings[flow].free();
+                self.circle.owe(flow, Way::Direct);
+                if whole {
                     self.come((from, number))?;
                 }
             }
@@ -357,13 +377,12 @@ impl Core<'_> {
     /// A large message has come wholly.
     fn come(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
         let Some(landing) = self.circle.talk.landings.remove(&key) else { return Ok(()) };
-        let Landing { tag, kind, receiving, into, fresh, exposed, .. } = landing;
+        let Landing { tag, kind, receiving, into, fresh, aside, exposed, .. } = landing;
         drop((into, exposed));
         let bytes = kind.bytes();
         match (receiving, fresh) {
             (Some(receiving), Some(kept)) => {
-                if matches!(receiving.inbound.place, Place::There { .. }) {
-                    // It was taken aside, or it would have come to its place.
+                if aside {
                     self.circle.talk.aside -= bytes;
                 }
                 self.hand_over(key.0, kept, bytes, receiving)
@@ -403,9 +422,14 @@ impl Core<'_> {
             );
         };
         let len = sending.outbound.kind.bytes() as u64;
-        if header.codes[3] == 1 {
+        let [_, piece, _, may] = header.codes;
+        if may == 1 {
+            if piece > PIECE {
+                let what = format!("leave to write message {number} in pieces of 2^{piece} bytes");
+                return Err(self.violation(from, Violation(what)));
+            }
             let key = u64::from(header.root) | u64::from(header.len) << 32;
-            sending.stage = Stage::Writing(RemoteRegion { base: header.count, key, len });
+            sending.stage = Stage::Writing(RemoteRegion { base: header.count, key, len }, 1 << piece);
             talk.writes.entry(from).or_default().push_back(id);
         } else {
             sending.stage = Stage::Parting;

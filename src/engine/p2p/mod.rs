@@ -28,8 +28,12 @@ use super::{
 };
 use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
 
-/// The largest piece of a message that is written at once: below what every provider takes.
-const PIECE: usize = 64 << 20;
+/// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
+const PIECE: u8 = 26;
+
+/// The same where the memory is fresh. What may be under way at first is made zeros before, and what follows while it comes.
+/// So few bytes that the first need not wait and that what was made ready is still in a core's own cache.
+const FRESH_PIECE: u8 = if cfg!(test) { 6 } else { 18 };
 
 /// How many bytes of messages that nobody has asked for are kept aside. Those that come when there are more wait in
 /// their slots, and their senders with them.
@@ -120,6 +124,8 @@ pub(crate) enum Place {
     There { output: Region, count: usize, registered: Option<(Region, usize)> },
     /// To fresh memory, however long it is up to so many bytes.
     Fresh { most: usize },
+    /// To fresh memory for so many elements of this type, which the message must fill.
+    New { dtype: Dtype, count: usize },
 }
 
 /// A message that leaves.
@@ -167,8 +173,8 @@ enum Stage {
     Queued,
     /// Waits for a grant.
     Announced,
-    /// Is written there.
-    Writing(RemoteRegion),
+    /// Is written there, in pieces of so many bytes.
+    Writing(RemoteRegion, usize),
     /// Goes in parts.
     Parting,
     /// All has been handed to the transport.
@@ -182,8 +188,8 @@ enum Item {
     Message(u64),
     /// The message's next parts.
     Parts(u64),
-    /// Leave to send that message.
-    Grant { number: u32, place: Option<RemoteRegion> },
+    /// Leave to send that message; in pieces, if it may be written.
+    Grant { number: u32, place: Option<RemoteRegion>, piece: u8 },
 }
 
 /// A message that has come, or been announced, before its receive.
@@ -231,10 +237,30 @@ struct Landing {
     into: Region,
     /// The memory, where it was taken aside or its length was not known.
     fresh: Option<Fresh>,
+    /// Whether that counts among what is kept aside.
+    aside: bool,
     /// What the sender writes to, registered for the time.
     exposed: Option<Region>,
+    /// In which pieces it does: a power of two.
+    piece: u8,
     /// Elements that have come in parts, or pieces that were written.
     come: usize,
+}
+
+impl Landing {
+    /// One that is granted: nothing has come of it.
+    fn new(tag: u32, kind: Kind, receiving: Option<Receiving>, into: Region, fresh: Option<Fresh>) -> Self {
+        let (aside, piece) = (receiving.is_none(), if fresh.is_some() { FRESH_PIECE } else { PIECE });
+        Self { tag, kind, receiving, into, fresh, aside, exposed: None, piece, come: 0 }
+    }
+
+    /// Makes ready what may be written when this many pieces may be under way behind those that have come; or all of it.
+    fn provide(&mut self, ahead: Option<usize>) {
+        if let Some(fresh) = &mut self.fresh {
+            let pieces = ahead.map_or(usize::MAX, |ahead| self.come + ahead);
+            fresh.provide(pieces.saturating_mul(1 << self.piece));
+        }
+    }
 }
 
 /// What a group has of it.
@@ -436,15 +462,7 @@ impl Core<'_> {
         drop(announced);
         talk.aside += kind.bytes();
         let into = fresh.region().clone();
-        let landing = Landing {
-            tag: envelope.tag,
-            kind,
-            receiving: None,
-            into,
-            fresh: Some(fresh),
-            exposed: None,
-            come: 0,
-        };
+        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
         self.grant_message((envelope.from, number), landing, None, writes)?;
         Ok(true)
     }
@@ -468,6 +486,9 @@ impl Core<'_> {
     fn differ(&self, (number, tag): (u32, u32), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
         let wanted = match me.place {
             Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
+            Place::New { dtype, count } => {
+                Kind { form: me.form, dtype: me.dtype, count: count.saturating_mul(dtype.size()) }.words()
+            }
             Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
                 Form::Plain => format!("{} elements", me.dtype.name()),
                 form => Kind { form, dtype: me.dtype, count: 0 }.words(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use unisono_transport::{Region, RemoteRegion, Target};
 
-use super::{Item, PIECE, Stage};
+use super::{Item, Stage};
 use crate::{
     buffer::{self, Bytes},
     engine::{
@@ -74,11 +74,11 @@ impl Core<'_> {
     /// Sends one thing: whether it has gone wholly, and whether anything of it has.
     fn send_item(&mut self, to: Rank, item: Item) -> Result<(bool, bool), Stop> {
         match item {
-            Item::Grant { number, place } => {
+            Item::Grant { number, place, piece } => {
                 let RemoteRegion { base, key, .. } = place.unwrap_or_default();
                 let header = Header {
                     op: number,
-                    codes: [Message::Grant.code(), 0, 0, place.is_some().into()],
+                    codes: [Message::Grant.code(), piece, 0, place.is_some().into()],
                     root: (key & 0xffff_ffff) as u32,
                     freed: 0,
                     count: base,
@@ -224,13 +224,13 @@ impl Core<'_> {
         let mut any = false;
         loop {
             let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok((true, any)) };
-            let Stage::Writing(region) = sending.stage else { return Ok((true, any)) };
+            let Stage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
             let (source, base, _) = sending.outbound.place();
             let Some(sender) = self.circle.sender(to, Class::Message, 0) else { return Ok((false, any)) };
             let Some(number) = self.circle.senders[sender].writes.next() else { return Ok((false, any)) };
             let Some(record) = self.port.posts.vacant() else { return Ok((false, any)) };
-            let bytes = PIECE.min(len - gone);
+            let bytes = piece.min(len - gone);
             let origin = Origin { region: source, offset: base + gone, hold: None, staging: None };
             let flow = self.circle.senders[sender].writes.id;
             let immediate = Immediate::Data { flow, way: Way::Direct, number: (number & 0xffff) as u16 };
