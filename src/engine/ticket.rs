@@ -11,12 +11,8 @@ use std::{
     time::Instant,
 };
 
-use super::operation::Operation;
-use crate::{
-    error::Failure,
-    schedule::{Rank, Schedule},
-    tensor::Tensor,
-};
+use super::task::What;
+use crate::{error::Failure, schedule::Rank, tensor::Tensor};
 
 /// What goes back to who asked; nothing, if the memory was lent.
 pub(crate) type Kept = Option<Box<dyn Any + Send>>;
@@ -25,29 +21,48 @@ pub(crate) type Kept = Option<Box<dyn Any + Send>>;
 pub(crate) enum Held {
     /// Until its end.
     Back(Kept),
-    /// Until its end, when it says what follows. Only of collectives.
+    /// Until its end, when it says what follows.
     Then(Then),
+    /// Until the last of several has ended.
+    Jointly(Arc<Mutex<Joint>>),
 }
 
-/// Makes what follows an operation, whose number it is told, in its group's same turn: nothing that was asked for later
-/// comes between. Whoever drives the engine calls it, and nothing touches the operation's memory any more.
-pub(crate) type Then = Box<dyn FnOnce(u64) -> Result<Step, Failure> + Send>;
+/// Makes what follows something that has ended so; a collective follows another in its group's same turn: nothing that
+/// was asked for later comes between. Whoever drives the engine calls it, and nothing touches the memory any more of
+/// what has ended.
+pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Step, Failure> + Send>;
 
-/// What follows an operation.
+/// What follows.
 pub(crate) enum Step {
-    /// Another one.
-    More(Operation, Box<dyn Schedule>, Held),
+    /// This.
+    More(What, Held),
     /// Nothing: all is done.
     Done(Kept),
 }
 
+/// What several have in common, until the last of them has ended.
+pub(crate) struct Joint {
+    held: Held,
+    /// By the latest of them that has received anything.
+    received: Option<Received>,
+}
+
 impl Held {
-    /// Of what nothing follows.
-    pub(super) fn back(self) -> Kept {
-        match self {
-            Self::Back(kept) => kept,
-            Self::Then(_) => None,
+    /// The same for several, each of which gets a clone of what comes back.
+    pub(super) fn jointly(self) -> Arc<Mutex<Joint>> {
+        Arc::new(Mutex::new(Joint { held: self, received: None }))
+    }
+
+    /// What is kept by nobody else any more; of several, the last that ends so has it.
+    pub(super) fn last(mut self, mut done: Done) -> Option<(Self, Done)> {
+        while let Self::Jointly(joint) = self {
+            if let Some(received) = done.received.take() {
+                joint.lock().unwrap_or_else(PoisonError::into_inner).received = Some(received);
+            }
+            let joint = Arc::into_inner(joint)?.into_inner().unwrap_or_else(PoisonError::into_inner);
+            (self, done.received) = (joint.held, joint.received);
         }
+        Some((self, done))
     }
 }
 

@@ -112,8 +112,8 @@ impl ProcessGroup {
         let lent = Lent::apart(data, into);
         let inbound = self.inbound::<T>(&lent, from.into(), tag)?;
         let outbound = self.outbound::<T>(&lent, to, tag, Form::Plain)?;
-        let done = self.wait_all([inbound, outbound])?;
-        Ok(done.first().map_or(0, sender))
+        let done = self.wait(What::Several(vec![inbound, outbound]))?;
+        Ok(sender(&done))
     }
 
     /// Begins a [`send`](Self::send); `data` comes back from [`Work::wait`].
@@ -211,22 +211,12 @@ impl ProcessGroup {
 
     /// Does it, now.
     pub(super) fn wait(&self, what: What) -> Result<Done> {
-        self.wait_all([what]).map(|mut done| done.pop().unwrap_or_default())
-    }
-
-    /// Does all of it, and waits for each, whatever becomes of the others: their memory is lent.
-    pub(super) fn wait_all(&self, all: impl IntoIterator<Item = What>) -> Result<Vec<Done>> {
         let node = &self.shared.node;
         node.check_calls("a message")?;
-        let asked = all.into_iter().map(|what| {
-            let task = self.asked(what, None);
-            let ticket = Arc::clone(&task.asked.ticket);
-            node.ask(self.shared.channel, task);
-            ticket
-        });
-        let asked: Vec<_> = asked.collect();
-        let ends: Vec<_> = asked.iter().map(|ticket| node.wait(ticket)).collect();
-        ends.into_iter().collect()
+        let task = self.asked(what, None);
+        let ticket = Arc::clone(&task.asked.ticket);
+        node.ask(self.shared.channel, task);
+        node.wait(&ticket)
     }
 
     /// Begins it.
