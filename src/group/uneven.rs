@@ -275,7 +275,7 @@ impl Call {
         let (expects, has) = (known[other], learned[other]);
         Err(self.mismatch(
             op,
-            (self.group.rank(), format!("expects {expects} elements of rank {other}")),
+            (self.group.rank(), format!("expects {expects} elements of rank {}", self.group.global(other))),
             (other, format!("has {has}")),
         ))
     }
