@@ -115,7 +115,8 @@ impl<'a> Lent<'a> {
     /// Lends two slices.
     ///
     /// The engine must have dropped every clone of the two regions, or torn its transport down, before
-    /// the borrow `'a` ends: `Engine::run` does so before it returns.
+    /// the borrow `'a` ends. A call that waits does so before it returns; in a call that does not wait, the borrow is
+    /// of the call's future or of what that owns, which the engine keeps with the operation.
     pub(crate) fn apart<T: Element>(input: &'a [T], output: &'a mut [T]) -> Self {
         // SAFETY: both are valid for `'a`, which by the duty above is longer than the regions live. The
         // input is only read: it is never registered for peers, and steps write to outputs and landed
@@ -227,12 +228,6 @@ impl Lent<'static> {
     ) -> Option<Self> {
         let Lent { input, output, .. } = Lent::within(owner.elements(), input, output)?;
         Some(Self::of(input, output))
-    }
-
-    /// Lends tensors, as input and output, one after the other. The same duty.
-    pub(crate) fn kept_tensors<'t>(tensors: impl Iterator<Item = &'t mut Tensor>) -> Self {
-        let Lent { input, output, pieces, .. } = Lent::scattered(tensors.map(Tensor::bytes_mut));
-        Self { pieces, ..Self::of(input, output) }
     }
 }
 

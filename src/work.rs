@@ -24,6 +24,9 @@ pub(crate) trait Driver: Send + Sync {
     fn failed(&self) -> Option<Failure>;
 }
 
+/// Makes what comes back, or the error that only this call ends with, on the thread that wants it.
+pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
 /// An operation under way, which has what it works on. It goes on by itself.
 ///
 /// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. A `Work` that is
@@ -33,7 +36,7 @@ pub struct Work<T> {
     ticket: Arc<Ticket>,
     driver: Arc<dyn Driver>,
     /// What comes back of what was held.
-    open: fn(Done) -> Option<T>,
+    open: fn(Done) -> Option<Result<T>>,
     /// The end, if it was taken from the ticket and not from here yet.
     end: Option<Result<Done>>,
 }
@@ -46,15 +49,19 @@ impl<T> fmt::Debug for Work<T> {
 
 impl<T: Send + 'static> Work<T> {
     pub(crate) fn new(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
-        Self { ticket, driver, open: |done| held(done.held), end: None }
+        Self { ticket, driver, open: |done| held(done.held).map(Ok), end: None }
     }
-}
 
-impl<T: Send + 'static> Work<T> {
+    /// Of what holds an [`Opening`].
+    pub(crate) fn opened(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+        let open = |done: Done| held::<Opening<T>>(done.held).map(|open| open());
+        Self { ticket, driver, open, end: None }
+    }
+
     /// Of what has ended already.
-    pub(crate) fn done(held: Kept, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn done(held: T, driver: Arc<dyn Driver>) -> Self {
         let ticket = Arc::new(Ticket::default());
-        ticket.end(Ok(Done { held, ..Done::default() }));
+        ticket.end(Ok(Done { held: Some(Box::new(held)), ..Done::default() }));
         Self::new(ticket, driver)
     }
 }
@@ -62,7 +69,7 @@ impl<T: Send + 'static> Work<T> {
 impl<B: Send + 'static> Work<(B, Rank)> {
     /// Of a receive: what was held, and who sent the message.
     pub(crate) fn received(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
-        let open = |done: Done| Some((held(done.held)?, done.received?.from));
+        let open = |done: Done| Some(Ok((held(done.held)?, done.received.first()?.from)));
         Self { ticket, driver, open, end: None }
     }
 
@@ -70,7 +77,7 @@ impl<B: Send + 'static> Work<(B, Rank)> {
     pub(crate) fn either(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
         let open = |done: Done| {
             let (data, to): (B, Option<Rank>) = held(done.held)?;
-            Some((data, to.or_else(|| Some(done.received?.from))?))
+            Some(Ok((data, to.or_else(|| Some(done.received.first()?.from))?)))
         };
         Self { ticket, driver, open, end: None }
     }
@@ -91,7 +98,7 @@ impl<T> Work<T> {
     /// Waits for its end, and gives back what the call was given.
     ///
     /// # Errors
-    /// [`Error::Failed`] as the blocking call; what it worked on is gone then.
+    /// As the blocking call; what it worked on is gone then.
     pub fn wait(mut self) -> Result<T> {
         self.driver.wait(&self.ticket, None);
         self.take().unwrap_or_else(|| Err(self.lost()))
@@ -111,7 +118,7 @@ impl<T> Work<T> {
 
     fn take(&mut self) -> Option<Result<T>> {
         let end = self.end.take().or_else(|| Some(self.ticket.take()?.map_err(Error::Failed)))?;
-        Some(end.and_then(|done| (self.open)(done).ok_or_else(|| self.lost())))
+        Some(end.and_then(|done| (self.open)(done).unwrap_or_else(|| Err(self.lost()))))
     }
 
     fn lost(&self) -> Error {

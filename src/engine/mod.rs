@@ -7,6 +7,7 @@
 mod begin;
 mod circle;
 mod core;
+mod end;
 mod flow;
 mod lane;
 mod letters;
@@ -50,7 +51,7 @@ pub(crate) use self::{
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
-    ticket::{Asked, Done, Held, Kept, Step, Ticket},
+    ticket::{Asked, Come, Done, Held, Kept, Step, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };
@@ -224,6 +225,7 @@ impl Engine {
             }
             What::Send(outbound) => core.send(outbound, asked),
             What::Receive(inbound) => core.receive(inbound, asked)?,
+            What::Several(all) => return self.take_several(channel, all, asked, overseer),
         }
         if !self.talking.contains(&channel) {
             self.talking.push(channel);
@@ -341,45 +343,6 @@ impl Engine {
         Ok(!self.idle)
     }
 
-    /// The operation has ended; what follows it begins, or else the next of its group.
-    fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let UnderWay { channel, mut run, asked } = self.running.swap_remove(index);
-        if let Some(steps) = run.trace.take() {
-            self.trace = Some(steps);
-        }
-        let (number, signature) = (run.operation.number, run.operation.signature);
-        // Before anyone learns of its end: it refers to memory that is given back.
-        drop(run);
-        let circle = self.net.core(channel)?.circle;
-        circle.exposed = false;
-        let Asked { at, deadline, ticket, held } = asked;
-        let step = match held {
-            Held::Back(kept) => Ok(Step::Done(kept)),
-            Held::Then(then) => then(number),
-        };
-        let held = match step {
-            Ok(Step::Done(held)) => held,
-            Ok(Step::More(operation, schedule, held)) => {
-                let now = Instant::now();
-                let asked = Asked { at: now, deadline: now + (deadline - at), ticket, held };
-                return self.begin(channel, (operation, schedule, asked), overseer);
-            }
-            Err(failure) => {
-                self.lost.push(Asked { at, deadline, ticket, held: Held::Back(None) });
-                return Err(halt(Stop::Failure(failure), Some(number), signature, at));
-            }
-        };
-        let next = circle.tasks.pop_front();
-        circle.busy = next.is_some();
-        ticket.end(Ok(Done { held, number: Some(number), received: None }));
-        overseer.ended(Some(number));
-        match next {
-            Some(turn) => self.begin(channel, turn, overseer),
-            // It may have been the last of a group that this rank has left.
-            None => Ok(self.net.sweep().map(drop)?),
-        }
-    }
-
     /// Goes on with messages. True if anything moved.
     fn talk(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
         let mut moved = false;
@@ -387,13 +350,15 @@ impl Engine {
         while let Some(&channel) = self.talking.get(index) {
             let mut core = self.net.core(channel)?;
             moved |= core.talk()?;
-            let number = core.circle.latest();
-            for (ticket, done) in core.circle.talk.ended.drain(..) {
+            let latest = core.circle.latest();
+            while let Some((asked, received)) = self.net.core(channel)?.circle.talk.ended.pop_front() {
                 moved = true;
-                ticket.end(Ok(done));
-                overseer.ended(number);
+                let done = Done { received: received.into_iter().collect(), ..Done::default() };
+                if let Some(task) = self.conclude(asked, done, latest, overseer)? {
+                    self.take(channel, task, overseer)?;
+                }
             }
-            if core.circle.talk.open() {
+            if self.net.core(channel)?.circle.talk.open() {
                 index += 1;
             } else {
                 self.talking.swap_remove(index);

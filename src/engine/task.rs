@@ -95,6 +95,8 @@ pub(crate) enum What {
     Collective(Operation, Box<dyn Schedule>),
     Send(Outbound),
     Receive(Inbound),
+    /// Messages, side by side: it ends when all have.
+    Several(Vec<Self>),
 }
 
 /// A collective that waits for its turn.

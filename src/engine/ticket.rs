@@ -11,12 +11,10 @@ use std::{
     time::Instant,
 };
 
-use super::operation::Operation;
-use crate::{
-    error::Failure,
-    schedule::{Rank, Schedule},
-    tensor::Tensor,
-};
+use smallvec::SmallVec;
+
+use super::task::What;
+use crate::{error::Failure, schedule::Rank, tensor::Tensor};
 
 /// What goes back to who asked; nothing, if the memory was lent.
 pub(crate) type Kept = Option<Box<dyn Any + Send>>;
@@ -25,29 +23,49 @@ pub(crate) type Kept = Option<Box<dyn Any + Send>>;
 pub(crate) enum Held {
     /// Until its end.
     Back(Kept),
-    /// Until its end, when it says what follows. Only of collectives.
+    /// Until its end, when it says what follows.
     Then(Then),
+    /// Until the last of several has ended, of which this is the one with that index.
+    Jointly(usize, Arc<Mutex<Joint>>),
 }
 
-/// Makes what follows an operation, whose number it is told, in its group's same turn: nothing that was asked for later
-/// comes between. Whoever drives the engine calls it, and nothing touches the operation's memory any more.
-pub(crate) type Then = Box<dyn FnOnce(u64) -> Result<Step, Failure> + Send>;
+/// Makes what follows something that has ended so; a collective follows another in its group's same turn: nothing that
+/// was asked for later comes between. Whoever drives the engine calls it, and nothing touches the memory any more of
+/// what has ended.
+pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Step, Failure> + Send>;
 
-/// What follows an operation.
+/// What follows.
 pub(crate) enum Step {
-    /// Another one.
-    More(Operation, Box<dyn Schedule>, Held),
+    /// This.
+    More(What, Held),
     /// Nothing: all is done.
     Done(Kept),
 }
 
+/// What several have in common, until the last of them has ended.
+pub(crate) struct Joint {
+    held: Held,
+    /// By those that have received anything, and which they are.
+    received: Vec<(usize, Come)>,
+}
+
 impl Held {
-    /// Of what nothing follows.
-    pub(super) fn back(self) -> Kept {
-        match self {
-            Self::Back(kept) => kept,
-            Self::Then(_) => None,
+    /// The same for several, each of which gets a clone of what comes back.
+    pub(super) fn jointly(self) -> Arc<Mutex<Joint>> {
+        Arc::new(Mutex::new(Joint { held: self, received: Vec::new() }))
+    }
+
+    /// What is kept by nobody else any more; of several, the last that ends so has it.
+    pub(super) fn last(mut self, mut done: Done) -> Option<(Self, Done)> {
+        while let Self::Jointly(index, joint) = self {
+            let come = (index, mem::take(&mut done.received));
+            joint.lock().unwrap_or_else(PoisonError::into_inner).received.push(come);
+            let mut joint = Arc::into_inner(joint)?.into_inner().unwrap_or_else(PoisonError::into_inner);
+            joint.received.sort_unstable_by_key(|(index, _)| *index);
+            self = joint.held;
+            done.received = joint.received.into_iter().flat_map(|(_, come)| come).collect();
         }
+        Some((self, done))
     }
 }
 
@@ -65,9 +83,12 @@ pub(crate) struct Done {
     pub held: Kept,
     /// Of a collective: the number of its last operation.
     pub number: Option<u64>,
-    /// Of a receive.
-    pub received: Option<Received>,
+    /// Of receives.
+    pub received: Come,
 }
+
+/// What receives have got, in their order.
+pub(crate) type Come = SmallVec<[Received; 1]>;
 
 /// What a receive has got.
 pub(crate) struct Received {

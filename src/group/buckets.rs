@@ -1,13 +1,12 @@
 //! Many small reductions as few large ones: tensors reduced together, and the gradients of a network on their way
 //! while the rest of them is still computed.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
-use super::{ProcessGroup, request::Request};
+use super::{ProcessGroup, request::Request, turn::Turn};
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
-    engine::{Held, Step},
     error::{Error, Result},
     reduce::{Kernel, KernelError, ReduceOp},
     schedule::Collective,
@@ -23,10 +22,13 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        for kernel in kernels(tensors.iter().map(TensorViewMut::dtype), op)? {
-            self.reduce_together(kernel, tensors, op)?;
-        }
-        Ok(())
+        let kernels = kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
+        self.now(async |turn| {
+            for kernel in kernels {
+                self.reduce_together(turn, kernel, tensors, op).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Begins an [`all_reduce_coalesced`](Self::all_reduce_coalesced) of tensors, which come back reduced.
@@ -38,19 +40,47 @@ impl ProcessGroup {
         tensors: Vec<Tensor>,
         op: ReduceOp,
     ) -> Result<Work<Vec<Tensor>>> {
-        let kernels = kernels(tensors.iter().map(Tensor::dtype), op)?.into_iter();
-        let coalesced = Coalesced { group: self.under_way(), op, tensors, kernels };
-        match coalesced.go_on()? {
-            Step::More(operation, schedule, held) => {
-                let ticket = self.shared.hand_in(NAME, operation, schedule, held)?;
-                Ok(Work::new(ticket, self.driver()))
+        let kernels = kernels(tensors.iter().map(Tensor::dtype), op)?;
+        let group = self.under_way();
+        let steps = |mut turn: Turn<'static>| async move {
+            let mut tensors = tensors;
+            for kernel in kernels {
+                let mut pieces = Vec::new();
+                for tensor in tensors.iter_mut().filter(|tensor| tensor.dtype() == kernel.dtype()) {
+                    pieces.push(tensor.bytes_mut());
+                }
+                group.reduce_pieces(&mut turn, kernel, op, pieces).await?;
             }
-            Step::Done(kept) => Ok(Work::done(kept, self.driver())),
+            Ok(tensors)
+        };
+        self.later(NAME, steps, Ok)
+    }
+
+    /// Reduces what lies in several places, as one.
+    async fn reduce_pieces(
+        &self,
+        turn: &mut Turn<'_>,
+        kernel: Kernel,
+        op: ReduceOp,
+        mut pieces: Vec<&mut [u8]>,
+    ) -> Result<()> {
+        let dtype = kernel.dtype();
+        for piece in &mut pieces {
+            kernel.scale_in_place(piece).map_err(argument)?;
         }
+        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let request = Request { op, ..Request::new(Collective::AllReduce, bytes / dtype.size()) };
+        turn.run(self, dtype, &request, &Lent::scattered(pieces.into_iter())).await
     }
 
     /// Reduces the tensors of a kernel's type.
-    fn reduce_together(&self, kernel: Kernel, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
+    async fn reduce_together(
+        &self,
+        turn: &mut Turn<'_>,
+        kernel: Kernel,
+        tensors: &mut [TensorViewMut<'_>],
+        op: ReduceOp,
+    ) -> Result<()> {
         let dtype = kernel.dtype();
         let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
         // What stands for those that cannot be reduced where they lie.
@@ -62,15 +92,8 @@ impl ProcessGroup {
             None => standing_in.next().map(Tensor::bytes_mut),
             bytes => bytes,
         });
-        let mut pieces: Vec<_> = pieces.collect();
-        for piece in &mut pieces {
-            kernel.scale_in_place(piece).map_err(argument)?;
-        }
-        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let request = Request { op, ..Request::new(Collective::AllReduce, bytes / dtype.size()) };
-        let lent = Lent::scattered(pieces.into_iter());
-        self.shared.run(&mut self.shared.state(), dtype, &request, &lent, &self.wishes)?;
-        drop(lent);
+        let pieces = pieces.collect();
+        self.reduce_pieces(turn, kernel, op, pieces).await?;
         let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
         for (tensor, packed) in scattered.zip(&packed) {
             tensor.unpack_from(packed.bytes())?;
@@ -96,33 +119,6 @@ fn kernels(dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kern
     }
     let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
     in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
-}
-
-/// A call under way: one type's tensors after the other's.
-struct Coalesced {
-    group: ProcessGroup,
-    op: ReduceOp,
-    tensors: Vec<Tensor>,
-    kernels: std::vec::IntoIter<Kernel>,
-}
-
-impl Coalesced {
-    /// What reduces the tensors of the next type.
-    fn go_on(mut self) -> Result<Step> {
-        let Some(kernel) = self.kernels.next() else { return Ok(Step::Done(Some(Box::new(self.tensors)))) };
-        let dtype = kernel.dtype();
-        let mut bytes = 0;
-        for tensor in self.tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype) {
-            bytes += tensor.bytes().len();
-            kernel.scale_in_place(tensor.bytes_mut()).map_err(argument)?;
-        }
-        let lent = Lent::kept_tensors(self.tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype));
-        let request = Request { op: self.op, ..Request::new(Collective::AllReduce, bytes / dtype.size()) };
-        let shared = Arc::clone(&self.group.shared);
-        let (operation, schedule) = shared.follow(dtype, &request, &lent, &self.group.wishes)?;
-        let then = move |_| self.go_on().map_err(|error| shared.midway(error));
-        Ok(Step::More(operation, schedule, Held::Then(Box::new(then))))
-    }
 }
 
 /// The gradients of a network's parameters, reduced over all ranks in buckets: each bucket is on its way as soon as all

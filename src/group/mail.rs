@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     ProcessGroup,
-    messages::{Source, sender},
-    tensors::{Label, Meta, packed, runs},
+    messages::Source,
+    tensors::{Label, Meta, deal, packed, runs, views},
+    turn::Turn,
 };
 use crate::{
     buffer::Lent,
@@ -15,6 +16,7 @@ use crate::{
     object::{ObjectError, decode, encode},
     schedule::Rank,
     tensor::{Tensor, TensorError, TensorView},
+    work::Work,
 };
 
 /// What goes ahead of tensors' elements: what they are, and the tag under which the elements come.
@@ -36,19 +38,52 @@ impl ProcessGroup {
         self.wait(self.outbound::<u8>(&lent, to, tag, Form::Object)?).map(drop)
     }
 
+    /// Begins a [`send_object`](Self::send_object). The value is encoded before this returns.
+    ///
+    /// # Errors
+    /// As [`send_object`](Self::send_object), here or from the wait.
+    pub fn send_object_async<T: Serialize + ?Sized>(
+        &self,
+        value: &T,
+        to: Rank,
+        tag: u32,
+    ) -> Result<Work<()>> {
+        let bytes = self.encoded::<T>("send_object", value)?;
+        let group = self.under_way();
+        let steps = |mut turn: Turn<'static>| async move {
+            let lent = Lent::apart(&bytes, &mut []);
+            let what = group.outbound::<u8>(&lent, to, tag, Form::Object)?;
+            turn.messages(&group, what).await.map(drop)
+        };
+        self.later("send_object", steps, Ok)
+    }
+
     /// Receives a value of any serde type, and tells who sent it. Otherwise as [`recv`](Self::recv).
     ///
     /// # Errors
     /// As [`recv`](Self::recv); [`Error::Object`] if what came is not a `T`: the group goes on; [`Error::Failed`] if it is
     /// longer than [`Config::object_limit`](crate::Config::object_limit), or something else than an object.
     pub fn recv_object<T: DeserializeOwned>(&self, from: impl Into<Source>, tag: u32) -> Result<(T, Rank)> {
-        let (bytes, from) = self.fresh("recv_object", from.into(), tag, Form::Object)?;
-        decode(&bytes).map(|value| (value, from)).map_err(|problem| Error::Object {
-            call: "recv_object",
-            rank: self.global(from),
-            type_name: std::any::type_name::<T>(),
-            problem,
-        })
+        let from = self.source("recv_object", from.into())?;
+        self.decoded(self.beside(async |turn| self.fresh(turn, from, tag, Form::Object).await)?)
+    }
+
+    /// Begins a [`recv_object`](Self::recv_object). The value is decoded by whoever waits.
+    ///
+    /// # Errors
+    /// As [`recv_object`](Self::recv_object), here or from the wait.
+    pub fn recv_object_async<T: DeserializeOwned + Send + 'static>(
+        &self,
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Work<(T, Rank)>> {
+        let from = self.source("recv_object", from.into())?;
+        let group = self.under_way();
+        let steps = |mut turn| async move {
+            let come = group.fresh(&mut turn, from, tag, Form::Object).await?;
+            Ok((come, group))
+        };
+        self.later("recv_object", steps, |(come, group)| group.decoded(come))
     }
 
     /// Sends tensors of any types and shapes to a rank, which receives them by [`recv_tensors`](Self::recv_tensors) with the
@@ -61,6 +96,29 @@ impl ProcessGroup {
     /// As [`send`](Self::send); [`Error::Tensor`] if there is no memory to pack one that is not contiguous; [`Error::Object`]
     /// if there are so many that their shapes alone are more than may be sent. Nothing was sent then.
     pub fn send_tensors(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
+        self.beside(async |turn| self.send_list(turn, tensors, to, tag).await)
+    }
+
+    /// Begins a [`send_tensors`](Self::send_tensors); `tensors` comes back from [`Work::wait`].
+    ///
+    /// # Errors
+    /// As [`send_tensors`](Self::send_tensors), here or from the wait.
+    pub fn send_tensors_async(&self, tensors: Vec<Tensor>, to: Rank, tag: u32) -> Result<Work<Vec<Tensor>>> {
+        let group = self.under_way();
+        let steps = |mut turn| async move {
+            group.send_list(&mut turn, &views(&tensors), to, tag).await?;
+            Ok(tensors)
+        };
+        self.later("send_tensors", steps, Ok)
+    }
+
+    async fn send_list(
+        &self,
+        turn: &mut Turn<'_>,
+        tensors: &[TensorView<'_>],
+        to: Rank,
+        tag: u32,
+    ) -> Result<()> {
         let inner = self.shared.node.inner();
         let labels = Labels { inner, tensors: tensors.iter().map(Label::of).collect() };
         let labels = self.encoded("send_tensors", &labels)?;
@@ -73,7 +131,7 @@ impl ProcessGroup {
         for part in &parts {
             all.push(self.outbound::<u8>(&Lent::apart(part, &mut []), to, inner, Form::Inner)?);
         }
-        self.wait_all(all).map(drop)
+        turn.messages(self, What::Several(all)).await.map(drop)
     }
 
     /// Receives tensors, and tells who sent them.
@@ -81,10 +139,31 @@ impl ProcessGroup {
     /// # Errors
     /// As [`recv`](Self::recv), but that nothing has to fit; [`Error::Failed`] also if there is no memory for them.
     pub fn recv_tensors(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
-        let (bytes, from) = self.fresh("recv_tensors", from.into(), tag, Form::Tensors)?;
+        let from = self.source("recv_tensors", from.into())?;
+        self.beside(async |turn| self.receive_list(turn, from, tag).await)
+    }
+
+    /// Begins a [`recv_tensors`](Self::recv_tensors).
+    ///
+    /// # Errors
+    /// As [`recv_tensors`](Self::recv_tensors), here or from the wait.
+    pub fn recv_tensors_async(&self, from: impl Into<Source>, tag: u32) -> Result<Work<(Vec<Tensor>, Rank)>> {
+        let from = self.source("recv_tensors", from.into())?;
+        let group = self.under_way();
+        let steps = |mut turn| async move { group.receive_list(&mut turn, from, tag).await };
+        self.later("recv_tensors", steps, Ok)
+    }
+
+    async fn receive_list(
+        &self,
+        turn: &mut Turn<'_>,
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<(Vec<Tensor>, Rank)> {
+        let (bytes, from) = self.fresh(turn, from, tag, Form::Tensors).await?;
         let strange = |what: String| {
             let (rank, from) = (self.global_rank(), self.global(from));
-            self.shared.fail(Failure::Protocol { rank, from, what: format!("recv_tensors: {what}") })
+            Error::Failed(Failure::Protocol { rank, from, what: format!("recv_tensors: {what}") })
         };
         let labels: Labels = decode(&bytes).map_err(|error| strange(error.to_string()))?;
         let metas = labels.tensors.into_iter().map(|label| label.read().map_err(&strange));
@@ -92,7 +171,7 @@ impl ProcessGroup {
         // The sender goes on, and this rank cannot.
         let lacks = |error: TensorError| {
             let why = format!("recv_tensors: {error}");
-            self.shared.fail(Failure::Aborted { rank: self.global_rank(), why })
+            Error::Failed(Failure::Aborted { rank: self.global_rank(), why })
         };
         // Large ones are by themselves, and come with memory of their own.
         let large = |meta: &&Meta| meta.bytes > self.config().eager;
@@ -120,18 +199,17 @@ impl ProcessGroup {
                 }
             }
         }
-        let done = self.wait_all(all)?;
-        for (run, done) in runs.iter().zip(done) {
-            let elements = done.received.and_then(|received| received.elements);
+        let come = turn.messages(self, What::Several(all)).await?;
+        for (run, received) in runs.iter().zip(come) {
             if let (Some(elements), Some(tensor), Some(meta)) =
-                (elements, tensors.get_mut(run.start), metas.get(run.start))
+                (received.elements, tensors.get_mut(run.start), metas.get(run.start))
             {
                 *tensor = elements.reshape(&meta.shape).map_err(lacks)?;
             }
         }
         let together = runs.into_iter().filter(|run| run.len() > 1);
         for (run, bytes) in together.zip(&shared) {
-            super::tensors::deal(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut());
+            deal(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut());
         }
         Ok((tensors, from))
     }
@@ -147,15 +225,28 @@ impl ProcessGroup {
     }
 
     /// A message of unknown length, and who sent it.
-    fn fresh(&self, call: &'static str, from: Source, tag: u32, form: Form) -> Result<(Vec<u8>, Rank)> {
+    async fn fresh(
+        &self,
+        turn: &mut Turn<'_>,
+        from: Option<Rank>,
+        tag: u32,
+        form: Form,
+    ) -> Result<(Vec<u8>, Rank)> {
         let place = Place::Fresh { most: self.config().object_limit };
-        let from = self.source(call, from)?;
-        let done = self.wait(What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place }))?;
-        let from = sender(&done);
-        match done.received.and_then(|received| received.elements) {
-            Some(elements) => Ok((elements.into_vec()?, from)),
-            None => Ok((Vec::new(), from)),
-        }
+        let what = What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place });
+        let Some(received) = turn.messages(self, what).await?.pop() else { return Ok((Vec::new(), 0)) };
+        let elements = received.elements.map_or(Ok(Vec::new()), Tensor::into_vec)?;
+        Ok((elements, received.from))
+    }
+
+    /// The object that came in these bytes.
+    fn decoded<T: DeserializeOwned>(&self, (bytes, from): (Vec<u8>, Rank)) -> Result<(T, Rank)> {
+        decode(&bytes).map(|value| (value, from)).map_err(|problem| Error::Object {
+            call: "recv_object",
+            rank: self.global(from),
+            type_name: std::any::type_name::<T>(),
+            problem,
+        })
     }
 
     /// A part of what was announced.

@@ -88,9 +88,9 @@ impl ProcessGroup {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from.into())?;
         let inbound = Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place };
-        let done = self.wait(What::Receive(inbound))?;
+        let mut done = self.wait(What::Receive(inbound))?;
         let from = sender(&done);
-        match done.received.and_then(|received| received.elements) {
+        match done.received.pop().and_then(|received| received.elements) {
             Some(elements) => Ok((elements.into_vec()?, from)),
             None => Ok((Vec::new(), from)),
         }
@@ -112,8 +112,8 @@ impl ProcessGroup {
         let lent = Lent::apart(data, into);
         let inbound = self.inbound::<T>(&lent, from.into(), tag)?;
         let outbound = self.outbound::<T>(&lent, to, tag, Form::Plain)?;
-        let done = self.wait_all([inbound, outbound])?;
-        Ok(done.first().map_or(0, sender))
+        let done = self.wait(What::Several(vec![inbound, outbound]))?;
+        Ok(sender(&done))
     }
 
     /// Begins a [`send`](Self::send); `data` comes back from [`Work::wait`].
@@ -216,21 +216,6 @@ impl ProcessGroup {
         node.call(self.shared.channel, self.asked(what, None))
     }
 
-    /// Does all of it, and waits for each, whatever becomes of the others: their memory is lent.
-    pub(super) fn wait_all(&self, all: impl IntoIterator<Item = What>) -> Result<Vec<Done>> {
-        let node = &self.shared.node;
-        node.check_calls("a message")?;
-        let asked = all.into_iter().map(|what| {
-            let task = self.asked(what, None);
-            let ticket = Arc::clone(&task.asked.ticket);
-            node.ask(self.shared.channel, task);
-            ticket
-        });
-        let asked: Vec<_> = asked.collect();
-        let ends: Vec<_> = asked.iter().map(|ticket| node.wait(ticket)).collect();
-        ends.into_iter().collect()
-    }
-
     /// Begins it.
     fn start(&self, what: What, kept: Kept) -> Result<Arc<Ticket>> {
         let node = &self.shared.node;
@@ -248,5 +233,5 @@ impl ProcessGroup {
 
 /// Who sent what was received.
 pub(super) fn sender(done: &Done) -> Rank {
-    done.received.as_ref().map_or(0, |received| received.from)
+    done.received.first().map_or(0, |received| received.from)
 }

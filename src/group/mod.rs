@@ -24,6 +24,7 @@ mod shared;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod uneven;
 
 use std::{fmt, sync::Arc};

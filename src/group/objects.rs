@@ -4,7 +4,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     ProcessGroup,
-    parcels::{Parcel, cut},
+    parcels::{Collected, Parcel, cut},
+    turn::Turn,
     uneven::Call,
 };
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     error::{Error, Result},
     object::{ObjectError, decode, encode},
     schedule::{Collective, Rank},
+    work::Work,
 };
 
 /// Objects are for what is small or of many kinds: settings, file names, statistics. Elements by the million go faster
@@ -49,17 +51,24 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
-        if self.rank() != root {
-            let parcel = call.hand_out(&mut self.shared.state(), None)?;
-            return call.open(root, parcel.and_then(|bytes| decode(&bytes)));
-        }
-        let parcel = value.as_ref().map(encode);
-        let lent = parcel.as_ref().and_then(|it| it.as_deref().ok());
-        let handed = call.hand_out(&mut self.shared.state(), lent)?;
-        match (value, parcel) {
-            (Some(value), Some(parcel)) => call.open(root, parcel.and(handed).map(|_| value)),
-            _ => Err(call.nothing("a value")),
-        }
+        let (own, parcel) = call.one(value);
+        let parcel = self.now(async |turn| call.hand_value(turn, parcel).await)?;
+        call.come(own, parcel)
+    }
+
+    /// Begins a [`broadcast_object`](Self::broadcast_object). The value is encoded before this returns, and decoded by
+    /// whoever waits.
+    ///
+    /// # Errors
+    /// As [`broadcast_object`](Self::broadcast_object), here or from the wait.
+    pub fn broadcast_object_async<T>(&self, value: Option<T>, root: Rank) -> Result<Work<T>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
+        let (own, parcel) = call.one(value);
+        let steps = |mut turn| async move { Ok((call.hand_value(&mut turn, parcel).await?, call)) };
+        self.later("broadcast_object", steps, |(parcel, call)| call.come(own, parcel))
     }
 
     /// The root gets all ranks' values, in the order of ranks; the others get `None`.
@@ -73,8 +82,24 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
-        let all = call.everyones(value)?;
-        Ok(call.at_root().then_some(all))
+        let parcel = encode(value);
+        let all = self.now(async |turn| call.collect_values(turn, parcel).await)?;
+        call.everyones(all)
+    }
+
+    /// Begins a [`gather_object`](Self::gather_object). The value is encoded before this returns, and those that come are
+    /// decoded by whoever waits.
+    ///
+    /// # Errors
+    /// As [`gather_object`](Self::gather_object), here or from the wait.
+    pub fn gather_object_async<T>(&self, value: &T, root: Rank) -> Result<Work<Option<Vec<T>>>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
+        let parcel = encode(value);
+        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, parcel).await?, call)) };
+        self.later("gather_object", steps, |(all, call)| call.everyones(all))
     }
 
     /// Every rank gets all ranks' values, in the order of ranks.
@@ -86,7 +111,26 @@ impl ProcessGroup {
     where
         T: Serialize + DeserializeOwned,
     {
-        self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?.everyones(value)
+        let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
+        let parcel = encode(value);
+        let all = self.now(async |turn| call.collect_values(turn, parcel).await)?;
+        Ok(call.everyones(all)?.unwrap_or_default())
+    }
+
+    /// Begins an [`all_gather_object`](Self::all_gather_object), as
+    /// [`gather_object_async`](Self::gather_object_async) does.
+    ///
+    /// # Errors
+    /// As [`all_gather_object`](Self::all_gather_object), here or from the wait.
+    pub fn all_gather_object_async<T>(&self, value: &T) -> Result<Work<Vec<T>>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
+        let parcel = encode(value);
+        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, parcel).await?, call)) };
+        let open = |(all, call): (_, Call)| Ok(call.everyones(all)?.unwrap_or_default());
+        self.later("all_gather_object", steps, open)
     }
 
     /// Rank r gets the r-th of the root's values, which are one for each rank; elsewhere `values` is not looked at.
@@ -100,28 +144,35 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
-        if self.rank() != root {
-            let parcel = call.hand_each(&mut self.shared.state(), None)?;
-            return call.open(root, parcel.and_then(|bytes| decode(&bytes)));
-        }
-        let given = values.as_ref().map(Vec::len);
-        let Some(mut values) = values.filter(|values| values.len() == self.size()) else {
-            let _told = call.hand_each(&mut self.shared.state(), None)?;
-            let Some(given) = given else { return Err(call.nothing("values")) };
-            let problem = format!("{given} values were given; there are {} ranks", self.size());
-            return Err(Error::Argument { call: call.name, problem });
-        };
-        // The root's own value stays where it is.
-        let own = values.remove(root);
-        let parcels = each(&values, root);
-        let lent = parcels.as_ref().ok().map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = call.hand_each(&mut self.shared.state(), lent)?;
-        call.open(root, parcels.and(handed).map(|_| own))
+        let (own, parcels) = call.each(values);
+        let parcel = self.now(async |turn| call.hand_values(turn, parcels).await)?;
+        call.come(own, parcel)
+    }
+
+    /// Begins a [`scatter_object`](Self::scatter_object). The values are encoded before this returns, and decoded by
+    /// whoever waits.
+    ///
+    /// # Errors
+    /// As [`scatter_object`](Self::scatter_object), here or from the wait.
+    pub fn scatter_object_async<T>(&self, values: Option<Vec<T>>, root: Rank) -> Result<Work<T>>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
+        let (own, parcels) = call.each(values);
+        let steps = |mut turn| async move { Ok((call.hand_values(&mut turn, parcels).await?, call)) };
+        self.later("scatter_object", steps, |(parcel, call)| call.come(own, parcel))
     }
 }
 
-/// The bytes of the values, one after the other, and their lengths, with an empty one for the root.
-fn each<T: Serialize>(values: &[T], root: Rank) -> Parcel<(Vec<u8>, Vec<usize>)> {
+/// What stays at the root, or what is wrong with what was given there; nothing elsewhere.
+type Own<T> = Result<Option<T>>;
+
+/// The bytes of values, one after the other, and their lengths.
+type Parcels = Parcel<(Vec<u8>, Vec<usize>)>;
+
+/// The values as they travel, with an empty one for the root.
+fn encode_each<T: Serialize>(values: &[T], root: Rank) -> Parcels {
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(values.len() + 1));
     for value in values {
         let parcel = encode(value)?;
@@ -149,20 +200,84 @@ impl Call {
         Error::Argument { call: self.name, problem }
     }
 
-    /// All ranks' values, where they are gathered.
-    fn everyones<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>> {
-        let parcel = encode(value);
-        let collected = self.collect(&mut self.group.shared.state(), parcel.as_deref().ok(), false)?;
-        let (bytes, lengths) = match (parcel, collected) {
-            // Nobody knows better why.
-            (Err(problem), _) => return self.wrong::<T, _>(self.group.rank(), problem),
-            (Ok(_), Err((rank, problem))) => return self.wrong::<T, _>(rank, problem),
-            (Ok(_), Ok(collected)) => collected,
+    /// What the root of a broadcast has: what stays, and what goes.
+    fn one<T: Serialize>(&self, value: Option<T>) -> (Own<T>, Option<Parcel<Vec<u8>>>) {
+        match value {
+            _ if !self.at_root() => (Ok(None), None),
+            None => (Err(self.nothing("a value")), None),
+            Some(value) => {
+                let parcel = encode(&value);
+                (Ok(Some(value)), Some(parcel))
+            }
+        }
+    }
+
+    /// The same of a scatter.
+    fn each<T: Serialize>(&self, values: Option<Vec<T>>) -> (Own<T>, Option<Parcels>) {
+        let (ranks, root) = (self.group.size(), self.prepared.root);
+        match values {
+            _ if !self.at_root() => (Ok(None), None),
+            None => (Err(self.nothing("values")), None),
+            Some(values) if values.len() != ranks => {
+                let problem = format!("{} values were given; there are {ranks} ranks", values.len());
+                (Err(Error::Argument { call: self.name, problem }), None)
+            }
+            Some(mut values) => {
+                // The root's own value stays where it is.
+                let own = values.remove(root);
+                (Ok(Some(own)), Some(encode_each(&values, root)))
+            }
+        }
+    }
+
+    async fn hand_value(
+        &self,
+        turn: &mut Turn<'_>,
+        parcel: Option<Parcel<Vec<u8>>>,
+    ) -> Result<Parcel<Vec<u8>>> {
+        let lent = parcel.as_ref().and_then(|it| it.as_deref().ok());
+        let handed = self.hand_out(turn, lent).await?;
+        // Nobody knows better why.
+        Ok(match parcel {
+            Some(Err(problem)) => Err(problem),
+            _ => handed,
+        })
+    }
+
+    async fn hand_values(&self, turn: &mut Turn<'_>, parcels: Option<Parcels>) -> Result<Parcel<Vec<u8>>> {
+        let lent = parcels.as_ref().and_then(|it| it.as_ref().ok());
+        let lent = lent.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
+        let handed = self.hand_each(turn, lent).await?;
+        Ok(match parcels {
+            Some(Err(problem)) => Err(problem),
+            _ => handed,
+        })
+    }
+
+    /// This rank's value, of what the root had or of what came from there.
+    fn come<T: DeserializeOwned>(&self, own: Own<T>, parcel: Parcel<Vec<u8>>) -> Result<T> {
+        let value = match own? {
+            Some(own) => parcel.map(|_| own),
+            None => parcel.and_then(|bytes| decode(&bytes)),
         };
+        self.open(self.prepared.root, value)
+    }
+
+    async fn collect_values(&self, turn: &mut Turn<'_>, parcel: Parcel<Vec<u8>>) -> Result<Collected> {
+        let collected = self.collect(turn, parcel.as_deref().ok(), false).await?;
+        Ok(match parcel {
+            Err(problem) => Err((self.group.rank(), problem)),
+            Ok(_) => collected,
+        })
+    }
+
+    /// All ranks' values, where they are gathered.
+    fn everyones<T: DeserializeOwned>(&self, collected: Collected) -> Result<Option<Vec<T>>> {
+        let (bytes, lengths) = collected.or_else(|(rank, problem)| self.wrong::<T, _>(rank, problem))?;
         if !self.gets() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let parcels = cut(&bytes, &lengths).enumerate();
-        parcels.map(|(rank, parcel)| self.open(rank, decode(parcel))).collect()
+        parcels.map(|(rank, parcel)| self.open(rank, decode(parcel))).collect::<Result<_>>().map(Some)
     }
 }

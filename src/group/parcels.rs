@@ -6,8 +6,8 @@
 use super::{
     ProcessGroup,
     request::{Prepared, Request},
-    shared::State,
-    uneven::{Call, Exchange},
+    turn::Turn,
+    uneven::{Call, numbers},
 };
 use crate::{
     buffer::Lent,
@@ -71,26 +71,30 @@ impl Call {
     }
 
     /// Broadcasts so many bytes from the root.
-    pub(super) fn run_broadcast(&self, state: &mut State, len: usize, lent: &Lent<'_>) -> Result<()> {
+    pub(super) async fn run_broadcast(&self, turn: &mut Turn<'_>, len: usize, lent: &Lent<'_>) -> Result<()> {
         let Prepared { dtype, root, .. } = self.prepared;
         // Whatever it is a part of: ranks compare the call.
         let prepares = Some(self.prepared);
         let request = Request { root, prepares, ..Request::new(Collective::Broadcast, len) };
-        self.group.shared.run(state, dtype, &request, lent, &self.group.wishes)
+        turn.run(&self.group, dtype, &request, lent).await
     }
 
     /// Every rank but the root gets the root's parcel, which is looked at nowhere else; the root gets nothing.
-    pub(super) fn hand_out(&self, state: &mut State, parcel: Option<&[u8]>) -> Result<Parcel<Vec<u8>>> {
+    pub(super) async fn hand_out(
+        &self,
+        turn: &mut Turn<'_>,
+        parcel: Option<&[u8]>,
+    ) -> Result<Parcel<Vec<u8>>> {
         let mut head = [0; HEAD];
         let (word, first) = head.split_at_mut(size_of::<u64>());
         let room = first.len();
         if self.at_root() {
             word.copy_from_slice(&(parcel.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
             parcel.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
-            self.run_broadcast(state, HEAD, &Lent::given(&head))?;
+            self.run_broadcast(turn, HEAD, &Lent::given(&head)).await?;
         } else {
             let lent = Lent::within(&mut head, 0..HEAD, 0..HEAD);
-            self.run_broadcast(state, HEAD, &lent.ok_or_else(|| self.nowhere())?)?;
+            self.run_broadcast(turn, HEAD, &lent.ok_or_else(|| self.nowhere())?).await?;
         }
         let (word, first) = head.split_at(size_of::<u64>());
         let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -102,14 +106,14 @@ impl Call {
             (Some(_), Some(_)) => Ok(Ok(Vec::new())),
             (None, Some(all)) => Ok(Ok(all.to_vec())),
             (Some(parcel), None) => {
-                self.run_broadcast(state, len, &Lent::given(parcel))?;
+                self.run_broadcast(turn, len, &Lent::given(parcel)).await?;
                 Ok(Ok(Vec::new()))
             }
             (None, None) => {
                 debug_assert!(len > room);
                 let mut parcel = self.room::<u8>(&[len])?;
                 let lent = Lent::within(&mut parcel, 0..len, 0..len);
-                self.run_broadcast(state, len, &lent.ok_or_else(|| self.nowhere())?)?;
+                self.run_broadcast(turn, len, &lent.ok_or_else(|| self.nowhere())?).await?;
                 Ok(Ok(parcel))
             }
         }
@@ -121,13 +125,13 @@ impl Call {
     }
 
     /// Collects all ranks' parcels where the call gives something, or everywhere.
-    pub(super) fn collect(
+    pub(super) async fn collect(
         &self,
-        state: &mut State,
+        turn: &mut Turn<'_>,
         parcel: Option<&[u8]>,
         to_all: bool,
     ) -> Result<Collected> {
-        let [words] = self.everyone(state, [parcel.map_or(UNSENT, <[u8]>::len)])?;
+        let [words] = self.everyone(turn, [parcel.map_or(UNSENT, <[u8]>::len)]).await?;
         let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.judge(word).err()?)));
         if let Some(problem) = first {
             return Ok(Err(problem));
@@ -142,17 +146,17 @@ impl Call {
                 prepares: Some(self.prepared),
                 ..Request::new(Collective::AllGather, longest)
             };
-            self.group.shared.run(state, Dtype::U8, &request, &lent, &self.group.wishes)?;
+            turn.run(&self.group, Dtype::U8, &request, &lent).await?;
         } else {
-            self.gather(state, &words, &lent)?;
+            self.gather(turn, &words, &lent).await?;
         }
         Ok(Ok((all, words)))
     }
 
     /// Every rank gets its own of the root's parcels, which lie one after the other and have these lengths.
-    pub(super) fn hand_each(
+    pub(super) async fn hand_each(
         &self,
-        state: &mut State,
+        turn: &mut Turn<'_>,
         parcels: Option<(&[u8], &[usize])>,
     ) -> Result<Parcel<Vec<u8>>> {
         let ranks = self.group.size();
@@ -166,9 +170,8 @@ impl Call {
                 .collect(),
             false => Vec::new(),
         };
-        let mut told = Exchange::new(Collective::Scatter, 2, words, 2);
-        self.exchange(state, &mut told)?;
-        let [own, longest] = told.numbers();
+        let told = self.exchange(turn, Collective::Scatter, 2, &words, 2).await?;
+        let [own, longest] = numbers(&told);
         if let Err(problem) = self.judge(longest) {
             return Ok(Err(problem));
         }
@@ -179,7 +182,7 @@ impl Call {
         }
         let blocks = if self.at_root() { lengths } else { &blocks };
         let mut parcel = self.room::<u8>(&[own])?;
-        self.scatter(state, blocks, longest, &Lent::apart(bytes, &mut parcel))?;
+        self.scatter(turn, blocks, longest, &Lent::apart(bytes, &mut parcel)).await?;
         Ok(Ok(parcel))
     }
 

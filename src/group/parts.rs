@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ProcessGroup,
-    shared::State,
     tensors::{Label, Meta, packed},
+    turn::Turn,
     uneven::Call,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     object::{decode, encode},
     schedule::{Collective, Rank},
     tensor::{Parts, Tensor, TensorView},
+    work::Work,
 };
 
 /// What goes ahead: how the parts lie, and the whole or a rank's part.
@@ -71,35 +72,26 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Tensor> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
-        let mut state = self.shared.state();
-        if self.rank() != root {
-            let told = call.hand_out(&mut state, None)?;
-            let (parts, whole) = call.read(root, &call.unlabelled(root, told)?)?;
-            let shapes = parts.shapes(&whole.shape, self.size());
-            let shapes = shapes.map_err(|error| call.strange(root, error.to_string()))?;
-            return call.hand_parts(&mut state, &whole, &shapes, &[]);
-        }
-        let cut = tensor.map(|tensor| parts.cut(tensor, self.size()));
-        let (tensor, cut) = match (tensor, cut) {
-            (Some(tensor), Some(Ok(cut))) => (tensor, cut),
-            (_, wrong) => {
-                let _told = call.hand_out(&mut state, None)?;
-                return Err(wrong
-                    .and_then(std::result::Result::err)
-                    .map_or_else(|| call.nothing("a tensor"), Error::Tensor));
-            }
+        self.now(async |turn| call.scatter_parts(turn, tensor, parts).await)
+    }
+
+    /// Begins a [`scatter_tensor`](Self::scatter_tensor); `tensor` comes back too, first.
+    ///
+    /// # Errors
+    /// As [`scatter_tensor`](Self::scatter_tensor), here or from the wait.
+    pub fn scatter_tensor_async(
+        &self,
+        tensor: Option<Tensor>,
+        parts: Parts,
+        root: Rank,
+    ) -> Result<Work<(Option<Tensor>, Tensor)>> {
+        let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
+        let steps = |mut turn| async move {
+            let given = tensor.as_ref().map(Tensor::view);
+            let part = call.scatter_parts(&mut turn, given.as_ref(), parts).await?;
+            Ok((tensor, part))
         };
-        let label = Label::of(tensor);
-        let told = encode(&Ahead { parts: Lie::of(parts), label });
-        let handed = call.hand_out(&mut state, told.as_deref().ok())?;
-        call.unlabelled(root, told.and(handed))?;
-        let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
-        let bytes = match tensor.bytes() {
-            Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
-            _ => packed(&cut).map_err(|error| call.lacks(&error))?,
-        };
-        let whole = Meta { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
-        call.hand_parts(&mut state, &whole, &shapes, &bytes)
+        self.later("scatter_tensor", steps, Ok)
     }
 
     /// The root gets the tensor that all ranks' parts make, in the order of ranks: the inverse of
@@ -110,7 +102,26 @@ impl ProcessGroup {
     /// [`Error::Argument`] if their types, or the ways to put them together, differ: the group goes on; [`Error::Failed`] if
     /// the ranks disagree on the call, there is no memory for the tensor, or the group is over.
     pub fn gather_tensor(&self, part: &TensorView<'_>, parts: Parts, root: Rank) -> Result<Option<Tensor>> {
-        self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?.put_together(part, parts)
+        let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
+        self.now(async |turn| call.put_together(turn, part, parts).await)
+    }
+
+    /// Begins a [`gather_tensor`](Self::gather_tensor); `part` comes back too, first.
+    ///
+    /// # Errors
+    /// As [`gather_tensor`](Self::gather_tensor), here or from the wait.
+    pub fn gather_tensor_async(
+        &self,
+        part: Tensor,
+        parts: Parts,
+        root: Rank,
+    ) -> Result<Work<(Tensor, Option<Tensor>)>> {
+        let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
+        let steps = |mut turn| async move {
+            let whole = call.put_together(&mut turn, &part.view(), parts).await?;
+            Ok((part, whole))
+        };
+        self.later("gather_tensor", steps, Ok)
     }
 
     /// Every rank gets the tensor that all ranks' parts make, as the root of [`gather_tensor`](Self::gather_tensor) does:
@@ -120,7 +131,21 @@ impl ProcessGroup {
     /// As [`gather_tensor`](Self::gather_tensor).
     pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts) -> Result<Tensor> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        call.put_together(part, parts)?.ok_or_else(|| call.nowhere())
+        let whole = self.now(async |turn| call.put_together(turn, part, parts).await)?;
+        whole.ok_or_else(|| call.nowhere())
+    }
+
+    /// Begins an [`all_gather_tensor`](Self::all_gather_tensor); `part` comes back too, first.
+    ///
+    /// # Errors
+    /// As [`all_gather_tensor`](Self::all_gather_tensor), here or from the wait.
+    pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts) -> Result<Work<(Tensor, Tensor)>> {
+        let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
+        let steps = |mut turn| async move {
+            let whole = call.put_together(&mut turn, &part.view(), parts).await?;
+            Ok((part, whole.ok_or_else(|| call.nowhere())?))
+        };
+        self.later("all_gather_tensor", steps, Ok)
     }
 }
 
@@ -131,10 +156,48 @@ impl Call {
         Ok((ahead.parts.read(), meta))
     }
 
-    /// Hands out the parts of a tensor, which are of these shapes and, at the root, lie one after the other.
-    fn hand_parts(
+    /// This rank's part of the root's tensor.
+    async fn scatter_parts(
         &self,
-        state: &mut State,
+        turn: &mut Turn<'_>,
+        tensor: Option<&TensorView<'_>>,
+        parts: Parts,
+    ) -> Result<Tensor> {
+        let root = self.prepared.root;
+        if !self.at_root() {
+            let told = self.hand_out(turn, None).await?;
+            let (parts, whole) = self.read(root, &self.unlabelled(root, told)?)?;
+            let shapes = parts.shapes(&whole.shape, self.group.size());
+            let shapes = shapes.map_err(|error| self.strange(root, error.to_string()))?;
+            return self.hand_parts(turn, &whole, &shapes, &[]).await;
+        }
+        let cut = tensor.map(|tensor| parts.cut(tensor, self.group.size()));
+        let (tensor, cut) = match (tensor, cut) {
+            (Some(tensor), Some(Ok(cut))) => (tensor, cut),
+            (_, wrong) => {
+                let _told = self.hand_out(turn, None).await?;
+                return Err(wrong
+                    .and_then(std::result::Result::err)
+                    .map_or_else(|| self.nothing("a tensor"), Error::Tensor));
+            }
+        };
+        let label = Label::of(tensor);
+        let told = encode(&Ahead { parts: Lie::of(parts), label });
+        let handed = self.hand_out(turn, told.as_deref().ok()).await?;
+        self.unlabelled(root, told.and(handed))?;
+        let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
+        let bytes = match tensor.bytes() {
+            Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
+            _ => packed(&cut).map_err(|error| self.lacks(&error))?,
+        };
+        let whole = Meta { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
+        self.hand_parts(turn, &whole, &shapes, &bytes).await
+    }
+
+    /// Hands out the parts of a tensor, which are of these shapes and, at the root, lie one after the other.
+    async fn hand_parts(
+        &self,
+        turn: &mut Turn<'_>,
         whole: &Meta,
         shapes: &[Vec<usize>],
         bytes: &[u8],
@@ -144,32 +207,36 @@ impl Call {
         let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
         let mut part = self.empty(&Meta { dtype: whole.dtype, shape, bytes: 0 })?;
         let longest = lengths.iter().copied().max().unwrap_or_default();
-        self.scatter(state, &lengths, longest, &Lent::apart(bytes, part.bytes_mut()))?;
+        self.scatter(turn, &lengths, longest, &Lent::apart(bytes, part.bytes_mut())).await?;
         Ok(part)
     }
 
     /// The tensor that all ranks' parts make, where they are gathered.
-    fn put_together(&self, part: &TensorView<'_>, parts: Parts) -> Result<Option<Tensor>> {
-        let mut state = self.group.shared.state();
+    async fn put_together(
+        &self,
+        turn: &mut Turn<'_>,
+        part: &TensorView<'_>,
+        parts: Parts,
+    ) -> Result<Option<Tensor>> {
         let ahead = encode(&Ahead { parts: Lie::of(parts), label: Label::of(part) });
-        let everyones = self.labels(&mut state, ahead)?;
+        let everyones = self.labels(turn, ahead).await?;
         let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
         let (lies, metas): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         let shape = self.fit(&lies, &metas)?;
         let mine = packed(std::slice::from_ref(part)).map_err(|error| self.lacks(&error))?;
         let lengths: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         if !self.gets() {
-            self.gather(&mut state, &lengths, &Lent::apart(&mine, &mut []))?;
+            self.gather(turn, &lengths, &Lent::apart(&mine, &mut [])).await?;
             return Ok(None);
         }
         let dtype = part.dtype();
         if parts.follow(&shape) {
             let mut whole = self.empty(&Meta { dtype, shape, bytes: 0 })?;
-            self.gather(&mut state, &lengths, &Lent::apart(&mine, whole.bytes_mut()))?;
+            self.gather(turn, &lengths, &Lent::apart(&mine, whole.bytes_mut())).await?;
             return Ok(Some(whole));
         }
         let mut all = self.room::<u8>(&lengths)?;
-        self.gather(&mut state, &lengths, &Lent::apart(&mine, &mut all))?;
+        self.gather(turn, &lengths, &Lent::apart(&mine, &mut all)).await?;
         let views = super::parcels::cut(&all, &lengths).zip(&metas);
         let views = views.map(|(bytes, meta)| TensorView::from_bytes(dtype, bytes, &meta.shape));
         let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));

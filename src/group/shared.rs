@@ -132,36 +132,25 @@ impl Shared {
         held: Held,
         wishes: &Wishes,
     ) -> Result<Arc<Ticket>> {
-        // Of those that need input and output apart, none is begun in place.
-        let (operation, schedule) = self.follow(dtype, request, lent, wishes)?;
-        self.hand_in(request.collective.name(), operation, schedule, held)
-    }
-
-    /// Hands in an operation that nobody waits for yet.
-    pub(super) fn hand_in(
-        &self,
-        call: &'static str,
-        operation: Operation,
-        schedule: Box<dyn Schedule>,
-        held: Held,
-    ) -> Result<Arc<Ticket>> {
+        let (operation, schedule) = self.collective(dtype, request, lent, wishes)?;
         // Behind what others of this group's threads call and wait for.
         let _turn = self.state();
-        self.node.check_calls(call)?;
+        self.node.check_calls(request.collective.name())?;
         let asked = asked(self.node.config.timeout, held);
         let ticket = Arc::clone(&asked.ticket);
         self.node.begin(self.channel, Task { what: What::Collective(operation, schedule), asked })?;
         Ok(ticket)
     }
 
-    /// A collective that follows another in its turn. Whoever drives the engine may call it.
-    pub(super) fn follow(
+    /// A collective, to be handed in. Whoever drives the engine may call this.
+    pub(super) fn collective(
         &self,
         dtype: Dtype,
         request: &Request<'_>,
-        lent: &Lent<'static>,
+        lent: &Lent<'_>,
         wishes: &Wishes,
     ) -> Result<(Operation, Box<dyn Schedule>)> {
+        // Of those that need input and output apart, none is begun in place.
         Ok(self.operation(self.plan(dtype, request, wishes)?, lent))
     }
 
@@ -170,6 +159,15 @@ impl Shared {
         match error {
             Error::Failed(failure) => failure,
             error => Failure::Aborted { rank: self.node.rank, why: error.to_string() },
+        }
+    }
+
+    /// What a call gets that ends so: all is over.
+    pub(super) fn over(&self, failure: Failure) -> Error {
+        // Whoever failed first is right.
+        match self.node.check() {
+            Ok(()) => self.fail(failure),
+            Err(error) => error,
         }
     }
 

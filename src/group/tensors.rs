@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ProcessGroup,
     parcels::{Parcel, cut},
-    shared::State,
+    turn::Turn,
     uneven::Call,
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     object::{ObjectError, decode, encode},
     schedule::{Collective, Rank},
     tensor::{Tensor, TensorError, TensorView, count},
+    work::Work,
 };
 
 /// What a tensor is, as it travels.
@@ -71,21 +72,25 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Option<Vec<Tensor>>> {
         let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        let mut state = self.shared.state();
-        if self.rank() == root {
-            let Some(tensors) = tensors else {
-                let _told = call.hand_out(&mut state, None)?;
-                return Err(call.nothing("a list of tensors"));
-            };
-            let labels = encode(&tensors.iter().map(Label::of).collect::<Vec<_>>());
-            let handed = call.hand_out(&mut state, labels.as_deref().ok())?;
-            call.unlabelled(root, labels.and(handed))?;
-            call.send(&mut state, tensors)?;
-            return Ok(None);
-        }
-        let labels = call.hand_out(&mut state, None)?;
-        let metas = call.metas(root, &call.unlabelled(root, labels)?)?;
-        call.receive(&mut state, &metas).map(Some)
+        self.now(async |turn| call.broadcast_list(turn, tensors).await)
+    }
+
+    /// Begins a [`broadcast_tensors`](Self::broadcast_tensors). Every rank gets the root's tensors, which come back there.
+    ///
+    /// # Errors
+    /// As [`broadcast_tensors`](Self::broadcast_tensors), here or from the wait.
+    pub fn broadcast_tensors_async(
+        &self,
+        tensors: Option<Vec<Tensor>>,
+        root: Rank,
+    ) -> Result<Work<Vec<Tensor>>> {
+        let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
+        let steps = |mut turn| async move {
+            let given = tensors.as_deref().map(views);
+            let got = call.broadcast_list(&mut turn, given.as_deref()).await?;
+            Ok(got.or(tensors).unwrap_or_default())
+        };
+        self.later("broadcast_tensors", steps, Ok)
     }
 
     /// The root gets all ranks' tensors, a list for each rank; the others get `None`. The lists may be of different
@@ -96,7 +101,25 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree on the call, there is no memory for the tensors, or the group is over.
     pub fn gather_tensors(&self, tensors: &[TensorView<'_>], root: Rank) -> Result<Option<Vec<Vec<Tensor>>>> {
         let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        call.lists(tensors)
+        self.now(async |turn| call.lists(turn, tensors).await)
+    }
+
+    /// Begins a [`gather_tensors`](Self::gather_tensors); `tensors` comes back too, first.
+    ///
+    /// # Errors
+    /// As [`gather_tensors`](Self::gather_tensors), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "what goes in, and what comes of it")]
+    pub fn gather_tensors_async(
+        &self,
+        tensors: Vec<Tensor>,
+        root: Rank,
+    ) -> Result<Work<(Vec<Tensor>, Option<Vec<Vec<Tensor>>>)>> {
+        let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
+        let steps = |mut turn| async move {
+            let lists = call.lists(&mut turn, &views(&tensors)).await?;
+            Ok((tensors, lists))
+        };
+        self.later("gather_tensors", steps, Ok)
     }
 
     /// Every rank gets all ranks' tensors, as the root of [`gather_tensors`](Self::gather_tensors) does.
@@ -105,7 +128,24 @@ impl ProcessGroup {
     /// As [`gather_tensors`](Self::gather_tensors).
     pub fn all_gather_tensors(&self, tensors: &[TensorView<'_>]) -> Result<Vec<Vec<Tensor>>> {
         let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        Ok(call.lists(tensors)?.unwrap_or_default())
+        Ok(self.now(async |turn| call.lists(turn, tensors).await)?.unwrap_or_default())
+    }
+
+    /// Begins an [`all_gather_tensors`](Self::all_gather_tensors); `tensors` comes back too, first.
+    ///
+    /// # Errors
+    /// As [`all_gather_tensors`](Self::all_gather_tensors), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "what goes in, and what comes of it")]
+    pub fn all_gather_tensors_async(
+        &self,
+        tensors: Vec<Tensor>,
+    ) -> Result<Work<(Vec<Tensor>, Vec<Vec<Tensor>>)>> {
+        let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
+        let steps = |mut turn| async move {
+            let lists = call.lists(&mut turn, &views(&tensors)).await?;
+            Ok((tensors, lists.unwrap_or_default()))
+        };
+        self.later("all_gather_tensors", steps, Ok)
     }
 }
 
@@ -124,6 +164,10 @@ pub(super) fn runs(sizes: &[usize], most: usize) -> Vec<Range<usize>> {
         }
     }
     runs
+}
+
+pub(super) fn views(tensors: &[Tensor]) -> Vec<TensorView<'_>> {
+    tensors.iter().map(Tensor::view).collect()
 }
 
 /// The elements of tensors in row-major order, one after the other: where they lie, if they lie so.
@@ -161,13 +205,13 @@ impl Call {
     /// What is no label is nothing that this library sends: all is over.
     pub(super) fn strange(&self, from: Rank, what: String) -> Error {
         let (rank, from) = (self.group.global_rank(), self.group.global(from));
-        self.fail(Failure::Protocol { rank, from, what: format!("{}: {what}", self.name) })
+        Error::Failed(Failure::Protocol { rank, from, what: format!("{}: {what}", self.name) })
     }
 
     /// The others go on, and this rank cannot: all is over.
     pub(super) fn lacks(&self, error: &TensorError) -> Error {
         let why = format!("{}: {error}", self.name);
-        self.fail(Failure::Aborted { rank: self.group.global_rank(), why })
+        Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
     }
 
     /// Labels, read.
@@ -181,12 +225,35 @@ impl Call {
         self.group.config().eager
     }
 
+    /// The root's tensors, elsewhere.
+    async fn broadcast_list(
+        &self,
+        turn: &mut Turn<'_>,
+        tensors: Option<&[TensorView<'_>]>,
+    ) -> Result<Option<Vec<Tensor>>> {
+        let root = self.prepared.root;
+        if !self.at_root() {
+            let labels = self.hand_out(turn, None).await?;
+            let metas = self.metas(root, &self.unlabelled(root, labels)?)?;
+            return self.receive(turn, &metas).await.map(Some);
+        }
+        let Some(tensors) = tensors else {
+            let _told = self.hand_out(turn, None).await?;
+            return Err(self.nothing("a list of tensors"));
+        };
+        let labels = encode(&tensors.iter().map(Label::of).collect::<Vec<_>>());
+        let handed = self.hand_out(turn, labels.as_deref().ok()).await?;
+        self.unlabelled(root, labels.and(handed))?;
+        self.send(turn, tensors).await?;
+        Ok(None)
+    }
+
     /// The elements, from the root.
-    fn send(&self, state: &mut State, tensors: &[TensorView<'_>]) -> Result<()> {
+    async fn send(&self, turn: &mut Turn<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
         let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
         for run in runs(&sizes, self.small()) {
             let all = packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.lacks(&error))?;
-            self.run_broadcast(state, all.len(), &Lent::given(&all))?;
+            self.run_broadcast(turn, all.len(), &Lent::given(&all)).await?;
         }
         Ok(())
     }
@@ -197,33 +264,36 @@ impl Call {
     }
 
     /// The elements, elsewhere.
-    fn receive(&self, state: &mut State, metas: &[Meta]) -> Result<Vec<Tensor>> {
+    async fn receive(&self, turn: &mut Turn<'_>, metas: &[Meta]) -> Result<Vec<Tensor>> {
         let mut tensors = metas.iter().map(|meta| self.empty(meta)).collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         for run in runs(&sizes, self.small()) {
             let tensors = tensors.get_mut(run).unwrap_or_default();
             if let [tensor] = tensors {
-                self.fill(state, tensor.bytes_mut())?;
+                self.fill(turn, tensor.bytes_mut()).await?;
                 continue;
             }
             let mut all = vec![0; tensors.iter().map(|tensor| tensor.bytes().len()).sum()];
-            self.fill(state, &mut all)?;
+            self.fill(turn, &mut all).await?;
             deal(&all, tensors.iter_mut());
         }
         Ok(tensors)
     }
 
-    fn fill(&self, state: &mut State, bytes: &mut [u8]) -> Result<()> {
+    async fn fill(&self, turn: &mut Turn<'_>, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
         let lent = Lent::within(bytes, 0..len, 0..len).ok_or_else(|| self.nowhere())?;
-        self.run_broadcast(state, len, &lent)
+        self.run_broadcast(turn, len, &lent).await
     }
 
     /// What all ranks have, to all of them or the root.
-    fn lists(&self, tensors: &[TensorView<'_>]) -> Result<Option<Vec<Vec<Tensor>>>> {
-        let mut state = self.group.shared.state();
+    async fn lists(
+        &self,
+        turn: &mut Turn<'_>,
+        tensors: &[TensorView<'_>],
+    ) -> Result<Option<Vec<Vec<Tensor>>>> {
         let labels = encode(&tensors.iter().map(Label::of).collect::<Vec<_>>());
-        let all = self.labels(&mut state, labels)?;
+        let all = self.labels(turn, labels).await?;
         let metas = all.iter().enumerate().map(|(rank, labels)| self.metas(rank, labels));
         let metas = metas.collect::<Result<Vec<_>>>()?;
         let gets = self.gets();
@@ -244,7 +314,7 @@ impl Call {
                 .map(|metas| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(metas, index))))
                 .collect();
             let mut all = self.room::<u8>(if gets { &lengths } else { &[] })?;
-            self.gather(&mut state, &lengths, &Lent::apart(&mine, &mut all))?;
+            self.gather(turn, &lengths, &Lent::apart(&mine, &mut all)).await?;
             let places = lists.iter_mut().flat_map(|list| {
                 let within = within(list.len());
                 list.get_mut(within).unwrap_or_default()
@@ -255,8 +325,8 @@ impl Call {
     }
 
     /// Everyone's labels, to everyone, whoever gets the elements: all have to know how long everything is.
-    pub(super) fn labels(&self, state: &mut State, labels: Parcel<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        let collected = self.collect(state, labels.as_deref().ok(), true)?;
+    pub(super) async fn labels(&self, turn: &mut Turn<'_>, labels: Parcel<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let collected = self.collect(turn, labels.as_deref().ok(), true).await?;
         self.unlabelled(self.group.rank(), labels)?;
         let (bytes, lengths) = collected.or_else(|(rank, problem)| self.unlabelled(rank, Err(problem)))?;
         Ok(cut(&bytes, &lengths).map(<[u8]>::to_vec).collect())

@@ -19,6 +19,7 @@ use crate::{
 mod buckets;
 mod follow;
 mod groups;
+mod later;
 mod mail;
 mod messages;
 mod objects;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::{
     ProcessGroup,
     request::{Prepared, Request},
-    shared::State,
+    turn::Turn,
 };
 use crate::{
     buffer::Lent,
@@ -36,11 +36,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
-        let mut state = self.shared.state();
-        let [lengths] = call.everyone(&mut state, [input.len()])?;
-        let mut output = call.room::<T>(&lengths)?;
-        call.gather(&mut state, &lengths, &Lent::apart(input, &mut output))?;
-        Ok((output, lengths))
+        self.now(async |turn| call.gather_all(turn, input).await)
     }
 
     /// Like [`all_gather_v`](Self::all_gather_v) where every rank knows all lengths: `data` has room for all blocks,
@@ -52,11 +48,12 @@ impl ProcessGroup {
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
         let own = call.own(lengths, data.len())?;
-        let mut state = self.shared.state();
-        let [learned] = call.everyone(&mut state, [own.len()])?;
-        call.agree(&state, lengths, &learned)?;
-        let whole = 0..data.len();
-        call.gather(&mut state, lengths, &call.within(data, own, whole)?)
+        self.now(async |turn| {
+            let [learned] = call.everyone(turn, [own.len()]).await?;
+            call.agree(turn.op(), lengths, &learned)?;
+            let whole = 0..data.len();
+            call.gather(turn, lengths, &call.within(data, own, whole)?).await
+        })
     }
 
     /// The root gets all ranks' `input`, one after the other in the order of ranks, and how long each is; the others
@@ -66,12 +63,7 @@ impl ProcessGroup {
     /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`] if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
-        let mut state = self.shared.state();
-        let [lengths] = call.everyone(&mut state, [input.len()])?;
-        let here: &[usize] = if self.rank() == root { &lengths } else { &[] };
-        let mut output = call.room::<T>(here)?;
-        call.gather(&mut state, &lengths, &Lent::apart(input, &mut output))?;
-        Ok((output, lengths))
+        self.now(async |turn| call.gather_all(turn, input).await)
     }
 
     /// Like [`gather_v`](Self::gather_v) where the root knows all lengths. At the root `data` has room for all
@@ -85,13 +77,14 @@ impl ProcessGroup {
         let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
         let at_root = self.rank() == root;
         let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
-        let mut state = self.shared.state();
-        let [learned] = call.everyone(&mut state, [own.len()])?;
-        if at_root {
-            call.agree(&state, lengths, &learned)?;
-        }
-        let whole = if at_root { 0..data.len() } else { 0..0 };
-        call.gather(&mut state, &learned, &call.within(data, own, whole)?)
+        self.now(async |turn| {
+            let [learned] = call.everyone(turn, [own.len()]).await?;
+            if at_root {
+                call.agree(turn.op(), lengths, &learned)?;
+            }
+            let whole = if at_root { 0..data.len() } else { 0..0 };
+            call.gather(turn, &learned, &call.within(data, own, whole)?).await
+        })
     }
 
     /// Rank r gets the r-th of the blocks that lie one after the other in the root's `input`; `lengths` says how long
@@ -103,16 +96,7 @@ impl ProcessGroup {
     /// block, or the group is over.
     pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
         let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
-        let input = if self.rank() == root { input } else { &[] };
-        if self.rank() == root {
-            call.own(lengths, input.len())?;
-        }
-        let mut state = self.shared.state();
-        let (blocks, longest) = call.blocks_of_root(&mut state, lengths)?;
-        let own = blocks.get(self.rank()).copied().unwrap_or_default();
-        let mut output = call.room::<T>(&[own])?;
-        call.scatter(&mut state, &blocks, longest, &Lent::apart(input, &mut output))?;
-        Ok(output)
+        self.now(async |turn| call.scatter_all(turn, input, lengths).await)
     }
 
     /// Like [`scatter_v`](Self::scatter_v), leaving the root's own block where it lies in `data`, which is the whole
@@ -130,19 +114,20 @@ impl ProcessGroup {
         let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
         let at_root = self.rank() == root;
         let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
-        let mut state = self.shared.state();
-        let (blocks, longest) = call.blocks_of_root(&mut state, lengths)?;
-        let given = blocks.get(self.rank()).copied().unwrap_or_default();
-        if given != own.len() {
-            let (has, gets) = (own.len(), given);
-            return Err(call.fail(call.mismatch(
-                state.op(),
-                (self.rank(), format!("has room for {has} elements")),
-                (root, format!("has {gets} for it")),
-            )));
-        }
-        let whole = if at_root { 0..data.len() } else { 0..0 };
-        call.scatter(&mut state, &blocks, longest, &call.within(data, whole, own.clone())?)?;
+        self.now(async |turn| {
+            let (blocks, longest) = call.blocks_of_root(turn, lengths).await?;
+            let given = blocks.get(self.rank()).copied().unwrap_or_default();
+            if given != own.len() {
+                let (has, gets) = (own.len(), given);
+                return Err(call.mismatch(
+                    turn.op(),
+                    (self.rank(), format!("has room for {has} elements")),
+                    (root, format!("has {gets} for it")),
+                ));
+            }
+            let whole = if at_root { 0..data.len() } else { 0..0 };
+            call.scatter(turn, &blocks, longest, &call.within(data, whole, own.clone())?).await
+        })?;
         Ok(data.get_mut(own).unwrap_or_default())
     }
 
@@ -158,9 +143,9 @@ impl ProcessGroup {
         if let ReduceOp::PreMulSum(_) = op {
             let mut scaled = input.to_vec();
             super::calls::premultiply(Collective::ReduceScatter, &mut scaled, op)?;
-            return call.reduce_scatter(output.len(), input.len(), |_| Ok(Lent::apart(&scaled, output)));
+            return self.now(async |turn| call.reduce_all(turn, &scaled, output).await);
         }
-        call.reduce_scatter(output.len(), input.len(), |_| Ok(Lent::apart(input, output)))
+        self.now(async |turn| call.reduce_all(turn, input, output).await)
     }
 
     /// Like [`reduce_scatter_v`](Self::reduce_scatter_v), leaving this rank's block, which has `own` elements, where it
@@ -177,12 +162,12 @@ impl ProcessGroup {
     ) -> Result<&'d mut [T]> {
         let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
         super::calls::premultiply(Collective::ReduceScatter, data, op)?;
-        let mut block = 0..0;
-        call.reduce_scatter(own, data.len(), |lengths| {
+        let block = self.now(async |turn| {
+            let lengths = call.learn_fitting(turn, own, data.len()).await?;
             let start = lengths.iter().take(self.rank()).sum();
-            block = start..start + own;
-            let whole = 0..data.len();
-            call.within(data, whole, block.clone())
+            let (whole, block) = (0..data.len(), start..start + own);
+            call.reduce_scatter(turn, &lengths, &call.within(data, whole, block.clone())?).await?;
+            Ok(block)
         })?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
@@ -196,13 +181,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
-        call.own(lengths, input.len())?;
-        let mut state = self.shared.state();
-        let (gets, longest) = call.of_each(&mut state, lengths)?;
-        let mut output = call.room::<T>(&gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        call.finish(&mut state, uneven, longest, &Lent::apart(input, &mut output))?;
-        Ok((output, gets))
+        self.now(async |turn| call.all_to_all(turn, input, lengths).await)
     }
 
     /// Like [`all_to_all_v`](Self::all_to_all_v), where what a rank gets takes the place of what it gave: any two ranks
@@ -213,12 +192,13 @@ impl ProcessGroup {
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
         call.own(lengths, data.len())?;
-        let mut state = self.shared.state();
-        let (gets, longest) = call.of_each(&mut state, lengths)?;
-        call.agree(&state, lengths, &gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        let whole = 0..data.len();
-        call.finish(&mut state, uneven, longest, &call.within(data, whole.clone(), whole)?)
+        self.now(async |turn| {
+            let (gets, longest) = call.of_each(turn, lengths).await?;
+            call.agree(turn.op(), lengths, &gets)?;
+            let uneven = Uneven { input: lengths, output: &gets };
+            let whole = 0..data.len();
+            call.finish(turn, uneven, longest, &call.within(data, whole.clone(), whole)?).await
+        })
     }
 
     /// A call whose lengths have to be learned.
@@ -279,105 +259,76 @@ impl Call {
         })
     }
 
-    /// Ends the group for all ranks.
-    pub(super) fn fail(&self, failure: Failure) -> Error {
-        self.group.shared.fail(failure)
-    }
-
     /// What two ranks disagree on in the operation of that number.
-    fn mismatch(&self, op: u64, one: (Rank, String), other: (Rank, String)) -> Failure {
+    fn mismatch(&self, op: u64, one: (Rank, String), other: (Rank, String)) -> Error {
         let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
         sides.sort();
         let [left, right] = sides;
         let (group, call) = (self.group.shared.group_name(), self.name.to_owned());
-        Failure::Mismatch { group, op, call, left, right }
+        Error::Failed(Failure::Mismatch { group, op, call, left, right })
     }
 
     /// Lengths that a rank knew must be those that it has learned.
-    fn agree(&self, state: &State, known: &[usize], learned: &[usize]) -> Result<()> {
+    fn agree(&self, op: u64, known: &[usize], learned: &[usize]) -> Result<()> {
         let differs = known.iter().zip(learned).position(|(known, learned)| known != learned);
         let Some(other) = differs else { return Ok(()) };
         let (expects, has) = (known[other], learned[other]);
-        Err(self.fail(self.mismatch(
-            state.op(),
-            (self.group.rank(), format!("expects {expects} elements of rank {other}")),
+        Err(self.mismatch(
+            op,
+            (self.group.rank(), format!("expects {expects} elements of rank {}", self.group.global(other))),
             (other, format!("has {has}")),
-        )))
+        ))
     }
 
-    /// Runs an exchange of lengths.
-    pub(super) fn exchange(&self, state: &mut State, exchange: &mut Exchange) -> Result<()> {
-        let request = self.request(exchange);
-        let lent = Lent::apart(&exchange.said, &mut exchange.heard);
-        self.group.shared.run(state, Dtype::U64, &request, &lent, &self.group.wishes)
-    }
-
-    /// What an exchange of lengths asks for.
-    pub(super) fn request(&self, exchange: &Exchange) -> Request<'static> {
-        let Exchange { collective, count, .. } = *exchange;
+    /// Runs an exchange of lengths: `said` is what this rank has to say, and gives so many numbers that it hears.
+    pub(super) async fn exchange(
+        &self,
+        turn: &mut Turn<'_>,
+        collective: Collective,
+        count: usize,
+        said: &[u64],
+        hears: usize,
+    ) -> Result<Vec<usize>> {
+        let mut heard = vec![0; hears];
         let root = if collective.has_root() { self.prepared.root } else { 0 };
-        Request { root, prepares: Some(self.prepared), ..Request::new(collective, count) }
-    }
-
-    /// Everyone's numbers, to everyone.
-    pub(super) fn tell_all<const N: usize>(&self, mine: [usize; N]) -> Exchange {
-        let said = mine.map(|number| number as u64).to_vec();
-        Exchange::new(Collective::AllGather, N, said, N * self.group.size())
-    }
-
-    /// The lengths of the root's blocks, and of the longest.
-    pub(super) fn tell_blocks(&self, lengths: &[usize]) -> Exchange {
-        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
-        Exchange::new(Collective::Scatter, 2, said, 2)
-    }
-
-    /// How much each rank has for each, and the longest of its blocks.
-    pub(super) fn tell_each(&self, lengths: &[usize]) -> Exchange {
-        Exchange::new(Collective::AllToAll, 2, with_longest(lengths), 2 * self.group.size())
+        let request = Request { root, prepares: Some(self.prepared), ..Request::new(collective, count) };
+        turn.run(&self.group, Dtype::U64, &request, &Lent::apart(said, &mut heard)).await?;
+        Ok(heard.into_iter().map(length).collect())
     }
 
     /// Everyone's numbers, by rank.
-    pub(super) fn everyone<const N: usize>(
+    pub(super) async fn everyone<const N: usize>(
         &self,
-        state: &mut State,
+        turn: &mut Turn<'_>,
         mine: [usize; N],
     ) -> Result<[Vec<usize>; N]> {
-        let mut exchange = self.tell_all(mine);
-        self.exchange(state, &mut exchange)?;
-        Ok(exchange.by_rank())
+        let mine = mine.map(|number| number as u64);
+        let all = self.exchange(turn, Collective::AllGather, N, &mine, N * self.group.size()).await?;
+        Ok(by_rank(&all))
     }
 
     /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
-    fn blocks_of_root(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let mut exchange = self.tell_blocks(lengths);
-        self.exchange(state, &mut exchange)?;
-        Ok(self.told_blocks(&exchange, lengths))
-    }
-
-    /// The same, after the exchange.
-    pub(super) fn told_blocks(&self, exchange: &Exchange, lengths: &[usize]) -> (Vec<usize>, usize) {
-        let (rank, [own, longest]) = (self.group.rank(), exchange.numbers());
+    async fn blocks_of_root(&self, turn: &mut Turn<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
+        let told = self.exchange(turn, Collective::Scatter, 2, &said, 2).await?;
+        let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
         let blocks = match self.at_root() {
             true => lengths.to_vec(),
             false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
         };
-        (blocks, longest)
+        Ok((blocks, longest))
     }
 
     /// How much each rank has for this one, and the longest block that any has for any.
-    fn of_each(&self, state: &mut State, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let mut exchange = self.tell_each(lengths);
-        self.exchange(state, &mut exchange)?;
-        Ok(exchange.of_each())
+    async fn of_each(&self, turn: &mut Turn<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+        let (said, hears) = (with_longest(lengths), 2 * self.group.size());
+        let told = self.exchange(turn, Collective::AllToAll, 2, &said, hears).await?;
+        let [gets, longests] = by_rank(&told);
+        Ok((gets, longest(&longests)))
     }
 
-    /// Zeros for blocks of these lengths. Ends the group if there is no memory for them, since the others go on.
+    /// Zeros for blocks of these lengths. All is over if there is no memory for them, since the others go on.
     pub(super) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
-        self.zeros(lengths).map_err(|failure| self.fail(failure))
-    }
-
-    /// Zeros for blocks of these lengths.
-    pub(super) fn zeros<T: Element>(&self, lengths: &[usize]) -> std::result::Result<Vec<T>, Failure> {
         let sum = sum(lengths);
         let bytes = sum
             .and_then(|sum| sum.checked_mul(size_of::<T>()))
@@ -387,45 +338,97 @@ impl Call {
             let what = bytes
                 .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
             let why = format!("{}: no memory for the {what} that come here", self.name);
-            Failure::Aborted { rank: self.group.global_rank(), why }
+            Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
         })
     }
 
     /// `gather` and `all_gather` of blocks whose lengths all know.
-    pub(super) fn gather(&self, state: &mut State, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
+    pub(super) async fn gather(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
         let longest = longest(lengths);
-        self.finish(state, Uneven { input: &[], output: lengths }, longest, lent)
+        self.finish(turn, Uneven { input: &[], output: lengths }, longest, lent).await
     }
 
-    pub(super) fn scatter(
+    /// The same of blocks whose lengths only their owners know.
+    pub(super) async fn gather_all<T: Element>(
         &self,
-        state: &mut State,
+        turn: &mut Turn<'_>,
+        input: &[T],
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        let [lengths] = self.everyone(turn, [input.len()]).await?;
+        let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
+        self.gather(turn, &lengths, &Lent::apart(input, &mut output)).await?;
+        Ok((output, lengths))
+    }
+
+    pub(super) async fn scatter(
+        &self,
+        turn: &mut Turn<'_>,
         blocks: &[usize],
         longest: usize,
         lent: &Lent<'_>,
     ) -> Result<()> {
-        self.finish(state, Uneven { input: blocks, output: &[] }, longest, lent)
+        self.finish(turn, Uneven { input: blocks, output: &[] }, longest, lent).await
     }
 
-    /// Learns the lengths of everyone's blocks, makes sure that they fit everyone's input, and reduces what `lend`
-    /// lends for them.
-    fn reduce_scatter<'l>(
+    /// The same of blocks whose lengths only the root knows.
+    pub(super) async fn scatter_all<T: Element>(
         &self,
-        own: usize,
-        whole: usize,
-        lend: impl FnOnce(&[usize]) -> Result<Lent<'l>>,
+        turn: &mut Turn<'_>,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<Vec<T>> {
+        let input = if self.at_root() { input } else { &[] };
+        if self.at_root() {
+            self.own(lengths, input.len())?;
+        }
+        let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
+        let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
+        let mut output = self.room::<T>(&[own])?;
+        self.scatter(turn, &blocks, longest, &Lent::apart(input, &mut output)).await?;
+        Ok(output)
+    }
+
+    pub(super) async fn all_to_all<T: Element>(
+        &self,
+        turn: &mut Turn<'_>,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        self.own(lengths, input.len())?;
+        let (gets, longest) = self.of_each(turn, lengths).await?;
+        let mut output = self.room::<T>(&gets)?;
+        let uneven = Uneven { input: lengths, output: &gets };
+        self.finish(turn, uneven, longest, &Lent::apart(input, &mut output)).await?;
+        Ok((output, gets))
+    }
+
+    /// Reduces `input`, which was multiplied if it is to be.
+    pub(super) async fn reduce_all<T: Element>(
+        &self,
+        turn: &mut Turn<'_>,
+        input: &[T],
+        output: &mut [T],
     ) -> Result<()> {
+        let lengths = self.learn_fitting(turn, output.len(), input.len()).await?;
+        self.reduce_scatter(turn, &lengths, &Lent::apart(input, output)).await
+    }
+
+    async fn reduce_scatter(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
+        let uneven = Uneven { input: lengths, output: &[] };
+        self.finish(turn, uneven, longest(lengths), lent).await
+    }
+
+    /// Learns the lengths of everyone's blocks, and makes sure that they fit everyone's input.
+    async fn learn_fitting(&self, turn: &mut Turn<'_>, own: usize, whole: usize) -> Result<Vec<usize>> {
         self.fits_alone(own, whole)?;
-        let mut state = self.group.shared.state();
-        let learned = self.everyone(&mut state, [own, whole])?;
-        self.fits_all(state.op(), &learned).map_err(|failure| self.fail(failure))?;
+        let learned = self.everyone(turn, [own, whole]).await?;
+        self.fits_all(turn.op(), &learned)?;
         let [lengths, _] = learned;
-        let uneven = Uneven { input: &lengths, output: &[] };
-        self.finish(&mut state, uneven, longest(&lengths), &lend(&lengths)?)
+        Ok(lengths)
     }
 
     /// Of one rank alone it is the caller who knows both.
-    pub(super) fn fits_alone(&self, own: usize, whole: usize) -> Result<()> {
+    fn fits_alone(&self, own: usize, whole: usize) -> Result<()> {
         if self.group.size() > 1 || own == whole {
             return Ok(());
         }
@@ -434,11 +437,7 @@ impl Call {
     }
 
     /// Everyone's input must be as long as all outputs.
-    pub(super) fn fits_all(
-        &self,
-        op: u64,
-        [lengths, wholes]: &[Vec<usize>; 2],
-    ) -> std::result::Result<(), Failure> {
+    fn fits_all(&self, op: u64, [lengths, wholes]: &[Vec<usize>; 2]) -> Result<()> {
         let sum = sum(lengths);
         // All see the same rank first.
         let misfit = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum);
@@ -453,54 +452,28 @@ impl Call {
         ))
     }
 
-    /// Does what the call is for.
-    pub(super) fn finish(
+    /// Does what the call is for, once all lengths are known.
+    async fn finish(
         &self,
-        state: &mut State,
+        turn: &mut Turn<'_>,
         uneven: Uneven<'_>,
         longest: usize,
         lent: &Lent<'_>,
     ) -> Result<()> {
-        let request = self.last(uneven, longest);
-        self.group.shared.run(state, self.prepared.dtype, &request, lent, &self.group.wishes)
-    }
-
-    /// What the call asks for once all lengths are known.
-    pub(super) fn last<'u>(&self, uneven: Uneven<'u>, longest: usize) -> Request<'u> {
-        let Prepared { collective, op, root, cargo, .. } = self.prepared;
-        Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) }
+        let Prepared { collective, dtype, op, root, cargo } = self.prepared;
+        let request = Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) };
+        turn.run(&self.group, dtype, &request, lent).await
     }
 }
 
-/// What a rank tells the others before a call, and what it hears of them.
-pub(super) struct Exchange {
-    collective: Collective,
-    /// How many numbers a rank has for another, or for all.
-    count: usize,
-    pub said: Vec<u64>,
-    pub heard: Vec<u64>,
+/// The numbers of all ranks, each of which has told so many: the first of each, the second of each, and so on.
+fn by_rank<const N: usize>(told: &[usize]) -> [Vec<usize>; N] {
+    std::array::from_fn(|which| told.iter().copied().skip(which).step_by(N).collect())
 }
 
-impl Exchange {
-    pub(super) fn new(collective: Collective, count: usize, said: Vec<u64>, hears: usize) -> Self {
-        Self { collective, count, said, heard: vec![0; hears] }
-    }
-
-    /// The numbers of all ranks, one after the other: the first of each, the second of each, and so on.
-    pub(super) fn by_rank<const N: usize>(&self) -> [Vec<usize>; N] {
-        std::array::from_fn(|which| self.heard.iter().skip(which).step_by(N).map(|&it| length(it)).collect())
-    }
-
-    /// The first numbers heard.
-    pub(super) fn numbers<const N: usize>(&self) -> [usize; N] {
-        std::array::from_fn(|which| length(self.heard.get(which).copied().unwrap_or_default()))
-    }
-
-    /// How much each rank has for this one, and the longest block that any has for any.
-    pub(super) fn of_each(&self) -> (Vec<usize>, usize) {
-        let [gets, longests] = self.by_rank();
-        (gets, longest(&longests))
-    }
+/// The first of them.
+pub(super) fn numbers<const N: usize>(told: &[usize]) -> [usize; N] {
+    std::array::from_fn(|which| told.get(which).copied().unwrap_or_default())
 }
 
 /// Lengths, and with each the longest of them.
@@ -520,6 +493,6 @@ fn sum(lengths: &[usize]) -> Option<usize> {
 }
 
 /// The longest of them; 0 of none.
-pub(super) fn longest(lengths: &[usize]) -> usize {
+fn longest(lengths: &[usize]) -> usize {
     lengths.iter().copied().max().unwrap_or_default()
 }

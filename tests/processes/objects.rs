@@ -44,6 +44,7 @@ fn play(_: &str) -> rank::Outcome {
         let group = ProcessGroup::join(config)?;
         values(&group)?;
         tensors(&group)?;
+        later(&group, number)?;
         if number == 0 && group.size() > 1 {
             wrong(&group)?;
         }
@@ -64,6 +65,50 @@ fn values(group: &ProcessGroup) -> rank::Outcome {
         let got = group.scatter_object((me == root).then(|| all.clone()), root)?;
         ensure!(got == all[me], "a scattered object of {len} came otherwise");
     }
+    Ok(())
+}
+
+/// All at once, while some ranks make the blocking forms of the same calls; some works are dropped.
+fn later(group: &ProcessGroup, number: usize) -> rank::Outcome {
+    let (me, ranks) = (group.rank(), group.size());
+    let (root, next, before) = (number % ranks, (me + 1) % ranks, (me + ranks - 1) % ranks);
+    let large: Vec<f32> = (0_u16..40_000).map(f32::from).collect();
+    let large = TensorView::new(&large, &[200, 200])?.pack()?;
+    let list = |rank: usize| -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+        let small = TensorView::new(&[i64::try_from(rank)?], &[])?.pack()?;
+        Ok(vec![small.clone(), large.clone(), small])
+    };
+    let (mine, theirs) = (list(me)?, list(before)?);
+    let lists = (0..ranks).map(list).collect::<Result<Vec<_>, _>>()?;
+    let objects: Vec<Object> = (0..ranks).map(|rank| object(rank, 9000)).collect();
+
+    let come = group.recv_tensors_async(before, 1)?;
+    let come_object = group.recv_object_async::<Object>(before, 2)?;
+    let sent = group.send_tensors_async(mine.clone(), next, 1)?;
+    drop(group.send_object_async(&objects[me], next, 2)?);
+    let all = group.all_gather_object_async(&objects[me])?;
+    drop(group.gather_object_async(&objects[me], root)?);
+    let scattered = group.scatter_object_async((me == root).then(|| objects.clone()), root)?;
+    let broadcast = group.broadcast_tensors_async((me == root).then(|| mine.clone()), root)?;
+    let gathered = match me == root {
+        true => group.gather_tensors_async(mine.clone(), root)?.wait()?.1,
+        false => {
+            let views: Vec<_> = mine.iter().map(Tensor::view).collect();
+            group.gather_tensors(&views, root)?
+        }
+    };
+    let parts = Parts::Split(0);
+    let part = group.scatter_tensor_async((me == root).then(|| large.clone()), parts, root)?.wait()?.1;
+    let whole = group.all_gather_tensor_async(part, parts)?;
+
+    ensure!(gathered == (me == root).then(|| lists.clone()), "lists gathered by some ranks came otherwise");
+    ensure!(whole.wait()?.1 == large, "parts make something else later");
+    ensure!(all.wait()? == objects, "objects came otherwise later");
+    ensure!(scattered.wait()? == objects[me], "a scattered object came otherwise later");
+    ensure!(broadcast.wait()? == lists[root], "broadcast tensors came otherwise later");
+    ensure!(come.wait()? == (theirs, before), "tensors that were sent came otherwise later");
+    ensure!(come_object.wait()? == (objects[before].clone(), before), "an object came otherwise later");
+    ensure!(sent.wait()? == mine, "tensors that were sent did not come back");
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::{
         Stop,
         core::Core,
         flow::Violation,
-        ticket::{Done, Received},
+        ticket::Received,
         wire::{Header, MAX_FLOWS, Message, Way},
     },
     error::Failure,
@@ -447,7 +447,6 @@ impl super::Talk {
     /// A receive has ended.
     fn received(&mut self, asked: Asked, from: Rank, fresh: Option<Fresh>) {
         let elements = fresh.map(Fresh::into_elements);
-        let received = Some(Received { from, elements });
-        self.ended.push((asked.ticket, Done { held: asked.held.back(), number: None, received }));
+        self.ended.push_back((asked, Some(Received { from, elements })));
     }
 }

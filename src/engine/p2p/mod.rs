@@ -23,7 +23,7 @@ use super::{
     Stop,
     core::Core,
     operation::Signature,
-    ticket::{Asked, Done, Held, Ticket},
+    ticket::{Asked, Held, Received, Ticket},
     wire::{Class, Header, Message},
 };
 use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
@@ -287,8 +287,8 @@ pub(super) struct Talk {
     pub(super) under_way: usize,
     /// Who has asked for what cannot be, to be told when all is over.
     lost: Vec<Asked>,
-    /// What has ended, to be told to those who asked.
-    pub(super) ended: Vec<(Arc<Ticket>, Done)>,
+    /// What has ended, to be told to those who asked, and what it has received.
+    pub(super) ended: VecDeque<(Asked, Option<Received>)>,
     /// No deadline is before this; `None` where nobody waits.
     soonest: Option<Instant>,
 }
@@ -351,12 +351,9 @@ impl Talk {
         let landings = std::mem::take(&mut self.landings).into_values();
         let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.asked));
         let receives = self.matching.give_up().map(|receiving| receiving.asked);
-        let left = sendings
-            .chain(landings)
-            .chain(receives)
-            .chain(self.lost.drain(..))
-            .map(|asked| (asked.ticket, asked.held));
-        left.chain(self.ended.drain(..).map(|(ticket, done)| (ticket, Held::Back(done.held)))).collect()
+        let ended = self.ended.drain(..).map(|(asked, _)| asked);
+        let left = sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended);
+        left.map(|asked| (asked.ticket, asked.held)).collect()
     }
 }
 

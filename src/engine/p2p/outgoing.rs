@@ -11,7 +11,6 @@ use crate::{
         Stop,
         core::Core,
         send::{Origin, Ready, Whose},
-        ticket::Done,
         wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way, stride},
     },
     schedule::Rank,
@@ -274,8 +273,7 @@ impl super::Talk {
         if self.sendings.get(&id).is_some_and(over)
             && let Some(sending) = self.sendings.remove(&id)
         {
-            let done = Done { held: sending.asked.held.back(), ..Done::default() };
-            self.ended.push((sending.asked.ticket, done));
+            self.ended.push_back((sending.asked, None));
         }
     }
 }

@@ -251,7 +251,7 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
             // It says that it has more than there can be.
             _ => {
                 let call = group.call::<u8>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0).unwrap();
-                call.everyone(&mut group.shared.state(), [1 << 62]).unwrap();
+                group.now(async |turn| call.everyone(turn, [1 << 62]).await).unwrap();
                 group.barrier()
             }
         };

@@ -9,14 +9,14 @@ use super::{hear, small, world};
 use crate::{Error, Failure, ProcessGroup, error::Result, object::ObjectError};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Thing {
+pub(super) enum Thing {
     Nothing,
     Words(Vec<String>),
     Table { rows: BTreeMap<(u8, Option<bool>), f64> },
 }
 
 /// Something else for every rank; some are of one byte, some of more than a message.
-fn thing(seed: usize, rank: usize) -> Thing {
+pub(super) fn thing(seed: usize, rank: usize) -> Thing {
     match (seed + rank) % 4 {
         0 => Thing::Nothing,
         1 => Thing::Words(vec!["word".repeat(rank); 700 * seed]),
@@ -72,7 +72,7 @@ fn lists_are_values_and_may_be_of_any_length() {
 /// Cannot be written on one rank; elsewhere it is a number.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(transparent)]
-struct Stubborn(usize);
+pub(super) struct Stubborn(pub usize);
 
 impl Serialize for Stubborn {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -84,7 +84,7 @@ impl Serialize for Stubborn {
 }
 
 /// Whose object, and what is wrong with it.
-fn object<T: std::fmt::Debug>(result: Result<T>) -> (usize, ObjectError) {
+pub(super) fn object<T: std::fmt::Debug>(result: Result<T>) -> (usize, ObjectError) {
     match result.unwrap_err() {
         Error::Object { rank, problem, .. } => (rank, problem),
         other => panic!("{other}"),

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A tensor whose bytes anybody can tell; NaN and all.
-fn tensor(seed: usize, dtype: Dtype, shape: &[usize]) -> Tensor {
+pub(super) fn tensor(seed: usize, dtype: Dtype, shape: &[usize]) -> Tensor {
     let mut tensor = Tensor::zeros(dtype, shape).unwrap();
     let mut state = seed.wrapping_mul(0x9e37_79b9).wrapping_add(shape.len());
     for byte in tensor.bytes_mut() {

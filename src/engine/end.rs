@@ -1,0 +1,100 @@
+//! What becomes of what has ended: something follows it, or whoever asked is told.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    Engine, UnderWay,
+    task::{Halt, Overseer, Stop, Task, What},
+    ticket::{Asked, Done, Held, Step},
+};
+
+impl Engine {
+    /// Takes on several messages as one.
+    pub(super) fn take_several(
+        &mut self,
+        channel: u8,
+        all: Vec<What>,
+        asked: Asked,
+        overseer: &dyn Overseer,
+    ) -> Result<(), Halt> {
+        let Asked { at, deadline, ticket, held } = asked;
+        let joint = held.jointly();
+        let each = |index| {
+            let held = Held::Jointly(index, Arc::clone(&joint));
+            Asked { at, deadline, ticket: Arc::clone(&ticket), held }
+        };
+        let none = each(all.len());
+        for (index, what) in all.into_iter().enumerate() {
+            self.take(channel, Task { what, asked: each(index) }, overseer)?;
+        }
+        drop(joint);
+        // Of none, this is the last.
+        let latest = self.net.core(channel)?.circle.latest();
+        match self.conclude(none, Done::default(), latest, overseer)? {
+            Some(task) => self.take(channel, task, overseer),
+            None => Ok(()),
+        }
+    }
+
+    /// The operation has ended; what follows it begins, or else the next of its group.
+    pub(super) fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
+        let UnderWay { channel, mut run, asked } = self.running.swap_remove(index);
+        if let Some(steps) = run.trace.take() {
+            self.trace = Some(steps);
+        }
+        let number = run.operation.number;
+        // Before anyone learns of its end: it refers to memory that is given back.
+        drop(run);
+        self.net.core(channel)?.circle.exposed = false;
+        let done = Done { number: Some(number), ..Done::default() };
+        match self.conclude(asked, done, Some(number), overseer)? {
+            Some(Task { what: What::Collective(operation, schedule), asked }) => {
+                return self.begin(channel, (operation, schedule, asked), overseer);
+            }
+            Some(task) => self.take(channel, task, overseer)?,
+            None => {}
+        }
+        let circle = self.net.core(channel)?.circle;
+        let next = circle.tasks.pop_front();
+        circle.busy = next.is_some();
+        match next {
+            Some(turn) => self.begin(channel, turn, overseer),
+            // It may have been the last of a group that this rank has left.
+            None => Ok(self.net.sweep().map(drop)?),
+        }
+    }
+
+    /// What follows something that has ended so. If nothing does, whoever asked is told, and that the group has come to
+    /// this operation.
+    pub(super) fn conclude(
+        &mut self,
+        asked: Asked,
+        done: Done,
+        latest: Option<u64>,
+        overseer: &dyn Overseer,
+    ) -> Result<Option<Task>, Halt> {
+        let Asked { at, deadline, ticket, held } = asked;
+        let Some((held, done)) = held.last(done) else { return Ok(None) };
+        let number = done.number;
+        let done = match held {
+            Held::Then(then) => match then(done) {
+                Ok(Step::Done(held)) => Done { held, number, ..Done::default() },
+                Ok(Step::More(what, held)) => {
+                    let now = Instant::now();
+                    let asked = Asked { at: now, deadline: now + (deadline - at), ticket, held };
+                    return Ok(Some(Task { what, asked }));
+                }
+                Err(failure) => {
+                    self.lost.push(Asked { at, deadline, ticket, held: Held::Back(None) });
+                    return Err(Stop::Failure(failure).into());
+                }
+            },
+            Held::Back(held) => Done { held, ..done },
+            // Of several this is the last.
+            Held::Jointly(..) => done,
+        };
+        ticket.end(Ok(done));
+        overseer.ended(latest);
+        Ok(None)
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls of several operations, written once, whether the caller waits or not.
+//!
+//! Such a call is a future that is given a [`Turn`], by which it does one operation after the other. Where the caller
+//! waits, each of them has been done when the turn says so, and one look ends the future. Where it does not, the future
+//! hands out what is to be done and rests; whoever drives the engine looks at it again when that has ended, in the
+//! group's same turn, so that no other call's operation comes between. Ranks that wait and ranks that do not make the
+//! same operations in the same order.
+//!
+//! What a call under way works on is a part of its future, which the engine keeps as it keeps all that an operation
+//! works on: until nothing touches it any more.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use super::{
+    ProcessGroup,
+    request::Request,
+    shared::{Shared, State, asked},
+};
+use crate::{
+    buffer::Lent,
+    dtype::Dtype,
+    engine::{Come, Done, Held, Step, Task, What},
+    error::{Error, Failure, Result},
+    work::{Opening, Work},
+};
+
+/// By what a call does its operations.
+pub(super) struct Turn<'s> {
+    how: How<'s>,
+    /// The number of the call's latest operation.
+    latest: Option<u64>,
+}
+
+enum How<'s> {
+    /// At once, and no other call of the group comes between.
+    Now(&'s mut State),
+    /// At once. Messages have no turns.
+    Beside,
+    /// By whoever drives.
+    Later(Between),
+}
+
+/// What a call under way and whoever drives hand each other.
+#[derive(Clone, Default)]
+struct Between(Arc<Mutex<(Option<What>, Option<Done>)>>);
+
+impl Between {
+    fn with<R>(&self, act: impl FnOnce(&mut Option<What>, &mut Option<Done>) -> R) -> R {
+        let (what, done) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        act(what, done)
+    }
+
+    async fn ask(&self, asked: What) -> Done {
+        self.with(|what, _| *what = Some(asked));
+        poll_fn(|_| self.with(|_, done| done.take()).map_or(Poll::Pending, Poll::Ready)).await
+    }
+}
+
+impl Turn<'_> {
+    /// Does a collective. What is lent to it must not be touched before it has ended.
+    pub(super) async fn run(
+        &mut self,
+        group: &ProcessGroup,
+        dtype: Dtype,
+        request: &Request<'_>,
+        lent: &Lent<'_>,
+    ) -> Result<()> {
+        let ProcessGroup { shared, wishes, .. } = group;
+        let done = match &mut self.how {
+            How::Now(state) => shared.run(state, dtype, request, lent, wishes).map(|()| state.latest),
+            How::Beside => {
+                let mut state = shared.state();
+                shared.run(&mut state, dtype, request, lent, wishes).map(|()| state.latest)
+            }
+            How::Later(between) => match shared.collective(dtype, request, lent, wishes) {
+                Ok((operation, schedule)) => {
+                    Ok(between.ask(What::Collective(operation, schedule)).await.number)
+                }
+                Err(error) => Err(error),
+            },
+        };
+        match done {
+            Ok(number) => self.latest = number,
+            // The others go on, and this rank cannot.
+            Err(error) if self.latest.is_some() => return Err(Error::Failed(shared.midway(error))),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Sends, receives, or does several of these side by side; gives what each receive among them has got. Memory as of
+    /// [`run`](Self::run).
+    pub(super) async fn messages(&mut self, group: &ProcessGroup, what: What) -> Result<Come> {
+        match &self.how {
+            How::Now(_) | How::Beside => Ok(group.wait(what)?.received),
+            How::Later(between) => Ok(between.ask(what).await.received),
+        }
+    }
+
+    /// The number of the operation that was done last.
+    pub(super) fn op(&self) -> u64 {
+        self.latest.unwrap_or_default()
+    }
+}
+
+impl ProcessGroup {
+    /// Does a call of collectives, and waits for its end.
+    pub(super) fn now<R>(&self, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
+        let mut state = self.shared.state();
+        self.at_once(How::Now(&mut state), call)
+    }
+
+    /// Does a call of messages, and waits for its end.
+    pub(super) fn beside<R>(&self, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
+        self.at_once(How::Beside, call)
+    }
+
+    fn at_once<R>(&self, how: How<'_>, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
+        let mut turn = Turn { how, latest: None };
+        let end = pin!(call(&mut turn)).poll(&mut Context::from_waker(Waker::noop()));
+        match end {
+            Poll::Ready(Err(Error::Failed(failure))) => Err(self.shared.over(failure)),
+            Poll::Ready(end) => end,
+            Poll::Pending => Err(self.shared.over(idle(&self.shared))),
+        }
+    }
+
+    /// Begins a call, and makes what comes back of what it gives: on the thread that waits.
+    pub(super) fn later<R, T, F>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(Turn<'static>) -> F,
+        open: impl FnOnce(R) -> Result<T> + Send + 'static,
+    ) -> Result<Work<T>>
+    where
+        F: Future<Output = Result<R>> + Send + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+    {
+        let Shared { node, channel, .. } = &*self.shared;
+        node.check_calls(name)?;
+        let between = Between::default();
+        let call = Box::pin(call(Turn { how: How::Later(between.clone()), latest: None }));
+        let mut call = Call { shared: Arc::clone(&self.shared), call, between, open };
+        if let Poll::Ready(end) = call.look() {
+            let done = end.and_then(call.open).map(|done| Work::done(done, self.driver()));
+            return done.map_err(|error| match error {
+                Error::Failed(failure) => self.shared.over(failure),
+                error => error,
+            });
+        }
+        let (what, held) = call.rest().map_err(|failure| self.shared.over(failure))?;
+        // Behind what others of this group's threads call and wait for.
+        let _turn = matches!(what, What::Collective(..)).then(|| self.shared.state());
+        let asked = asked(node.config.timeout, held);
+        let ticket = Arc::clone(&asked.ticket);
+        node.begin(*channel, Task { what, asked })?;
+        Ok(Work::opened(ticket, self.driver()))
+    }
+}
+
+/// A call under way.
+struct Call<R, O> {
+    shared: Arc<Shared>,
+    call: Pin<Box<dyn Future<Output = Result<R>> + Send>>,
+    between: Between,
+    open: O,
+}
+
+impl<R, O, T> Call<R, O>
+where
+    R: Send + 'static,
+    T: Send + 'static,
+    O: FnOnce(R) -> Result<T> + Send + 'static,
+{
+    fn look(&mut self) -> Poll<Result<R>> {
+        self.call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// What is to be done before it goes on.
+    fn rest(self) -> std::result::Result<(What, Held), Failure> {
+        let what = self.between.with(|what, _| what.take()).ok_or_else(|| idle(&self.shared))?;
+        let then = move |ended| {
+            self.between.with(|_, done| *done = Some(ended));
+            self.go_on()
+        };
+        Ok((what, Held::Then(Box::new(then))))
+    }
+
+    fn go_on(mut self) -> std::result::Result<Step, Failure> {
+        match self.look() {
+            Poll::Pending => self.rest().map(|(what, held)| Step::More(what, held)),
+            Poll::Ready(Err(Error::Failed(failure))) => Err(failure),
+            Poll::Ready(end) => {
+                let open = self.open;
+                let opening: Opening<T> = Box::new(move || end.and_then(open));
+                Ok(Step::Done(Some(Box::new(opening))))
+            }
+        }
+    }
+}
+
+/// A call that waits for nothing is a defect of this library.
+fn idle(shared: &Shared) -> Failure {
+    Failure::Aborted { rank: shared.node.rank, why: "a call waits for nothing".to_owned() }
+}
