@@ -143,8 +143,7 @@ impl<'a> Lent<'a> {
         let pieces = slices.filter(|slice| !slice.is_empty()).map(|slice| {
             let start = end;
             end += slice.len();
-            // SAFETY: exclusively borrowed; otherwise as in `apart`.
-            (start, unsafe { lend(slice.as_mut_ptr(), slice.len()) })
+            Piece { start, base: slice.as_mut_ptr(), len: slice.len() }
         });
         let pieces = Some(Pieces(pieces.collect()));
         Self { pieces, ..Self::apart::<u8>(&[], &mut []) }
@@ -317,27 +316,50 @@ impl Lent<'_> {
     }
 }
 
-/// Memory that lies in several places, taken as one: where each begins among all bytes, and what it is. None is empty.
+/// Memory that lies in several places, taken as one. None is empty. Side by side, and no regions, so that going from
+/// one to the next waits for no memory but theirs.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces(Arc<[(usize, Region)]>);
+pub(crate) struct Pieces(Arc<[Piece]>);
+
+/// One of them, and where it begins among all bytes.
+#[derive(Debug)]
+struct Piece {
+    start: usize,
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: memory that was lent, exclusively, and is touched as regions are, by the one thread that drives the engine.
+unsafe impl Send for Piece {}
+// SAFETY: as above.
+unsafe impl Sync for Piece {}
 
 impl Pieces {
     /// The bytes from `at` on, as far as they lie together, but no more than `most`. `near` is the piece of the latest call,
     /// from which this one's is seldom far, and becomes this one's.
     pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
         let has = |index: usize| {
-            let (start, region) = self.0.get(index)?;
-            let offset = at.checked_sub(*start).filter(|offset| *offset < region.len())?;
-            Some((index, region, offset))
+            let piece = self.0.get(index)?;
+            let offset = at.checked_sub(piece.start).filter(|offset| *offset < piece.len)?;
+            Some((index, piece, offset))
         };
-        let search = || self.0.partition_point(|(start, _)| *start <= at).checked_sub(1);
+        let search = || self.0.partition_point(|piece| piece.start <= at).checked_sub(1);
         let found = has(near.get()).or_else(|| has(near.get() + 1)).or_else(|| has(search()?));
-        let Some((index, region, offset)) = found else {
-            let place = self.0.last().map_or(0, |(start, region)| start + region.len());
+        let Some((index, piece, offset)) = found else {
+            let place = self.0.last().map_or(0, |last| last.start + last.len);
             return Err(SpanError::Bounds { offset: at, len: most, place });
         };
         near.set(index);
-        Bytes::new(region, offset, most.min(region.len() - offset))
+        let (base, len) = (piece.base.wrapping_add(offset), most.min(piece.len - offset));
+        Ok(Bytes { base, len, place: PhantomData })
+    }
+
+    /// The bytes from `at` on as a region, to be put from, if so many lie together.
+    pub(crate) fn together(&self, at: usize, len: usize) -> Option<Region> {
+        let bytes = self.stretch(at, len, &Cell::new(0)).ok().filter(|bytes| bytes.len == len)?;
+        // SAFETY: of memory that was lent as that of `Lent::apart`, whose duty covers what is made of it here; nobody is
+        // told of this region, and nothing writes through it.
+        Some(unsafe { lend(bytes.base, bytes.len) })
     }
 
     /// Copies the bytes from `at` on to where they lie together.
@@ -371,12 +393,12 @@ pub(crate) fn expose(output: &Region) -> Memory {
     unsafe { Memory::borrowed(output.base(), output.len()) }
 }
 
-/// Bytes of a region: what a step reads or writes.
+/// Bytes of a region or of pieces: what a step reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
-    pub region: &'a Region,
-    pub offset: usize,
+    base: *mut u8,
     pub len: usize,
+    place: PhantomData<&'a Region>,
 }
 
 /// A step whose spans make no sense: a defect of an algorithm, which the checker would have found.
@@ -393,7 +415,9 @@ pub(crate) enum SpanError {
 impl<'a> Bytes<'a> {
     pub(crate) fn new(region: &'a Region, offset: usize, len: usize) -> Result<Self, SpanError> {
         match offset.checked_add(len) {
-            Some(end) if end <= region.len() => Ok(Self { region, offset, len }),
+            Some(end) if end <= region.len() => {
+                Ok(Self { base: region.base().wrapping_add(offset), len, place: PhantomData })
+            }
             _ => Err(SpanError::Bounds { offset, len, place: region.len() }),
         }
     }
@@ -401,34 +425,30 @@ impl<'a> Bytes<'a> {
     /// `len` bytes from `from` on.
     pub(crate) fn part(self, from: usize, len: usize) -> Self {
         let from = from.min(self.len);
-        Self { offset: self.offset + from, len: len.min(self.len - from), ..self }
-    }
-
-    fn start(self) -> *mut u8 {
-        self.region.base().wrapping_add(self.offset)
+        Self { base: self.base.wrapping_add(from), len: len.min(self.len - from), ..self }
     }
 
     fn same(self, other: Self) -> bool {
-        self.start() == other.start() && self.len == other.len
+        self.base == other.base && self.len == other.len
     }
 
     fn apart(self, other: Self) -> bool {
-        let (a, b) = (self.start() as usize, other.start() as usize);
+        let (a, b) = (self.base as usize, other.base as usize);
         a + self.len <= b || b + other.len <= a
     }
 
     /// # Safety
     /// See [`reduce`].
     unsafe fn read(self) -> &'a [u8] {
-        // SAFETY: in bounds by `new`, of a region that lives for `'a`; at rest by the caller's promise.
-        unsafe { slice::from_raw_parts(self.start(), self.len) }
+        // SAFETY: in bounds, by `new` and `stretch`, of a region or pieces that live for `'a`; at rest by the caller's promise.
+        unsafe { slice::from_raw_parts(self.base, self.len) }
     }
 
     /// # Safety
     /// See [`reduce`].
     unsafe fn write(self) -> &'a mut [u8] {
         // SAFETY: as in `read`, and exclusive by the caller's promise.
-        unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.base, self.len) }
     }
 }
 

@@ -196,9 +196,18 @@ impl Run {
         lane: usize,
         span: Span,
     ) -> Result<Bytes<'c>, Stop> {
-        let size = self.operation.size;
-        let (offset, len) = (span.offset * size, span.len * size);
-        let outside = |error| core.stop(format!("a step's span {span:?}: {error}"));
+        let (region, offset) = self.place(core, lane, span)?;
+        let bytes = Bytes::new(region, offset, span.len * self.operation.size);
+        bytes.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
+    }
+
+    /// The region of such a span, and where in it the span begins.
+    pub(super) fn place<'c>(
+        &'c self,
+        core: &'c Core<'_>,
+        lane: usize,
+        span: Span,
+    ) -> Result<(&'c Region, usize), Stop> {
         let (region, base) = match span.place {
             Place::Input => (&self.operation.input, 0),
             Place::Output => (&self.operation.output, 0),
@@ -223,8 +232,7 @@ impl Run {
                 }
             }
         };
-        let offset = if span.len == 0 { 0 } else { offset };
-        Bytes::new(region, base + offset, len).map_err(outside)
+        Ok((region, base + if span.len == 0 { 0 } else { span.offset * self.operation.size }))
     }
 
     pub(super) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {

@@ -222,7 +222,7 @@ pub(crate) struct Operation {
 
 impl Operation {
     /// The memory of a span that lies scattered.
-    pub(crate) fn scattered(&self, span: Span) -> Option<&Pieces> {
+    pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
         let lent = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
         self.pieces.as_ref().filter(|_| lent)
     }

@@ -1,7 +1,5 @@
 //! How a lane sends: through a slot of the receiver, or straight into its output.
 
-use std::cell::Cell;
-
 use unisono_transport::{Posted, Put, Region, Source, Target};
 
 use super::{
@@ -152,8 +150,8 @@ impl Run {
         injected: bool,
     ) -> Result<Option<Origin>, Stop> {
         if let Place::Landed(source) = from.place {
-            let bytes = self.bytes(core, lane, from)?;
-            let (region, offset) = (bytes.region.clone(), bytes.offset);
+            let (region, offset) = self.place(core, lane, from)?;
+            let region = region.clone();
             let receiver = core.circle.receiver(source, self.class, lane);
             let hold = receiver.and_then(|flow| Some((flow, core.circle.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
@@ -165,19 +163,16 @@ impl Run {
             _ => (&self.operation.output, part(&self.operation.registered_output)),
         };
         let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
-        let pieces = self.operation.scattered(from);
-        let source = match pieces {
-            Some(pieces) => pieces.stretch(offset, bytes, &Cell::new(0)),
-            None => Bytes::new(here, if bytes == 0 { 0 } else { offset }, bytes),
-        };
-        let source = source.map_err(|error| self.broken(core, step, &error))?;
+        let pieces = self.operation.scattered(&from);
         let direct = bytes == 0 || injected || !core.port.limits.local_registration;
-        let origin = match registered {
-            Some(region) => Some((region, base + offset)),
-            None => (direct && source.len == bytes).then_some((source.region, source.offset)),
+        let origin = match (registered, pieces) {
+            (Some(region), _) => Some((region.clone(), base + offset)),
+            _ if !direct => None,
+            (_, Some(pieces)) => pieces.together(offset, bytes).map(|region| (region, 0)),
+            (_, None) => Some((here.clone(), if bytes == 0 { 0 } else { offset })),
         };
         if let Some((region, offset)) = origin {
-            return Ok(Some(Origin { region: region.clone(), offset, hold: None, staging: None }));
+            return Ok(Some(Origin { region, offset, hold: None, staging: None }));
         }
         // A put that found no room finds its source still staged.
         if self.lanes[lane].staged.is_none() {
@@ -185,7 +180,7 @@ impl Run {
             let Some((region, at)) = core.port.posts.staged(slot) else { return Ok(None) };
             let copied = Bytes::new(&region, at, bytes).and_then(|staged| match pieces {
                 Some(pieces) => pieces.gather(offset, staged),
-                None => buffer::copy(source, staged),
+                None => buffer::copy(Bytes::new(here, offset, bytes)?, staged),
             });
             copied.map_err(|error| self.broken(core, step, &error))?;
             self.lanes[lane].staged = Some(slot);

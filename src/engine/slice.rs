@@ -53,8 +53,8 @@ impl Run {
         let end = into.len.min(done + SLICE / size);
         let near = Cell::new(0);
         while done < end {
-            let part = |span| self.part(core, lane, span, done..end, &near);
-            done += self.portion(core, step, &part)? / size;
+            let part = |span: &Span| self.part(core, lane, span, done..end, &near);
+            done += self.portion(core, &step, &part)? / size;
         }
         self.lanes[lane].done = done;
         Ok(())
@@ -65,23 +65,23 @@ impl Run {
     fn portion<'c>(
         &self,
         core: &Core<'_>,
-        step: Step,
-        part: &dyn Fn(Span) -> Result<Bytes<'c>, Stop>,
+        step: &Step,
+        part: &dyn Fn(&Span) -> Result<Bytes<'c>, Stop>,
     ) -> Result<usize, Stop> {
         let kernel = &self.operation.kernel;
         let (len, result) = match step {
             Step::Reduce { a, b, into, last } => {
                 let [a, b, into] = shortest([part(a)?, part(b)?, part(into)?]);
                 let reduced = buffer::reduce(kernel, a, b, into);
-                let result = match last && self.operation.average {
+                let result = match *last && self.operation.average {
                     true => reduced.and_then(|()| buffer::divide(kernel, into, self.operation.ranks)),
                     false => reduced,
                 };
                 (into.len, result)
             }
             Step::Fold { own, into } => {
-                let of = |rank| if rank == core.circle.me { own } else { Span::landed(rank, into.len) };
-                let contributions = (0..self.operation.ranks).map(|rank| part(of(rank)));
+                let of = |rank| if rank == core.circle.me { *own } else { Span::landed(rank, into.len) };
+                let contributions = (0..self.operation.ranks).map(|rank| part(&of(rank)));
                 let mut all = contributions.chain([part(into)]).collect::<Result<Vec<_>, _>>()?;
                 cut(&mut all);
                 let into = all.pop().ok_or_else(|| core.stop("a fold into nowhere".to_owned()))?;
@@ -93,7 +93,7 @@ impl Run {
             }
             _ => return Err(core.stop(format!("{step:?} is no work"))),
         };
-        result.map(|()| len).map_err(|error| self.broken(core, step, &error))
+        result.map(|()| len).map_err(|error| self.broken(core, *step, &error))
     }
 
     /// Some of a span's elements, as far as they lie together. `near` remembers where that was.
@@ -101,14 +101,16 @@ impl Run {
         &'c self,
         core: &'c Core<'_>,
         lane: usize,
-        span: Span,
+        span: &Span,
         elements: Range<usize>,
         near: &Cell<usize>,
     ) -> Result<Bytes<'c>, Stop> {
-        let span = Span { offset: span.offset + elements.start, len: elements.len(), ..span };
-        let Some(pieces) = self.operation.scattered(span) else { return self.bytes(core, lane, span) };
+        let (offset, len) = (span.offset + elements.start, elements.len());
+        let Some(pieces) = self.operation.scattered(span) else {
+            return self.bytes(core, lane, Span { offset, len, ..*span });
+        };
         let size = self.operation.size;
-        let stretch = pieces.stretch(span.offset * size, span.len * size, near);
+        let stretch = pieces.stretch(offset * size, len * size, near);
         stretch.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
     }
 }

@@ -95,7 +95,8 @@ impl ProcessGroup {
         let pieces = pieces.collect();
         self.reduce_pieces(turn, kernel, op, pieces).await?;
         let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
-        for (tensor, packed) in scattered.zip(&packed) {
+        // In this order nobody is looked at where nothing was packed.
+        for (packed, tensor) in packed.iter().zip(scattered) {
             tensor.unpack_from(packed.bytes())?;
         }
         Ok(())
