@@ -241,7 +241,6 @@ pub(crate) struct Fresh {
     region: Region,
     /// Its room is lent to `region`.
     elements: Tensor,
-    count: usize,
 }
 
 impl Fresh {
@@ -254,7 +253,7 @@ impl Fresh {
         // there is not touched through the tensor before the region and its clones are gone, by the duty above.
         let region = unsafe { lend(start, bytes) };
         advise(&region);
-        Some(Self { region, elements, count })
+        Some(Self { region, elements })
     }
 
     pub(crate) fn region(&self) -> &Region {
@@ -267,7 +266,7 @@ impl Fresh {
 
     /// Makes zeros of what is not there yet of the first so many bytes, or of all if there are fewer.
     pub(crate) fn provide(&mut self, bytes: usize) {
-        let count = bytes.div_ceil(self.dtype().size()).min(self.count);
+        let count = bytes.min(self.region.len()).div_ceil(self.dtype().size());
         if count > self.elements.len() {
             self.elements.grow(count);
         }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     ProcessGroup,
-    messages::Source,
+    messages::{Source, elements},
     tensors::{Label, Meta, deal, packed, runs, views},
     turn::Turn,
 };
@@ -34,8 +34,7 @@ impl ProcessGroup {
     /// As [`send`](Self::send), and [`Error::Object`] if the value cannot be sent: nothing was then.
     pub fn send_object<T: Serialize + ?Sized>(&self, value: &T, to: Rank, tag: u32) -> Result<()> {
         let bytes = self.encoded::<T>("send_object", value)?;
-        let lent = Lent::apart(&bytes, &mut []);
-        self.wait(self.outbound::<u8>(&lent, to, tag, Form::Object)?).map(drop)
+        self.beside(async |turn| self.send_bytes(turn, &bytes, to, tag).await)
     }
 
     /// Begins a [`send_object`](Self::send_object). The value is encoded before this returns.
@@ -50,12 +49,13 @@ impl ProcessGroup {
     ) -> Result<Work<()>> {
         let bytes = self.encoded::<T>("send_object", value)?;
         let group = self.under_way();
-        let steps = |mut turn: Turn<'static>| async move {
-            let lent = Lent::apart(&bytes, &mut []);
-            let what = group.outbound::<u8>(&lent, to, tag, Form::Object)?;
-            turn.messages(&group, what).await.map(drop)
-        };
+        let steps = |mut turn| async move { group.send_bytes(&mut turn, &bytes, to, tag).await };
         self.later("send_object", steps, Ok)
+    }
+
+    async fn send_bytes(&self, turn: &mut Turn<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
+        let what = self.outbound::<u8>(&Lent::apart(bytes, &mut []), to, tag, Form::Object)?;
+        turn.messages(self, what).await.map(drop)
     }
 
     /// Receives a value of any serde type, and tells who sent it. Otherwise as [`recv`](Self::recv).
@@ -201,10 +201,10 @@ impl ProcessGroup {
         }
         let come = turn.messages(self, What::Several(all)).await?;
         for (run, received) in runs.iter().zip(come) {
-            if let (Some(elements), Some(tensor), Some(meta)) =
+            if let (Some(come), Some(tensor), Some(meta)) =
                 (received.elements, tensors.get_mut(run.start), metas.get(run.start))
             {
-                *tensor = elements.reshape(&meta.shape).map_err(lacks)?;
+                *tensor = come.reshape(&meta.shape).map_err(lacks)?;
             }
         }
         let together = runs.into_iter().filter(|run| run.len() > 1);
@@ -234,9 +234,7 @@ impl ProcessGroup {
     ) -> Result<(Vec<u8>, Rank)> {
         let place = Place::Fresh { most: self.config().object_limit };
         let what = What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place });
-        let Some(received) = turn.messages(self, what).await?.pop() else { return Ok((Vec::new(), 0)) };
-        let elements = received.elements.map_or(Ok(Vec::new()), Tensor::into_vec)?;
-        Ok((elements, received.from))
+        elements(turn.messages(self, what).await?)
     }
 
     /// The object that came in these bytes.

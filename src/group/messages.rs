@@ -6,9 +6,10 @@ use super::{ProcessGroup, node::Node, shared::asked};
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
-    engine::{Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
+    engine::{Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
     error::{Error, Result},
     schedule::Rank,
+    tensor::Tensor,
     work::{Driver, Work},
 };
 
@@ -88,12 +89,7 @@ impl ProcessGroup {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from.into())?;
         let inbound = Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place };
-        let mut done = self.wait(What::Receive(inbound))?;
-        let from = sender(&done);
-        match done.received.pop().and_then(|received| received.elements) {
-            Some(elements) => Ok((elements.into_vec()?, from)),
-            None => Ok((Vec::new(), from)),
-        }
+        elements(self.wait(What::Receive(inbound))?.received)
     }
 
     /// Sends `data` to a rank and receives a message into `into`, at once: with a partner that does the same, or around a ring.
@@ -205,30 +201,31 @@ impl ProcessGroup {
         Err(Error::Argument { call, problem })
     }
 
-    fn asked(&self, what: What, kept: Kept) -> Task {
-        Task { what, asked: asked(self.shared.node.config.timeout, Held::Back(kept)) }
-    }
-
     /// Does it, now.
     pub(super) fn wait(&self, what: What) -> Result<Done> {
         let node = &self.shared.node;
-        node.check_calls("a message")?;
-        node.call(self.shared.channel, self.asked(what, None))
+        node.check_calls(MESSAGE)?;
+        let asked = asked(node.config.timeout, Held::Back(None));
+        node.call(self.shared.channel, Task { what, asked })
     }
 
     /// Begins it.
     fn start(&self, what: What, kept: Kept) -> Result<Arc<Ticket>> {
-        let node = &self.shared.node;
-        node.check_calls("a message")?;
-        let task = self.asked(what, kept);
-        let ticket = Arc::clone(&task.asked.ticket);
-        node.begin(self.shared.channel, task)?;
-        Ok(ticket)
+        self.shared.hand_in(MESSAGE, what, Held::Back(kept))
     }
 
     pub(super) fn driver(&self) -> Arc<dyn Driver> {
         Arc::<Node>::clone(&self.shared.node)
     }
+}
+
+/// What stands for the name of a call of messages.
+const MESSAGE: &str = "a message";
+
+/// What was received in memory of its own, and who sent it.
+pub(super) fn elements<T: Element>(mut come: Come) -> Result<(Vec<T>, Rank)> {
+    let Some(received) = come.pop() else { return Ok((Vec::new(), 0)) };
+    Ok((received.elements.map_or(Ok(Vec::new()), Tensor::into_vec)?, received.from))
 }
 
 /// Who sent what was received.

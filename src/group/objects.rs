@@ -183,6 +183,14 @@ fn encode_each<T: Serialize>(values: &[T], root: Rank) -> Parcels {
     Ok((bytes, lengths))
 }
 
+/// What was handed out; but who could not give it knows best why.
+fn first_hand<G, T>(given: Option<Parcel<G>>, handed: Parcel<T>) -> Parcel<T> {
+    match given {
+        Some(Err(problem)) => Err(problem),
+        _ => handed,
+    }
+}
+
 impl Call {
     /// A rank's value, or what is wrong with it.
     fn open<T>(&self, from: Rank, value: Parcel<T>) -> Result<T> {
@@ -237,21 +245,14 @@ impl Call {
     ) -> Result<Parcel<Vec<u8>>> {
         let lent = parcel.as_ref().and_then(|it| it.as_deref().ok());
         let handed = self.hand_out(turn, lent).await?;
-        // Nobody knows better why.
-        Ok(match parcel {
-            Some(Err(problem)) => Err(problem),
-            _ => handed,
-        })
+        Ok(first_hand(parcel, handed))
     }
 
     async fn hand_values(&self, turn: &mut Turn<'_>, parcels: Option<Parcels>) -> Result<Parcel<Vec<u8>>> {
         let lent = parcels.as_ref().and_then(|it| it.as_ref().ok());
         let lent = lent.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
         let handed = self.hand_each(turn, lent).await?;
-        Ok(match parcels {
-            Some(Err(problem)) => Err(problem),
-            _ => handed,
-        })
+        Ok(first_hand(parcels, handed))
     }
 
     /// This rank's value, of what the root had or of what came from there.

@@ -7,7 +7,7 @@ use super::{
     ProcessGroup,
     request::{Prepared, Request},
     turn::Turn,
-    uneven::{Call, numbers},
+    uneven::{Call, longest, numbers},
 };
 use crate::{
     buffer::Lent,
@@ -140,7 +140,7 @@ impl Call {
         let lent = Lent::apart(parcel.unwrap_or_default(), &mut all);
         if to_all {
             let uneven = Some(Uneven { input: &[], output: &words });
-            let longest = words.iter().copied().max().unwrap_or_default();
+            let longest = longest(&words);
             let request = Request {
                 uneven,
                 prepares: Some(self.prepared),
@@ -162,7 +162,7 @@ impl Call {
         let ranks = self.group.size();
         let (bytes, lengths) = parcels.filter(|_| self.at_root()).unwrap_or_default();
         // One that is too large is the same as none to all of them.
-        let longest = if parcels.is_some() { lengths.iter().copied().max().unwrap_or(0) } else { UNSENT };
+        let longest = if parcels.is_some() { longest(lengths) } else { UNSENT };
         let words: Vec<u64> = match self.at_root() {
             true => (0..ranks)
                 .flat_map(|rank| [lengths.get(rank).copied().unwrap_or_default(), longest])

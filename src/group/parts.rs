@@ -6,7 +6,7 @@ use super::{
     ProcessGroup,
     tensors::{Label, Meta, packed},
     turn::Turn,
-    uneven::Call,
+    uneven::{Call, longest},
 };
 use crate::{
     buffer::Lent,
@@ -206,8 +206,7 @@ impl Call {
         let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
         let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
         let mut part = self.empty(&Meta { dtype: whole.dtype, shape, bytes: 0 })?;
-        let longest = lengths.iter().copied().max().unwrap_or_default();
-        self.scatter(turn, &lengths, longest, &Lent::apart(bytes, part.bytes_mut())).await?;
+        self.scatter(turn, &lengths, longest(&lengths), &Lent::apart(bytes, part.bytes_mut())).await?;
         Ok(part)
     }
 

@@ -133,12 +133,17 @@ impl Shared {
         wishes: &Wishes,
     ) -> Result<Arc<Ticket>> {
         let (operation, schedule) = self.collective(dtype, request, lent, wishes)?;
-        // Behind what others of this group's threads call and wait for.
-        let _turn = self.state();
-        self.node.check_calls(request.collective.name())?;
+        self.hand_in(request.collective.name(), What::Collective(operation, schedule), held)
+    }
+
+    /// Hands in what nobody waits for yet.
+    pub(super) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
+        // Behind what others of this group's threads call and wait for. Messages have no turns.
+        let _turn = matches!(what, What::Collective(..)).then(|| self.state());
+        self.node.check_calls(call)?;
         let asked = asked(self.node.config.timeout, held);
         let ticket = Arc::clone(&asked.ticket);
-        self.node.begin(self.channel, Task { what: What::Collective(operation, schedule), asked })?;
+        self.node.begin(self.channel, Task { what, asked })?;
         Ok(ticket)
     }
 

@@ -19,12 +19,12 @@ use std::{
 use super::{
     ProcessGroup,
     request::Request,
-    shared::{Shared, State, asked},
+    shared::{Shared, State},
 };
 use crate::{
     buffer::Lent,
     dtype::Dtype,
-    engine::{Come, Done, Held, Step, Task, What},
+    engine::{Come, Done, Held, Step, What},
     error::{Error, Failure, Result},
     work::{Opening, Work},
 };
@@ -142,8 +142,7 @@ impl ProcessGroup {
         R: Send + 'static,
         T: Send + 'static,
     {
-        let Shared { node, channel, .. } = &*self.shared;
-        node.check_calls(name)?;
+        self.shared.node.check_calls(name)?;
         let between = Between::default();
         let call = Box::pin(call(Turn { how: How::Later(between.clone()), latest: None }));
         let mut call = Call { shared: Arc::clone(&self.shared), call, between, open };
@@ -155,12 +154,7 @@ impl ProcessGroup {
             });
         }
         let (what, held) = call.rest().map_err(|failure| self.shared.over(failure))?;
-        // Behind what others of this group's threads call and wait for.
-        let _turn = matches!(what, What::Collective(..)).then(|| self.shared.state());
-        let asked = asked(node.config.timeout, held);
-        let ticket = Arc::clone(&asked.ticket);
-        node.begin(*channel, Task { what, asked })?;
-        Ok(Work::opened(ticket, self.driver()))
+        Ok(Work::opened(self.shared.hand_in(name, what, held)?, self.driver()))
     }
 }
 

@@ -493,6 +493,6 @@ fn sum(lengths: &[usize]) -> Option<usize> {
 }
 
 /// The longest of them; 0 of none.
-fn longest(lengths: &[usize]) -> usize {
+pub(super) fn longest(lengths: &[usize]) -> usize {
     lengths.iter().copied().max().unwrap_or_default()
 }

@@ -19,7 +19,8 @@ use super::{
     room,
 };
 
-/// How much longer than a call a round takes: it, and with two computations, each alone and with a call.
+/// How much longer than a call a round takes: it, what sets the computations (two calls and a sleep), and two of these, each
+/// alone and with a call.
 const ROUND: f64 = 9.0;
 
 /// How much longer than the communication a computation lasts.

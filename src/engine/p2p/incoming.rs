@@ -209,13 +209,8 @@ impl Core<'_> {
             Place::Fresh { .. } => self.room(kind.dtype, kind.count),
             Place::New { dtype, count } => self.room(dtype, count),
         };
-        match room {
-            Ok(fresh) => Ok((receiving, Some(fresh))),
-            Err(stop) => {
-                self.circle.talk.lost.push(receiving.asked);
-                Err(stop)
-            }
-        }
+        let (receiving, fresh) = self.with_room(receiving, room)?;
+        Ok((receiving, Some(fresh)))
     }
 
     /// A receive for a message that was there before.
@@ -244,8 +239,29 @@ impl Core<'_> {
         }
     }
 
+    /// A receive and its memory; without, who asked for it is told when all is over.
+    fn with_room(
+        &mut self,
+        receiving: Receiving,
+        room: Result<Fresh, Stop>,
+    ) -> Result<(Receiving, Fresh), Stop> {
+        match room {
+            Ok(fresh) => Ok((receiving, fresh)),
+            Err(stop) => {
+                self.circle.talk.lost.push(receiving.asked);
+                Err(stop)
+            }
+        }
+    }
+
     /// Gives what was kept aside to its receive.
-    fn hand_over(&mut self, from: Rank, kept: Fresh, bytes: usize, receiving: Receiving) -> Result<(), Stop> {
+    fn hand_over(
+        &mut self,
+        from: Rank,
+        kept: Fresh,
+        bytes: usize,
+        mut receiving: Receiving,
+    ) -> Result<(), Stop> {
         let source = Bytes::new(kept.region(), 0, bytes);
         let source = source.map_err(|error| self.stop(format!("a message kept aside: {error}")));
         let fresh = match &receiving.inbound.place {
@@ -253,14 +269,10 @@ impl Core<'_> {
                 self.copy(source?, Bytes::new(output, 0, bytes))?;
                 None
             }
-            Place::New { dtype, count } if *dtype != kept.dtype() => {
-                let mut fresh = match self.room(*dtype, *count) {
-                    Ok(fresh) => fresh,
-                    Err(stop) => {
-                        self.circle.talk.lost.push(receiving.asked);
-                        return Err(stop);
-                    }
-                };
+            &Place::New { dtype, count } if dtype != kept.dtype() => {
+                let room = self.room(dtype, count);
+                let mut fresh;
+                (receiving, fresh) = self.with_room(receiving, room)?;
                 fresh.provide(bytes);
                 self.copy(source?, Bytes::new(fresh.region(), 0, bytes))?;
                 Some(fresh)

@@ -15,7 +15,22 @@ fn given(rank: Rank, seed: usize, len: usize) -> Vec<i64> {
 }
 
 /// A call under way, and what the blocking one gave or an oracle says.
-type Check = Box<dyn FnOnce() + Send>;
+pub(super) type Check = Box<dyn FnOnce() + Send>;
+
+/// Waits for calls, on each rank in another order, from two threads.
+pub(super) fn wait_in_an_order_of_its_own(rank: Rank, mut checks: Vec<Check>) {
+    let turn = rank % (checks.len() + 1);
+    checks.rotate_left(turn);
+    if rank == 1 {
+        checks.reverse();
+    }
+    let half = checks.split_off(checks.len() / 2);
+    std::thread::scope(|scope| {
+        for half in [half, checks] {
+            scope.spawn(move || half.into_iter().for_each(|check| check()));
+        }
+    });
+}
 
 fn check<R: PartialEq + fmt::Debug + Send + 'static>(work: Work<R>, wanted: R) -> Check {
     Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
@@ -148,19 +163,8 @@ fn any_number_is_under_way_among_all_other_calls() {
             let twin = group.new_group(&[0, 1, 2]).unwrap().unwrap();
             let other = group.split(Some(0), 0).unwrap().unwrap();
             let begun = |&(kind, seed, first)| begin(if first { &group } else { &other }, &twin, kind, seed);
-            let mut checks: Vec<Check> = calls.iter().map(begun).collect();
-            // Each rank waits in an order of its own, from two threads.
-            let turn = group.rank() % (checks.len() + 1);
-            checks.rotate_left(turn.min(calls.len()));
-            if group.rank() == 1 {
-                checks.reverse();
-            }
-            let half = checks.split_off(checks.len() / 2);
-            std::thread::scope(|scope| {
-                for half in [half, checks] {
-                    scope.spawn(move || half.into_iter().for_each(|check| check()));
-                }
-            });
+            let checks: Vec<Check> = calls.iter().map(begun).collect();
+            wait_in_an_order_of_its_own(group.rank(), checks);
             group.barrier().unwrap();
         });
         Ok(())

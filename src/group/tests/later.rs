@@ -7,6 +7,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
+    follow::{Check, wait_in_an_order_of_its_own},
     messages::worlds,
     objects::{Stubborn, Thing, object, thing},
     tensors,
@@ -14,9 +15,6 @@ use super::{
     *,
 };
 use crate::{Source, Tensor, TensorView, Work, engine::Form, object::ObjectError, tensor::Parts};
-
-/// A call under way, and what is to come of it.
-type Check = Box<dyn FnOnce() + Send>;
 
 /// Waits in one of the ways there are, or has waited.
 fn check<R: PartialEq + fmt::Debug + Send + 'static>(seed: usize, call: Called<R>, wanted: R) -> Check {
@@ -226,19 +224,8 @@ fn any_number_is_under_way_among_all_other_calls() {
                     kind == KINDS && seed % 2 == 0 || kind < KINDS && blocks == group.rank(),
                 )
             };
-            let mut checks: Vec<Check> = calls.iter().map(begun).collect();
-            // Each rank waits in an order of its own, from two threads.
-            let turn = group.rank() % (checks.len() + 1);
-            checks.rotate_left(turn.min(calls.len()));
-            if group.rank() == 1 {
-                checks.reverse();
-            }
-            let half = checks.split_off(checks.len() / 2);
-            std::thread::scope(|scope| {
-                for half in [half, checks] {
-                    scope.spawn(move || half.into_iter().for_each(|check| check()));
-                }
-            });
+            let checks: Vec<Check> = calls.iter().map(begun).collect();
+            wait_in_an_order_of_its_own(group.rank(), checks);
             group.barrier().unwrap();
         });
         Ok(())
