@@ -95,22 +95,18 @@ impl Position {
     #[must_use]
     pub fn snapshot(&self) -> Stand {
         let mut place = self.place.load(Ordering::Acquire);
-        let mut call = [0; 2];
         // The engine may be entering just now: the few stores it needs take nanoseconds unless it is
         // descheduled between them, and then the stand is told without a call.
-        for _ in 0..1000 {
-            call = [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)];
+        let call = (0..1000).find_map(|_| {
+            let call = [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)];
             fence(Ordering::Acquire);
-            let again = self.place.load(Ordering::Acquire);
-            if again == place && again != 0 {
-                break;
-            }
-            place = again;
+            let before = std::mem::replace(&mut place, self.place.load(Ordering::Acquire));
             std::hint::spin_loop();
-        }
-        if place == 0 {
+            (place == before && place != 0).then_some(call)
+        });
+        let Some(call) = call else {
             return Stand { place: Place::Nowhere, call: String::new(), steps: 0, waits_for: None };
-        }
+        };
         let op = (place & !BESIDE).checked_sub(2).map(|place| place >> 1);
         let waits = self.waits.load(Ordering::Relaxed);
         let lane = self.lane.load(Ordering::Relaxed);
