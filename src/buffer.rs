@@ -8,8 +8,9 @@ use std::{
     fmt,
     marker::PhantomData,
     ops::{Deref, DerefMut},
+    ptr::NonNull,
     slice,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
 use unisono_transport::{Memory, Region};
@@ -158,13 +159,12 @@ impl<'a> Lent<'a> {
         let base = data.as_mut_ptr();
         data.get(input.clone())?;
         data.get(output.clone())?;
-        // SAFETY: both ranges were found to lie in `data`, which is exclusively borrowed; otherwise as above.
-        unsafe {
-            Some(Self::of(
-                lend(base.add(input.start).cast(), input.len() * size_of::<T>()),
-                lend(base.add(output.start).cast(), output.len() * size_of::<T>()),
-            ))
-        }
+        let part = |range: &std::ops::Range<usize>| {
+            // SAFETY: both ranges were found to lie in `data`, which is exclusively borrowed; otherwise as above.
+            unsafe { lend(base.add(range.start).cast(), range.len() * size_of::<T>()) }
+        };
+        let lent = part(&output);
+        Some(Self::of(if input == output { lent.clone() } else { part(&input) }, lent))
     }
 }
 
@@ -377,6 +377,15 @@ impl Pieces {
 /// # Safety
 /// As [`Memory::borrowed`].
 unsafe fn lend(base: *mut u8, len: usize) -> Region {
+    /// All of no bytes: a barrier, and whoever only gives or only gets, need no memory for a handle.
+    static NOTHING: LazyLock<Region> = LazyLock::new(|| {
+        let nowhere = NonNull::<u128>::dangling().as_ptr().cast();
+        // SAFETY: there is no byte that could be touched.
+        Region::unregistered(unsafe { Memory::borrowed(nowhere, 0) })
+    });
+    if len == 0 {
+        return NOTHING.clone();
+    }
     // SAFETY: by the caller's promise.
     Region::unregistered(unsafe { Memory::borrowed(base, len) })
 }

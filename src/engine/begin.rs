@@ -9,7 +9,7 @@ impl Run {
     /// Opens the windows that an operation needs, and tells its sources where they may write.
     pub(super) fn begin(
         core: &mut Core<'_>,
-        operation: Operation,
+        operation: Box<Operation>,
         schedule: Box<dyn Schedule>,
     ) -> Result<Self, Stop> {
         if operation.signature.is_farewell() {

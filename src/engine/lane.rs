@@ -46,49 +46,52 @@ pub struct Traced {
 /// What came of one pass over an operation.
 pub(crate) enum Pass {
     Ended,
-    /// There may be more to do.
+    /// All was done that can be done before the next poll, or so much was reduced or copied that it is time for one.
     Moved,
-    /// So too, and so much was reduced or copied that it is time for a poll.
-    Worked,
-    /// Nothing can be done until something comes.
+    /// There was nothing to do.
     Idle,
 }
 
 /// An operation under way.
 pub(crate) struct Run {
-    pub operation: Operation,
+    pub operation: Box<Operation>,
     pub class: Class,
     schedule: Box<dyn Schedule>,
     pub(super) lanes: Vec<Lane>,
     /// What peers may write into, registered for the time of the operation.
     #[expect(dead_code, reason = "kept for its drop")]
     exposed: Option<Region>,
-    /// The lane that is at work, and the bytes that were worked on since the latest poll.
+    /// The lane that is at work.
     pub(super) working: usize,
-    pub(super) worked: usize,
     /// Where finished steps are noted, if they are.
     pub trace: Option<Vec<Traced>>,
 }
 
 impl Run {
     pub(crate) fn new(
-        operation: Operation,
+        operation: Box<Operation>,
         schedule: Box<dyn Schedule>,
         class: Class,
         exposed: Option<Region>,
     ) -> Self {
         let lanes = vec![Lane::default(); schedule.lanes()];
-        Self { operation, class, schedule, lanes, exposed, working: 0, worked: 0, trace: None }
+        Self { operation, class, schedule, lanes, exposed, working: 0, trace: None }
     }
 
-    /// Does once what can be done: puts and takes on every lane, a slice of work, letters. `idle` says that the
-    /// latest poll brought nothing.
+    /// Does what can be done before the next poll: puts and takes on every lane, no more than a slice of work, letters.
+    /// `idle` says that the latest poll brought nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
-        let mut moved = false;
-        for lane in 0..self.lanes.len() {
-            moved |= self.advance(core, lane)?;
+        let (mut moved, mut worked) = (false, 0);
+        loop {
+            for lane in 0..self.lanes.len() {
+                moved |= self.advance(core, lane)?;
+            }
+            if worked >= SLICE {
+                break;
+            }
+            let Some(bytes) = self.work(core)? else { break };
+            (moved, worked) = (true, worked + bytes);
         }
-        moved |= self.work(core)?;
         if core.circle.has_debts() && (idle || self.ended()) {
             core.circle.settle_debts();
         }
@@ -101,10 +104,6 @@ impl Run {
         if self.ended() && circle.under_way == 0 && left {
             self.close(core)?;
             return Ok(Pass::Ended);
-        }
-        if self.worked >= SLICE {
-            self.worked = 0;
-            return Ok(Pass::Worked);
         }
         Ok(if moved { Pass::Moved } else { Pass::Idle })
     }
@@ -131,32 +130,30 @@ impl Run {
     fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
         let mut moved = false;
         loop {
-            let step = match self.lanes[index].step {
-                Some(step) => step,
-                None if self.lanes[index].ended => return Ok(moved),
-                None => match self.next(core, index) {
-                    Some(step) => step,
-                    None => {
-                        self.lanes[index].ended = true;
-                        return Ok(true);
-                    }
-                },
-            };
-            self.lanes[index].step = Some(step);
-            let finished = match step {
-                Step::Put { to, from } => self.put(core, index, to, from)?,
-                Step::Write { to, from, at } => self.write(core, index, (to, at), from)?,
-                Step::Await { from, .. } => self.land(core, index, from)?,
-                Step::Take { from, len } => self.take(core, index, from, len)?,
-                Step::Free { from } => self.free(core, index, from)?,
-                Step::Settle => core.circle.outstanding[index] == 0,
-                Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. } => false,
+            if self.lanes[index].step.is_none() {
+                if self.lanes[index].ended {
+                    return Ok(moved);
+                }
+                self.lanes[index].step = self.next(core, index);
+            }
+            let finished = match self.lanes[index].step {
+                Some(Step::Put { to, from }) => self.put(core, index, to, from)?,
+                Some(Step::Write { to, from, at }) => self.write(core, index, (to, at), from)?,
+                Some(Step::Await { from, .. }) => self.land(core, index, from)?,
+                Some(Step::Take { from, len }) => self.take(core, index, from, len)?,
+                Some(Step::Free { from }) => self.free(core, index, from)?,
+                Some(Step::Settle) => core.circle.outstanding[index] == 0,
+                Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
+                None => {
+                    self.lanes[index].ended = true;
+                    return Ok(true);
+                }
             };
             if !finished {
                 return Ok(moved);
             }
             moved = true;
-            self.finish(core, index, step);
+            self.finish(core, index);
         }
     }
 
@@ -164,11 +161,13 @@ impl Run {
     /// slot; and what is passed on is passed on from there, so that the wire works during the copy.
     fn next(&mut self, core: &Core<'_>, index: usize) -> Option<Step> {
         let before = &mut self.lanes[index].before;
-        let laid_aside = before.iter_mut().rev().find_map(Option::take);
-        let step = laid_aside.or_else(|| self.schedule.next(index))?;
-        let Step::Await { from, into } = step else { return Some(step) };
+        let step = match before.iter_mut().rev().find(|step| step.is_some()) {
+            Some(laid_aside) => laid_aside.take(),
+            None => self.schedule.next(index),
+        };
+        let Some(Step::Await { from, into }) = step else { return step };
         if core.circle.exposed {
-            return Some(step);
+            return step;
         }
         let landed = Span::landed(from, into.len);
         let (copy, free) = (Some(Step::Copy { from: landed, into }), Some(Step::Free { from }));
@@ -181,12 +180,13 @@ impl Run {
         Some(Step::Take { from, len: into.len })
     }
 
-    pub(super) fn finish(&mut self, core: &Core<'_>, index: usize, step: Step) {
-        if let Some(trace) = &mut self.trace {
+    pub(super) fn finish(&mut self, core: &Core<'_>, index: usize) {
+        let lane = &mut self.lanes[index];
+        if let (Some(trace), Some(step)) = (&mut self.trace, lane.step) {
             trace.push(Traced { lane: index, step, in_flight: core.circle.under_way });
         }
-        let lane = &mut self.lanes[index];
-        *lane = Lane { steps: lane.steps + 1, before: lane.before, ..Lane::default() };
+        (lane.step, lane.done, lane.staged) = (None, 0, None);
+        lane.steps += 1;
     }
 
     /// The bytes of a span that does not lie [scattered](Operation::scattered).

@@ -316,17 +316,16 @@ impl Engine {
     /// Does once what can be done, for every operation under way: puts and takes on every lane, a slice of work,
     /// letters; and polls. False if that brought nothing.
     fn round(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
-        let (mut moved, mut worked) = (false, false);
+        let (mut moved, mut ended) = (false, false);
         let mut index = 0;
         while let Some(task) = self.running.get_mut(index) {
             let passed = self.net.core(task.channel).and_then(|mut core| task.run.pass(&mut core, self.idle));
             match passed {
                 Ok(Pass::Ended) => {
                     self.end(index, overseer)?;
-                    moved = true;
+                    ended = true;
                     continue;
                 }
-                Ok(Pass::Worked) => (moved, worked) = (true, true),
                 Ok(Pass::Moved) => moved = true,
                 Ok(Pass::Idle) => {}
                 Err(stop) => return Err(task.halt(stop)),
@@ -334,9 +333,10 @@ impl Engine {
             index += 1;
         }
         if !self.talking.is_empty() {
-            moved |= self.talk(overseer)?;
+            ended |= self.talk(overseer)?;
         }
-        if moved && !worked {
+        // What was waited for may have ended, and another may have begun.
+        if ended {
             return Ok(true);
         }
         self.idle = !(self.net.poll()? || moved);

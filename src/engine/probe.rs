@@ -101,7 +101,7 @@ impl Probe {
         let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum)
             .map_err(|error| Error::Argument { call: "probe", problem: error.to_string() })?;
         let empty = Region::unregistered(Memory::map(1, false)?);
-        let operation = Operation {
+        let operation = Box::new(Operation {
             number: 0,
             group: None,
             signature: Signature::new(&job, Dtype::U8, ReduceOp::Sum, 0),
@@ -118,7 +118,7 @@ impl Probe {
             registered_input: None,
             registered_output: None,
             algorithm_name: |_| "probe",
-        };
+        });
         let schedule = Box::new(ToMyself { steps: steps.next_multiple_of(3) });
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(60);

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     buffer::{self, Bytes},
     error::Failure,
-    schedule::{Place, Rank, Span, Step},
+    schedule::{Place, Rank, Span},
 };
 
 /// Where the bytes of a put lie, and what its end frees.
@@ -73,8 +73,7 @@ impl Run {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
         let injected = HEADER + bytes <= core.port.limits.max_inject;
-        let step = Step::Put { to, from };
-        let Some(origin) = self.origin(core, lane, step, from, injected)? else { return Ok(false) };
+        let Some(origin) = self.origin(core, lane, from, injected)? else { return Ok(false) };
 
         let opposite = core.circle.receiver(to, self.class, lane);
         let freed = opposite.map_or(0, |flow| core.circle.receivers[flow].freed());
@@ -123,8 +122,7 @@ impl Run {
             }));
         }
         let injected = bytes <= core.port.limits.max_inject;
-        let step = Step::Write { to, from, at };
-        let Some(origin) = self.origin(core, lane, step, from, injected)? else { return Ok(false) };
+        let Some(origin) = self.origin(core, lane, from, injected)? else { return Ok(false) };
         let immediate = Immediate::Data {
             flow: core.circle.senders[sender].writes.id,
             way: Way::Direct,
@@ -145,7 +143,6 @@ impl Run {
         &mut self,
         core: &mut Core<'_>,
         lane: usize,
-        step: Step,
         from: Span,
         injected: bool,
     ) -> Result<Option<Origin>, Stop> {
@@ -182,7 +179,7 @@ impl Run {
                 Some(pieces) => pieces.gather(offset, staged),
                 None => buffer::copy(Bytes::new(here, offset, bytes)?, staged),
             });
-            copied.map_err(|error| self.broken(core, step, &error))?;
+            copied.map_err(|error| core.stop(format!("a step's span {from:?}: {error}")))?;
             self.lanes[lane].staged = Some(slot);
         }
         let staging = self.lanes[lane].staged;

@@ -13,27 +13,25 @@ use crate::{
 pub(super) const SLICE: usize = 64 << 10;
 
 impl Run {
-    /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. False if
-    /// none has.
-    pub(super) fn work(&mut self, core: &Core<'_>) -> Result<bool, Stop> {
+    /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. Tells how many
+    /// bytes that was; `None` if none has.
+    pub(super) fn work(&mut self, core: &Core<'_>) -> Result<Option<usize>, Stop> {
         let (lanes, index) = (self.lanes.len(), self.working);
-        for lane in (index..lanes).chain(0..index) {
-            if let Some(
-                step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. }),
-            ) = self.lanes[lane].step
-            {
-                let before = self.lanes[lane].done;
-                self.slice(core, lane, step, into)?;
-                let now = self.lanes[lane].done;
-                if now >= into.len {
-                    self.finish(core, lane, step);
-                }
-                self.working = lane;
-                self.worked += (now - before) * self.operation.size;
-                return Ok(true);
+        let found = (index..lanes).chain(0..index).find_map(|lane| match self.lanes[lane].step {
+            Some(step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. })) => {
+                Some((lane, step, into))
             }
+            _ => None,
+        });
+        let Some((lane, step, into)) = found else { return Ok(None) };
+        let before = self.lanes[lane].done;
+        self.slice(core, lane, step, into)?;
+        let now = self.lanes[lane].done;
+        if now >= into.len {
+            self.finish(core, lane);
         }
-        Ok(false)
+        self.working = lane;
+        Ok(Some((now - before) * self.operation.size))
     }
 
     /// Does a slice of a reduction or a copy.

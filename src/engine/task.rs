@@ -77,7 +77,6 @@ pub(crate) enum Call {
 }
 
 /// What somebody asks for.
-#[expect(clippy::large_enum_variant, reason = "nearly all are tasks")]
 pub(crate) enum Wish {
     Do(Task),
     /// That this rank leave the group when all that was asked for before is done.
@@ -92,7 +91,7 @@ pub(crate) struct Task {
 
 /// What is to be done.
 pub(crate) enum What {
-    Collective(Operation, Box<dyn Schedule>),
+    Collective(Box<Operation>, Box<dyn Schedule>),
     Send(Outbound),
     Receive(Inbound),
     /// Messages, side by side: it ends when all have.
@@ -100,7 +99,7 @@ pub(crate) enum What {
 }
 
 /// A collective that waits for its turn.
-pub(super) type Turn = (Operation, Box<dyn Schedule>, Asked);
+pub(super) type Turn = (Box<Operation>, Box<dyn Schedule>, Asked);
 
 pub(super) fn halt(stop: Stop, number: Option<u64>, signature: Signature, since: Instant) -> Halt {
     let culprit = Culprit { number, group: None, call: signature.call(), waited: since.elapsed() };

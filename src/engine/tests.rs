@@ -136,7 +136,7 @@ fn call_under<T: Element>(
     let ticket = Arc::new(Ticket::default());
     let (deadline, asked) = (soon(), Instant::now());
     let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: Held::Back(None) };
-    let task = Task { what: What::Collective(operation, schedule), asked };
+    let task = Task { what: What::Collective(Box::new(operation), schedule), asked };
     let taken = engine.take(WORLD, task, overseer);
     let driven = taken.and_then(|()| engine.drive(&|| ticket.ended(), overseer));
     driven.map_err(|halt| halt.stop)

@@ -11,6 +11,7 @@ use unisono_transport::RemoteRegion;
 
 use super::{
     ProcessGroup, cores,
+    plan::Plans,
     request::Request,
     shared::{Shared, State},
 };
@@ -235,6 +236,7 @@ impl ProcessGroup {
             label: Some(format!("{name} of ranks {}", list(&global)).into()),
             name,
             members: global,
+            plans: Plans::default(),
             state: Mutex::default(),
         };
         Ok(Some(Self::of(shared, self.wishes, Some(self))))

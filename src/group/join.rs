@@ -19,6 +19,7 @@ use super::{
     guard::Guard,
     node::Node,
     pin::Pin,
+    plan::Plans,
     request::Wishes,
     shared::Shared,
 };
@@ -229,6 +230,7 @@ impl ProcessGroup {
             name: "world".to_owned(),
             label: None,
             tuned: tuned.of(ranks),
+            plans: Plans::default(),
             state: Mutex::default(),
         };
         Ok(Self::of(shared, wishes, None))

@@ -19,6 +19,7 @@ mod objects;
 mod parcels;
 mod parts;
 mod pin;
+mod plan;
 mod request;
 mod shared;
 mod tensors;

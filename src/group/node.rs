@@ -435,7 +435,12 @@ impl Node {
 
     /// Whether all is over, on this rank or elsewhere.
     pub(super) fn check(&self) -> Result<()> {
-        let failed = self.desk().failed.clone();
+        self.check_desk(self.desk())
+    }
+
+    fn check_desk(&self, desk: MutexGuard<'_, Desk>) -> Result<()> {
+        let failed = desk.failed.clone();
+        drop(desk);
         match failed {
             Some(failure) => Err(Error::Failed(failure)),
             None => self.guard.alarm.failure().map_or(Ok(()), |failure| Err(self.fail(failure))),
@@ -454,11 +459,12 @@ impl Node {
 
     /// Whether calls may be made.
     pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
-        if self.has_left() {
+        let desk = self.desk();
+        if desk.left {
             let problem = "this rank has left the world, and with it all groups".to_owned();
             return Err(Error::Argument { call, problem });
         }
-        self.check()
+        self.check_desk(desk)
     }
 
     /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the alarm is raised.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What the caller wants of the way it is done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Wishes {
     pub selection: Selection,
     pub reduction: Reduction,
@@ -20,7 +20,7 @@ pub(super) struct Wishes {
 }
 
 /// Into what it is cut.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pipeline {
     /// The most bytes of a message.
     pub chunk_bytes: usize,

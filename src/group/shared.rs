@@ -7,16 +7,16 @@ use std::{
 
 use super::{
     node::Node,
-    request::{Request, Shape, Wishes},
+    plan::{Known, Plan, Plans},
+    request::{Request, Wishes},
 };
 use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Signature, Stop, Task, Ticket, WORLD, What},
+    engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
-    reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Job, Rank, Schedule},
+    schedule::{Collective, Rank, Schedule},
 };
 
 /// How long a rank that leaves waits for the others to leave too.
@@ -36,6 +36,7 @@ pub(super) struct Shared {
     pub label: Option<Arc<str>>,
     /// What was measured for groups of this size.
     pub tuned: Table,
+    pub plans: Plans,
     pub state: Mutex<State>,
 }
 
@@ -111,8 +112,8 @@ impl Shared {
         let plan = self.plan(dtype, request, wishes)?;
         // Long writes need an output in which nothing waits to be sent.
         let mut aside = Vec::new();
-        let apart = match plan.needs_apart(lent) {
-            true => Some(lent.aside(&mut aside).map_err(|error| plan.argument(error.to_string()))?),
+        let apart = match plan.known.needs_apart(lent) {
+            true => Some(lent.aside(&mut aside).map_err(|error| plan.known.argument(error.to_string()))?),
             false => None,
         };
         let (operation, schedule) = self.operation(plan, apart.as_ref().unwrap_or(lent));
@@ -154,7 +155,7 @@ impl Shared {
         request: &Request<'_>,
         lent: &Lent<'_>,
         wishes: &Wishes,
-    ) -> Result<(Operation, Box<dyn Schedule>)> {
+    ) -> Result<(Box<Operation>, Box<dyn Schedule>)> {
         // Of those that need input and output apart, none is begun in place.
         Ok(self.operation(self.plan(dtype, request, wishes)?, lent))
     }
@@ -176,28 +177,10 @@ impl Shared {
         }
     }
 
-    /// How a collective is to be done.
-    fn plan(&self, dtype: Dtype, request: &Request<'_>, wishes: &Wishes) -> Result<Planned> {
-        let Request { collective, op, .. } = *request;
-        let argument = |problem: String| Error::Argument { call: collective.name(), problem };
-        let kernel = Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-        let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
-        let Shape { chunk, lanes, direct, long, ordered } = shape;
-        let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
-        // What has no root has other calls' names for it: the farewell is a barrier.
-        let planned = Job { root: if collective.has_root() { job.root } else { 0 }, ..job };
-        let Some(schedule) = algorithm.make(&planned) else {
-            return Err(argument(format!("algorithm {} cannot do it", algorithm.name)));
-        };
-        let signature = request.signature(&job, dtype, algorithm.code);
-        let size = dtype.size();
-        Ok(Planned { collective, signature, schedule, kernel, average: op == ReduceOp::Avg, size, long })
-    }
-
-    fn operation(&self, plan: Planned, lent: &Lent<'_>) -> (Operation, Box<dyn Schedule>) {
-        let Planned { collective, signature, schedule, kernel, average, size, long } = plan;
+    fn operation(&self, plan: Plan, lent: &Lent<'_>) -> (Box<Operation>, Box<dyn Schedule>) {
+        let Plan { known: Known { collective, signature, kernel, average, size, long }, schedule } = plan;
         let registry = &self.node.registry;
-        let operation = Operation {
+        let operation = Box::new(Operation {
             number: 0,
             signature,
             group: self.label.clone(),
@@ -214,7 +197,7 @@ impl Shared {
             registered_input: registry.find(&lent.input),
             registered_output: registry.find(&lent.output),
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
-        };
+        });
         (operation, schedule)
     }
 
@@ -258,28 +241,6 @@ impl Shared {
 pub(super) fn asked(timeout: Duration, held: Held) -> Asked {
     let at = Instant::now();
     Asked { at, deadline: at + timeout, ticket: Arc::default(), held }
-}
-
-/// A collective, but for its number and its memory.
-struct Planned {
-    collective: Collective,
-    signature: Signature,
-    schedule: Box<dyn Schedule>,
-    kernel: Kernel,
-    average: bool,
-    size: usize,
-    long: bool,
-}
-
-impl Planned {
-    /// Whether input and output must have no byte in common, and have.
-    fn needs_apart(&self, lent: &Lent<'_>) -> bool {
-        self.long && self.collective.exchanges() && !lent.is_apart()
-    }
-
-    fn argument(&self, problem: String) -> Error {
-        Error::Argument { call: self.collective.name(), problem }
-    }
 }
 
 impl Drop for Membership {

@@ -22,7 +22,9 @@
 
 pub mod check;
 pub mod cost;
+mod recorded;
 
+pub(crate) use self::recorded::Recorded;
 use crate::partition::Blocks;
 
 /// A member of a group, counted from 0.
