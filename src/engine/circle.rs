@@ -16,6 +16,10 @@ use super::{
 };
 use crate::schedule::Rank;
 
+/// So many small messages on their way are few: a socket has room for them (16 KiB at the least, `tcp_wmem`), even if they
+/// are as long as small ones can be. It is one of another call and the one that follows it.
+const FEW: u64 = 1;
+
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -92,7 +96,8 @@ pub(crate) struct Circle {
     pub(super) post_box: VecDeque<(Rank, Letter)>,
     /// Receivers whose senders should hear of their credit when there is time.
     pub(super) debts: Vec<(usize, Way)>,
-    /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies.
+    /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies, with those of
+    /// messages that [surely leave](Self::quiet).
     pub(super) letters_under_way: usize,
     pub(super) copies_under_way: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
@@ -242,6 +247,17 @@ impl Circle {
     pub(crate) fn sender(&self, to: Rank, class: Class, lane: usize) -> Option<usize> {
         let first = self.members.get(to)?.outgoing[class.index()];
         (first != NONE).then_some(first as usize + lane)
+    }
+
+    /// Whether so little is on its way to a member that a copy of one more small message surely leaves at once, and does
+    /// not wait in a queue of the provider's for room in the socket, unseen, until somebody polls.
+    pub(super) fn quiet(&self, to: Rank) -> bool {
+        Class::ALL.into_iter().all(|class| {
+            let Some(first) = self.sender(to, class, 0) else { return true };
+            let allowed = if class == Class::Eager { FEW } else { 0 };
+            let flows = self.senders[first..].iter().take(self.settings.window(class).0);
+            flows.clone().all(|sender| sender.flow.pending() <= allowed && sender.writes.pending() == 0)
+        })
     }
 
     /// The receiving end of a flow, if its window is open.

@@ -46,6 +46,11 @@ impl Outgoing {
         (self.sent < self.freed + self.slots).then_some(self.sent)
     }
 
+    /// How many messages the receiver has not freed, as far as this end knows.
+    pub(crate) fn pending(&self) -> u64 {
+        self.sent - self.freed
+    }
+
     /// The slot of message `number`.
     pub(crate) fn slot(&self, number: u64) -> u64 {
         number % self.slots

@@ -98,7 +98,8 @@ impl Run {
         if core.circle.has_letters() {
             moved |= core.send_letters()?;
         }
-        // Nothing of ours may wait for a poll that comes only with the next call; or, after the last one, be lost.
+        // Nothing of ours may wait for a poll that comes only with the next call (copies that surely leave do not, and are
+        // not waited for); or, after the last one, be lost.
         let circle = &*core.circle;
         let left = if circle.parting { circle.letters_landed() } else { circle.letters_left() };
         if self.ended() && circle.under_way == 0 && left {

@@ -206,7 +206,11 @@ impl Engine {
     fn grant(&mut self, channel: u8, wish: Wish, overseer: &dyn Overseer) -> Result<(), Halt> {
         match wish {
             Wish::Do(task) => self.take(channel, task, overseer),
-            Wish::Leave => Ok(self.net.leave(channel)?),
+            Wish::Leave => {
+                // Copies of messages may still be under way: with a poll they are not.
+                self.net.poll()?;
+                Ok(self.net.leave(channel)?)
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     Stop,
     core::Core,
     lane::Run,
-    post::Record,
+    post::{self, Record},
     wire::{HEADER, Immediate, PAYLOAD, Way, stride},
 };
 use crate::{
@@ -204,18 +204,31 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        let (token, told) = (record as u64, self.circle.parting && matches!(whose, Whose::Lane(_)));
-        let put = Put { to: peer, sources, target, immediate: immediate.encode(), token, told };
+        let (lane, token) = (matches!(whose, Whose::Lane(_)), record as u64);
+        let mut put = Put {
+            to: peer,
+            sources,
+            target,
+            immediate: immediate.encode(),
+            token,
+            told: self.circle.parting && lane,
+        };
         let ends_told = put.ends_told(&self.port.limits);
+        // Nobody need wait for the end of what was copied and leaves; before it closes, whoever parts does.
+        let leaves = ends_told && lane && put.len() <= self.port.limits.max_copied && self.circle.quiet(to);
+        if leaves {
+            put.token = post::letter(self.circle.channel, true);
+        }
         if self.port.transport.put(&put)? == Posted::Full {
             return Ok(false);
         }
-        if !ends_told {
+        let circle = &mut *self.circle;
+        if leaves || !ends_told {
+            circle.copies_under_way += usize::from(leaves);
             // Its source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);
         }
-        let circle = &mut *self.circle;
         let Origin { hold, staging, .. } = origin;
         let mut record = Record { channel: circle.channel, hold, staging, ..Record::default() };
         match whose {

@@ -77,6 +77,8 @@ pub struct Limits {
     /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`
     /// returns, and they give no [`Event::Sent`] unless [`Put::told`] asks for it.
     pub max_inject: usize,
+    /// Puts of at most this many bytes are copied at once, whether or not their end is told; at least `max_inject`.
+    pub max_copied: usize,
     /// How many sources one put may gather; at least 2.
     pub max_sources: usize,
     /// Whether puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).

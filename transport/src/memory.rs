@@ -142,6 +142,7 @@ impl Hub {
                 max_put: isize::MAX.unsigned_abs(),
                 // Any put could be injected; a small bound makes both kinds occur, as on a real fabric.
                 max_inject: 128,
+                max_copied: 128,
                 max_sources: 4,
                 local_registration: false,
                 cheap_registration: true,

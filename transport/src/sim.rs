@@ -51,6 +51,8 @@ pub struct Config {
     pub max_put: usize,
     /// As [`Limits::max_inject`].
     pub max_inject: usize,
+    /// As [`Limits::max_copied`], if it is larger than that.
+    pub max_copied: usize,
     /// As [`Limits::max_sources`].
     pub max_sources: usize,
     /// As [`Limits::local_registration`].
@@ -78,6 +80,7 @@ impl Default for Config {
             depth: 64,
             max_put: 1 << 30,
             max_inject: 64,
+            max_copied: 64,
             max_sources: 2,
             local_registration: true,
             cheap_registration: false,
@@ -224,6 +227,7 @@ impl Fabric {
                 version: String::new(),
                 max_put: config.max_put,
                 max_inject: config.max_inject,
+                max_copied: config.max_copied.max(config.max_inject),
                 max_sources: config.max_sources.max(2),
                 local_registration: config.local_registration,
                 cheap_registration: config.cheap_registration,
@@ -439,7 +443,7 @@ impl Transport for Endpoint {
             .ok_or_else(|| Error::BadPut { reason: format!("{:?} is beyond all memory", put.target) })?;
         let config = &self.fabric.config;
         let held = put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
-        let bytes = if len <= config.max_inject {
+        let bytes = if len <= self.limits.max_copied {
             let mut copy = Vec::new();
             for (region, offset, len) in held {
                 let start = copy.len();

@@ -12,7 +12,8 @@ use crate::{
 /// lost when it closes.
 fn fabric(seed: u64) -> Fabric {
     let jitter = Duration::from_micros([10, 300][seed as usize % 2]);
-    Fabric::new(sim::Config { seed, jitter, ..sim::Config::default() })
+    let max_inject = [64, 0][seed as usize / 2 % 2];
+    Fabric::new(sim::Config { seed, jitter, max_inject, ..sim::Config::default() })
 }
 
 /// Ranks do this and leave; nothing is lost, and nobody waits for the end of time.

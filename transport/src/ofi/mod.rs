@@ -72,9 +72,6 @@ pub struct Ofi {
     completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of an injected put are joined.
     joined: Vec<u8>,
-    /// Up to so many bytes the library is to copy a put whose end it reports, so that it hands the kernel one piece
-    /// instead of three: over tcp a broadcast of 8 B between 2 ranks takes 8.7 µs instead of 9.8.
-    copied: usize,
     /// How often in a row the library has forbidden to sleep and then had nothing.
     futile: u32,
     alarm: Arc<Alarm>,
@@ -154,6 +151,7 @@ impl Ofi {
             version: format!("libfabric {major}.{minor}"),
             max_put: info.endpoint().max_msg_size.min(isize::MAX.unsigned_abs()),
             max_inject: if facts.queues_injected { 0 } else { info.tx().inject_size },
+            max_copied: info.tx().inject_size,
             max_sources: info.tx().iov_limit.clamp(1, MAX_SOURCES),
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
@@ -181,7 +179,6 @@ impl Ofi {
             domain,
             facts,
             joined: Vec::with_capacity(limits.max_inject),
-            copied: if facts.queues_injected { info.tx().inject_size } else { 0 },
             limits,
             address,
             known: HashMap::new(),
@@ -424,8 +421,10 @@ impl Transport for Ofi {
             drop(serial);
             return posted("fi_inject_writedata", result, put);
         }
-        let injected = len <= self.limits.max_inject;
-        if self.limits.local_registration && !injected {
+        // Of what is copied the library hands the kernel one piece instead of three: over tcp a broadcast of 8 B between 2
+        // ranks takes 8.7 µs instead of 9.8.
+        let copied = len <= self.limits.max_copied;
+        if self.limits.local_registration && len > self.limits.max_inject {
             let foreign = |source: &&Source<'_>| !source.is_empty() && !self.registrar.made(source.region());
             if put.sources.iter().any(|source| foreign(&source)) {
                 return Err(Error::BadPut { reason: "a source is registered with another transport".into() });
@@ -446,8 +445,7 @@ impl Transport for Ofi {
             context,
             data: put.immediate.into(),
         };
-        let copied = if injected || len <= self.copied { sys::FI_INJECT } else { 0 };
-        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION | copied;
+        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION | if copied { sys::FI_INJECT } else { 0 };
         let serial = self.domain.lock();
         // SAFETY: the endpoint is open; the message's arrays live through the call; the source memory is kept
         // by the pool, and the context stays in place, until the completion or the endpoint's end.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use unisono_transport::{Error, Memory, Posted, Put, Region, Source, Target, Transport};
+use unisono_transport::{Error, Limits, Memory, Posted, Put, Region, Source, Target, Transport};
 
 use crate::kit::{
     FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
@@ -39,11 +39,12 @@ pub(crate) fn source_let_go(world: &mut World) -> Outcome {
 }
 
 /// Short puts that ask for it are told as sent, as long ones are anyway, each once; and what was told so lands, though the
-/// endpoint that it came from is closed.
+/// endpoint that it came from is closed, and what was copied as it was when it was put.
 pub(crate) fn told(world: &mut World) -> Outcome {
     const COUNT: u32 = 3;
-    let inject = world.open()?.limits().max_inject;
-    for len in [1, inject.max(1), inject + 1, 50_000] {
+    let Limits { max_inject: inject, max_copied: copied, .. } = *world.open()?.limits();
+    ensure!(copied >= inject, "puts of {inject} bytes are copied, but only {copied} are said to be");
+    for len in [1, inject.max(1), inject + 1, copied.max(1), copied + 1, 50_000] {
         let (mut here, mut there) = world.pair()?;
         let window = there.register(Memory::map(COUNT as usize * len, false)?)?;
         let target = |number: u32| {
@@ -61,7 +62,13 @@ pub(crate) fn told(world: &mut World) -> Outcome {
             if next < COUNT {
                 let (token, target) = (u64::from(next) + 7, target(next)?);
                 let put = Put { to: FIRST, sources: &sources, target, immediate: next, token, told: true };
+                if len <= copied {
+                    source.write(0, &bytes)?;
+                }
                 next += u32::from(here.put(&put)? == Posted::Yes);
+                if len <= copied {
+                    source.write(0, &pattern(2, len))?;
+                }
             }
             // As little as can be: but without the peer's help there is no connection, and some fetch what is long.
             if !ours.poll(&mut *here)? {
