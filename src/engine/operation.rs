@@ -56,6 +56,10 @@ const CARGO: u8 = 0x40;
 
 /// The bit of a collective's code that says that its blocks are uneven.
 const UNEVEN: u8 = 0x80;
+/// The bit of a collective's code that says that it is of many tensors.
+const COALESCED: u8 = 0x40;
+/// The bits of a code that are not of its collective.
+const KINDS: u8 = UNEVEN | COALESCED;
 /// The bit of a reduction's code that says that it is in the order of ranks.
 const ORDERED: u8 = 0x80;
 
@@ -73,7 +77,7 @@ impl Signature {
     pub(crate) fn new(job: &Job<'_>, dtype: Dtype, op: ReduceOp, algorithm: u8) -> Self {
         // There are few: the code always fits.
         let place = Collective::ALL.iter().position(|&collective| collective == job.collective);
-        let collective = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(!UNEVEN);
+        let collective = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(!KINDS);
         Self {
             codes: [
                 collective | if job.uneven.is_some() { UNEVEN } else { 0 },
@@ -100,9 +104,15 @@ impl Signature {
         self
     }
 
+    /// The same of many tensors.
+    pub(crate) fn coalesced(mut self) -> Self {
+        self.codes[0] |= COALESCED;
+        self
+    }
+
     /// Whether it is the barrier by which ranks part.
     pub(crate) fn is_farewell(&self) -> bool {
-        let collective = Collective::ALL.get(usize::from(self.codes[0] & !UNEVEN));
+        let collective = Collective::ALL.get(usize::from(self.codes[0] & !KINDS));
         collective == Some(&Collective::Barrier) && self.root == FAREWELL
     }
 
@@ -122,7 +132,7 @@ impl Signature {
         Self { codes: codes.to_le_bytes(), root, count }.call()
     }
 
-    /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `barrier()`.
+    /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `all_reduce_coalesced(f32, sum)`, `barrier()`.
     pub(crate) fn call(&self) -> String {
         let [code, dtype, op, _] = self.codes;
         if code == SEND || code == RECV {
@@ -131,7 +141,7 @@ impl Signature {
             let peer = if self.root == u32::MAX { "any".to_owned() } else { self.root.to_string() };
             return format!("{call}({dtype}, {way} {peer}, tag {})", self.count);
         }
-        let Some(&collective) = Collective::ALL.get(usize::from(code & !UNEVEN)) else {
+        let Some(&collective) = Collective::ALL.get(usize::from(code & !KINDS)) else {
             return format!("collective number {code}, unknown here");
         };
         if collective == Collective::Barrier {
@@ -156,8 +166,12 @@ impl Signature {
         if collective.has_root() {
             arguments = format!("{arguments}, root {}", self.root);
         }
-        let uneven = if code & UNEVEN == 0 { "" } else { "_v" };
-        format!("{}{uneven}({arguments})", collective.name())
+        let kind = match code & KINDS {
+            0 => "",
+            COALESCED => "_coalesced",
+            _ => "_v",
+        };
+        format!("{}{kind}({arguments})", collective.name())
     }
 
     /// What two ranks disagree on, in words that are the same whoever notices.

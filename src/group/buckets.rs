@@ -69,7 +69,8 @@ impl ProcessGroup {
             kernel.scale_in_place(piece).map_err(argument)?;
         }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let request = Request { op, ..Request::new(Collective::AllReduce, bytes / dtype.size()) };
+        let request = Request::new(Collective::AllReduce, bytes / dtype.size());
+        let request = Request { op, coalesced: true, ..request };
         turn.run(self, dtype, &request, &Lent::scattered(pieces.into_iter())).await
     }
 

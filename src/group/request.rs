@@ -48,6 +48,8 @@ pub(super) struct Request<'a> {
     /// Matters where elements are reduced.
     pub op: ReduceOp,
     pub cargo: Cargo,
+    /// Whether it is of many tensors, on all ranks.
+    pub coalesced: bool,
     /// The call that it only prepares: ranks compare that.
     pub prepares: Option<Prepared>,
 }
@@ -72,6 +74,7 @@ impl<'a> Request<'a> {
             root: 0,
             op: ReduceOp::Sum,
             cargo: Cargo::Elements,
+            coalesced: false,
             prepares: None,
         }
     }
@@ -85,7 +88,8 @@ impl<'a> Request<'a> {
     /// What ranks compare.
     pub(super) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
         let Some(Prepared { collective, dtype, op, root, cargo }) = self.prepares else {
-            return Signature::new(job, dtype, self.op, algorithm).carrying(self.cargo);
+            let signature = Signature::new(job, dtype, self.op, algorithm).carrying(self.cargo);
+            return if self.coalesced { signature.coalesced() } else { signature };
         };
         let uneven = Some(Uneven { input: &[], output: &[] });
         Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm).carrying(cargo)
@@ -116,8 +120,10 @@ impl<'a> Request<'a> {
             .or_else(|| algorithm::choose(collective, group.world, bytes, selected))
             .or_else(|| algorithm::choose(collective, group.world, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
+        let direct = algorithm::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
         let choice = match wishes.pipeline {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
+            None if direct && self.coalesced => choice.coalesced(group.world.ranks),
             None => choice,
         };
         let choice = choice.within(
@@ -125,7 +131,6 @@ impl<'a> Request<'a> {
             group.node.settings.eager_bytes,
             group.node.settings.lanes,
         );
-        let direct = algorithm::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
         // Uneven blocks are never written whole; nothing need be put aside for them.
         let long = group.node.limits.cheap_registration
             && self.uneven.is_none()

@@ -1,6 +1,6 @@
 //! Ranks that do not call the same thing: all of them get the same words, at once, and keep their data.
 
-use unisono::{ProcessGroup, ReduceOp};
+use unisono::{ProcessGroup, ReduceOp, TensorViewMut};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -74,6 +74,15 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
         |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Max),
         |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Sum),
         &["calls all_reduce(f32, sum)", "LAST calls all_reduce(f32, max)"],
+    ),
+    (
+        "one tensor of many",
+        |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Sum),
+        |group, data| {
+            let tensor = TensorViewMut::new(&mut data.floats[..LARGE], &[LARGE])?;
+            group.all_reduce_coalesced(&mut [tensor], ReduceOp::Sum)
+        },
+        &["calls all_reduce_coalesced(f32, sum)", "LAST calls all_reduce(f32, sum)"],
     ),
     (
         "root",

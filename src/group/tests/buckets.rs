@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use unisono_transport::sim;
 
 use super::*;
-use crate::{GradientBuckets, Reduction, Tensor, TensorViewMut, algorithm::ALGORITHMS};
+use crate::{GradientBuckets, Reduction, Tensor, TensorViewMut, algorithm::ALGORITHMS, schedule::Step};
 
 fn floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| f32::from(((rank + 1) * (which + 3) + i) as u8 % 50)).collect()
@@ -119,6 +119,30 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
             }
         },
     );
+}
+
+/// All ranks take the same chunks, however their tensors lie: smaller ones than of one piece, where slots of several peers
+/// are in use.
+#[test]
+fn large_tensors_are_reduced_in_chunks_that_stay_in_the_caches() {
+    for (ranks, most) in [(2, 128 << 10), (3, 64 << 10), (4, 64 << 10), (5, 128 << 10)] {
+        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (128 << 10, 1024, 2);
+        world(ranks, tweak, |group| {
+            let longest = || {
+                let sent = group.trace().into_iter().filter_map(|traced| match traced.step {
+                    Step::Put { from, .. } | Step::Write { from, .. } => Some(from.len * size_of::<f32>()),
+                    _ => None,
+                });
+                sent.max().unwrap_or_default()
+            };
+            group.keep_trace();
+            reduces_where_they_lie(&group, &[70_000, 1, 0, 25_001]);
+            assert!((most / 2..=most).contains(&longest()), "{} among {ranks} ranks", longest());
+            // What the caller wants goes before.
+            reduces_where_they_lie(&group.with_pipeline(128 << 10, 2).unwrap(), &[70_000, 25_000]);
+            assert!(longest() > 64 << 10);
+        });
+    }
 }
 
 #[test]
