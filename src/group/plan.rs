@@ -71,6 +71,7 @@ struct Asked {
     root: Rank,
     op: ReduceOp,
     cargo: Cargo,
+    coalesced: bool,
     dtype: Dtype,
     wishes: Wishes,
 }
@@ -78,10 +79,12 @@ struct Asked {
 impl Asked {
     /// Nothing, where blocks are uneven or a call only prepares another: these are not kept.
     fn of(request: &Request<'_>, dtype: Dtype, wishes: &Wishes) -> Option<Self> {
-        let Request { collective, count, uneven: None, root, op, cargo, prepares: None } = *request else {
+        let Request { collective, count, uneven: None, root, op, cargo, coalesced, prepares: None } =
+            *request
+        else {
             return None;
         };
-        Some(Self { collective, count, root, op, cargo, dtype, wishes: *wishes })
+        Some(Self { collective, count, root, op, cargo, coalesced, dtype, wishes: *wishes })
     }
 }
 
@@ -178,14 +181,15 @@ mod tests {
             ];
             for wishes in [&group.wishes].into_iter().chain(others.iter().map(|other| &other.wishes)) {
                 for &(collective, count) in &all {
-                    for (root, op, dtype) in [
-                        (0, ReduceOp::Sum, Dtype::F32),
-                        (2, ReduceOp::Sum, Dtype::F32),
-                        (0, ReduceOp::Avg, Dtype::F32),
-                        (0, ReduceOp::Sum, Dtype::F64),
-                        (0, ReduceOp::PreMulSum(2.0), Dtype::F32),
+                    for (root, op, dtype, coalesced) in [
+                        (0, ReduceOp::Sum, Dtype::F32, false),
+                        (2, ReduceOp::Sum, Dtype::F32, false),
+                        (0, ReduceOp::Avg, Dtype::F32, false),
+                        (0, ReduceOp::Sum, Dtype::F64, false),
+                        (0, ReduceOp::PreMulSum(2.0), Dtype::F32, false),
+                        (0, ReduceOp::Sum, Dtype::F32, true),
                     ] {
-                        let request = Request { root, op, ..Request::new(collective, count) };
+                        let request = Request { root, op, coalesced, ..Request::new(collective, count) };
                         let (known, algorithm, job) = group.shared.think(dtype, &request, wishes).unwrap();
                         let wanted = said(known, algorithm.make(&job).unwrap());
                         // The first is made, the second may be what was kept; another call comes between.
