@@ -16,9 +16,9 @@ use super::{
 };
 use crate::schedule::Rank;
 
-/// So many small messages on their way are few: a socket has room for them (16 KiB at the least, `tcp_wmem`), even if they
-/// are as long as small ones can be. It is one of another call and the one that follows it.
-const FEW: u64 = 1;
+/// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
+/// 16 KiB at first, and a connection that is established has at least 20 segments).
+const LITTLE: u64 = 16 << 10;
 
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
@@ -252,12 +252,17 @@ impl Circle {
     /// Whether so little is on its way to a member that a copy of one more small message surely leaves at once, and does
     /// not wait in a queue of the provider's for room in the socket, unseen, until somebody polls.
     pub(super) fn quiet(&self, to: Rank) -> bool {
-        Class::ALL.into_iter().all(|class| {
-            let Some(first) = self.sender(to, class, 0) else { return true };
-            let allowed = if class == Class::Eager { FEW } else { 0 };
-            let flows = self.senders[first..].iter().take(self.settings.window(class).0);
-            flows.clone().all(|sender| sender.flow.pending() <= allowed && sender.writes.pending() == 0)
-        })
+        let mut bytes = 0;
+        for class in Class::ALL {
+            let Some(first) = self.sender(to, class, 0) else { continue };
+            for sender in self.senders[first..].iter().take(self.settings.window(class).0) {
+                if sender.writes.pending() > 0 {
+                    return false;
+                }
+                bytes += sender.flow.pending() * sender.slot_bytes as u64;
+            }
+        }
+        bytes <= LITTLE
     }
 
     /// The receiving end of a flow, if its window is open.

@@ -58,14 +58,14 @@ pub(super) struct Plans(Mutex<Latest>);
 
 #[derive(Default)]
 struct Latest {
-    kept: Vec<(Asked, Known, Recorded)>,
+    kept: Vec<(Key, Known, Recorded)>,
     /// The one that goes next.
     oldest: usize,
 }
 
 /// All that a plan depends on and that is not the same for all calls of a group.
 #[derive(Clone, Copy, PartialEq)]
-struct Asked {
+struct Key {
     collective: Collective,
     count: usize,
     root: Rank,
@@ -76,7 +76,7 @@ struct Asked {
     wishes: Wishes,
 }
 
-impl Asked {
+impl Key {
     /// Nothing, where blocks are uneven or a call only prepares another: these are not kept.
     fn of(request: &Request<'_>, dtype: Dtype, wishes: &Wishes) -> Option<Self> {
         let Request { collective, count, uneven: None, root, op, cargo, coalesced, prepares: None } =
@@ -89,13 +89,13 @@ impl Asked {
 }
 
 impl Latest {
-    fn find(&self, asked: &Asked) -> Option<Plan> {
-        let (_, known, recorded) = self.kept.iter().find(|(kept, ..)| kept == asked)?;
+    fn find(&self, key: &Key) -> Option<Plan> {
+        let (_, known, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
         Some(Plan { known: *known, schedule: Box::new(recorded.clone()) })
     }
 
-    fn keep(&mut self, asked: Asked, known: Known, recorded: Recorded) {
-        let kept = (asked, known, recorded);
+    fn keep(&mut self, key: Key, known: Known, recorded: Recorded) {
+        let kept = (key, known, recorded);
         match self.kept.get_mut(self.oldest) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
@@ -107,9 +107,9 @@ impl Latest {
 impl Shared {
     /// How a collective is to be done.
     pub(super) fn plan(&self, dtype: Dtype, request: &Request<'_>, wishes: &Wishes) -> Result<Plan> {
-        let asked = Asked::of(request, dtype, wishes);
+        let key = Key::of(request, dtype, wishes);
         let latest = || self.plans.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = asked.and_then(|asked| latest().find(&asked)) {
+        if let Some(plan) = key.and_then(|key| latest().find(&key)) {
             return Ok(plan);
         }
         let (known, algorithm, job) = self.think(dtype, request, wishes)?;
@@ -118,10 +118,10 @@ impl Shared {
             schedule.ok_or_else(|| known.argument(format!("algorithm {} cannot do it", algorithm.name)))
         };
         let schedule = make()?;
-        if let Some(asked) = asked.filter(|_| schedule.lanes() == 1)
+        if let Some(key) = key.filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS)
         {
-            latest().keep(asked, known, recorded);
+            latest().keep(key, known, recorded);
         }
         Ok(Plan { known, schedule })
     }
