@@ -18,7 +18,7 @@ use crate::schedule::Rank;
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
 /// 16 KiB at first, and a connection that is established has at least 20 segments).
-const LITTLE: u64 = 16 << 10;
+const LITTLE: usize = 16 << 10;
 
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
@@ -252,17 +252,11 @@ impl Circle {
     /// Whether so little is on its way to a member that a copy of one more small message surely leaves at once, and does
     /// not wait in a queue of the provider's for room in the socket, unseen, until somebody polls.
     pub(super) fn quiet(&self, to: Rank) -> bool {
-        let mut bytes = 0;
-        for class in Class::ALL {
-            let Some(first) = self.sender(to, class, 0) else { continue };
-            for sender in self.senders[first..].iter().take(self.settings.window(class).0) {
-                if sender.writes.pending() > 0 {
-                    return false;
-                }
-                bytes += sender.flow.pending() * sender.slot_bytes as u64;
-            }
-        }
-        bytes <= LITTLE
+        let flows = Class::ALL.iter().filter_map(|&class| {
+            let first = self.sender(to, class, 0)?;
+            self.senders.get(first..first + self.settings.window(class).0)
+        });
+        flows.flatten().map(|sender| sender.flow.bytes() + sender.writes.bytes()).sum::<usize>() <= LITTLE
     }
 
     /// The receiving end of a flow, if its window is open.

@@ -34,11 +34,13 @@ pub(crate) struct Outgoing {
     slots: u64,
     sent: u64,
     freed: u64,
+    /// The bytes of the longest message since none was on its way.
+    longest: usize,
 }
 
 impl Outgoing {
     pub(crate) fn new(to: Rank, id: u32, first: u64, slots: u64) -> Self {
-        Self { to, id, first, slots, sent: 0, freed: 0 }
+        Self { to, id, first, slots, sent: 0, freed: 0, longest: 0 }
     }
 
     /// The next message's number, if there is credit for it.
@@ -51,13 +53,19 @@ impl Outgoing {
         self.sent - self.freed
     }
 
+    /// No more bytes than these are on their way to the receiver.
+    pub(crate) fn bytes(&self) -> usize {
+        usize::try_from(self.pending()).unwrap_or(usize::MAX).saturating_mul(self.longest)
+    }
+
     /// The slot of message `number`.
     pub(crate) fn slot(&self, number: u64) -> u64 {
         number % self.slots
     }
 
-    /// The next message was handed to the transport.
-    pub(crate) fn advance(&mut self) {
+    /// The next message, of so many bytes, was handed to the transport.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.longest = if self.pending() == 0 { bytes } else { self.longest.max(bytes) };
         self.sent += 1;
     }
 
@@ -225,7 +233,8 @@ mod tests {
 
     proptest! {
         /// Whatever the order of arrivals, takes, frees and credits, messages come out in order, each in
-        /// its own slot, never more under way than there are slots; across the wrap of the 16 bits.
+        /// its own slot, never more under way than there are slots, nor more bytes than are told; across the wrap of the
+        /// 16 bits.
         #[test]
         fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..5, any::<u8>()), 1..400),
                            start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {
@@ -233,13 +242,14 @@ mod tests {
             let mut inc = Incoming::new(0, 0, 0, slots);
             (out.sent, out.freed) = (start, start);
             (inc.taken, inc.given, inc.freed, inc.told) = (start, start, start, start);
-            let (mut wire, mut credits, mut next) = (Vec::new(), Vec::new(), start);
+            let (mut wire, mut credits, mut next, mut sizes) = (Vec::new(), Vec::new(), start, Vec::new());
             for (action, choice) in moves {
                 match action {
                     0 => if let Some(number) = out.next() {
                         prop_assert!(number < inc.freed + slots as u64);
                         wire.push((number & 0xffff) as u16);
-                        out.advance();
+                        out.advance(choice.into());
+                        sizes.push(usize::from(choice));
                     },
                     1 if !wire.is_empty() => {
                         let number = wire.swap_remove(usize::from(choice) % wire.len());
@@ -259,6 +269,9 @@ mod tests {
                     }
                     _ => {}
                 }
+                let under_way: usize = sizes.iter().rev().zip(0..out.pending()).map(|(size, _)| size).sum();
+                prop_assert!(under_way <= out.bytes());
+                prop_assert!(out.pending() > 0 || out.bytes() == 0);
             }
         }
     }

@@ -90,7 +90,7 @@ impl Run {
         if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
             return Ok(false);
         }
-        core.circle.senders[sender].flow.advance();
+        core.circle.senders[sender].flow.advance(HEADER + bytes);
         if let Some(flow) = opposite {
             core.circle.receivers[flow].tell();
         }
@@ -133,7 +133,7 @@ impl Run {
         if !core.post(Ready { to, origin, bytes, record, header: false, target, immediate, whose })? {
             return Ok(false);
         }
-        core.circle.senders[sender].writes.advance();
+        core.circle.senders[sender].writes.advance(bytes);
         Ok(true)
     }
 

@@ -201,7 +201,7 @@ impl Core<'_> {
             }
             return Ok(Sent::No);
         }
-        self.circle.senders[sender].flow.advance();
+        self.circle.senders[sender].flow.advance(HEADER + bytes);
         if let Some(flow) = opposite {
             self.circle.receivers[flow].tell();
         }
@@ -240,7 +240,7 @@ impl Core<'_> {
                 return Ok((false, any));
             }
             any = true;
-            self.circle.senders[sender].writes.advance();
+            self.circle.senders[sender].writes.advance(bytes);
             let injected = bytes <= self.port.limits.max_inject;
             if let Some(sending) = self.circle.talk.sendings.get_mut(&id) {
                 sending.gone += bytes;
