@@ -19,10 +19,14 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4 UNISONO_TEST_BRIEF=1
 echo "test-verbs: conformance"
 ci/verbs-vm/run.sh . "$conformance"
-for cases in collectives "messages, 2" "mismatches, 2" "little memory" "rank 2 is killed"; do
+for cases in collectives "messages, 2" "mismatches, 2" "little memory"; do
   echo "test-verbs: processes, $cases"
   ci/verbs-vm/run.sh . "$processes" "$cases"
 done
+# ofi_rxm may crash where a peer's connection ends (ARCHITECTURE.md, "On soft-RoCE ..."): the rarer it looks for that, in
+# microseconds, the rarer it does.
+echo "test-verbs: processes, rank 2 is killed"
+FI_OFI_RXM_CM_PROGRESS_INTERVAL=200000 ci/verbs-vm/run.sh . "$processes" "rank 2 is killed"
 echo "test-verbs: bench"
 # shellcheck disable=SC2016
 ci/verbs-vm/run.sh . bash -euc '

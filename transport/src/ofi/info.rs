@@ -95,6 +95,15 @@ impl Info {
         unsafe { call::text(self.domain().name) }
     }
 
+    /// The number of the device's vendor, as text; empty where it is not told.
+    pub(super) fn vendor(&self) -> String {
+        // SAFETY: what is not null was made by libfabric and lives as long as the entry; the number is a string or null.
+        unsafe {
+            let device = self.raw().nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
+            device.map(|device| call::text(device.vendor_id)).unwrap_or_default()
+        }
+    }
+
     /// The address it would send from, if it is an IP address.
     pub(super) fn ip(&self) -> Option<IpAddr> {
         ip_of(self.raw())

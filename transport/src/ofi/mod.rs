@@ -53,6 +53,10 @@ const LONG_NAP: Duration = Duration::from_millis(1);
 /// How long the self-test may take. It takes well under a millisecond, but on an emulated machine under load it has
 /// taken more than 5 s.
 const SELF_TEST: Duration = Duration::from_secs(20);
+/// An endpoint that must be closed at rest is closed when nothing has arrived for this long ...
+const QUIET: Duration = Duration::from_millis(50);
+/// ... or when it has been waited for this long. Without credit for more, peers soon stop by themselves.
+const RESTLESS: Duration = Duration::from_secs(1);
 /// What an address begins with, so that another kind's is told apart.
 const MAGIC: &[u8; 4] = b"ofi1";
 
@@ -132,7 +136,7 @@ impl Ofi {
 
     fn open_info(info: &Info, options: &Options) -> Result<Self, Error> {
         let provider = info.provider();
-        let facts = provider::facts(&provider);
+        let facts = provider::facts_with(&provider, &info.vendor());
         let depth = info.tx().size.clamp(1, DEPTH);
         if facts.trusts_neighbours {
             leftovers::sweep();
@@ -327,6 +331,22 @@ impl Ofi {
         }
     }
 
+    /// Reads what arrives, for nobody, until nothing more does.
+    fn rest(&mut self) {
+        let began = Instant::now();
+        let mut last = began;
+        let mut events = Vec::new();
+        while last.elapsed() < QUIET && began.elapsed() < RESTLESS {
+            // What has failed has ended, too.
+            if self.poll(&mut events).is_err() || !events.is_empty() {
+                last = Instant::now();
+                events.clear();
+            } else {
+                std::thread::sleep(LONG_NAP);
+            }
+        }
+    }
+
     /// What a completion means; `None` is a mistake of the library's.
     fn judge(pool: &mut Pool, facts: &Provider, entry: &sys::fi_cq_data_entry) -> Result<Event, Error> {
         let flags = entry.flags;
@@ -512,6 +532,9 @@ impl Transport for Ofi {
 
 impl Drop for Ofi {
     fn drop(&mut self) {
+        if self.facts.close_at_rest {
+            self.rest();
+        }
         self.registrar.unbind();
         // SAFETY: taken out once, here, and not touched again.
         let live = unsafe { ManuallyDrop::take(&mut self.live) };

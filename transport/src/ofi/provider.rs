@@ -25,6 +25,8 @@ pub(super) struct Provider {
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
     pub(super) trusts_neighbours: bool,
+    /// Whether closing an endpoint while puts arrive may crash.
+    pub(super) close_at_rest: bool,
     /// Whether closing an endpoint may crash.
     pub(super) unsafe_to_close: bool,
     /// What to try where it is refused; may be empty.
@@ -42,6 +44,7 @@ const UNKNOWN: Provider = Provider {
     to_itself: true,
     stuck_descriptor: false,
     trusts_neighbours: false,
+    close_at_rest: false,
     unsafe_to_close: false,
     mend: "",
 };
@@ -123,9 +126,23 @@ const PROVIDERS: &[Provider] = &[
     },
 ];
 
+/// The vendor of soft-RoCE's devices (drivers/infiniband/sw/rxe/rxe_param.h in Linux), as libfabric writes it.
+const SOFT_ROCE: &str = "0xffffff";
+
 /// What is known of this provider.
 pub(super) fn facts(name: &str) -> Provider {
     PROVIDERS.iter().find(|row| row.name == name).copied().unwrap_or(UNKNOWN)
+}
+
+/// What is known of this provider with a device of this vendor.
+///
+/// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer
+/// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
+/// mended after it by 697688386). The drivers of cards drop what has arrived together with the queue pair
+/// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. This mends what an endpoint's own end
+/// brings; that of a peer's is ofi_rxm's alone (ARCHITECTURE.md).
+pub(super) fn facts_with(name: &str, vendor: &str) -> Provider {
+    Provider { close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE, ..facts(name) }
 }
 
 /// The names of all rows.
@@ -157,6 +174,13 @@ mod tests {
         assert_eq!(expand(Some("tcp"), (1, 17)), ["net", "tcp;ofi_rxm"]);
         assert_eq!(expand(Some("tcp"), (1, 18)), ["tcp", "tcp;ofi_rxm"]);
         assert_eq!(expand(Some("tcp"), (2, 5)), ["tcp", "tcp;ofi_rxm"]);
+    }
+
+    #[test]
+    fn soft_roce_is_closed_at_rest_and_cards_are_not() {
+        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE).close_at_rest);
+        assert!(!facts_with("verbs;ofi_rxm", "0x15b3").close_at_rest);
+        assert!(!facts_with("tcp", SOFT_ROCE).close_at_rest);
     }
 
     #[test]

@@ -124,6 +124,44 @@ pub(crate) fn drop_orders(world: &mut World) -> Outcome {
     Ok(())
 }
 
+/// What has arrived at an endpoint that nobody polls does no harm when either end is closed.
+pub(crate) fn unread(world: &mut World) -> Outcome {
+    for (len, closes_first) in [(8, true), (8, false), (2_000, true), (2_000, false)] {
+        let (mut here, mut there) = world.pair()?;
+        let window = there.register(Memory::map(len, false)?)?;
+        let source = filled(&mut *here, &pattern(1, len))?;
+        let mut theirs = Tally::default();
+        let mut posted = false;
+        until("a put that is read", || {
+            if !posted {
+                posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
+            }
+            Tally::default().poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(!theirs.arrived.is_empty())
+        })?;
+        for immediate in 2..10 {
+            let _ = put_all(&mut *here, &source, remote(&window)?, 0, immediate)?;
+        }
+        linger(Duration::from_millis(20), || {
+            Tally::default().poll(&mut *here)?;
+            Ok(())
+        })?;
+        if closes_first {
+            drop(there);
+            drop(here);
+        } else {
+            drop(here);
+            linger(Duration::from_millis(20), || {
+                // That the other has closed may be an error.
+                let _ = theirs.poll(&mut *there);
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
 /// Regions are registered here and dropped by another thread while puts go on.
 pub(crate) fn regions_beside_traffic(world: &mut World) -> Outcome {
     let (mut here, mut there) = world.pair()?;

@@ -41,6 +41,7 @@ const CASES: &[(&str, Case)] = &[
     ("a source let go at once is still sent", lifetime::source_let_go),
     ("what was told as sent outlives its endpoint", lifetime::told),
     ("dropped in every order", lifetime::drop_orders),
+    ("what nobody has read does no harm", lifetime::unread),
     ("regions come and go beside the traffic", lifetime::regions_beside_traffic),
     ("a region taken back is not written", lifetime::taken_back),
     ("a region that outlives its endpoint is not written", lifetime::outlives),

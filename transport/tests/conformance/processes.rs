@@ -20,11 +20,16 @@ use crate::kit::{FIRST, Kind, Outcome, bytes_of, ensure, pattern, remote, until}
 pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
 
 /// The cases, by name.
-pub(crate) const CASES: &[(&str, ProcessCase)] =
-    &[("processes write to each other", exchange), ("a killed process is survived", killed)];
+pub(crate) const CASES: &[(&str, ProcessCase)] = &[
+    ("processes write to each other", exchange),
+    ("a killed process is survived", killed),
+    ("an end is closed while puts arrive", closed),
+];
 
 const ROUNDS: u32 = 48;
 const LARGEST: usize = 300_000;
+/// How many puts a burst is.
+const BURST: usize = 100;
 /// The immediate of a flood's puts, of which nothing is checked.
 const FLOOD: u32 = u32::MAX;
 
@@ -142,6 +147,24 @@ impl End {
         }
         None
     }
+
+    /// As many puts as an endpoint might be given credit for, and progress until it fails or is killed.
+    fn burst(&mut self) {
+        let mut left = BURST;
+        loop {
+            if left > 0 {
+                match self.put(0, 4096, FLOOD) {
+                    Ok(Posted::Yes) => left -= 1,
+                    Ok(Posted::Full) => {}
+                    Err(_) => return,
+                }
+            }
+            if self.node.poll(&mut self.events).is_err() {
+                return;
+            }
+            self.events.clear();
+        }
+    }
 }
 
 /// The other process, and the way to talk to it.
@@ -174,7 +197,7 @@ impl Drop for Other {
     }
 }
 
-/// The other process: rounds, then a flood until it is killed or its input ends.
+/// The other process: rounds, then what it is told: to flood, or to put some, until it is killed; or to end.
 pub(crate) fn child(provider: &str) -> ExitCode {
     let run = || -> Outcome {
         let mut end = End::meet(&Kind::options(provider), &mut io::stdout(), &mut io::stdin().lock())?;
@@ -182,11 +205,11 @@ pub(crate) fn child(provider: &str) -> ExitCode {
         println!("done");
         let mut line = String::new();
         io::stdin().lock().read_line(&mut line)?;
-        if line.trim() == "flood" {
-            while end.flood(Duration::from_secs(1)).is_none() {}
-        } else {
+        match line.trim() {
+            "flood" => while end.flood(Duration::from_secs(1)).is_none() {},
+            "burst" => end.burst(),
             // The parent's last acknowledgements may still need this one's progress.
-            end.node.poll(&mut end.events)?;
+            _ => end.node.poll(&mut end.events)?,
         }
         Ok(())
     };
@@ -231,6 +254,19 @@ fn exchange(options: &Options) -> Outcome {
     let status = other.child.wait()?;
     ensure!(status.success(), "the other process ended with {status}");
     drop(end);
+    Ok(())
+}
+
+/// One closes its end while the other's puts arrive.
+fn closed(options: &Options) -> Outcome {
+    let (mut other, mut end) = acquainted(options)?;
+    writeln!(other.input, "burst")?;
+    until("the first of many", || {
+        end.node.poll(&mut end.events)?;
+        Ok(!end.events.is_empty())
+    })?;
+    drop(end);
+    drop(other);
     Ok(())
 }
 
