@@ -129,9 +129,7 @@ impl Run<'_> {
             Ok(Times { communication, computation: slowest(group, computed)?, both: slowest(group, both)? })
         };
         let ([busy_computed, idle_computed], [busy_both, idle_both]) = (computed, both);
-        let idle = times(idle_computed, idle_both)?;
-        let busy = times(busy_computed, busy_both)?;
-        Ok((idle, busy))
+        Ok((times(idle_computed, idle_both)?, times(busy_computed, busy_both)?))
     }
 }
 

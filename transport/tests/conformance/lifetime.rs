@@ -97,16 +97,7 @@ pub(crate) fn drop_orders(world: &mut World) -> Outcome {
         let (mut here, mut there) = world.pair()?;
         let window = there.register(Memory::map(100_000, false)?)?;
         let source = filled(&mut *here, &pattern(0, 100_000))?;
-        let mut theirs = Tally::default();
-        let mut posted = false;
-        until("a put before the end", || {
-            if !posted {
-                posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
-            }
-            Tally::default().poll(&mut *here)?;
-            theirs.poll(&mut *there)?;
-            Ok(!theirs.arrived.is_empty())
-        })?;
+        first_put(&mut *here, &mut *there, &source, &window)?;
         for immediate in 2..6 {
             let _ = put_all(&mut *here, &source, remote(&window)?, 0, immediate)?;
         }
@@ -130,16 +121,7 @@ pub(crate) fn unread(world: &mut World) -> Outcome {
         let (mut here, mut there) = world.pair()?;
         let window = there.register(Memory::map(len, false)?)?;
         let source = filled(&mut *here, &pattern(1, len))?;
-        let mut theirs = Tally::default();
-        let mut posted = false;
-        until("a put that is read", || {
-            if !posted {
-                posted = put_all(&mut *here, &source, remote(&window)?, 0, 1)? == Posted::Yes;
-            }
-            Tally::default().poll(&mut *here)?;
-            theirs.poll(&mut *there)?;
-            Ok(!theirs.arrived.is_empty())
-        })?;
+        let mut theirs = first_put(&mut *here, &mut *there, &source, &window)?;
         for immediate in 2..10 {
             let _ = put_all(&mut *here, &source, remote(&window)?, 0, immediate)?;
         }
@@ -282,16 +264,7 @@ pub(crate) fn peer_gone(world: &mut World) -> Outcome {
     let window = there.register(Memory::map(50_000, false)?)?;
     let source = filled(&mut *here, &pattern(0, 50_000))?;
     let region = remote(&window)?;
-    let mut theirs = Tally::default();
-    let mut posted = false;
-    until("a put to a peer that will be gone", || {
-        if !posted {
-            posted = put_all(&mut *here, &source, region, 0, 1)? == Posted::Yes;
-        }
-        Tally::default().poll(&mut *here)?;
-        theirs.poll(&mut *there)?;
-        Ok(!theirs.arrived.is_empty())
-    })?;
+    first_put(&mut *here, &mut *there, &source, &window)?;
     drop((there, window));
     let began = Instant::now();
     let mut seen = None;

@@ -266,7 +266,6 @@ fn closed(options: &Options) -> Outcome {
         Ok(!end.events.is_empty())
     })?;
     drop(end);
-    drop(other);
     Ok(())
 }
 
