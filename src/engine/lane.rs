@@ -89,6 +89,10 @@ impl Run {
             if worked >= SLICE {
                 break;
             }
+            // Before any work: a peer may wait for leave to write.
+            if core.circle.has_letters() {
+                moved |= core.send_letters()?;
+            }
             let Some(bytes) = self.work(core)? else { break };
             (moved, worked) = (true, worked + bytes);
         }

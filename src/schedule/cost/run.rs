@@ -14,6 +14,8 @@ use crate::schedule::{Place, Rank, Schedule, Span, Step};
 
 /// As the engine: how much is reduced or copied before it looks for messages again, in bytes.
 const SLICE: f64 = 65536.0;
+/// The same for what is copied from the rank's own input.
+const OWN: f64 = 64.0 * SLICE;
 /// Into how many slices a step is cut at most, however long it is.
 const SLICES: f64 = 256.0;
 
@@ -497,21 +499,23 @@ impl<'a> World<'a> {
     /// Reduces or copies a slice, if the lane is at that; tells how much processor time it takes.
     fn work(&mut self, actor: usize, lane: usize) -> Option<f64> {
         let fabric = self.setup.fabric;
-        let (len, rate, reduces) = match self.actors[actor].lanes[lane].step? {
-            Step::Reduce { into, .. } => (into.len, fabric.reduction, true),
+        let (len, rate, most, reduces) = match self.actors[actor].lanes[lane].step? {
+            Step::Reduce { into, .. } => (into.len, fabric.reduction, SLICE, true),
             // As many reductions as there are other ranks.
             Step::Fold { into, .. } => {
-                (into.len, fabric.reduction / self.ranks.saturating_sub(1).max(1) as f64, true)
+                (into.len, fabric.reduction / self.ranks.saturating_sub(1).max(1) as f64, SLICE, true)
             }
-            Step::Copy { from, into } if from != into => (into.len, fabric.copy, false),
-            Step::Copy { .. } => (0, fabric.copy, false),
+            Step::Copy { from, into } if from == into => (0, fabric.copy, SLICE, false),
+            Step::Copy { from, into } => {
+                (into.len, fabric.copy, if from.place == Place::Input { OWN } else { SLICE }, false)
+            }
             _ => return None,
         };
         let all = self.bytes(len);
         let count = (len as u64).saturating_mul(self.setup.element as u64);
         let state = &mut self.actors[actor];
         let begun = state.lanes[lane].done;
-        let slice = SLICE.max(all / SLICES).min(all - begun);
+        let slice = most.max(all / SLICES).min(all - begun);
         state.lanes[lane].done = begun + slice;
         if begun + slice >= all {
             state.lanes[lane].step = None;
