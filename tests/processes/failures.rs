@@ -207,6 +207,17 @@ fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn st
     Ok((ends, verdict))
 }
 
+/// Joins; rank 1 goes on when the others are in their next call. (What ends while they are still in the barrier fails that.)
+fn join_and_tarry() -> Result<unisono::ProcessGroup, Box<dyn std::error::Error>> {
+    let group = join()?;
+    group.barrier()?;
+    if group.rank() == 1 {
+        thread::sleep(Duration::from_millis(100));
+        say("signalled", rank::now());
+    }
+    Ok(group)
+}
+
 fn leaves(provider: &str) -> Outcome {
     let (ends, verdict) = odd_one(provider, "leaves")?;
     let words = same(&victim_and_others(&ends, 1)?.1, "failure")?;
@@ -215,10 +226,8 @@ fn leaves(provider: &str) -> Outcome {
 }
 
 fn play_leaves(_: &str) -> rank::Outcome {
-    let group = join()?;
-    group.barrier()?;
+    let group = join_and_tarry()?;
     if group.rank() == 1 {
-        say("signalled", rank::now());
         return Ok(());
     }
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
@@ -232,10 +241,8 @@ fn exits(provider: &str) -> Outcome {
 }
 
 fn play_exits(_: &str) -> rank::Outcome {
-    let group = join()?;
-    group.barrier()?;
+    let group = join_and_tarry()?;
     if group.rank() == 1 {
-        say("signalled", rank::now());
         std::process::exit(0);
     }
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
@@ -249,12 +256,8 @@ fn aborts(provider: &str) -> Outcome {
 }
 
 fn play_aborts(_: &str) -> rank::Outcome {
-    let group = join()?;
-    group.barrier()?;
+    let group = join_and_tarry()?;
     if group.rank() == 1 {
-        // The others are in the call by now.
-        thread::sleep(Duration::from_millis(100));
-        say("signalled", rank::now());
         group.abort("the loss is NaN");
     }
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
