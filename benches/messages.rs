@@ -1,5 +1,5 @@
-//! Messages from point to point over the memory transport: to oneself, there and back between two ranks in threads, and
-//! many at once.
+//! Messages from point to point over the memory transport: to oneself, there and back between two ranks in threads, many
+//! at once, and tensors of mixed sizes beside one message of as many bytes.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 
 mod worlds;
@@ -7,6 +7,7 @@ mod worlds;
 use std::time::Instant;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use unisono::{ProcessGroup, Tensor, TensorView};
 
 /// Of small messages, which go at once, and of large ones, which wait for their receive.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
@@ -19,8 +20,8 @@ fn to_oneself(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
             bencher.iter(|| alone.send_recv(&from, 0, &mut into, 0, 0).expect("a world of one"));
+            assert_eq!(from, into);
         });
-        assert_eq!(from, into);
     }
     group.finish();
 }
@@ -90,9 +91,61 @@ fn many(criterion: &mut Criterion) {
     worlds::part(groups);
 }
 
+/// What rank 1 receives from rank 0, and into what.
+type Receive = fn(&ProcessGroup, &mut [f32], &mut [Tensor]);
+
+const RECEIVES: [(&str, Receive); 4] = [
+    ("one message", |group, one, _| {
+        group.recv(one, 0, 0).expect("it is sent");
+    }),
+    ("one message to fresh memory", |group, _, _| drop(group.recv_vec::<f32>(0, 0).expect("it is sent"))),
+    ("tensors", |group, _, many| {
+        let mut into: Vec<_> = many.iter_mut().map(Tensor::view_mut).collect();
+        group.recv_tensors_into(&mut into, 0, 1).expect("they are sent");
+    }),
+    ("tensors to fresh memory", |group, _, _| drop(group.recv_tensors(0, 1).expect("they are sent"))),
+];
+
+/// Of 64 B, 128 B and so on to 16 MiB.
+fn tensors(criterion: &mut Criterion) {
+    let lengths: Vec<usize> = (4..23).map(|power| 1 << power).collect();
+    let elements: usize = lengths.iter().sum();
+    let groups = worlds::over_memory();
+    let mut group = criterion.benchmark_group("tensors of mixed sizes");
+    group.throughput(Throughput::Bytes(4 * elements as u64));
+    for (name, receive) in RECEIVES {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|iters| {
+                worlds::both(&groups, |group| {
+                    let mut one = vec![1.0_f32; elements];
+                    let tensor =
+                        |&len: &usize| Tensor::from_vec(vec![1.0_f32; len], &[len]).expect("as long");
+                    let mut many: Vec<_> = lengths.iter().map(tensor).collect();
+                    group.barrier().expect("both are here");
+                    let begun = Instant::now();
+                    for _ in 0..iters {
+                        if group.rank() == 1 {
+                            receive(group, &mut one, &mut many);
+                        } else if name.starts_with("one") {
+                            group.send(&one, 1, 0).expect("it is received");
+                        } else {
+                            let views: Vec<TensorView<'_>> = many.iter().map(Tensor::view).collect();
+                            group.send_tensors(&views, 1, 1).expect("they are received");
+                        }
+                    }
+                    group.barrier().expect("both are done");
+                    begun.elapsed()
+                })
+            });
+        });
+    }
+    group.finish();
+    worlds::part(groups);
+}
+
 criterion_group! {
     name = messages;
     config = worlds::brief();
-    targets = to_oneself, there_and_back, many
+    targets = to_oneself, there_and_back, many, tensors
 }
 criterion_main!(messages);

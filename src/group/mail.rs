@@ -1,5 +1,7 @@
 //! Objects and tensors from point to point: messages whose receivers need to know nothing beforehand.
 
+use std::{fmt::Display, ops::Range};
+
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -15,7 +17,7 @@ use crate::{
     error::{Error, Failure, Result},
     object::{ObjectError, decode, encode},
     schedule::Rank,
-    tensor::{Tensor, TensorError, TensorView},
+    tensor::{Tensor, TensorError, TensorView, TensorViewMut},
     work::Work,
 };
 
@@ -24,6 +26,13 @@ use crate::{
 struct Labels {
     inner: u32,
     tensors: Vec<Label>,
+}
+
+/// What was said of tensors that come, under which tag they do, and who sends them.
+struct Announced {
+    metas: Vec<Meta>,
+    inner: u32,
+    from: Rank,
 }
 
 impl ProcessGroup {
@@ -154,47 +163,74 @@ impl ProcessGroup {
         self.later("recv_tensors", steps, Ok)
     }
 
+    /// Receives tensors into memory that is there, and tells who sent them: as many as come, of the same types and shapes.
+    ///
+    /// Whoever receives the same tensors again and again, new weights for instance, touches no fresh memory by it. Large ones
+    /// that are contiguous come straight to their places; others are unpacked, and so are small ones, many out of a message.
+    ///
+    /// # Errors
+    /// As [`recv_tensors`](Self::recv_tensors); [`Error::Failed`] also if other tensors come than these. What was there is then
+    /// as it was.
+    pub fn recv_tensors_into(
+        &self,
+        tensors: &mut [TensorViewMut<'_>],
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Rank> {
+        let from = self.source("recv_tensors_into", from.into())?;
+        self.beside(async |turn| self.receive_into(turn, tensors, from, tag).await)
+    }
+
+    /// Begins a [`recv_tensors_into`](Self::recv_tensors_into); `tensors` come back from [`Work::wait`].
+    ///
+    /// # Errors
+    /// As [`recv_tensors_into`](Self::recv_tensors_into), here or from the wait.
+    pub fn recv_tensors_into_async(
+        &self,
+        mut tensors: Vec<Tensor>,
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Work<(Vec<Tensor>, Rank)>> {
+        let from = self.source("recv_tensors_into", from.into())?;
+        let group = self.under_way();
+        let steps = |mut turn| async move {
+            let mut places: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
+            let from = group.receive_into(&mut turn, &mut places, from, tag).await?;
+            Ok((tensors, from))
+        };
+        self.later("recv_tensors_into", steps, Ok)
+    }
+
     async fn receive_list(
         &self,
         turn: &mut Turn<'_>,
         from: Option<Rank>,
         tag: u32,
     ) -> Result<(Vec<Tensor>, Rank)> {
-        let (bytes, from) = self.fresh(turn, from, tag, Form::Tensors).await?;
-        let strange = |what: String| {
-            let (rank, from) = (self.global_rank(), self.global(from));
-            Error::Failed(Failure::Protocol { rank, from, what: format!("recv_tensors: {what}") })
-        };
-        let labels: Labels = decode(&bytes).map_err(|error| strange(error.to_string()))?;
-        let metas = labels.tensors.into_iter().map(|label| label.read().map_err(&strange));
-        let metas = metas.collect::<Result<Vec<_>>>()?;
+        let Announced { metas, inner, from } = self.announced("recv_tensors", turn, from, tag).await?;
         // The sender goes on, and this rank cannot.
-        let lacks = |error: TensorError| {
-            let why = format!("recv_tensors: {error}");
-            Error::Failed(Failure::Aborted { rank: self.global_rank(), why })
-        };
+        let lacks = |error: TensorError| self.gives_up("recv_tensors", &error);
         // Large ones are by themselves, and come with memory of their own.
         let large = |meta: &&Meta| meta.bytes > self.config().eager;
         let none: &[usize] = &[0];
         let shape = |meta| if large(&meta) { none } else { &meta.shape };
         let tensors = metas.iter().map(|meta| Tensor::zeros(meta.dtype, shape(meta)));
         let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(lacks)?;
-        let sizes: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
-        let runs = runs(&sizes, self.config().eager);
+        let runs = runs(&sizes(&metas), self.config().eager);
         // Small ones share a message, and come to their places from there.
         let mut shared: Vec<Vec<u8>> = Vec::new();
         let mut all = Vec::new();
         for run in &runs {
             if let Some(meta) = metas.get(run.start).filter(large) {
                 let place = Place::New { dtype: meta.dtype, count: meta.bytes / meta.dtype.size() };
-                all.push(self.part(place, from, labels.inner));
+                all.push(self.part(place, from, inner));
                 continue;
             }
             match tensors.get_mut(run.clone()).unwrap_or_default() {
-                [tensor] => all.push(self.part(there(tensor.bytes_mut()), from, labels.inner)),
+                [tensor] => all.push(self.part(self.there(tensor.bytes_mut()), from, inner)),
                 several => {
                     let mut bytes = vec![0; several.iter().map(|tensor| tensor.bytes().len()).sum()];
-                    all.push(self.part(there(&mut bytes), from, labels.inner));
+                    all.push(self.part(self.there(&mut bytes), from, inner));
                     shared.push(bytes);
                 }
             }
@@ -212,6 +248,72 @@ impl ProcessGroup {
             deal(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut());
         }
         Ok((tensors, from))
+    }
+
+    async fn receive_into(
+        &self,
+        turn: &mut Turn<'_>,
+        tensors: &mut [TensorViewMut<'_>],
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<Rank> {
+        let Announced { metas, inner, from } = self.announced("recv_tensors_into", turn, from, tag).await?;
+        if let Some(what) = unlike(&metas, tensors) {
+            return Err(
+                self.gives_up("recv_tensors_into", &format!("rank {} sends {what}", self.global(from)))
+            );
+        }
+        // What does not come to its place at once, and whose it is.
+        let mut aside: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
+        let mut all = Vec::new();
+        let sizes = sizes(&metas);
+        for run in runs(&sizes, self.config().eager) {
+            if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
+                && let Ok(bytes) = tensor.reborrow().into_bytes()
+            {
+                all.push(self.part(self.there(bytes), from, inner));
+                continue;
+            }
+            let len = sizes.get(run.clone()).unwrap_or_default().iter().sum();
+            let room =
+                bytemuck::allocation::try_zeroed_vec(len).map_err(|()| TensorError::Memory { bytes: len });
+            let mut bytes = room.map_err(|error| self.gives_up("recv_tensors_into", &error))?;
+            all.push(self.part(self.there(&mut bytes), from, inner));
+            aside.push((run, bytes));
+        }
+        turn.messages(self, What::Several(all)).await?;
+        for (run, bytes) in aside {
+            let mut rest = &bytes[..];
+            for (tensor, size) in tensors.iter_mut().zip(&sizes).take(run.end).skip(run.start) {
+                let (own, after) = rest.split_at_checked(*size).unwrap_or_default();
+                tensor.unpack_from(own)?;
+                rest = after;
+            }
+        }
+        Ok(from)
+    }
+
+    /// What goes ahead of tensors.
+    async fn announced(
+        &self,
+        call: &'static str,
+        turn: &mut Turn<'_>,
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<Announced> {
+        let (bytes, from) = self.fresh(turn, from, tag, Form::Tensors).await?;
+        let strange = |what: String| {
+            let (rank, from) = (self.global_rank(), self.global(from));
+            Error::Failed(Failure::Protocol { rank, from, what: format!("{call}: {what}") })
+        };
+        let Labels { inner, tensors } = decode(&bytes).map_err(|error| strange(error.to_string()))?;
+        let metas = tensors.into_iter().map(|label| label.read().map_err(&strange)).collect::<Result<_>>()?;
+        Ok(Announced { metas, inner, from })
+    }
+
+    /// The sender goes on, and this rank cannot: all is over.
+    fn gives_up(&self, call: &'static str, why: &dyn Display) -> Error {
+        Error::Failed(Failure::Aborted { rank: self.global_rank(), why: format!("{call}: {why}") })
     }
 
     fn encoded<T: Serialize + ?Sized>(&self, call: &'static str, value: &T) -> Result<Vec<u8>> {
@@ -247,14 +349,31 @@ impl ProcessGroup {
         })
     }
 
+    /// Where a part goes: to memory that outlives the receive.
+    fn there(&self, bytes: &mut [u8]) -> Place {
+        let output = Lent::apart::<u8>(&[], bytes).output;
+        Place::There { count: output.len(), registered: self.shared.node.registry.find(&output), output }
+    }
+
     /// A part of what was announced.
     fn part(&self, place: Place, from: Rank, inner: u32) -> What {
         What::Receive(Inbound { from: Some(from), tag: inner, form: Form::Inner, dtype: Dtype::U8, place })
     }
 }
 
-/// Where a part goes: to memory that outlives the receive.
-fn there(bytes: &mut [u8]) -> Place {
-    let output = Lent::apart::<u8>(&[], bytes).output;
-    Place::There { count: output.len(), output, registered: None }
+fn sizes(metas: &[Meta]) -> Vec<usize> {
+    metas.iter().map(|meta| meta.bytes).collect()
+}
+
+/// What comes, and what for, if it does not fit there.
+fn unlike(metas: &[Meta], tensors: &[TensorViewMut<'_>]) -> Option<String> {
+    if metas.len() != tensors.len() {
+        return Some(format!("{} tensors where {} are wanted", metas.len(), tensors.len()));
+    }
+    metas.iter().zip(tensors).enumerate().find_map(|(index, (meta, tensor))| {
+        let (given, wanted) = ((meta.dtype, &meta.shape[..]), (tensor.dtype(), tensor.shape()));
+        let words = |(dtype, shape): (Dtype, &[usize])| format!("{dtype} {shape:?}");
+        (given != wanted)
+            .then(|| format!("tensor {index} as {}, and {} is wanted", words(given), words(wanted)))
+    })
 }

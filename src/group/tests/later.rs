@@ -249,7 +249,8 @@ fn messages_arrive_as_they_were() {
             std::mem::forget(group.send_object_async(&value(rank), next, 4).unwrap());
             group.send_tensors(&tensor_views(&mine), next, 5).unwrap();
             group.send_object(&value(rank), next, 6).unwrap();
-            let late = group.recv_tensors_async(Source::Any, 5).unwrap();
+            let room = theirs.iter().map(|tensor| Tensor::zeros(tensor.dtype(), tensor.shape()).unwrap());
+            let late = group.recv_tensors_into_async(room.collect(), Source::Any, 5).unwrap();
             let late_value = group.recv_object_async::<Thing>(before, 6).unwrap();
             assert_eq!(group.recv_tensors(before, 3).unwrap(), (theirs.clone(), before));
             assert_eq!(group.recv_object::<Thing>(Source::Any, 4).unwrap(), (value(before), before));

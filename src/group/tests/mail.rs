@@ -7,7 +7,7 @@ use super::{
     tensors::{all_bits, owned, packed, views},
     *,
 };
-use crate::Source;
+use crate::{Source, Tensor};
 
 type Thing = (String, Option<Vec<f64>>, BTreeMap<u8, Vec<()>>);
 
@@ -78,6 +78,71 @@ fn tensors_arrive_as_they_were() {
             assert_eq!(all_bits(&got), packed(&views(&theirs)));
         }
     });
+}
+
+#[test]
+fn tensors_arrive_where_others_were() {
+    worlds(3, |group| {
+        let (rank, next, before) = (group.rank(), (group.rank() + 1) % 3, (group.rank() + 2) % 3);
+        for count in [0, 1, 2, 9, 25] {
+            let (mine, theirs) = (owned(rank + count, count), owned(before + count, count));
+            // Half of them lie with their first and last dimension exchanged.
+            let turned = |index: usize, shape: &[usize]| index.is_multiple_of(2) && !shape.is_empty();
+            let theirs = views(&theirs);
+            let places = theirs.iter().enumerate().map(|(index, tensor)| {
+                let mut shape = tensor.shape().to_vec();
+                if turned(index, &shape) {
+                    let last = shape.len() - 1;
+                    shape.swap(0, last);
+                }
+                Tensor::zeros(tensor.dtype(), &shape).unwrap()
+            });
+            let mut places: Vec<_> = places.collect();
+            let into = places.iter_mut().enumerate().map(|(index, tensor)| {
+                let view = tensor.view_mut();
+                let last = view.shape().len().wrapping_sub(1);
+                if turned(index, view.shape()) { view.transpose(0, last).unwrap() } else { view }
+            });
+            let mut into: Vec<_> = into.collect();
+            group.send_tensors(&views(&mine), next, 4).unwrap();
+            assert_eq!(group.recv_tensors_into(&mut into, Source::Any, 4).unwrap(), before);
+            let got: Vec<_> = into.iter().map(|tensor| tensor.view()).collect();
+            assert_eq!(packed(&got), packed(&theirs));
+        }
+    });
+}
+
+#[test]
+fn tensors_that_do_not_fit_where_they_come_are_said_by_all() {
+    let wanted = [
+        (vec![Tensor::from_vec(vec![7_u8; 6], &[2, 3]).unwrap()], "2 tensors where 1 are wanted"),
+        (owned_as(Dtype::I32, &[3, 2]), "tensor 1 as i32 [2, 3], and i32 [3, 2] is wanted"),
+        (owned_as(Dtype::F32, &[2, 3]), "tensor 1 as i32 [2, 3], and f32 [2, 3] is wanted"),
+    ];
+    for (places, wanted) in wanted {
+        let before = all_bits(&places);
+        let told = world(2, small, |group| {
+            let failed = if group.rank() == 0 {
+                let sent = owned_as(Dtype::I32, &[2, 3]);
+                let sent: Vec<_> = sent.iter().map(Tensor::view).collect();
+                group.send_tensors(&sent, 1, 0).and_then(|()| hear(&group))
+            } else {
+                let mut places = places.clone();
+                let mut into: Vec<_> = places.iter_mut().map(Tensor::view_mut).collect();
+                let failed = group.recv_tensors_into(&mut into, 0, 0).map(drop);
+                assert_eq!(all_bits(&places), before, "not a byte was touched");
+                failed
+            };
+            failed.unwrap_err().to_string()
+        });
+        let words = format!("rank 1 aborted the group: recv_tensors_into: rank 0 sends {wanted}");
+        assert_eq!(told, [words.clone(), words]);
+    }
+}
+
+/// One byte, and a tensor of this type and shape.
+fn owned_as(dtype: Dtype, shape: &[usize]) -> Vec<Tensor> {
+    vec![Tensor::zeros(Dtype::U8, &[1]).unwrap(), Tensor::zeros(dtype, shape).unwrap()]
 }
 
 /// Elements find their tensors although several threads send with one tag, and others receive with it.
