@@ -237,7 +237,7 @@ impl ProcessGroup {
     }
 }
 
-/// Greets the neighbours on the ring both ways.
+/// Greets the neighbours on the ring both ways, or all others where all should be connected before one may go.
 fn meet(
     engine: &mut Engine,
     guard: &Guard,
@@ -247,6 +247,9 @@ fn meet(
     deadline: Instant,
 ) -> Result<()> {
     let mut neighbours = vec![(rank + 1) % ranks, (rank + ranks - 1) % ranks];
+    if engine.limits().connect_all {
+        neighbours = (1..ranks).map(|distance| (rank + distance) % ranks).collect();
+    }
     neighbours.retain(|&neighbour| neighbour != rank);
     neighbours.dedup();
     let begun = Instant::now();

@@ -28,6 +28,7 @@ pub(crate) const CASES: Table = &[
     ("a rank leaves early", leaves),
     ("a rank exits early", exits),
     ("a rank aborts", aborts),
+    ("a rank goes before another has looked", unseen),
 ];
 
 pub(crate) const ROLES: &[Role] = &[
@@ -38,6 +39,7 @@ pub(crate) const ROLES: &[Role] = &[
     ("leaves", play_leaves),
     ("exits", play_exits),
     ("aborts", play_aborts),
+    ("unseen", play_unseen),
 ];
 
 /// Splits the ends into the victim's and the others'.
@@ -259,6 +261,39 @@ fn play_aborts(_: &str) -> rank::Outcome {
     let group = join_and_tarry()?;
     if group.rank() == 1 {
         group.abort("the loss is NaN");
+    }
+    until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
+}
+
+/// A rank puts to another for the first time, and goes before that one, which is stopped meanwhile, looks.
+fn unseen(provider: &str) -> Outcome {
+    let mut world = World::new(provider, RANKS, 1)?;
+    world.start_all("unseen", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
+    ensure!(words == "rank 3 aborted the group: the loss is NaN", "{words}");
+    Ok(Verdict::Passed)
+}
+
+fn play_unseen(_: &str) -> rank::Outcome {
+    let group = join()?;
+    // Ranks 1 and 3 are no neighbours on the ring, and nothing has gone from one to the other.
+    let mut stopped = [rustix::process::getpid().as_raw_nonzero().get()];
+    match group.rank() {
+        0 => drop(group.recv(&mut stopped, 1, 0).and_then(|_| group.send(&stopped, 3, 0))?),
+        // By itself, since whoever is stopped while it polls may hold a lock of `shm`'s.
+        1 => group.send(&stopped, 0, 0).map(|()| signal_myself(Signal::STOP))??,
+        3 => {
+            group.recv(&mut stopped, 0, 0)?;
+            let stopped = rustix::process::Pid::from_raw(stopped[0]).ok_or("no process")?;
+            thread::sleep(Duration::from_millis(50));
+            let message = group.isend(vec![1_u8], 1, 0)?;
+            let _still_under_way = message.wait_timeout(Duration::from_millis(50));
+            group.abort("the loss is NaN");
+            rustix::process::kill_process(stopped, Signal::CONT)?;
+        }
+        _ => {}
     }
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
 }

@@ -92,6 +92,9 @@ pub struct Limits {
     pub arrivals_per_peer: usize,
     /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.
     pub wakes: bool,
+    /// Whether all peers should have put to each other before any of them may be dropped: what has yet to answer the first
+    /// put of one that is gone may crash.
+    pub connect_all: bool,
 }
 
 /// An endpoint's address: bytes that mean something only to transports of the same kind.

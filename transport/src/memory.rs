@@ -149,6 +149,7 @@ impl Hub {
                 arrivals: 1024,
                 arrivals_per_peer: 1024,
                 wakes: true,
+                connect_all: false,
             },
         }
     }

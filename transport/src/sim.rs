@@ -234,6 +234,7 @@ impl Fabric {
                 arrivals: config.arrivals,
                 arrivals_per_peer: config.arrivals_per_peer.min(config.arrivals),
                 wakes: false,
+                connect_all: false,
             },
             fabric: Arc::clone(&self.0),
         }

@@ -73,12 +73,23 @@ pub struct Ofi {
     /// Every address given to the library, and the peer that was made of it.
     known: HashMap<Address, (u64, Option<Peer>)>,
     peers: Vec<u64>,
+    /// How far the first put to each peer is, where that matters.
+    firsts: Vec<First>,
     completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of an injected put are joined.
     joined: Vec<u8>,
     /// How often in a row the library has forbidden to sleep and then had nothing.
     futile: u32,
     alarm: Arc<Alarm>,
+}
+
+/// How far the first put to a peer is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    Untried,
+    /// The peer was asked, and has not answered.
+    Asked,
+    Taken,
 }
 
 /// What must not be let go before the endpoint is closed.
@@ -162,6 +173,7 @@ impl Ofi {
             arrivals: options.arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(options.arrivals),
             wakes: cq.wait().is_some(),
+            connect_all: facts.answers_blindly,
         };
         let mut address = MAGIC.to_vec();
         address.extend_from_slice(&info.raw().addr_format.to_le_bytes());
@@ -187,6 +199,7 @@ impl Ofi {
             address,
             known: HashMap::new(),
             peers: Vec::new(),
+            firsts: Vec::new(),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
             futile: 0,
             alarm: Arc::new(Alarm::new()?),
@@ -347,67 +360,23 @@ impl Ofi {
         }
     }
 
-    /// What a completion means; `None` is a mistake of the library's.
-    fn judge(pool: &mut Pool, facts: &Provider, entry: &sys::fi_cq_data_entry) -> Result<Event, Error> {
-        let flags = entry.flags;
-        let unexpected = |what: &str| Error::Unexpected {
-            call: "fi_cq_read",
-            value: format!("{what} (flags {flags:#x}, data {:#x})", entry.data),
-        };
-        if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
-            let immediate =
-                u32::try_from(entry.data).map_err(|_| unexpected("an immediate beyond 32 bits"))?;
-            let len = facts.arrival_len.then_some(entry.len);
-            return Ok(Event::Arrived { immediate, len });
+    /// A put was tried to a peer that may have to answer first.
+    fn note(&mut self, to: Peer, posted: Posted) {
+        let index = to.0 as usize;
+        if self.firsts.len() <= index {
+            self.firsts.resize(index + 1, First::Untried);
         }
-        let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
-        Ok(Event::Sent { token: put.token })
-    }
-}
-
-impl Transport for Ofi {
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        if self.facts.trusts_neighbours
-            && *address != self.address
-            && neighbours::unreachable(address, library_version())
-        {
-            return Err(Error::BadAddress {
-                address: address.clone(),
-                provider: self.limits.provider.clone(),
-                reason: format!(
-                    "with {} its endpoints reach those of other processes only; `memory` serves within one",
-                    self.limits.version
-                ),
-            });
+        if let Some(first) = self.firsts.get_mut(index) {
+            match posted {
+                Posted::Yes => *first = First::Taken,
+                Posted::Full if *first == First::Untried => *first = First::Asked,
+                Posted::Full => {}
+            }
         }
-        let known = match self.known.get(address) {
-            Some((_, Some(peer))) => return Ok(*peer),
-            Some((known, None)) => *known,
-            None => self.av.insert(self.name_in(address)?)?,
-        };
-        let peer = Peer(u32::try_from(self.peers.len()).map_err(|_| Error::BadAddress {
-            address: address.clone(),
-            provider: self.limits.provider.clone(),
-            reason: "there are too many peers".into(),
-        })?);
-        self.peers.push(known);
-        self.known.insert(address.clone(), (known, Some(peer)));
-        Ok(peer)
     }
 
-    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.registrar.register(memory, &self.live.endpoint)
-    }
-
-    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+    /// Hands a put to the library.
+    fn hand_over(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
         let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
         let to = *self.peers.get(put.to.0 as usize).ok_or_else(unknown)?;
@@ -479,6 +448,74 @@ impl Transport for Ofi {
         outcome
     }
 
+    /// What a completion means; `None` is a mistake of the library's.
+    fn judge(pool: &mut Pool, facts: &Provider, entry: &sys::fi_cq_data_entry) -> Result<Event, Error> {
+        let flags = entry.flags;
+        let unexpected = |what: &str| Error::Unexpected {
+            call: "fi_cq_read",
+            value: format!("{what} (flags {flags:#x}, data {:#x})", entry.data),
+        };
+        if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
+            let immediate =
+                u32::try_from(entry.data).map_err(|_| unexpected("an immediate beyond 32 bits"))?;
+            let len = facts.arrival_len.then_some(entry.len);
+            return Ok(Event::Arrived { immediate, len });
+        }
+        let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
+        Ok(Event::Sent { token: put.token })
+    }
+}
+
+impl Transport for Ofi {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        if self.facts.trusts_neighbours
+            && *address != self.address
+            && neighbours::unreachable(address, library_version())
+        {
+            return Err(Error::BadAddress {
+                address: address.clone(),
+                provider: self.limits.provider.clone(),
+                reason: format!(
+                    "with {} its endpoints reach those of other processes only; `memory` serves within one",
+                    self.limits.version
+                ),
+            });
+        }
+        let known = match self.known.get(address) {
+            Some((_, Some(peer))) => return Ok(*peer),
+            Some((known, None)) => *known,
+            None => self.av.insert(self.name_in(address)?)?,
+        };
+        let peer = Peer(u32::try_from(self.peers.len()).map_err(|_| Error::BadAddress {
+            address: address.clone(),
+            provider: self.limits.provider.clone(),
+            reason: "there are too many peers".into(),
+        })?);
+        self.peers.push(known);
+        self.known.insert(address.clone(), (known, Some(peer)));
+        Ok(peer)
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
+        self.registrar.register(memory, &self.live.endpoint)
+    }
+
+    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        let posted = self.hand_over(put)?;
+        if self.facts.answers_blindly {
+            self.note(put.to, posted);
+        }
+        Ok(posted)
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         let serial = self.domain.lock();
         // SAFETY: the queue is open and its format is `FI_CQ_FORMAT_DATA`; at most `BATCH` entries are written.
@@ -532,7 +569,8 @@ impl Transport for Ofi {
 
 impl Drop for Ofi {
     fn drop(&mut self) {
-        if self.facts.close_at_rest {
+        // Who was asked may yet answer.
+        if self.facts.close_at_rest || self.firsts.contains(&First::Asked) {
             self.rest();
         }
         self.registrar.unbind();

@@ -25,6 +25,8 @@ pub(super) struct Provider {
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
     pub(super) trusts_neighbours: bool,
+    /// Whether an endpoint that has yet to answer a peer's first put crashes if that peer is closed meanwhile.
+    pub(super) answers_blindly: bool,
     /// Whether closing an endpoint while puts arrive may crash.
     pub(super) close_at_rest: bool,
     /// Whether closing an endpoint may crash.
@@ -44,6 +46,7 @@ const UNKNOWN: Provider = Provider {
     to_itself: true,
     stuck_descriptor: false,
     trusts_neighbours: false,
+    answers_blindly: false,
     close_at_rest: false,
     unsafe_to_close: false,
     mend: "",
@@ -121,6 +124,10 @@ const PROVIDERS: &[Provider] = &[
         // Endpoints of one process share one mapping, which closing one of them unmaps
         // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
         trusts_neighbours: true,
+        // A first put asks the peer to map the sender's region by its name, which closing the sender takes away; then
+        // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it
+        // does not).
+        answers_blindly: true,
         mend: "it needs room in /dev/shm, and peers on one host",
         ..UNKNOWN
     },
