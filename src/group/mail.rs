@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     ProcessGroup,
     messages::{Source, elements},
-    tensors::{Label, Meta, deal, packed, runs, views},
+    tensors::{Label, Meta, deal, packed, runs, views, zeroed},
     turn::Turn,
 };
 use crate::{
@@ -245,7 +245,7 @@ impl ProcessGroup {
         }
         let together = runs.into_iter().filter(|run| run.len() > 1);
         for (run, bytes) in together.zip(&shared) {
-            deal(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut());
+            deal(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut().map(Tensor::view_mut))?;
         }
         Ok((tensors, from))
     }
@@ -275,20 +275,13 @@ impl ProcessGroup {
                 continue;
             }
             let len = sizes.get(run.clone()).unwrap_or_default().iter().sum();
-            let room =
-                bytemuck::allocation::try_zeroed_vec(len).map_err(|()| TensorError::Memory { bytes: len });
-            let mut bytes = room.map_err(|error| self.gives_up("recv_tensors_into", &error))?;
+            let mut bytes = zeroed(len).map_err(|error| self.gives_up("recv_tensors_into", &error))?;
             all.push(self.part(self.there(&mut bytes), from, inner));
             aside.push((run, bytes));
         }
         turn.messages(self, What::Several(all)).await?;
         for (run, bytes) in aside {
-            let mut rest = &bytes[..];
-            for (tensor, size) in tensors.iter_mut().zip(&sizes).take(run.end).skip(run.start) {
-                let (own, after) = rest.split_at_checked(*size).unwrap_or_default();
-                tensor.unpack_from(own)?;
-                rest = after;
-            }
+            deal(&bytes, tensors.get_mut(run).unwrap_or_default().iter_mut().map(TensorViewMut::reborrow))?;
         }
         Ok(from)
     }

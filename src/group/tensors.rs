@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Failure, Result},
     object::{ObjectError, decode, encode},
     schedule::{Collective, Rank},
-    tensor::{Tensor, TensorError, TensorView, count},
+    tensor::{Tensor, TensorError, TensorView, TensorViewMut, count},
     work::Work,
 };
 
@@ -179,8 +179,7 @@ pub(super) fn packed<'t>(tensors: &[TensorView<'t>]) -> std::result::Result<Cow<
     }
     let sizes = tensors.iter().map(|tensor| tensor.len().saturating_mul(tensor.dtype().size()));
     let len = sizes.clone().fold(0_usize, usize::saturating_add);
-    let mut all: Vec<u8> =
-        bytemuck::allocation::try_zeroed_vec(len).map_err(|()| TensorError::Memory { bytes: len })?;
+    let mut all = zeroed(len)?;
     let mut rest = &mut all[..];
     for (tensor, size) in tensors.iter().zip(sizes) {
         let (place, after) = rest.split_at_mut_checked(size).unwrap_or_default();
@@ -188,6 +187,11 @@ pub(super) fn packed<'t>(tensors: &[TensorView<'t>]) -> std::result::Result<Cow<
         rest = after;
     }
     Ok(Cow::Owned(all))
+}
+
+/// So many bytes in which elements go.
+pub(super) fn zeroed(bytes: usize) -> std::result::Result<Vec<u8>, TensorError> {
+    bytemuck::allocation::try_zeroed_vec(bytes).map_err(|()| TensorError::Memory { bytes })
 }
 
 impl Call {
@@ -275,7 +279,7 @@ impl Call {
             }
             let mut all = vec![0; tensors.iter().map(|tensor| tensor.bytes().len()).sum()];
             self.fill(turn, &mut all).await?;
-            deal(&all, tensors.iter_mut());
+            deal(&all, tensors.iter_mut().map(Tensor::view_mut))?;
         }
         Ok(tensors)
     }
@@ -319,7 +323,7 @@ impl Call {
                 let within = within(list.len());
                 list.get_mut(within).unwrap_or_default()
             });
-            deal(&all, places);
+            deal(&all, places.map(Tensor::view_mut))?;
         }
         Ok(gets.then_some(lists))
     }
@@ -334,12 +338,16 @@ impl Call {
 }
 
 /// Hands out bytes, one after the other, to the tensors that they are the elements of.
-pub(super) fn deal<'t>(mut bytes: &[u8], tensors: impl Iterator<Item = &'t mut Tensor>) {
-    for tensor in tensors {
-        let place = tensor.bytes_mut();
-        if let Some((own, rest)) = bytes.split_at_checked(place.len()) {
-            place.copy_from_slice(own);
+pub(super) fn deal<'t>(
+    mut bytes: &[u8],
+    tensors: impl Iterator<Item = TensorViewMut<'t>>,
+) -> std::result::Result<(), TensorError> {
+    for mut tensor in tensors {
+        let size = tensor.len().saturating_mul(tensor.dtype().size());
+        if let Some((own, rest)) = bytes.split_at_checked(size) {
+            tensor.unpack_from(own)?;
             bytes = rest;
         }
     }
+    Ok(())
 }
