@@ -246,10 +246,8 @@ fn meet(
     (chunk, patience): (usize, Patience),
     deadline: Instant,
 ) -> Result<()> {
-    let mut neighbours = vec![(rank + 1) % ranks, (rank + ranks - 1) % ranks];
-    if engine.limits().connect_all {
-        neighbours = (1..ranks).map(|distance| (rank + distance) % ranks).collect();
-    }
+    let distances = if engine.limits().connect_all { (1..ranks).collect() } else { vec![1, ranks - 1] };
+    let mut neighbours: Vec<_> = distances.into_iter().map(|distance| (rank + distance) % ranks).collect();
     neighbours.retain(|&neighbour| neighbour != rank);
     neighbours.dedup();
     let begun = Instant::now();
