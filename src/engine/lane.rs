@@ -7,13 +7,12 @@ use super::{
     core::Core,
     flow::Violation,
     operation::Operation,
-    slice::SLICE,
     wire::{Class, Header, MAX_FLOWS, Way},
 };
 use crate::{
     buffer::{Bytes, SpanError},
     error::Failure,
-    schedule::{Place, Rank, Schedule, Span, Step},
+    schedule::{Place, Rank, SLICE, Schedule, Span, Step},
 };
 
 /// One lane's progress.

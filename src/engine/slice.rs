@@ -8,15 +8,6 @@ use crate::{
     schedule::{Place, Span, Step},
 };
 
-/// How much is reduced or copied between two polls, in bytes: small enough to keep the wire fed and the
-/// data in the inner caches, large enough that a poll (a system call on tcp) costs little beside it.
-pub(super) const SLICE: usize = 64 << 10;
-
-/// How much of a rank's own input is copied between two polls, in bytes: as a rule all of it. What arrives meanwhile would
-/// only push it out of the caches, and the write that follows it would leave later (figures: ARCHITECTURE.md, "Puts before
-/// reductions").
-const OWN: usize = 4 << 20;
-
 impl Run {
     /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. Tells how many
     /// bytes that was; `None` if none has.
@@ -53,9 +44,7 @@ impl Run {
         }
         let size = self.operation.size;
         let mut done = self.lanes[lane].done;
-        let own = matches!(step, Step::Copy { from: Span { place: Place::Input, .. }, .. });
-        let slice = if own { OWN } else { SLICE };
-        let end = into.len.min(done + slice / size);
+        let end = into.len.min(done + step.slice() / size);
         let near = Cell::new(0);
         while done < end {
             let part = |span: &Span| self.part(core, lane, span, done..end, &near);

@@ -152,6 +152,25 @@ pub enum Step {
     Settle,
 }
 
+/// How much is reduced or copied between two polls, in bytes: small enough to keep the wire fed and the data in the inner
+/// caches, large enough that a poll (a system call on tcp) costs little beside it.
+pub(crate) const SLICE: usize = 64 << 10;
+
+/// How much of a rank's own input is copied between two polls, in bytes: as a rule all of it. What arrives meanwhile would
+/// only push it out of the caches, and the write that follows it would leave later (figures: ARCHITECTURE.md, "Puts before
+/// reductions").
+const OWN: usize = 4 << 20;
+
+impl Step {
+    /// How many bytes of a reduction or a copy are done between two polls.
+    pub(crate) const fn slice(&self) -> usize {
+        match self {
+            Self::Copy { from: Span { place: Place::Input, .. }, .. } => OWN,
+            _ => SLICE,
+        }
+    }
+}
+
 /// What one rank does in one collective.
 pub trait Schedule: Send {
     /// How many lanes there are; at least 1. Alike on every rank.

@@ -12,10 +12,6 @@ use super::{
 };
 use crate::schedule::{Place, Rank, Schedule, Span, Step};
 
-/// As the engine: how much is reduced or copied before it looks for messages again, in bytes.
-const SLICE: f64 = 65536.0;
-/// The same for what is copied from the rank's own input.
-const OWN: f64 = 64.0 * SLICE;
 /// Into how many slices a step is cut at most, however long it is.
 const SLICES: f64 = 256.0;
 
@@ -499,23 +495,21 @@ impl<'a> World<'a> {
     /// Reduces or copies a slice, if the lane is at that; tells how much processor time it takes.
     fn work(&mut self, actor: usize, lane: usize) -> Option<f64> {
         let fabric = self.setup.fabric;
-        let (len, rate, most, reduces) = match self.actors[actor].lanes[lane].step? {
-            Step::Reduce { into, .. } => (into.len, fabric.reduction, SLICE, true),
+        let step = self.actors[actor].lanes[lane].step?;
+        let (len, rate, reduces) = match step {
+            Step::Reduce { into, .. } => (into.len, fabric.reduction, true),
             // As many reductions as there are other ranks.
             Step::Fold { into, .. } => {
-                (into.len, fabric.reduction / self.ranks.saturating_sub(1).max(1) as f64, SLICE, true)
+                (into.len, fabric.reduction / self.ranks.saturating_sub(1).max(1) as f64, true)
             }
-            Step::Copy { from, into } if from == into => (0, fabric.copy, SLICE, false),
-            Step::Copy { from, into } => {
-                (into.len, fabric.copy, if from.place == Place::Input { OWN } else { SLICE }, false)
-            }
+            Step::Copy { from, into } => (if from == into { 0 } else { into.len }, fabric.copy, false),
             _ => return None,
         };
         let all = self.bytes(len);
         let count = (len as u64).saturating_mul(self.setup.element as u64);
         let state = &mut self.actors[actor];
         let begun = state.lanes[lane].done;
-        let slice = most.max(all / SLICES).min(all - begun);
+        let slice = (step.slice() as f64).max(all / SLICES).min(all - begun);
         state.lanes[lane].done = begun + slice;
         if begun + slice >= all {
             state.lanes[lane].step = None;
