@@ -5,7 +5,7 @@ use std::{
     ffi::c_void,
     ptr,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicPtr, Ordering},
     },
 };
@@ -26,11 +26,12 @@ struct Mr {
 
 impl Mr {
     fn close(&self) {
+        // Taken out under the lock, so that it is closed for whoever finds it gone.
+        let _serial = self.domain.lock();
         let object = self.object.swap(ptr::null_mut(), Ordering::AcqRel);
         if object.is_null() {
             return;
         }
-        let _serial = self.domain.lock();
         // SAFETY: open until here, and taken out by exactly one caller; the domain is owned.
         let result = unsafe { sys::fi_close(&raw mut (*object).fid) };
         if result != 0 {
@@ -50,6 +51,12 @@ impl Drop for Mr {
 #[derive(Debug)]
 struct Guard(Arc<Mr>);
 
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Registers memory with one domain.
 #[derive(Debug)]
 pub(super) struct Registrar {
@@ -57,7 +64,7 @@ pub(super) struct Registrar {
     mode: u64,
     next_key: u64,
     /// With `FI_MR_ENDPOINT`: what must be closed before the endpoint is.
-    bound: Vec<Weak<Mr>>,
+    bound: Vec<Arc<Mr>>,
 }
 
 impl Registrar {
@@ -112,8 +119,8 @@ impl Registrar {
             drop(serial);
             judge("fi_mr_bind", bound)?;
             judge("fi_mr_enable", enabled)?;
-            self.bound.retain(|mr| mr.strong_count() > 0);
-            self.bound.push(Arc::downgrade(&mr));
+            self.bound.retain(|mr| !mr.object.load(Ordering::Acquire).is_null());
+            self.bound.push(Arc::clone(&mr));
         }
         let serial = self.domain.lock();
         // SAFETY: the registration is open.
@@ -129,7 +136,7 @@ impl Registrar {
 
     /// Closes registrations that are bound to the endpoint, which is about to be closed.
     pub(super) fn unbind(&mut self) {
-        self.bound.drain(..).filter_map(|mr| mr.upgrade()).for_each(|mr| mr.close());
+        self.bound.drain(..).for_each(|mr| mr.close());
     }
 }
 
