@@ -19,8 +19,9 @@ use crate::error::Failure;
 /// All values together, in bytes: what a job can make the process that serves the store hold.
 const MAX_TOTAL: usize = 1 << 30;
 
-/// The longest a request may wait at the server; clients ask again.
-const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+/// The longest a request may wait at the server, longer than any time that can be configured: no time that a client asks
+/// for is beyond what a clock can tell.
+const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 3600);
 
 /// Values, counters and waiting requests.
 #[derive(Debug, Default)]

@@ -296,8 +296,10 @@ impl Server {
         if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
             if connection.wants_read() {
                 open = connection.read(&mut self.scratch);
-                // Even at the end of the stream, what came before it counts: a farewell above all.
-                if let Err(error) = self.hear(id, now) {
+                // At the end of the stream what came before it counts, a farewell above all; but who has gone before being
+                // let in is no member who died: where this process was held up, it tries again.
+                let heard = connection.role.is_some() || matches!(open, Ok(true));
+                if heard && let Err(error) = self.hear(id, now) {
                     open = Err(error);
                 }
             } else if flags.intersects(PollFlags::HUP | PollFlags::ERR) {
