@@ -60,14 +60,18 @@ impl TcpStore {
     pub fn host_on(listener: TcpListener, member: &Member, deadline: Instant) -> Result<Self> {
         let server = TcpServer::serve(listener, member.ranks, &member.token, Some(member.rank))?;
         let port = server.address().port();
-        let here = match server.address().ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            ip => ip,
+        let here: &[IpAddr] = match server.address().ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => &[Ipv4Addr::LOCALHOST.into()],
+            // It takes IPv4 too, and where IPv6 is switched off there is no other way to it.
+            IpAddr::V6(ip) if ip.is_unspecified() => {
+                &[Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()]
+            }
+            ip => &[ip],
         };
-        let mut store = Self::join(&here.to_string(), port, member, deadline)?;
-        store.server = Some(Arc::new(server));
-        Ok(store)
+        let name = name(&server.address().ip().to_string(), port);
+        let here = || Ok(here.iter().map(|&ip| SocketAddr::new(ip, port)).collect());
+        let store = Self::enter(name, member, deadline, here)?;
+        Ok(Self { server: Some(Arc::new(server)), ..store })
     }
 
     /// Joins a store that another process serves, which may yet have to begin.
@@ -76,14 +80,22 @@ impl TcpStore {
     /// [`Error::Rendezvous`] if it was not reached before the deadline, [`Error::Refused`] if it does not
     /// want this process.
     pub fn join(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
-        let name = name(host, port);
-        let mut tries = Tries { name: &name, member, deadline };
-        let (stream, session, host) = tries.until_deadline(Purpose::Requests, || {
+        Self::enter(name(host, port), member, deadline, || {
             Ok((host, port)
                 .to_socket_addrs()
                 .map_err(|error| format!("cannot resolve {host:?}: {error}"))?
                 .collect())
-        })?;
+        })
+    }
+
+    fn enter(
+        name: String,
+        member: &Member,
+        deadline: Instant,
+        resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
+    ) -> Result<Self> {
+        let mut tries = Tries { name: &name, member, deadline };
+        let (stream, session, host) = tries.until_deadline(Purpose::Requests, resolve)?;
         let at = stream.peer_addr().map_err(|error| lost(&name, &error))?;
         let stream = Mutex::new(Some(stream));
         Ok(Self { name, member: member.clone(), session, host, at, stream, server: None })
