@@ -13,7 +13,7 @@ use unisono::{
     rendezvous::{Alarm, MAX_KEY, Place as Where, Position, Stand, Store, Watch, exchange, open, report},
 };
 
-use crate::world::{KINDS, Kind, Place, SOON, after, member, part, soon, stores, together, world};
+use crate::world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world};
 
 #[test]
 fn values_are_set_got_and_replaced() {
@@ -251,6 +251,20 @@ fn ranks_leave_in_any_order_and_meet_again() {
 }
 
 #[test]
+fn ranks_that_part_together_meet_again_at_once() {
+    let place = Place::new(Kind::File);
+    together(&[(); 3], |rank, ()| {
+        for round in 0..40_u8 {
+            let store = open(&place.address, &member(rank, 3), soon());
+            let one = One::new(store.unwrap_or_else(|error| panic!("rank {rank} in round {round}: {error}")));
+            let all = exchange(&*one.store, "round", rank, 3, &[round], soon()).unwrap();
+            assert_eq!(all, vec![vec![round]; 3], "rank {rank}");
+            one.leave();
+        }
+    });
+}
+
+#[test]
 fn who_has_left_is_not_heard_any_more() {
     let (_place, all) = world(Kind::Tcp, 2);
     all[1].watch.leave();
@@ -324,7 +338,7 @@ fn positions_tell_who_is_where() {
         let (mut place, mut all) = (Place::new(kind), Vec::new());
         for rank in 0..4 {
             let store = place.open(rank, 5);
-            all.push(crate::world::One::new(store));
+            all.push(One::new(store));
         }
         // Rank 4 has joined but watches nothing: it is as silent as a stopped process.
         let _silent = place.open(4, 5);
@@ -358,6 +372,6 @@ fn positions_tell_who_is_where() {
         for stands in together(&all, |_, one| one.watch.positions(Duration::from_millis(300))) {
             assert!(stands[..3].iter().all(Option::is_some), "{kind:?}: {stands:?}");
         }
-        all.drain(1..).for_each(crate::world::One::leave);
+        all.drain(1..).for_each(One::leave);
     }
 }

@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::fs::FlockOperation;
@@ -73,6 +73,10 @@ impl FileStore {
                 Ok(Ok(store)) => return Ok(store),
                 Ok(Err(Refusal::Failed(failure))) => return Err(Error::Failed(*failure)),
                 Ok(Err(refusal)) => refusal,
+                // Those that leave the round before tidy up.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
+                    Refusal::Left
+                }
                 Err(error) => {
                     return Err(problem(&name, format!("rank {} cannot use it: {error}", member.rank)));
                 }
@@ -332,9 +336,11 @@ impl Host {
         Ok(same.then(|| Self { base: base.to_owned(), _lock: lock }))
     }
 
-    /// A new round's folder. Rounds in which nobody lives are removed.
+    /// A new round's folder, of a name that none before had: those that leave a round remove it by its name. Rounds in which
+    /// nobody lives are removed.
     fn next_round(&self) -> io::Result<PathBuf> {
-        let mut last = 0;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut last = u64::try_from(now.as_nanos()).unwrap_or_default();
         for entry in fs::read_dir(&self.base)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -351,7 +357,7 @@ impl Host {
                 fs::remove_dir_all(room.path)?;
             }
         }
-        Ok(self.base.join(format!("round-{}", last + 1_u64)))
+        Ok(self.base.join(format!("round-{}", last.saturating_add(1))))
     }
 
     fn announce(&self, room: &Room) -> io::Result<()> {

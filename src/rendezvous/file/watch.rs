@@ -20,6 +20,9 @@ use super::{
 };
 use crate::error::Failure;
 
+/// How long the store may fail to answer before it counts as lost.
+const TROUBLE: Duration = Duration::from_secs(10);
+
 /// See the module.
 pub(super) struct FileWatch {
     shared: Arc<Shared>,
@@ -99,16 +102,26 @@ impl FileWatch {
 impl Shared {
     fn look_until_gone(&self) {
         let mut answered = HashSet::new();
+        let mut trouble = None;
         let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
         while !*going {
             drop(going);
-            if let Err(error) = self.look(&mut answered) {
-                // One error may be a network file system's bad moment; a missing room is not.
-                if matches!(self.room.world(), Ok(Some(_))) {
-                    tracing::warn!("rank {} cannot look after the store: {error}", self.room.rank);
-                } else {
-                    let how = format!("{} cannot be read any more", self.room.path.display());
-                    self.alarm.raise(Failure::StoreLost { how });
+            match self.look(&mut answered) {
+                Ok(()) => trouble = None,
+                Err(error) => {
+                    let since = *trouble.get_or_insert_with(|| {
+                        tracing::warn!("rank {} cannot look after the store: {error}", self.room.rank);
+                        Instant::now()
+                    });
+                    // It may be a bad moment of a network file system or of this process; a missing room is not.
+                    let gone = match self.room.world() {
+                        Ok(world) => world.is_none(),
+                        Err(_) => since.elapsed() > TROUBLE,
+                    };
+                    if gone && !self.alarm.raised() {
+                        let how = format!("{} cannot be read any more: {error}", self.room.path.display());
+                        self.alarm.raise(Failure::StoreLost { how });
+                    }
                 }
             }
             going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
