@@ -1,10 +1,11 @@
 //! Every setting there is: a field of [`Config`], and a row of the table that names its variable.
 
+mod store;
 mod thread;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-pub use self::thread::ThreadCores;
+pub use self::{store::StoreAddress, thread::ThreadCores};
 use crate::{
     error::{Error, Result},
     reduce::Reduction,
@@ -339,65 +340,6 @@ pub struct Member {
     /// What tells this job from others that might meet it at the same address. Not a secret: it keeps
     /// strangers out by accident, not by cryptography.
     pub token: String,
-}
-
-/// Where a store is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreAddress {
-    /// `tcp://host:port`, or `tcp+served://host:port` where a launcher serves it rather than rank 0.
-    Tcp {
-        /// A name or an address.
-        host: String,
-        /// The port.
-        port: u16,
-        /// Whether a process that is no rank serves it.
-        served: bool,
-    },
-    /// `file:///directory`, shared by all ranks.
-    File(PathBuf),
-}
-
-impl StoreAddress {
-    /// Reads `tcp://host:port`, `tcp+served://host:port` or `file:///directory`; an IPv6 address stands in
-    /// brackets.
-    ///
-    /// # Errors
-    /// What is wrong with it, in words.
-    pub fn parse(text: &str) -> std::result::Result<Self, String> {
-        const WANTED: &str = "wanted tcp://host:port, tcp+served://host:port or file:///directory";
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| WANTED.to_owned())?;
-        match scheme {
-            "tcp" | "tcp+served" => {
-                let (host, port) = rest.rsplit_once(':').ok_or_else(|| format!("no port; {WANTED}"))?;
-                let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-                if host.is_empty() {
-                    return Err(format!("no host; {WANTED}"));
-                }
-                let port =
-                    port.parse().map_err(|_| format!("port {port:?} is not a number from 0 to 65535"))?;
-                Ok(Self::Tcp { host: host.to_owned(), port, served: scheme == "tcp+served" })
-            }
-            "file" if rest.starts_with('/') => Ok(Self::File(rest.into())),
-            "file" => Err(format!("the directory must be absolute; {WANTED}")),
-            _ => Err(format!("unknown scheme {scheme:?}; {WANTED}")),
-        }
-    }
-}
-
-impl fmt::Display for StoreAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port, served } => {
-                let scheme = if *served { "tcp+served" } else { "tcp" };
-                if host.contains(':') {
-                    write!(f, "{scheme}://[{host}]:{port}")
-                } else {
-                    write!(f, "{scheme}://{host}:{port}")
-                }
-            }
-            Self::File(directory) => write!(f, "file://{}", directory.display()),
-        }
-    }
 }
 
 /// FNV-1a: short, and the same everywhere, which the standard library's hashes do not promise.

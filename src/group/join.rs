@@ -98,15 +98,22 @@ impl ProcessGroup {
                 excuse(&**store, config.rank, error);
             }
         })?;
-        Self::with(config, Box::new(transport), store)
+        Self::until(deadline, config, Box::new(transport), store)
     }
 
-    /// What a configuration asks of libfabric. Without an interface, the one that leads to the store is used.
+    /// What a configuration asks of libfabric. Without an interface, the one that leads to the store is used, unless the
+    /// store's machine knows itself by a loopback address, at which ranks of other machines would not reach it.
     #[must_use]
     pub fn transport_options(config: &Config) -> Options {
         let towards = match &config.store {
             Some(StoreAddress::Tcp { host, port, .. }) => {
-                (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut all| all.next()).map(|at| at.ip())
+                let address = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .ok()
+                    .and_then(|mut all| all.next())
+                    .map(|at| at.ip());
+                let here = config.local_ranks == Some(config.ranks);
+                address.filter(|&address| here || !StoreAddress::names_itself(host, address))
             }
             _ => None,
         };
@@ -124,10 +131,19 @@ impl ProcessGroup {
     /// As [`Self::join`].
     pub fn with(
         config: Config,
-        mut transport: Box<dyn Transport>,
+        transport: Box<dyn Transport>,
         store: Option<Arc<dyn Store>>,
     ) -> Result<Self> {
         config.validate()?;
+        Self::until(Instant::now() + config.join_timeout, config, transport, store)
+    }
+
+    fn until(
+        deadline: Instant,
+        config: Config,
+        mut transport: Box<dyn Transport>,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Self> {
         let (rank, ranks) = (config.rank, config.ranks);
         if ranks > MAX_RANKS {
             return Err(Error::Config {
@@ -140,7 +156,6 @@ impl ProcessGroup {
             Wishes { selection: selection(&config)?, reduction: config.reduction, ..Wishes::default() };
         let (tuned, hash) = tuning(&config)?;
         let pin = Pin::of(&config)?;
-        let deadline = Instant::now() + config.join_timeout;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));
         let watch = match &store {

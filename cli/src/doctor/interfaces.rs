@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
+use unisono::config::StoreAddress;
 
 use super::{files::Files, report::Section, within};
 
@@ -160,7 +161,11 @@ impl Interfaces {
             (None, Some(from)) => {
                 let name = self.with(from).map_or("an unknown interface", |interface| &interface.name);
                 let way = format!("the way to {named} goes from {from} on {name}");
-                if from.is_loopback() {
+                if route.address.is_some_and(|address| StoreAddress::names_itself(host, address)) {
+                    section.ok(format!(
+                        "{way}: that is this machine itself, and where ranks run on others too, another interface is taken"
+                    ));
+                } else if from.is_loopback() {
                     section.ok(format!("{way}: only ranks of this machine can meet there"));
                 } else {
                     section.ok(way);

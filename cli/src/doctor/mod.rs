@@ -17,6 +17,7 @@ use std::{
 
 use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
+use unisono::config::StoreAddress;
 use unisono_transport::ofi::Options;
 
 pub(crate) mod end;
@@ -161,7 +162,8 @@ impl Doctor {
 
 /// Where ranks are to meet.
 fn towards(interfaces: &Interfaces) -> Option<IpAddr> {
-    interfaces.route.as_ref()?.address
+    let route = interfaces.route.as_ref()?;
+    route.address.filter(|&address| !StoreAddress::names_itself(&route.host, address))
 }
 
 /// Prints sections and keeps them.
