@@ -116,6 +116,8 @@ pub(crate) struct Circle {
     /// Whether this rank says farewell to the world: then nobody needs credit any more, and what it puts must not be
     /// lost when it closes its endpoint.
     pub(super) parting: bool,
+    /// Whether the members' mailboxes are known.
+    introduced: bool,
     /// Whether this rank has left the group.
     left: bool,
 }
@@ -157,6 +159,7 @@ impl Circle {
             begun: 0,
             talk: Talk::default(),
             parting: false,
+            introduced: false,
             left: false,
         })
     }
@@ -176,6 +179,7 @@ impl Circle {
         for (member, mailbox) in self.members.iter_mut().zip(mailboxes) {
             member.mailbox = mailbox;
         }
+        self.introduced = true;
     }
 
     /// This rank leaves the group, unless it has already or something is under way: those that it has exchanged messages
@@ -203,11 +207,11 @@ impl Circle {
         self.left && parted && self.letters_landed() && self.under_way == 0 && self.talk.over()
     }
 
-    /// Who the members are, by rank: their ranks in the world, and their mailboxes.
-    pub(crate) fn meet(&mut self, members: impl IntoIterator<Item = (Rank, RemoteRegion)>) {
-        let member = |(world, mailbox)| Member {
+    /// Who the members are, by rank: their ranks in the world.
+    pub(crate) fn meet(&mut self, members: impl IntoIterator<Item = Rank>) {
+        let member = |world| Member {
             world,
-            mailbox,
+            mailbox: RemoteRegion::default(),
             outgoing: [NONE; 3],
             incoming: [NONE; 3],
             greeted: false,
@@ -355,9 +359,9 @@ impl Circle {
         }
     }
 
-    /// Whether there are letters that the transport had no room for yet.
+    /// Whether there are letters to be sent. Until it is known where to, those wait that answer members who know already.
     pub(crate) fn has_letters(&self) -> bool {
-        !self.post_box.is_empty()
+        self.introduced && !self.post_box.is_empty()
     }
 
     /// Whether all letters have left: no memory of theirs is read any more.

@@ -132,6 +132,7 @@ impl Core<'_> {
         let window = &circle.windows[receiver.window];
         if window.class == Class::Message && !circle.talk.arrived.contains(&flow) {
             circle.talk.arrived.push(flow);
+            self.port.stir(circle.channel);
         }
         let sender = circle.sender(from, window.class, flow - window.first_flow);
         if let Some(sender) = sender {
@@ -151,6 +152,7 @@ impl Core<'_> {
             let written = &mut self.circle.talk.written;
             if !written.contains(&flow) {
                 written.push(flow);
+                self.port.stir(self.circle.channel);
             }
         } else if !self.circle.exposed {
             let what = "a write into an output that nobody was allowed to write to".to_owned();

@@ -39,6 +39,7 @@ use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
 pub use self::lane::Traced;
 use self::{
     circle::Circle,
+    core::Core,
     lane::{Pass, Run},
     net::Net,
     port::Port,
@@ -166,7 +167,8 @@ impl Engine {
         self.net.port.meet(addresses);
         let world = self.net.core(WORLD)?.circle;
         world.settings.chunk_bytes = chunk_bytes;
-        world.meet(mailboxes.into_iter().enumerate());
+        world.meet(0..mailboxes.len());
+        world.introduce(mailboxes);
         Ok(())
     }
 
@@ -298,8 +300,9 @@ impl Engine {
             let deadline = self.deadline(now)?;
             if let Some(nap) = self.pause_at(now, deadline) {
                 self.stand(overseer)?;
-                self.doubt()?;
-                if !self.send_letters()? {
+                // What was granted is to be told first.
+                let relieved = self.doubt()?;
+                if !self.send_letters()? && !relieved {
                     overseer.sleeps(true);
                     // What was asked for just before may not have known that this would sleep.
                     let asked = overseer.asked();
@@ -336,7 +339,7 @@ impl Engine {
             }
             index += 1;
         }
-        if !self.talking.is_empty() {
+        if !self.talking.is_empty() || !self.net.port.stirred.is_empty() {
             ended |= self.talk(overseer)?;
         }
         // What was waited for may have ended, and another may have begun.
@@ -351,6 +354,13 @@ impl Engine {
     fn talk(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
         let mut moved = false;
         let mut index = 0;
+        // Those that nobody here waits for are served too: their senders may wait for that.
+        for &channel in &self.net.port.stirred {
+            if !self.talking.contains(&channel) {
+                self.talking.push(channel);
+            }
+        }
+        self.net.port.stirred.clear();
         while let Some(&channel) = self.talking.get(index) {
             let mut core = self.net.core(channel)?;
             moved |= core.talk()?;
@@ -362,12 +372,17 @@ impl Engine {
                     self.take(channel, task, overseer)?;
                 }
             }
-            if self.net.core(channel)?.circle.talk.open() {
+            let Core { port, circle } = self.net.core(channel)?;
+            if circle.talk.open() {
                 index += 1;
-            } else {
-                self.talking.swap_remove(index);
-                self.net.sweep()?;
+                continue;
             }
+            // What waits for room is tried again.
+            if circle.talk.has_more() {
+                port.stir(channel);
+            }
+            self.talking.swap_remove(index);
+            self.net.sweep()?;
         }
         Ok(moved)
     }
@@ -375,7 +390,7 @@ impl Engine {
     /// At the end: a message that has come to this rank and that it has not received, if there is one.
     pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
         for circle in self.net.circles.iter_mut().flatten() {
-            let unreceived = core::Core { port: &mut self.net.port, circle }.unreceived()?;
+            let unreceived = Core { port: &mut self.net.port, circle }.unreceived()?;
             if unreceived.is_some() {
                 return Ok(unreceived);
             }
@@ -419,16 +434,19 @@ impl Engine {
         }
     }
 
-    /// What to do where nothing comes.
-    fn doubt(&mut self) -> Result<(), Halt> {
+    /// What to do where nothing comes. True if that brought something.
+    fn doubt(&mut self) -> Result<bool, Halt> {
         for task in &self.running {
             let doubted = self.net.core(task.channel).and_then(|mut core| task.run.doubt(&mut core));
             doubted.map_err(|stop| task.halt(stop))?;
         }
-        for &channel in &self.talking {
-            self.net.core(channel)?.relieve(Instant::now())?;
+        let now = Instant::now();
+        let waits = self.running.iter().any(|task| now >= task.asked.at + p2p::LONG);
+        let mut relieved = false;
+        for circle in self.net.circles.iter_mut().flatten() {
+            relieved |= Core { port: &mut self.net.port, circle }.relieve(now, waits)?;
         }
-        Ok(())
+        Ok(relieved)
     }
 
     fn send_letters(&mut self) -> Result<bool, Halt> {

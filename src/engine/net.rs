@@ -42,25 +42,28 @@ impl Net {
         free
     }
 
-    /// Makes a group of these ranks of the world, of which this one is rank `me`. Nothing may be sent to its members
-    /// before their mailboxes are [known](Circle::introduce).
+    /// Makes a group of these ranks of the world, of which this one is rank `me`; `None` if another is on that channel.
+    /// Nothing is sent to its members before their mailboxes are [known](Circle::introduce).
     pub(crate) fn open(
         &mut self,
         channel: u8,
         me: Rank,
         members: &[Rank],
         settings: Settings,
-    ) -> Result<RemoteRegion, Error> {
+    ) -> Result<Option<RemoteRegion>, Error> {
+        let place = usize::from(channel);
+        if self.circles.get(place).is_some_and(Option::is_some) {
+            return Ok(None);
+        }
         let mut circle = Circle::new(&mut *self.port.transport, me, members.len(), settings)?;
         circle.channel = channel;
-        circle.meet(members.iter().map(|&world| (world, RemoteRegion::default())));
+        circle.meet(members.iter().copied());
         let mailbox = circle.mailbox();
-        let place = usize::from(channel);
         if self.circles.len() <= place {
             self.circles.resize_with(place + 1, || None);
         }
         self.circles[place] = Some(Box::new(circle));
-        Ok(mailbox)
+        Ok(Some(mailbox))
     }
 
     /// This rank leaves a group, as soon as nothing is under way in it. Its memory goes when the others have left too.

@@ -26,6 +26,8 @@ pub(crate) struct Port {
     /// Arrivals that may be under way at once: what the completion queue must hold.
     expected: usize,
     events: Vec<Event>,
+    /// The groups to whose messages from point to point something has come that nobody has looked at.
+    pub stirred: Vec<u8>,
 }
 
 impl Port {
@@ -47,6 +49,7 @@ impl Port {
             links: Vec::new(),
             expected: 0,
             events: Vec::with_capacity(64),
+            stirred: Vec::new(),
         })
     }
 
@@ -81,6 +84,13 @@ impl Port {
         }
         for (number, lanes) in circle.speaks() {
             self.outgoing.give_back(number, lanes);
+        }
+    }
+
+    /// Something of a message from point to point has come.
+    pub(crate) fn stir(&mut self, channel: u8) {
+        if !self.stirred.contains(&channel) {
+            self.stirred.push(channel);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Groups of some of a group's ranks: `split` and `new_group`.
 //!
 //! Both are two all_gathers of the group they come from. In the first every rank says where it belongs and which
-//! channels it has free, from which all see who the members are and the lowest channel that all of them have free.
+//! channels it has free, from which all see who the members are and the first channel that all of them have free.
 //! In the second each says where its mailbox lies. So ids and ranks follow from the calls alone, and a rank that does
 //! not belong anywhere takes part all the same.
 
@@ -22,6 +22,16 @@ use crate::{
     error::{Error, Failure, Result, list},
     schedule::{Collective, Rank},
 };
+
+/// What a member says of the new group's mailbox: there is no memory for it; it is there; another group has just taken that
+/// channel.
+const NO_MEMORY: u64 = 0;
+const OPENED: u64 = 1;
+const TAKEN: u64 = 2;
+
+/// How far apart the channels are from which on two groups look for one for groups that are made of them: odd, so that all
+/// 256 differ.
+const SPREAD: u8 = 97;
 
 /// What a rank says in the first all_gather: whether it belongs to a group, to which, its key, and its free channels.
 const WORDS: usize = 3 + size_of::<Channels>() / 8;
@@ -187,40 +197,45 @@ impl ProcessGroup {
             .iter()
             .filter_map(|&rank| said.get(rank))
             .fold([u64::MAX; 4], |free, say| std::array::from_fn(|word| free[word] & say.free[word]));
-        let channel = (0..=u8::MAX).find(|&it| free[usize::from(it) / 64] & 1 << (it % 64) != 0);
+        // Of two groups that threads cut up at the same time each looks from a point of its own on.
+        let first = self.shared.channel.wrapping_mul(SPREAD);
+        let mut channels = (0..=u8::MAX).map(|it| first.wrapping_add(it));
+        let channel = channels.find(|&it| free[usize::from(it) / 64] & 1 << (it % 64) != 0);
         let global: Vec<Rank> = members.iter().map(|&rank| self.global(rank)).collect();
         // Before anyone can know that the group is there.
         let opened = match (me, channel) {
             (Some(me), Some(channel)) => {
-                let open = |engine: &mut crate::engine::Engine| {
-                    engine
-                        .net()
-                        .open(channel, me, &global, node.settings)
-                        .map(|mailbox| (channel, me, mailbox))
-                };
-                // A rank that has no memory must still take part in what follows.
-                Some(node.with(open)?)
+                // A rank that cannot must still take part in what follows.
+                Some(node.with(|engine| engine.net().open(channel, me, &global, node.settings))?)
             }
             _ => None,
         };
-        let mailbox = opened.as_ref().and_then(|opened| opened.as_ref().ok()).map(|&(.., mailbox)| mailbox);
-        let RemoteRegion { base, key, len } = mailbox.unwrap_or_default();
-        let all = self.gathered(state, root, &[base, key, len, mailbox.is_some().into()])?;
+        let (mailbox, how) = match &opened {
+            Some(Ok(Some(mailbox))) => (*mailbox, OPENED),
+            Some(Ok(None)) => (RemoteRegion::default(), TAKEN),
+            Some(Err(_)) | None => (RemoteRegion::default(), NO_MEMORY),
+        };
+        let all = self.gathered(state, root, &[mailbox.base, mailbox.key, mailbox.len, how])?;
         let Some(me) = me else { return Ok(None) };
-        let Some(opened) = opened else {
+        let (Some(opened), Some(channel)) = (opened, channel) else {
             let problem = "a member is in 256 groups already, which is the most at once".to_owned();
             return Err(Error::Argument { call, problem });
         };
+        let opened = opened?;
         let there: Vec<&[u64; 4]> = members.iter().filter_map(|&rank| all.as_chunks().0.get(rank)).collect();
-        let missing =
-            members.iter().zip(&there).find(|(_, it)| it[3] == 0).map(|(&rank, _)| self.global(rank));
-        if let (Some(rank), Ok((channel, ..))) = (missing, &opened) {
-            let channel = *channel;
-            node.leave(channel)?;
-            let problem = format!("rank {rank} has no memory for the group's mailbox");
+        if let Some((&rank, it)) = members.iter().zip(&there).find(|(_, it)| it[3] != OPENED) {
+            if opened.is_some() {
+                node.leave(channel)?;
+            }
+            let rank = self.global(rank);
+            let problem = match it[3] {
+                TAKEN => format!(
+                    "rank {rank} has just made another group in that place, on another thread; make this one again"
+                ),
+                _ => format!("rank {rank} has no memory for the group's mailbox"),
+            };
             return Err(Error::Argument { call, problem });
         }
-        let (channel, ..) = opened?;
         let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
         let introduced =
             node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;

@@ -331,6 +331,9 @@ impl Node {
 
     /// After the last call: ends the thread that goes on, and the endpoint.
     pub(super) fn close(&self) {
+        // Whoever drives gives the engine back, whatever is under way: where this thread unwinds, the others are to hear of
+        // it now.
+        self.claims.fetch_add(1, Ordering::Relaxed);
         self.desk().quit = true;
         self.waker.wake();
         self.rested.notify_one();
@@ -342,6 +345,7 @@ impl Node {
         }
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.end(engine.map(|engine| engine.abandon()).unwrap_or_default(), ended());
+        self.claims.fetch_sub(1, Ordering::Relaxed);
         if let (Some(watch), false) = (&self.guard.watch, std::thread::panicking()) {
             watch.leave();
         }

@@ -43,6 +43,10 @@ const ASIDE: usize = 256 << 20;
 /// takes to be asked for right after a send.
 const STALE: Duration = Duration::from_millis(1);
 
+/// How long a collective has waited before it may be for a rank whose large message waits to be taken: far longer than
+/// collectives take, since what is taken aside is copied once more.
+pub(super) const LONG: Duration = Duration::from_millis(100);
+
 /// What a message is: what sender and receiver must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
@@ -300,6 +304,11 @@ impl Talk {
         !self.sendings.is_empty() || landing || self.matching.receives().next().is_some()
     }
 
+    /// Whether anything waits to be sent.
+    pub(super) fn has_more(&self) -> bool {
+        !self.queues.is_empty() || !self.writes.is_empty()
+    }
+
     /// Whether nothing is left of it on the way.
     pub(super) fn over(&self) -> bool {
         self.sendings.is_empty() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
@@ -436,12 +445,14 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    /// Where large messages wait for each other, because ranks send before they receive, one is taken aside.
-    pub(super) fn relieve(&mut self, now: Instant) -> Result<bool, Stop> {
+    /// Where large messages wait for each other, because ranks send before they receive, or for a rank that `waits` in a
+    /// collective, one is taken aside.
+    pub(super) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
         let talk = &mut self.circle.talk;
-        let stuck = talk.sendings.values().any(|sending| {
-            matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + STALE
-        });
+        let stuck = waits
+            || talk.sendings.values().any(|sending| {
+                matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + STALE
+            });
         if !stuck {
             return Ok(false);
         }
@@ -461,6 +472,7 @@ impl Core<'_> {
         let into = fresh.region().clone();
         let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
         self.grant_message((envelope.from, number), landing, None, writes)?;
+        self.port.stir(self.circle.channel);
         Ok(true)
     }
 

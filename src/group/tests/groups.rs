@@ -216,3 +216,22 @@ fn a_group_is_named_where_its_calls_do_not_fit_or_end() {
         assert!(told.starts_with(begins) && told.ends_with(ends), "{told}");
     }
 }
+
+#[test]
+fn two_threads_may_make_groups_of_two_groups_at_once() {
+    world(3, small, |group| {
+        let twin = group.new_group(&[0, 1, 2]).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            for parent in [&group, &twin] {
+                scope.spawn(move || {
+                    for turn in 0..40 {
+                        let part =
+                            parent.split(Some(u64::from(parent.rank() == turn % 3)), 0).unwrap().unwrap();
+                        let wanted = part.members().iter().map(|&member| 1 << member).sum::<u64>();
+                        assert_eq!(sum(&part), wanted, "turn {turn} of {}", parent.name());
+                    }
+                });
+            }
+        });
+    });
+}

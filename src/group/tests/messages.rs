@@ -352,3 +352,30 @@ fn there_is_no_rank_but_those_of_the_group() {
         assert_eq!(error.to_string(), "recv: there is no rank 9; there are ranks 0 to 0");
     });
 }
+
+#[test]
+fn whoever_waits_in_a_collective_takes_in_what_comes() {
+    for elsewhere in [false, true] {
+        worlds(2, |group| {
+            let part = group.new_group(&[0, 1]).unwrap().unwrap();
+            let talk = if elsewhere { &part } else { &group };
+            let other = 1 - group.rank();
+            let messages: Vec<_> = (0..40).map(|number| message(0, number, number % 17)).collect();
+            if group.rank() == 0 {
+                // More than there are slots.
+                messages.iter().for_each(|it| talk.send(it, 1, 3).unwrap());
+                group.barrier().unwrap();
+            } else {
+                group.barrier().unwrap();
+                for it in &messages {
+                    assert_eq!(&talk.recv_vec::<u64>(0, 3).unwrap().0, it);
+                }
+            }
+            // Both send first, and then both wait in a collective: one has ended its own send before the other's.
+            let long = |rank: Rank| message(rank, 7, if rank == 0 { 6000 } else { 90_000 });
+            talk.send(&long(group.rank()), other, 4).unwrap();
+            group.barrier().unwrap();
+            assert_eq!(talk.recv_vec::<u64>(other, 4).unwrap().0, long(other));
+        });
+    }
+}

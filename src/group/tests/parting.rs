@@ -100,3 +100,37 @@ fn no_barrier_sends_twice_to_the_same_rank() {
     }
     assert!(barriers >= 3 * 33 * 34 / 2, "{barriers} schedules");
 }
+
+#[test]
+fn whoever_panics_with_something_under_way_is_heard_of_at_once() {
+    for waits in [false, true] {
+        let begun = Instant::now();
+        world(
+            2,
+            |_| {},
+            |group| {
+                if group.rank() == 0 {
+                    let died = group.recv_vec::<u8>(1, 0).map(drop);
+                    assert!(matches!(died, Err(Error::Failed(Failure::Died { rank: 1, .. }))), "{died:?}");
+                    return;
+                }
+                let work = group.irecv(vec![0_u8; 5], 0, 7).unwrap();
+                let unwinds = move || {
+                    let _group = group;
+                    panic!("as this test wants");
+                };
+                let caught = std::panic::AssertUnwindSafe(unwinds);
+                if waits {
+                    // Another thread drives.
+                    let waiter = std::thread::spawn(move || work.wait().map(drop));
+                    std::thread::sleep(Duration::from_millis(50));
+                    assert!(std::panic::catch_unwind(caught).is_err());
+                    assert!(waiter.join().unwrap().is_err());
+                } else {
+                    assert!(std::panic::catch_unwind(caught).is_err());
+                }
+            },
+        );
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+}
