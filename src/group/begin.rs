@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use super::{
     ProcessGroup,
-    calls::{premultiply, same_length},
+    calls::{premultiply, same_length, scaled},
     request::Request,
+    turn::Turn,
 };
 use crate::{
     buffer::{Lent, Owned},
@@ -28,14 +29,20 @@ impl ProcessGroup {
         self.begin_within(Collective::AllReduce, data, whole.clone(), whole, 0, op)
     }
 
-    /// Begins a [`reduce`](Self::reduce).
+    /// Begins a [`reduce`](Self::reduce); `data` comes back, elsewhere than at the root as it was.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce), here or from the wait.
     pub fn reduce_async<B: Owned>(&self, mut data: B, op: ReduceOp, root: Rank) -> Result<Work<B>> {
         self.known(Collective::Reduce, root)?;
-        let op = premultiply(Collective::Reduce, data.elements(), op)?;
         let len = data.elements().len();
+        if self.rank() != root
+            && let Some(scaled) = scaled(Collective::Reduce, data.elements(), op)?
+        {
+            let request = Request { root, op, ..Request::new(Collective::Reduce, len) };
+            return self.begin_scaled(request, scaled, Vec::<B::Element>::new(), |_| data);
+        }
+        let op = premultiply(Collective::Reduce, data.elements(), op)?;
         let output = if self.rank() == root { 0..len } else { 0..0 };
         self.begin_within(Collective::Reduce, data, 0..len, output, root, op)
     }
@@ -64,7 +71,7 @@ impl ProcessGroup {
         self.begin_apart(&Request::new(Collective::AllGather, count), input, output)
     }
 
-    /// Begins a [`reduce_scatter`](Self::reduce_scatter); both come back.
+    /// Begins a [`reduce_scatter`](Self::reduce_scatter); both come back, `input` as it was.
     ///
     /// # Errors
     /// As [`reduce_scatter`](Self::reduce_scatter), here or from the wait.
@@ -80,9 +87,11 @@ impl ProcessGroup {
     {
         let count = output.elements().len();
         self.blocks(Collective::ReduceScatter, count, input.elements().len())?;
-        let op = premultiply(Collective::ReduceScatter, input.elements(), op)?;
         let request = Request { op, ..Request::new(Collective::ReduceScatter, count) };
-        self.begin_apart(&request, input, output)
+        match scaled(Collective::ReduceScatter, input.elements(), op)? {
+            Some(scaled) => self.begin_scaled(request, scaled, output, |output| (input, output)),
+            None => self.begin_apart(&request, input, output),
+        }
     }
 
     /// Begins an [`all_to_all`](Self::all_to_all); both come back.
@@ -150,6 +159,23 @@ impl ProcessGroup {
     {
         let lent = Lent::kept(&mut input, &mut output);
         self.begin::<I::Element, _>(request, &lent, (input, output))
+    }
+
+    /// Begins a reduction of a scaled copy, and makes what comes back of the output.
+    fn begin_scaled<O: Owned, R: Send + 'static>(
+        &self,
+        request: Request<'static>,
+        scaled: Vec<O::Element>,
+        mut output: O,
+        back: impl FnOnce(O) -> R + Send + 'static,
+    ) -> Result<Work<R>> {
+        let group = self.under_way();
+        let steps = move |mut turn: Turn<'static>| async move {
+            // Of the copy and the output, both of which stay with this call's future.
+            turn.run(&group, O::Element::DTYPE, &request, &Lent::apart(&scaled, output.elements())).await?;
+            Ok(output)
+        };
+        self.later(request.collective.name(), steps, |output| Ok(back(output)))
     }
 
     fn begin_within<B: Owned>(

@@ -49,16 +49,11 @@ impl ProcessGroup {
     /// as `output`.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         self.blocks(Collective::ReduceScatter, output.len(), input.len())?;
-        if let ReduceOp::PreMulSum(_) = op {
-            let mut scaled = input.to_vec();
-            let block = self.reduce_scatter_in_place(&mut scaled, op)?;
-            output.copy_from_slice(block);
-            return Ok(());
-        }
+        let scaled = scaled(Collective::ReduceScatter, input, op)?;
         let count = output.len();
         self.run::<T>(
             &Request { op, ..Request::new(Collective::ReduceScatter, count) },
-            &Lent::apart(input, output),
+            &Lent::apart(scaled.as_deref().unwrap_or(input), output),
         )
     }
 
@@ -155,12 +150,8 @@ impl ProcessGroup {
             same_length(Collective::Reduce, input.len(), output.len())?;
         }
         let request = Request { root, op, ..Request::new(Collective::Reduce, input.len()) };
-        if let ReduceOp::PreMulSum(_) = op {
-            let mut scaled = input.to_vec();
-            premultiply(Collective::Reduce, &mut scaled, op)?;
-            return self.run::<T>(&request, &Lent::apart(&scaled, output));
-        }
-        self.run::<T>(&request, &Lent::apart(input, output))
+        let scaled = scaled(Collective::Reduce, input, op)?;
+        self.run::<T>(&request, &Lent::apart(scaled.as_deref().unwrap_or(input), output))
     }
 
     /// The root gets all ranks' `input`, one after the other in the order of ranks, in `output`, which is not looked
@@ -336,4 +327,12 @@ pub(super) fn premultiply<T: Element + Zeroable>(
         kernel.scale_in_place(bytemuck::cast_slice_mut(data)).map_err(|error| argument(error.to_string()))?;
     }
     Ok(op)
+}
+
+/// A scaled copy of the data of a pre-multiplied sum, where the caller's is only read; nothing for other operations.
+pub(super) fn scaled<T: Element>(collective: Collective, data: &[T], op: ReduceOp) -> Result<Option<Vec<T>>> {
+    let ReduceOp::PreMulSum(_) = op else { return Ok(None) };
+    let mut scaled = data.to_vec();
+    premultiply(collective, &mut scaled, op)?;
+    Ok(Some(scaled))
 }

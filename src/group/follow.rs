@@ -1,6 +1,6 @@
 //! The collectives of uneven blocks that are begun and waited for later.
 
-use super::{ProcessGroup, calls::premultiply};
+use super::{ProcessGroup, calls::scaled};
 use crate::{
     buffer::Owned,
     error::Result,
@@ -65,7 +65,7 @@ impl ProcessGroup {
         self.later("scatter_v", steps, Ok)
     }
 
-    /// Begins a [`reduce_scatter_v`](Self::reduce_scatter_v); both come back.
+    /// Begins a [`reduce_scatter_v`](Self::reduce_scatter_v); both come back, `input` as it was.
     ///
     /// # Errors
     /// As [`reduce_scatter_v`](Self::reduce_scatter_v), here or from the wait.
@@ -80,9 +80,13 @@ impl ProcessGroup {
         O: Owned<Element = I::Element>,
     {
         let call = self.call::<I::Element>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
-        premultiply(Collective::ReduceScatter, input.elements(), op)?;
+        let scaled = scaled(Collective::ReduceScatter, input.elements(), op)?;
         let steps = |mut turn| async move {
-            call.reduce_all(&mut turn, input.elements(), output.elements()).await?;
+            let given: &[I::Element] = match &scaled {
+                Some(scaled) => scaled,
+                None => input.elements(),
+            };
+            call.reduce_all(&mut turn, given, output.elements()).await?;
             Ok((input, output))
         };
         self.later("reduce_scatter_v", steps, Ok)

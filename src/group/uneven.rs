@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::{
     ProcessGroup,
+    calls::{premultiply, scaled},
     request::{Prepared, Request},
     turn::Turn,
 };
@@ -140,11 +141,8 @@ impl ProcessGroup {
     /// ranks' outputs together.
     pub fn reduce_scatter_v<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
-        if let ReduceOp::PreMulSum(_) = op {
-            let mut scaled = input.to_vec();
-            super::calls::premultiply(Collective::ReduceScatter, &mut scaled, op)?;
-            return self.now(async |turn| call.reduce_all(turn, &scaled, output).await);
-        }
+        let scaled = scaled(Collective::ReduceScatter, input, op)?;
+        let input = scaled.as_deref().unwrap_or(input);
         self.now(async |turn| call.reduce_all(turn, input, output).await)
     }
 
@@ -161,7 +159,7 @@ impl ProcessGroup {
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
         let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
-        super::calls::premultiply(Collective::ReduceScatter, data, op)?;
+        premultiply(Collective::ReduceScatter, data, op)?;
         let block = self.now(async |turn| {
             let lengths = call.learn_fitting(turn, own, data.len()).await?;
             let start = lengths.iter().take(self.rank()).sum();

@@ -86,7 +86,7 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
             let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(3.0)][seed % 3];
             let work = group.reduce_scatter_v_async(whole.clone(), output.clone(), op).unwrap();
             twin.reduce_scatter_v(&whole, &mut output, op).unwrap();
-            Box::new(move || assert_eq!(work.wait().unwrap().1, output))
+            check(work, (whole, output))
         }
         4 => {
             let (got, gets) = twin.all_to_all_v(&blocks, &gives).unwrap();

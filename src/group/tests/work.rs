@@ -99,10 +99,7 @@ fn every_collective_does_what_its_blocking_form_does() {
                 group.gather(&mine, &mut gathered, root).unwrap();
                 group.scatter(&whole, &mut part, root).unwrap();
                 assert_eq!(works.0.wait().unwrap(), reduced);
-                let reduced_at_root = works.1.wait().unwrap();
-                if rank == root {
-                    assert_eq!(reduced_at_root, at_root);
-                }
+                assert_eq!(works.1.wait().unwrap(), at_root);
                 assert_eq!(works.2.wait().unwrap(), from_root);
                 assert_eq!(works.3.wait().unwrap(), (mine.clone(), all));
                 assert_eq!(works.4.wait().unwrap(), (whole.clone(), block));
@@ -112,6 +109,44 @@ fn every_collective_does_what_its_blocking_form_does() {
                 assert_eq!(works.7.unwrap().wait().unwrap().1, part);
                 works.8.wait().unwrap();
             }
+        });
+    }
+}
+
+#[test]
+fn what_is_scaled_is_a_copy() {
+    for ranks in [1, 2, 3, 5] {
+        world(ranks, small, |group| {
+            let (rank, root, op) = (group.rank(), ranks / 2, ReduceOp::PreMulSum(3.0));
+            for len in [0, 1, 7, 400] {
+                let (mine, whole) = (given(rank, len), given(rank, len * ranks));
+                let all: Vec<_> = (0..ranks).map(|rank| given(rank, len * ranks)).collect();
+                let tripled = |at: usize| 3 * all.iter().map(|one| one[at]).sum::<i64>();
+                let block: Vec<i64> = (rank * len..).take(len).map(tripled).collect();
+                let total: Vec<i64> = (0..len).map(tripled).collect();
+                // Whether a rank waits is its own affair.
+                for waiting in 0..3 {
+                    let mut data = mine.clone();
+                    let (kept, output) = if (rank + waiting).is_multiple_of(3) {
+                        let mut output = vec![0; len];
+                        group.reduce_scatter(&whole, &mut output, op).unwrap();
+                        group.reduce(&mut data, op, root).unwrap();
+                        (whole.clone(), output)
+                    } else {
+                        let scattered = group.reduce_scatter_async(whole.clone(), vec![0; len], op).unwrap();
+                        data = group.reduce_async(data, op, root).unwrap().wait().unwrap();
+                        scattered.wait().unwrap()
+                    };
+                    assert_eq!((&kept, &output), (&whole, &block), "{ranks} ranks, {len} elements");
+                    assert_eq!(&data, if rank == root { &total } else { &mine });
+                }
+                // It may be forgotten while it is under way.
+                std::mem::forget(group.reduce_async(mine, op, root).unwrap());
+                drop(group.reduce_scatter_async(whole, vec![0; len], op).unwrap());
+            }
+            let error = group.reduce_async(vec![1_u8], ReduceOp::PreMulSum(0.5), root).unwrap_err();
+            assert!(matches!(error, Error::Argument { call: "reduce", .. }), "{error}");
+            group.leave().unwrap();
         });
     }
 }
