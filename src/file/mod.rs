@@ -17,7 +17,7 @@ mod tests;
 pub(crate) use self::{
     marker::Marker,
     plan::{Pieces, Plan},
-    source::Source,
+    source::{Origin, Source},
     target::{Target, sums},
 };
 pub use self::{

@@ -8,6 +8,8 @@ use super::{FileProblem, Result, Source, source::Part};
 const MAX_HEADER: u64 = 100_000_000;
 /// How many names of tensors an error tells.
 const SHOWN: usize = 8;
+/// How much of what is wrong is told, in characters: names may be as long as the header, and every rank is told.
+const TOLD: usize = 1000;
 
 impl Source {
     /// Sends of it, from now on, only the tensors whose names fit one of the patterns.
@@ -90,7 +92,11 @@ impl Source {
     }
 }
 
-fn bad(problem: String) -> FileProblem {
+fn bad(mut problem: String) -> FileProblem {
+    if let Some((end, _)) = problem.char_indices().nth(TOLD) {
+        problem.truncate(end);
+        problem.push_str("...");
+    }
     FileProblem::Tensors { problem }
 }
 

@@ -4,13 +4,14 @@
 //! (SIGBUS), and is only shorter for whoever reads it.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, Metadata, OpenOptions},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use rustix::fs::{Advice, OFlags, fadvise};
+use serde::{Deserialize, Serialize};
 
 use super::{FileProblem, Pieces, Plan, Result, summed};
 
@@ -22,6 +23,28 @@ pub(super) struct Part {
     /// Where it begins in the file.
     pub from: u64,
     pub len: u64,
+}
+
+/// Which file it is, in numbers that are the same on all hosts of a network's file system; that of the device is not. A
+/// file that is alike in all of them is taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    inode: u64,
+    len: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Origin {
+    /// Whether the file at that path is the one.
+    pub(crate) fn is(&self, other: &Path) -> bool {
+        let of = |about: &Metadata| Self {
+            inode: about.ino(),
+            len: about.len(),
+            modified: (about.mtime(), about.mtime_nsec()),
+        };
+        other.metadata().is_ok_and(|about| about.is_file() && of(&about) == *self)
+    }
 }
 
 /// What is sent.
@@ -139,6 +162,12 @@ impl Source {
     /// Whether some tensors of the file are sent, and not the file.
     pub(crate) const fn is_part(&self) -> bool {
         !self.head.is_empty()
+    }
+
+    /// Which file it was when it was opened.
+    pub(crate) const fn origin(&self) -> Origin {
+        let (len, seconds, nanoseconds) = self.seen;
+        Origin { inode: self.inode.1, len, modified: (seconds, nanoseconds) }
     }
 
     /// Makes sure that nobody has written to it since it was opened.

@@ -221,9 +221,11 @@ fn a_source_that_changes_is_found_out() {
     assert_eq!(last, bytes(100)[90..]);
     source.unchanged().unwrap();
     assert!(source.is(&path) && !source.is(directory.path()));
+    assert!(source.origin().is(&path) && !source.origin().is(directory.path()));
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert!(matches!(source.unchanged(), Err(FileProblem::Changed { .. })));
+    assert!(source.is(&path) && !source.origin().is(&path));
     file.set_len(95).unwrap();
     let short = source.read(90, &mut last);
     assert!(matches!(short, Err(FileProblem::Changed { .. })), "{short:?}");
@@ -337,16 +339,31 @@ mod tensors {
             sized(&tensor("U8", "18446744073709551615,2", 0, 4), 4),
             sized(&tensor("U8", "4", 0, u64::MAX), 4),
             sized(&tensor("X9", "4", 0, 4), 4),
+            sized(&tensor(&"ä".repeat(100_000), "4", 0, 4), 4),
             sized(&"[".repeat(100_000), 0),
         ];
         for bytes in hostile {
             fs::write(&path, &bytes).unwrap();
             let refused = chosen(&path, &["*"]);
             let shown = &bytes[..bytes.len().min(80)];
-            assert!(matches!(refused, Err(FileProblem::Tensors { .. })), "{refused:?} of {shown:?}");
+            let Err(FileProblem::Tensors { problem }) = refused else { panic!("{refused:?} of {shown:?}") };
+            assert!(problem.chars().count() <= 1003, "{problem} of {shown:?}");
         }
         fs::write(&path, sized(&tensor("U8", "4", 0, 4), 4)).unwrap();
         assert!(chosen(&path, &["a"]).is_ok());
+    }
+
+    #[test]
+    fn long_names_are_told_in_part() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["a", "b"].map(|name| name.repeat(50_000));
+        let path = file(directory.path(), &[(names[0].as_str(), 1), (names[1].as_str(), 2)]);
+        assert!(chosen(&path, &["a*"]).is_ok());
+        let error = chosen(&path, &["c"]).unwrap_err().to_string();
+        let (begins, rest) = error.split_at(43);
+        assert_eq!(begins, "no tensor is called \"c\"; of 2 there are aaa");
+        assert_eq!(rest.trim_start_matches('a'), "...");
+        assert_eq!(error.len(), 1003);
     }
 
     /// What a pattern means, said in another way.

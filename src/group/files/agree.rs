@@ -77,11 +77,11 @@ impl Call<'_> {
         bytes.resize(len, 0);
         self.group.broadcast(&mut bytes, self.root)?;
         let told: Outcome<Opening> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
-        let Opening { plan, transfer } = told.map_err(|trouble| self.error(self.root, trouble))?;
+        let Opening { plan, transfer, origin } = told.map_err(|trouble| self.error(self.root, trouble))?;
         // All look at the same bytes, and see the same.
         let name = plan.name();
         let plan = plan.check().map_err(|it| self.error(self.root, Trouble::new(Path::new(&name), it)))?;
-        Ok(Opening { plan, transfer })
+        Ok(Opening { plan, transfer, origin })
     }
 
     /// What came is not what this library sends.

@@ -26,7 +26,7 @@ use super::ProcessGroup;
 use crate::{
     buffer::Buffer,
     error::{Error, Result},
-    file::{self, Delivered, FileOptions, FileProblem, Marker, Pieces, Plan, Source, Target},
+    file::{self, Delivered, FileOptions, FileProblem, Marker, Origin, Pieces, Plan, Source, Target},
     reduce::ReduceOp,
     schedule::Rank,
 };
@@ -37,6 +37,8 @@ struct Opening {
     plan: Plan,
     /// A number of this transfer alone.
     transfer: u64,
+    /// Where only some tensors of a file are sent: which it is, so that nobody puts them in its place.
+    origin: Option<Origin>,
 }
 
 /// What a rank that writes has of the file.
@@ -70,8 +72,9 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::File`], on all ranks the same, if the file cannot be read or written somewhere, there is no room for it,
-    /// it changes meanwhile, or a piece arrives damaged; the group works on. [`Error::Argument`] if there is no such
-    /// root; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// it changes meanwhile, a piece arrives damaged, or some tensors of a file would take the place of the whole; the
+    /// group works on. [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the
+    /// group is over.
     pub fn broadcast_file(
         &self,
         file: &Path,
@@ -85,10 +88,10 @@ impl ProcessGroup {
         }
         let begun = Instant::now();
         let call = Call { group: self, file, directory, root };
-        let (source, Opening { plan, transfer }) = call.open(&options)?;
+        let (source, Opening { plan, transfer, origin }) = call.open(&options)?;
         let source = source.as_ref();
         let path = directory.join(plan.name());
-        let writes = call.writes(transfer, source, &path)?;
+        let writes = call.writes(transfer, origin, source, &path)?;
         let mut have = call.look(&plan, &path, writes)?;
         call.compare(&plan, source, &mut have)?;
         call.prepare(&plan, &path, &mut have)?;
@@ -148,14 +151,23 @@ impl Call<'_> {
         // Seeded at random by the system.
         let transfer = std::hash::RandomState::new().build_hasher().finish();
         let (source, opening) = match opened {
-            Ok((source, plan)) => (Some(source), Ok(Opening { plan, transfer })),
+            Ok((source, plan)) => {
+                let origin = source.is_part().then(|| source.origin());
+                (Some(source), Ok(Opening { plan, transfer, origin }))
+            }
             Err(trouble) => (None, Err(trouble)),
         };
         Ok((source, self.told(Some(opening))?))
     }
 
     /// Whether this rank is the one to write into its directory.
-    fn writes(&self, transfer: u64, source: Option<&Source>, path: &Path) -> Result<bool> {
+    fn writes(
+        &self,
+        transfer: u64,
+        origin: Option<Origin>,
+        source: Option<&Source>,
+        path: &Path,
+    ) -> Result<bool> {
         let (rank, root) = (self.group.rank(), self.root);
         let mark = Marker::leave(self.directory, transfer, rank);
         self.group.barrier()?;
@@ -163,17 +175,17 @@ impl Call<'_> {
         let other = before.into_iter().any(|other| Marker::seen(self.directory, transfer, other));
         // Nobody looks any more.
         self.group.barrier()?;
+        let same = source.is_some_and(|source| source.is(path));
         let writes = match mark {
             _ if other => Ok(false),
             Err(problem) => Err(problem),
-            Ok(_) => match source.filter(|source| source.is(path)) {
-                Some(source) if source.is_part() => Err(FileProblem::Io {
-                    doing: "replacing it".to_owned(),
-                    reason: "these are some tensors of this very file; name another directory".to_owned(),
-                    code: None,
-                }),
-                same => Ok(same.is_none()),
-            },
+            // The whole would be lost. It may lie where this rank writes and the root does not.
+            Ok(_) if origin.is_some_and(|origin| same || origin.is(path)) => Err(FileProblem::Io {
+                doing: "replacing it".to_owned(),
+                reason: "these are some tensors of this very file; name another directory".to_owned(),
+                code: None,
+            }),
+            Ok(_) => Ok(!same),
         };
         self.agree(writes.map_err(|problem| Trouble::new(self.directory, problem)))
     }

@@ -300,7 +300,7 @@ fn a_root_that_names_a_way_out_is_refused() {
             if group.rank() == 0 {
                 // As `Opening` travels, which cannot be made with such a name.
                 let plan = (name.as_bytes().to_vec(), 0_u64, 100_u64, 0o644_u32, (0_i64, 0_i64));
-                let mut bytes = postcard::to_allocvec(&Ok::<_, ()>((plan, 7_u64))).unwrap();
+                let mut bytes = postcard::to_allocvec(&Ok::<_, ()>((plan, 7_u64, None::<()>))).unwrap();
                 group.broadcast(&mut [bytes.len() as u64], 0).unwrap();
                 group.broadcast(&mut bytes, 0).unwrap();
                 return;
@@ -366,4 +366,102 @@ fn long_work_is_waited_for() {
         },
     );
     assert_eq!(told.try_iter().count(), 3);
+}
+
+#[cfg(feature = "safetensors")]
+mod tensors {
+    use std::{os::unix::fs::symlink, path::PathBuf};
+
+    use super::*;
+
+    /// A directory with a .safetensors file of these tensors, with so many bytes for all of them.
+    fn checkpoint(tensors: &[String], len: usize) -> (TempDir, PathBuf, Vec<u8>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model");
+        let header = format!("{{{}}}", tensors.join(","));
+        let head = (header.len() as u64).to_le_bytes();
+        let bytes = [&head[..], header.as_bytes(), &vec![7; len]].concat();
+        fs::write(&path, &bytes).unwrap();
+        (directory, path, bytes)
+    }
+
+    fn tensor(name: &str, dtype: &str, from: usize, to: usize) -> String {
+        format!(r#""{name}":{{"dtype":"{dtype}","shape":[{}],"data_offsets":[{from},{to}]}}"#, to - from)
+    }
+
+    #[test]
+    fn some_tensors_do_not_take_the_place_of_the_whole() {
+        // The directories, of which the source lies in the first, and who refuses.
+        let cases = [
+            ([".", "1", "2"], Some(0)),
+            (["0", ".", "2"], Some(1)),
+            (["0", ".", "."], Some(1)),
+            (["0", "1", "link"], Some(2)),
+            (["0", "soft", "2"], Some(1)),
+            (["0", "copy", "2"], None),
+        ];
+        for (places, refuses) in cases {
+            let tensors = [tensor("a", "U8", 0, 500), tensor("b", "U8", 500, 900)];
+            let (directory, path, bytes) = checkpoint(&tensors, 900);
+            let here = directory.path();
+            symlink(here, here.join("link")).unwrap();
+            fs::create_dir(here.join("soft")).unwrap();
+            symlink(&path, here.join("soft/model")).unwrap();
+            // As long and as old, and another file.
+            fs::create_dir(here.join("copy")).unwrap();
+            fs::write(here.join("copy/model"), &bytes).unwrap();
+            let age = fs::metadata(&path).unwrap().modified().unwrap();
+            let copy = fs::File::options().write(true).open(here.join("copy/model")).unwrap();
+            copy.set_modified(age).unwrap();
+            let chosen = ["a".to_owned()];
+            let told = world(3, small, |group| {
+                let to = here.join(places[group.rank()]);
+                let options = FileOptions { tensors: &chosen, piece: 100, progress: None };
+                let delivered = group.broadcast_file(&path, &to, 0, options);
+                match refuses {
+                    None => (0, delivered.unwrap().bytes.to_string()),
+                    Some(_) => {
+                        let (rank, _, words) = problem(&group, delivered);
+                        (rank, words)
+                    }
+                }
+            });
+            let (rank, words) = alike(told);
+            if let Some(refuses) = refuses {
+                assert_eq!(rank, refuses, "{places:?}: {words}");
+                assert!(words.contains("some tensors of this very file; name another directory"), "{words}");
+            } else {
+                assert!(words.parse::<usize>().unwrap() < bytes.len() - 300);
+                assert_ne!(fs::read(here.join("copy/model")).unwrap(), bytes);
+            }
+            assert_eq!(fs::read(&path).unwrap(), bytes, "{places:?}");
+            for place in [here.to_owned(), here.join(places[1]), here.join(places[2])] {
+                assert!(names(&place).iter().all(|name| !name.starts_with('.')), "{places:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_ranks_hear_of_a_header_with_long_words() {
+        let many = (0..9).map(|it: u8| tensor(&it.to_string().repeat(20_000), "U8", 0, 0)).collect();
+        let cases = [
+            (vec![tensor("a", &"X".repeat(100_000), 0, 4)], 4),
+            (vec![tensor(&"a".repeat(100_000), "U8", 1, 5)], 5),
+            (many, 0),
+        ];
+        for (tensors, len) in cases {
+            let (directory, path, _) = checkpoint(&tensors, len);
+            let chosen = ["z".to_owned()];
+            let told = world(2, small, |group| {
+                let to = directory.path().join(group.rank().to_string());
+                let options = FileOptions { tensors: &chosen, piece: 100, progress: None };
+                let told = problem(&group, group.broadcast_file(&path, &to, 1, options));
+                group.barrier().unwrap();
+                told
+            });
+            let (rank, problem, words) = alike(told);
+            assert!(rank == 1 && matches!(problem, FileProblem::Tensors { .. }), "{words}");
+            assert!(words.ends_with("...") && words.len() < 2000, "{words}");
+        }
+    }
 }
