@@ -9,10 +9,12 @@ use crate::dtype::{Dtype, Element};
 const MOST: usize = 1000;
 /// How much of a long dimension is printed at either end then.
 const ENDS: usize = 3;
+/// After so many elements and lists the rest is left out: shortened dimensions are not enough where there are very many.
+const ALL: usize = 10_000;
 
 /// The elements as nested lists, `[[1, 2], [3, 4]]`, each with the precision and width asked for; of more than a
-/// thousand, three at either end of every dimension. A dimension of length 0 is `[]`, a tensor without dimensions its
-/// element.
+/// thousand, three at either end of every dimension. What is behind ten thousand elements and lists, as there may be in
+/// very many dimensions, is `, ...`. A dimension of length 0 is `[]`, a tensor without dimensions its element.
 impl Display for TensorView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lists = self.shape().split(|&len| len == 0).next().unwrap_or_default();
@@ -20,6 +22,7 @@ impl Display for TensorView<'_> {
         let long = lists.iter().fold(1, |count: usize, &len| count.saturating_mul(len)) > MOST;
         let mut index = vec![0; lists.len()];
         let mut opens = lists.len();
+        let mut told = 0;
         loop {
             (0..opens).try_for_each(|_| f.write_str("["))?;
             match empty {
@@ -41,6 +44,11 @@ impl Display for TensorView<'_> {
             }
             if ended == lists.len() {
                 return Ok(());
+            }
+            told += 1 + ended;
+            if told > ALL {
+                f.write_str(", ...")?;
+                return (ended..lists.len()).try_for_each(|_| f.write_str("]"));
             }
             f.write_str(if skipped { ", ..., " } else { ", " })?;
             opens = ended;

@@ -77,3 +77,27 @@ fn what_has_no_elements_is_printed_too() {
     let long = TensorView::new::<u8>(&[], &[1 << 40, 0]).unwrap();
     assert_eq!(long.to_string(), printed(&[2000, 0]));
 }
+
+#[test]
+fn of_many_dimensions_the_first_elements_are_printed() {
+    // Five long dimensions are told in part, and all of that.
+    let five = TensorView::with_strides(&[7_u8], 0, &[9; 5], &[0; 5]).unwrap().to_string();
+    assert_eq!((five.matches('7').count(), five.contains("...]")), (6_usize.pow(5), false));
+    let mut ones = vec![1; 100_000];
+    ones[0] = 1000;
+    let shapes = [&[2; 40][..], &[2; 60], &[9; 18], &ones[..]];
+    for (shape, wanted) in shapes.into_iter().zip(["7", "", "7", "7"]) {
+        let strides = vec![0; shape.len()];
+        let empty = [shape, &[0]].concat();
+        let view = match wanted {
+            "" => TensorView::new::<u8>(&[], &empty),
+            _ => TensorView::with_strides(&[7_u8], 0, shape, &strides),
+        };
+        let printed = view.unwrap().to_string();
+        let count = |what: char| printed.matches(what).count();
+        assert_eq!(count('['), count(']'));
+        assert!(printed.ends_with(']') && printed.contains(", ...]"), "{:?}", &shape[..2]);
+        assert!(printed.contains(wanted) && count('7') <= 10_000);
+        assert!(printed.len() <= 4 * shape.len() + 80_000, "{}", printed.len());
+    }
+}
