@@ -7,11 +7,15 @@ use std::{
     io::{BufRead, BufReader, Read},
     net::TcpStream,
     os::unix::fs::PermissionsExt,
+    path::Path,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{OFlags, fcntl_setfl},
+    process::{Pid, Signal, kill_process},
+};
 
 /// The launcher with these arguments.
 fn unisono(arguments: &[&str]) -> Command {
@@ -259,6 +263,80 @@ fn a_reader_that_stops_ends_the_job() {
     drop(output);
     assert_eq!(launcher.wait().unwrap().code(), Some(141));
     gone(&pids);
+}
+
+#[test]
+fn a_reader_that_stops_after_the_ranks_makes_it_no_success() {
+    // More than our pipe holds, and less than is left over for the rank's own.
+    let (mut launcher, output, pids) = start(1, "echo $$; exec seq 15000");
+    gone(&pids);
+    drop(output);
+    assert_eq!(launcher.wait().unwrap().code(), Some(141));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_told_once() {
+    if !Path::new("/dev/full").exists() {
+        println!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    for (ranks, script, told) in [
+        // Known only when all ranks may have ended well.
+        ("1", "echo result", "the ranks' output cannot be written: No space left"),
+        ("2", "echo result", "the ranks' output cannot be written: No space left"),
+        ("2", "echo result; exec sleep 60", "; ending the ranks"),
+    ] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let begun = Instant::now();
+        let output = unisono(&["-n", ranks, "sh", "-c", script]).stdout(full).output().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{script}: {:?}", begun.elapsed());
+        assert_eq!(output.status.code(), Some(1), "{script}: {output:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(told) && said.lines().count() == 1, "{script}: {said}");
+    }
+}
+
+#[test]
+fn an_output_that_does_not_block_loses_nothing() {
+    const LINES: usize = 100_000;
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    // The launcher alone holds the pipe's other end: the command is gone after this line.
+    let mut launcher = unisono(&["-n", "1", "seq", &LINES.to_string()]).stdout(writer).spawn().unwrap();
+    // Long enough for the pipe to be full.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut output = Vec::new();
+    reader.read_to_end(&mut output).unwrap();
+    assert_eq!(launcher.wait().unwrap().code(), Some(0));
+    let (output, mut count) = (text(&output), 0);
+    for line in output.lines() {
+        count += 1;
+        assert_eq!(line, format!("[0] {count}"));
+    }
+    assert_eq!(count, LINES);
+}
+
+#[test]
+fn where_the_ends_of_ranks_are_not_told_it_refuses() {
+    // The rest of the command line, with SIGCHLD ignored.
+    let ignoring = |words: &[&str]| {
+        Command::new("env").arg("--ignore-signal=CHLD").args(words).stdin(Stdio::null()).output()
+    };
+    let back = ["env", "--default-signal=CHLD"];
+    if !ignoring(&[&back[..], &["true"]].concat()).is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: this takes an env(1) that sets signals, such as that of coreutils 8.31");
+        return;
+    }
+    let job = [env!("CARGO_BIN_EXE_unisono"), "run", "-n", "2", "echo", "begun"];
+    let output = ignoring(&job).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("SIGCHLD is ignored") && said.contains("env --default-signal=CHLD"), "{said}");
+    assert_eq!((said.lines().count(), text(&output.stdout).as_str()), (1, ""));
+    // What it says is to be done helps.
+    let output = ignoring(&[&back[..], &job].concat()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(sorted(&output.stdout), ["[0] begun", "[1] begun"]);
 }
 
 #[test]

@@ -81,8 +81,8 @@ enum Event {
     Ended(u32, End),
     /// This process was sent a signal.
     Signal(i32),
-    /// Our standard output or error takes no more.
-    OutputClosed,
+    /// Our standard output or error takes no more, and why.
+    OutputClosed(io::Error),
     /// A rank's standard output or error ended.
     OutputEnded,
 }
@@ -106,6 +106,13 @@ impl Job {
     /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
     /// ended the job. To be called on the main thread, since a rank dies with the thread that started it.
     pub(crate) fn run(&self) -> io::Result<End> {
+        if signals::children_are_reaped() {
+            return Err(io::Error::other(
+                "SIGCHLD is ignored in the process that started this, and so here, and how ranks end cannot be \
+                 known; let that process set it to its default first, from a shell: \
+                 env --default-signal=CHLD unisono ...",
+            ));
+        }
         let (tell, events) = mpsc::channel();
         let to = tell.clone();
         signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
@@ -194,14 +201,15 @@ impl Ranks {
 
     fn forward(
         &mut self,
-        source: impl io::Read + Send + 'static,
+        mut source: impl io::Read + Send + 'static,
         to: Stream,
         prefix: String,
     ) -> io::Result<()> {
         let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
         spawn(format!("{prefix}{to:?}"), move || {
-            if sink.forward(source, to, prefix.as_bytes()).is_err() {
-                drop(tell.send(Event::OutputClosed));
+            // The source is open until the failure is told: else the rank's end by SIGPIPE might be known first.
+            if let Err(error) = sink.forward(&mut source, to, prefix.as_bytes()) {
+                drop(tell.send(Event::OutputClosed(error)));
             }
             drop(tell.send(Event::OutputEnded));
         })?;
@@ -238,7 +246,7 @@ impl Ranks {
                     }
                     Some(End::Signal(signal))
                 }
-                Ok(Event::OutputClosed) => Some(End::Signal(Signal::PIPE.as_raw())),
+                Ok(Event::OutputClosed(error)) => verdict.is_none().then(|| unwritable(&error, living)),
                 Ok(Event::OutputEnded) => {
                     self.outputs -= 1;
                     None
@@ -258,7 +266,7 @@ impl Ranks {
         }
         // What a rank left behind in its process group.
         self.send(Signal::KILL);
-        self.drain(events);
+        self.drain(events, &mut verdict);
         self.guard.release();
         for mut child in self.children {
             // The end is known; this only lets the kernel forget the process.
@@ -281,12 +289,13 @@ impl Ranks {
         }
     }
 
-    /// Waits until the ranks' output has been passed on.
-    fn drain(&mut self, events: &Receiver<Event>) {
+    /// Waits until the ranks' output has been passed on. Where it cannot be, a job that did well fails after all.
+    fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
         while self.outputs > 0 {
             match events.recv_timeout(SILENCE) {
                 Ok(Event::OutputEnded) => self.outputs -= 1,
-                Ok(Event::OutputClosed | Event::Ended(..)) => {}
+                Ok(Event::OutputClosed(error)) if verdict.is_none() => *verdict = Some(unwritable(&error, 0)),
+                Ok(Event::OutputClosed(_) | Event::Ended(..)) => {}
                 Err(RecvTimeoutError::Timeout) if self.sink.is_writing() => {}
                 Ok(Event::Signal(_)) | Err(_) => return,
             }
@@ -312,6 +321,17 @@ fn report(number: u32, end: End, others: usize) {
     };
     let also = if others > 0 { "; ending the others" } else { "" };
     crate::complain!("unisono run: rank {number} {how}{also}");
+}
+
+/// How a job ends whose output cannot be written while so many ranks live; tells people why, unless it is they who
+/// closed it.
+fn unwritable(error: &io::Error, living: usize) -> End {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return End::Signal(Signal::PIPE.as_raw());
+    }
+    let also = if living > 0 { "; ending the ranks" } else { "" };
+    crate::complain!("unisono run: the ranks' output cannot be written: {error}{also}");
+    End::Status(1)
 }
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

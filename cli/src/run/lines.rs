@@ -1,11 +1,17 @@
 //! The ranks' output, whole lines at a time, each behind the number of its rank.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Read},
+    os::fd::AsFd,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
 };
 
 /// A line is written in one piece up to this many bytes; a longer one is broken, so that a program that
@@ -38,9 +44,10 @@ impl Sink {
         }
         self.writing.fetch_add(1, Ordering::AcqRel);
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Locked, so that what else this process says does not cut into it.
         let written = match stream {
-            Stream::Out => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
-            Stream::Err => io::stderr().write_all(bytes),
+            Stream::Out => write_all(&io::stdout().lock(), bytes),
+            Stream::Err => write_all(&io::stderr().lock(), bytes),
         };
         drop(guard);
         self.writing.fetch_sub(1, Ordering::AcqRel);
@@ -67,6 +74,24 @@ impl Sink {
             self.write(stream, &out)?;
         }
     }
+}
+
+/// Writes all of it, and waits where the stream would block: others who share our pipe or terminal may have made it
+/// non-blocking. Not by `std`, which does not say how much it had written by then.
+fn write_all(stream: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(stream, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(stream, PollFlags::OUT)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Cuts bytes into lines and puts a prefix before each.

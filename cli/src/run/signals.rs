@@ -17,9 +17,7 @@ const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Si
 /// The signals are blocked and waited for, not handled: a library under libfabric (libinfinipath, which Debian's
 /// libfabric brings along) installs handlers as it is loaded that end the process.
 pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
-    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    let wanted: SigSet =
-        ENDING.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0).collect();
+    let wanted: SigSet = ENDING.into_iter().filter(|signal| !ignores(*signal)).collect();
     wanted.thread_block()?;
     let wait = move || {
         loop {
@@ -39,9 +37,21 @@ pub(super) fn unblock() -> io::Result<()> {
     Ok(ENDING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
+/// Whether the kernel reaps our children by itself and tells nobody how they ended: where SIGCHLD was ignored when
+/// the process began.
+pub(super) fn children_are_reaped() -> bool {
+    ignores(Signal::SIGCHLD)
+}
+
 /// What people call a signal: `SIGSEGV`. None for one without a name of its own, such as a real-time signal.
 pub(super) fn name(signal: i32) -> Option<&'static str> {
     Signal::try_from(signal).ok().map(Signal::as_str)
+}
+
+/// Whether this process ignores a signal.
+fn ignores(signal: Signal) -> bool {
+    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    ignored >> (signal as i32 - 1) & 1 == 1
 }
 
 /// The mask of ignored signals in the text of `/proc/self/status`; bit 0 is signal 1.
