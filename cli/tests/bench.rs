@@ -130,9 +130,17 @@ fn every_collective_at_two_and_three_ranks() {
 fn flags_reach_what_they_name() {
     let few = ["-n", "2", "-w", "0", "--provider", "tcp", "--ranks", "2"];
     let with = |more: &[&str]| lines(&[more, &few].concat());
-    for (dtype, op) in [("bf16", "avg"), ("u8", "bor"), ("i64", "max"), ("half", "premulsum:0.5")] {
+    for (dtype, op) in [
+        ("bf16", "avg"),
+        ("u8", "bor"),
+        ("i64", "max"),
+        ("half", "premulsum:0.5"),
+        // Twice as much wraps.
+        ("i64", "premulsum:4e18"),
+    ] {
         let found = with(&["all_reduce", "-b", "4K", "-e", "4K", "-d", dtype, "-o", op]);
-        let wanted = if dtype == "half" { ["f16", "premulsum"] } else { [dtype, op] };
+        let name = op.split(':').next().unwrap();
+        let wanted = [if dtype == "half" { "f16" } else { dtype }, name];
         assert_eq!([&found[0]["dtype"], &found[0]["op"]], wanted);
         judge(&found[0], "all_reduce", 2, "tcp");
     }

@@ -200,6 +200,7 @@ fn what_has_no_sense_is_refused() {
         ("simulate all_reduce --ranks 2 --measure --fabric tcp", "cannot be used with"),
         ("simulate all_reduce --ranks 2 --fabric tcp --provider tcp", "cannot be used with"),
         ("compare all_reduce --ranks 1", "--ranks"),
+        ("compare barrier --ranks 2", "a barrier has no size"),
         ("explain all_reduce --ranks 0", "--ranks"),
         ("explain all_reduce --ranks 2 --dtype text", "there are f16, bf16, "),
     ];

@@ -25,24 +25,33 @@ pub(crate) use with_dtype;
 
 /// An element that can be made of small numbers and looked at.
 pub(crate) trait Sample: Element {
-    /// How far from the truth a result may be, relative to it: a few roundings of this type.
-    const TOLERANCE: f64;
-
     /// Wraps around as integers do.
     fn of(value: f64) -> Self;
 
     fn get(self) -> f64;
+
+    /// The sum of small whole numbers times a factor that the type can hold, however large it is: integers wrap.
+    fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self;
+
+    /// Whether it will do where `wanted` is the truth: floats may be off by a few roundings of their type, integers not
+    /// at all.
+    fn passes_for(self, wanted: Self) -> bool;
 }
 
 macro_rules! floats {
     ($($type:ty: $tolerance:expr, $of:expr, $get:expr;)*) => {$(
         impl Sample for $type {
-            const TOLERANCE: f64 = $tolerance;
             fn of(value: f64) -> Self {
                 $of(value)
             }
             fn get(self) -> f64 {
                 $get(self)
+            }
+            fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
+                $of(numbers.map(|number| $get($of(number * factor))).sum::<f64>())
+            }
+            fn passes_for(self, wanted: Self) -> bool {
+                near($get(self), $get(wanted), $tolerance)
             }
         }
     )*};
@@ -63,15 +72,24 @@ floats! {
 macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Sample for $type {
-            const TOLERANCE: f64 = 0.0;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap,
-                reason = "small numbers, and wrapping is what is meant")]
+                reason = "wrapping is what is meant")]
             fn of(value: f64) -> Self {
-                value.trunc() as i64 as Self
+                value as i128 as Self
             }
             #[allow(clippy::cast_precision_loss, reason = "small numbers")]
             fn get(self) -> f64 {
                 self as f64
+            }
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap,
+                reason = "wrapping is what is meant")]
+            fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
+                // Wrapped once, in the end: the lowest bits do not depend on those above.
+                let add = |sum: i128, number: f64| sum.wrapping_add((number as i128).wrapping_mul(factor as i128));
+                numbers.fold(0, add) as Self
+            }
+            fn passes_for(self, wanted: Self) -> bool {
+                self == wanted
             }
         }
     )*};
@@ -112,10 +130,10 @@ fn input(op: ReduceOp, rank: usize, ranks: usize, index: usize) -> f64 {
     clippy::cast_precision_loss,
     reason = "small numbers"
 )]
-fn reduced<T: Sample>(op: ReduceOp, ranks: usize, index: usize) -> f64 {
+fn reduced<T: Sample>(op: ReduceOp, ranks: usize, index: usize) -> T {
     let inputs = (0..ranks).map(|rank| input(op, rank, ranks, index));
     let bits = (0..ranks).map(|rank| input(op, rank, ranks, index) as u64);
-    match op {
+    let value = match op {
         ReduceOp::Sum => inputs.sum(),
         ReduceOp::Product => inputs.product(),
         ReduceOp::Min => inputs.fold(f64::INFINITY, f64::min),
@@ -125,39 +143,38 @@ fn reduced<T: Sample>(op: ReduceOp, ranks: usize, index: usize) -> f64 {
         ReduceOp::BitAnd => bits.fold(u64::MAX, |a, b| a & b) as f64,
         ReduceOp::BitOr => bits.fold(0, |a, b| a | b) as f64,
         ReduceOp::BitXor => bits.fold(0, |a, b| a ^ b) as f64,
-        ReduceOp::PreMulSum(factor) => inputs.map(|input| T::of(input * factor).get()).sum(),
-    }
+        ReduceOp::PreMulSum(factor) => return T::scaled_sum(inputs, factor),
+    };
+    T::of(value)
 }
 
 /// How many elements of `output` are not the reduction of elements `first..` of all ranks' inputs.
 pub(super) fn wrong_reduced<T: Sample>(op: ReduceOp, ranks: usize, first: usize, output: &[T]) -> u64 {
     // The inputs repeat after 5 (and, for products, after `ranks`) elements.
     let period = if op == ReduceOp::Product { ranks } else { 5 };
-    let wanted: Vec<f64> = (0..period).map(|index| T::of(reduced::<T>(op, ranks, index)).get()).collect();
+    let wanted: Vec<T> = (0..period).map(|index| reduced(op, ranks, index)).collect();
     count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % period])
 }
 
 /// How many elements of `output` are not elements `first..` of rank `rank`'s input.
 pub(super) fn wrong_copied<T: Sample>(rank: usize, ranks: usize, first: usize, output: &[T]) -> u64 {
-    let wanted: Vec<f64> =
-        (0..5).map(|index| T::of(input(ReduceOp::Sum, rank, ranks, index)).get()).collect();
+    let wanted: Vec<T> = (0..5).map(|index| T::of(input(ReduceOp::Sum, rank, ranks, index))).collect();
     count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % 5])
 }
 
 fn count_wrong<'a, T: Sample>(
     output: impl Iterator<Item = (usize, &'a T)>,
-    wanted: impl Fn(usize) -> f64,
+    wanted: impl Fn(usize) -> T,
 ) -> u64 {
-    output
-        .filter(|(index, got)| {
-            let (got, wanted) = (got.get(), wanted(*index));
-            let off = (got - wanted).abs();
-            // Of infinities and NaNs no difference can be judged.
-            let same = got == wanted || got.is_nan() && wanted.is_nan();
-            let near = got.is_finite() && wanted.is_finite() && off <= wanted.abs() * T::TOLERANCE;
-            !same && !near
-        })
-        .count() as u64
+    output.filter(|(index, got)| !got.passes_for(wanted(*index))).count() as u64
+}
+
+/// Whether two numbers differ by no more than this, relative to what is wanted.
+fn near(got: f64, wanted: f64, tolerance: f64) -> bool {
+    // Of infinities and NaNs no difference can be judged.
+    let same = got == wanted || got.is_nan() && wanted.is_nan();
+    let off = (got - wanted).abs();
+    same || got.is_finite() && wanted.is_finite() && off <= wanted.abs() * tolerance
 }
 
 #[cfg(test)]
@@ -189,5 +206,23 @@ mod tests {
     fn integers_wrap_and_truncate() {
         assert_eq!(u8::of(300.0), 44);
         assert_eq!(i8::of(-1.9), -1);
+        assert_eq!(u64::of(1e19), 10_000_000_000_000_000_000);
+    }
+
+    #[test]
+    fn large_factors_wrap_and_no_bit_may_be_wrong() {
+        let wrong = |factor, output: &[i64]| wrong_reduced(ReduceOp::PreMulSum(factor), 3, 0, output);
+        // The sums of three ranks' first inputs.
+        let mut output = [7, 8, 9].map(|sum: i64| sum.wrapping_mul(4_000_000_000_000_000_000));
+        assert_eq!(wrong(4e18, &output), 0);
+        output[1] = output[1].wrapping_add(1);
+        assert_eq!(wrong(4e18, &output), 1);
+        let least = [7, 8, 9].map(|sum: i64| sum.wrapping_mul(i64::MIN));
+        assert_eq!(wrong(-(2_f64.powi(63)), &least), 0);
+
+        let output = [7, 8, 9].map(|sum: u64| sum.wrapping_mul(10_000_000_000_000_000_000));
+        assert_eq!(wrong_reduced(ReduceOp::PreMulSum(1e19), 3, 0, &output), 0);
+        let output = [7, 8, 9].map(|sum: i8| sum.wrapping_mul(-128));
+        assert_eq!(wrong_reduced(ReduceOp::PreMulSum(-128.0), 3, 0, &output), 0);
     }
 }

@@ -38,8 +38,8 @@ Examples:
 /// Measures a collective, messages or raw puts over a sweep of sizes.
 ///
 /// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
-/// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Every result is checked;
-/// a wrong one makes the exit status 1.
+/// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Results of collectives and messages
+/// are checked after each size, and a wrong one makes the exit status 1; what raw puts write is not checked.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Bench {
@@ -62,7 +62,8 @@ pub(crate) struct Bench {
     /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR
     #[arg(short, long, default_value = "sum", value_parser = parse_op)]
     op: ReduceOp,
-    /// Timed calls of each size; by default as many as take about a quarter of a second, from 5 to 2000
+    /// Timed calls of each size; by default as many as take about a quarter of a second, from 5 to 2000, and for put
+    /// as many as move 256 MiB, from 32 to 5000
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
     /// Untimed calls of each size before those

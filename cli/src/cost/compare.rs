@@ -28,7 +28,7 @@ const APART: f64 = 1.15;
 #[derive(clap::Args)]
 pub(crate) struct Compare {
     /// all_reduce or another collective with a size
-    #[arg(value_parser = super::parse_collective, default_value = "all_reduce")]
+    #[arg(value_parser = parse_sized, default_value = "all_reduce")]
     collective: Collective,
     /// How many ranks, after commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2,4,8",
@@ -49,6 +49,14 @@ pub(crate) struct Compare {
     /// The fabric that the model assumes: ndr400, hdr, efa, tcp [default: fitted to this machine now]
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric)]
     fabric: Option<Fabric>,
+}
+
+/// A collective with a size.
+fn parse_sized(text: &str) -> std::result::Result<Collective, String> {
+    match super::parse_collective(text)? {
+        Collective::Barrier => Err("a barrier has no size".to_owned()),
+        collective => Ok(collective),
+    }
 }
 
 /// How well the model does.
