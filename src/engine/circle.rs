@@ -100,8 +100,9 @@ pub(crate) struct Circle {
     /// messages that [surely leave](Self::quiet).
     pub(super) letters_under_way: usize,
     pub(super) copies_under_way: usize,
-    /// Headers of messages that peers cannot send yet, until this rank comes to their operation.
-    pub knocks: Vec<(Rank, Header)>,
+    /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
+    /// would come.
+    pub knocks: Vec<(Rank, Class, Header)>,
     /// What peers allow, until the end of the operation for which they do.
     pub grants: Vec<(Rank, Grant)>,
     /// Whether peers may write into this rank's output now.

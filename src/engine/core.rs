@@ -180,7 +180,7 @@ impl Core<'_> {
             // The window for messages is opened for whoever has one.
             About::Knock(Class::Message) => self.listen(from, Class::Message),
             About::Knock(class) => {
-                self.circle.knocks.push((from, entry.knocks[class.index()]));
+                self.circle.knocks.push((from, class, entry.knocks[class.index()]));
                 Ok(())
             }
             About::Hello => self.hello_arrived(from, entry.hello),

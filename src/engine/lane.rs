@@ -257,20 +257,25 @@ impl Run {
         let agree = |from, header: &Header| {
             self.operation.agree(me, circle.world(from), header).map_err(Stop::Failure)
         };
+        // What belongs to a later operation waits; what belongs to an earlier one was never due.
+        let earlier = |header: &Header| header.op.wrapping_sub(number) >= 1 << 31;
         for (from, header) in circle.untaken() {
-            // What belongs to a later operation waits; what belongs to an earlier one was never due.
-            if header.op == number || header.op.wrapping_sub(number) >= 1 << 31 {
+            if header.op == number || earlier(&header) {
                 agree(from, &header)?;
             }
         }
-        let granted = circle.grants.iter().map(|(from, grant)| (*from, grant.header));
-        for (from, header) in circle.knocks.iter().copied().chain(granted) {
-            if header.op == number {
+        for &(from, class, header) in &circle.knocks {
+            // For those that were due a window was opened.
+            let never_due = earlier(&header) && circle.receiver(from, class, 0).is_none();
+            if header.op == number || never_due {
                 agree(from, &header)?;
             }
+        }
+        for (from, grant) in circle.grants.iter().filter(|(_, grant)| grant.header.op == number) {
+            agree(*from, &grant.header)?;
         }
         // Most knocks were answered by a window long before anyone looks.
-        core.circle.knocks.retain(|(_, header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
+        core.circle.knocks.retain(|(.., header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
         Ok(())
     }
 

@@ -300,6 +300,28 @@ fn an_abort_ends_a_call_of_another_thread() {
 }
 
 #[test]
+fn a_late_message_for_whoever_has_gone_on_is_noticed() {
+    let errors = world(
+        8,
+        |config| config.timeout = Duration::from_secs(20),
+        |group| {
+            let late = group.rank() == 3;
+            if late {
+                // The one it takes for the root has ended this call by then, and waits in the next for others.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let group = group.with_algorithms("reduce:direct;barrier:dissemination").unwrap();
+            let root = if late { 0 } else { 5 };
+            let done = group.reduce(&mut [1_u64], ReduceOp::Sum, root);
+            done.and_then(|()| group.barrier()).unwrap_err().to_string()
+        },
+    );
+    let one = &errors[0];
+    assert!(one.contains("rank 3") && one.contains("reduce(u64, sum, root 0)"), "{one}");
+    assert!(errors.iter().all(|it| it == one), "{errors:?}");
+}
+
+#[test]
 fn different_roots_are_noticed_when_the_ranks_part() {
     let errors = world(
         2,
