@@ -211,7 +211,7 @@ const VARIABLES: &[Variable] = &[
     knob(
         "UNISONO_ALGORITHM",
         "the algorithms that may be taken: ring; ^ring; all_reduce:two_shot,ring;broadcast:binomial",
-        "the fastest by the cost model",
+        "the fastest, as measured and, beyond 8 ranks, by the cost model",
         |config, text| name(text).map(|name| config.algorithm = Some(name)),
     ),
     knob("UNISONO_TUNING", "a file that unisono tune has written", "none", |config, text| {

@@ -25,7 +25,8 @@ impl Choice {
     /// those of eager windows if it wants one lane, however large the whole is.
     #[must_use]
     pub fn within(self, chunk_bytes: usize, eager_bytes: usize, lanes: usize) -> Self {
-        let most = if self.lanes == 1 { eager_bytes } else { chunk_bytes };
+        // They may be written straight into outputs, too, and are then those of the other windows.
+        let most = if self.lanes == 1 { eager_bytes.min(chunk_bytes) } else { chunk_bytes };
         Self { chunk_bytes: self.chunk_bytes.min(most), lanes: self.lanes.min(lanes), ..self }
     }
 

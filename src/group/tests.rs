@@ -179,6 +179,45 @@ fn averages_gathers_broadcasts_and_buffers() {
 }
 
 #[test]
+fn chunks_may_be_smaller_than_eager_messages() {
+    for (ranks, reproducible) in [(2, false), (4, false), (9, false), (9, true)] {
+        let tweak = |config: &mut Config| {
+            (config.chunk, config.eager) = (256, 2048);
+            if reproducible {
+                config.reduction = Reduction::Reproducible;
+            }
+        };
+        world(ranks, tweak, |group| {
+            let rank = group.rank();
+            for len in [1, 100, 300, 1000, 2000, 3000, 6000, 40_000] {
+                let root = len % ranks;
+                let mut data = vec![if rank == root { 7_u8 } else { 0 }; len];
+                group.broadcast(&mut data, root).unwrap();
+                assert!(data.iter().all(|&it| it == 7), "broadcast of {len}");
+                let mut all = vec![0; if rank == root { ranks * len } else { 0 }];
+                group.gather(&vec![rank as u8; len], &mut all, root).unwrap();
+                assert!(
+                    all.iter().enumerate().all(|(at, &it)| usize::from(it) == at / len),
+                    "gather of {len}"
+                );
+                let mut block = vec![99; len];
+                group.scatter(&all, &mut block, root).unwrap();
+                assert!(block.iter().all(|&it| usize::from(it) == rank), "scatter of {len}");
+                let mut all = vec![0; ranks * len];
+                group.all_to_all(&vec![rank as u8; ranks * len], &mut all).unwrap();
+                assert!(
+                    all.iter().enumerate().all(|(at, &it)| usize::from(it) == at / len),
+                    "all_to_all of {len}"
+                );
+                let mut data = vec![1_u8; len];
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                assert!(data.iter().all(|&it| usize::from(it) == ranks), "all_reduce of {len}");
+            }
+        });
+    }
+}
+
+#[test]
 fn bad_arguments_are_errors_and_the_group_goes_on() {
     world(2, small, |group| {
         let mut ten = [0.0_f32; 10];
