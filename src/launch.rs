@@ -269,12 +269,13 @@ fn meeting(
         _ if ranks == 1 => Ok(Meeting::Nowhere),
         "unisono" => Err(asked_for("UNISONO_STORE", "tcp://HOST:PORT of rank 0's machine")),
         "torchrun" => Err(asked_for("MASTER_ADDR", "rank 0's machine, and in MASTER_PORT a free port of it")),
-        "Slurm" => match slurm::first_host(variable)? {
+        "Slurm" => match slurm::first_host(variable, false)? {
             Some(host) => Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(token), served: false })),
             None => Err(asked_for("SLURM_STEP_NODELIST", "what srun sets, or MASTER_ADDR")),
         },
         _ if alone => Ok(Meeting::ThisMachine),
-        _ => match slurm::first_host(variable)? {
+        // mpirun's daemons are a step that does not have mpirun's own machine, whose ranks are in none.
+        name => match slurm::first_host(variable, name == "Open MPI")? {
             Some(host) if !token.is_empty() => {
                 Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(token), served: false }))
             }

@@ -50,6 +50,15 @@ const OPEN_MPI_IN_SLURM: &str = "OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LO
     SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_ID=0 \
     SLURM_STEP_NODELIST=node[01-02] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)";
 
+/// The same by a script of sbatch's on two machines: PRRTE starts no daemon by srun where mpirun runs itself (its plm_slurm).
+const OPEN_MPI_AT_HOME: &str = "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=1 \
+    OMPI_COMM_WORLD_SIZE=4 PMIX_NAMESPACE=prterun-node01-30171@1 PMIX_RANK=1 SLURM_JOB_ID=4 \
+    SLURM_JOB_NODELIST=node[01-02] SLURM_NNODES=2 SLURM_NODELIST=node[01-02] SLURM_PROCID=0";
+const OPEN_MPI_ELSEWHERE: &str = "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=2 \
+    OMPI_COMM_WORLD_SIZE=4 PMIX_NAMESPACE=prterun-node01-30171@1 PMIX_RANK=2 SLURM_JOB_ID=4 \
+    SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_STEP_ID=0 \
+    SLURM_STEP_NODELIST=node02 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1";
+
 /// What a launch is expected to be: launcher, rank, ranks, local rank, local ranks, token.
 type Told = (&'static str, usize, usize, Option<usize>, Option<usize>, &'static str);
 
@@ -95,6 +104,9 @@ fn ranks_are_told_where_to_meet() {
     for alone in [OPEN_MPI, MPICH, SLURM_PMI2, OPEN_MPI_IN_SLURM] {
         assert_eq!(meeting(alone), Meeting::ThisMachine, "{alone}");
     }
+    // Open MPI's ranks on mpirun's own machine are in no step, and those on others in one without it.
+    let [here, there] = [OPEN_MPI_AT_HOME, OPEN_MPI_ELSEWHERE].map(meeting);
+    assert_eq!(port_at(here, "node01"), port_at(there, "node01"));
     // What the user says goes first.
     for environment in [SLURM, MPICH, OPEN_MPI, MPICH_IN_SLURM] {
         let told = format!("{environment} MASTER_ADDR=10.0.0.1 MASTER_PORT=1234");

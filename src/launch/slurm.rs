@@ -3,9 +3,10 @@
 use super::{number, wrong};
 use crate::error::Result;
 
-/// The first machine of the step, on which task 0 runs.
-pub(super) fn first_host(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<String>> {
-    for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
+/// The first machine of the step, on which task 0 runs; or of the job, whatever step this is.
+pub(super) fn first_host(variable: &impl Fn(&str) -> Option<String>, of_job: bool) -> Result<Option<String>> {
+    let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+    for name in names.into_iter().skip(usize::from(of_job)) {
         if let Some(list) = variable(name) {
             let wanted = "wanted a list of hosts such as node[01-03,7],other";
             return first(&list).map(Some).ok_or_else(|| wrong(variable, name, wanted.into()));
