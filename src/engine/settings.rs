@@ -53,6 +53,12 @@ impl Settings {
         lanes * slots + 2 * lanes + 1 + writes
     }
 
+    /// How many puts may be under way at once to one of so many ranks, if all send to it in every class.
+    pub(crate) fn arrivals_among(&self, ranks: usize) -> usize {
+        let each: usize = Class::ALL.iter().map(|&class| self.arrivals(class)).sum();
+        each.saturating_mul(ranks)
+    }
+
     /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
     /// two each before the second is owed), and its other letters.
     pub(crate) fn arrivals_per_peer(&self) -> usize {

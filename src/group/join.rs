@@ -121,7 +121,7 @@ impl ProcessGroup {
             provider: config.provider.clone(),
             interface: config.interface.as_ref().and_then(|interface| interface.parse().ok()),
             towards,
-            ..Options::default()
+            arrivals: Options::default().arrivals.max(windows(config).arrivals_among(config.ranks)),
         }
     }
 
@@ -164,14 +164,7 @@ impl ProcessGroup {
         };
         let guard = Guard { rank, alarm, position, watch };
 
-        let mut settings = Settings {
-            eager_bytes: config.eager,
-            eager_slots: config.eager_slots,
-            chunk_bytes: config.chunk,
-            bulk_slots: config.bulk_slots,
-            lanes: config.lanes,
-            huge_pages: config.huge_pages,
-        };
+        let mut settings = windows(&config);
         let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
         if wanted > most {
             return Err(Error::Config {
@@ -284,6 +277,18 @@ fn excuse(store: &dyn Store, rank: Rank, error: &unisono_transport::Error) {
             watch.leave();
         }
         Err(lost) => tracing::warn!(rank, %lost, "the others cannot be told why this rank does not come"),
+    }
+}
+
+/// The windows that a configuration asks for.
+const fn windows(config: &Config) -> Settings {
+    Settings {
+        eager_bytes: config.eager,
+        eager_slots: config.eager_slots,
+        chunk_bytes: config.chunk,
+        bulk_slots: config.bulk_slots,
+        lanes: config.lanes,
+        huge_pages: config.huge_pages,
     }
 }
 

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::Error;
 
+/// How many puts from peers completion queues hold, if nothing else is asked for.
+pub(super) const ARRIVALS: usize = 4096;
+
 /// What is wanted of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -28,7 +31,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { provider: None, interface: None, towards: None, arrivals: 4096 }
+        Self { provider: None, interface: None, towards: None, arrivals: ARRIVALS }
     }
 }
 

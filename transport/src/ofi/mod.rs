@@ -156,7 +156,16 @@ impl Ofi {
         let serial = if facts.trusts_neighbours { neighbours::serial() } else { Arc::default() };
         let domain = Domain::open(&fabric, info, serial)?;
         let av = Av::open(&domain, info)?;
-        let cq = Cq::open(&domain, options.arrivals.saturating_add(depth), facts.stuck_descriptor)?;
+        let queue =
+            |arrivals: usize| Cq::open(&domain, arrivals.saturating_add(depth), facts.stuck_descriptor);
+        let (cq, arrivals) = match queue(options.arrivals) {
+            // Devices have their limits, and as many as usual serve all but large groups.
+            Err(error) if options.arrivals > choice::ARRIVALS => {
+                tracing::debug!(%error, wanted = options.arrivals, "a shorter completion queue serves");
+                (queue(choice::ARRIVALS)?, choice::ARRIVALS)
+            }
+            cq => (cq?, options.arrivals),
+        };
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
         let (major, minor) = library_version();
@@ -170,8 +179,8 @@ impl Ofi {
             max_sources: info.tx().iov_limit.clamp(1, MAX_SOURCES),
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
-            arrivals: options.arrivals,
-            arrivals_per_peer: facts.arrivals_per_peer.min(options.arrivals),
+            arrivals,
+            arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             wakes: cq.wait().is_some(),
             connect_all: facts.answers_blindly,
         };
