@@ -120,7 +120,7 @@ pub(crate) struct Circle {
     /// Whether the members' mailboxes are known.
     introduced: bool,
     /// Whether this rank has left the group.
-    left: bool,
+    pub(super) left: bool,
 }
 
 impl Circle {
@@ -329,7 +329,8 @@ impl Circle {
     /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
     /// this rank has nothing else to do; at once only if it can send no more until it does.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
-        if self.parting {
+        // Whoever has been told of the end may have forgotten the group.
+        if self.parting || self.left {
             return;
         }
         let flow = self.incoming(receiver, way);

@@ -178,7 +178,10 @@ impl Core<'_> {
         match about {
             About::Window(class) => self.window_arrived(from, class, entry.windows[class.index()]),
             // The window for messages is opened for whoever has one.
-            About::Knock(Class::Message) => self.listen(from, Class::Message),
+            About::Knock(Class::Message) => {
+                self.port.stir(self.circle.channel);
+                self.listen(from, Class::Message)
+            }
             About::Knock(class) => {
                 self.circle.knocks.push((from, class, entry.knocks[class.index()]));
                 Ok(())

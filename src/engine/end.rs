@@ -38,7 +38,7 @@ impl Engine {
 
     /// The operation has ended; what follows it begins, or else the next of its group.
     pub(super) fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let UnderWay { channel, mut run, asked } = self.running.swap_remove(index);
+        let UnderWay { channel, mut run, asked, .. } = self.running.swap_remove(index);
         if let Some(steps) = run.trace.take() {
             self.trace = Some(steps);
         }

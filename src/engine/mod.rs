@@ -74,6 +74,8 @@ struct UnderWay {
     channel: u8,
     run: Run,
     asked: Asked,
+    /// Since when it waits in vain, now and then at least.
+    doubted: Option<Instant>,
 }
 
 /// Runs schedules: those of one group one after the other, those of different groups side by side.
@@ -250,7 +252,7 @@ impl Engine {
         match begun {
             Ok(mut run) => {
                 run.trace = self.trace.as_ref().map(|_| Vec::new());
-                self.running.push(UnderWay { channel, run, asked });
+                self.running.push(UnderWay { channel, run, asked, doubted: None });
                 Ok(())
             }
             Err(stop) => {
@@ -362,7 +364,11 @@ impl Engine {
         }
         self.net.port.stirred.clear();
         while let Some(&channel) = self.talking.get(index) {
-            let mut core = self.net.core(channel)?;
+            // A group that has ended meanwhile needs nothing any more.
+            let Ok(mut core) = self.net.core(channel) else {
+                self.talking.swap_remove(index);
+                continue;
+            };
             moved |= core.talk()?;
             let latest = core.circle.latest();
             while let Some((asked, received)) = self.net.core(channel)?.circle.talk.ended.pop_front() {
@@ -378,7 +384,7 @@ impl Engine {
                 continue;
             }
             // What waits for room is tried again.
-            if circle.talk.has_more() {
+            if circle.talk.has_more() || circle.has_letters() {
                 port.stir(channel);
             }
             self.talking.swap_remove(index);
@@ -436,12 +442,13 @@ impl Engine {
 
     /// What to do where nothing comes. True if that brought something.
     fn doubt(&mut self) -> Result<bool, Halt> {
-        for task in &self.running {
+        let now = Instant::now();
+        let mut waits = false;
+        for task in &mut self.running {
             let doubted = self.net.core(task.channel).and_then(|mut core| task.run.doubt(&mut core));
             doubted.map_err(|stop| task.halt(stop))?;
+            waits |= now >= *task.doubted.get_or_insert(now) + p2p::LONG;
         }
-        let now = Instant::now();
-        let waits = self.running.iter().any(|task| now >= task.asked.at + p2p::LONG);
         let mut relieved = false;
         for circle in self.net.circles.iter_mut().flatten() {
             relieved |= Core { port: &mut self.net.port, circle }.relieve(now, waits)?;

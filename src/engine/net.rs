@@ -87,6 +87,7 @@ impl Net {
             self.leaving.swap_remove(index);
             if let Some(circle) = self.circles[usize::from(channel)].take() {
                 self.port.take_back(&circle);
+                self.port.stirred.retain(|&it| it != channel);
             }
         }
         Ok(any)

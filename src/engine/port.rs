@@ -26,7 +26,7 @@ pub(crate) struct Port {
     /// Arrivals that may be under way at once: what the completion queue must hold.
     expected: usize,
     events: Vec<Event>,
-    /// The groups to whose messages from point to point something has come that nobody has looked at.
+    /// The groups whose messages from point to point are to be looked at, also where nobody here waits for any.
     pub stirred: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Port {
         }
     }
 
-    /// Something of a message from point to point has come.
+    /// Something of a message from point to point has come, or waits to be sent.
     pub(crate) fn stir(&mut self, channel: u8) {
         if !self.stirred.contains(&channel) {
             self.stirred.push(channel);

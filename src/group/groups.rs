@@ -31,7 +31,7 @@ const TAKEN: u64 = 2;
 
 /// How far apart the channels are from which on two groups look for one for groups that are made of them: odd, so that all
 /// 256 differ.
-const SPREAD: u8 = 97;
+const SPREAD: u8 = 101;
 
 /// What a rank says in the first all_gather: whether it belongs to a group, to which, its key, and its free channels.
 const WORDS: usize = 3 + size_of::<Channels>() / 8;
@@ -73,7 +73,8 @@ impl ProcessGroup {
     /// groups, everywhere.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a member is in as many groups already as there may be at once (256);
+    /// [`Error::Argument`] if a member is in as many groups already as there may be at once (256), or, which is rare, another
+    /// of its threads has just made a group of another group in the same place: made again, it is there;
     /// [`Error::Transport`] if there is no memory; [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut state = self.shared.state();

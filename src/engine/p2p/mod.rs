@@ -449,22 +449,21 @@ impl Core<'_> {
     /// collective, one is taken aside.
     pub(super) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
         let talk = &mut self.circle.talk;
-        let stuck = waits
-            || talk.sendings.values().any(|sending| {
-                matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + STALE
-            });
-        if !stuck {
+        let stuck = talk.sendings.values().any(|sending| {
+            matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + STALE
+        });
+        if !stuck && !waits || self.circle.left {
             return Ok(false);
         }
         let aside = talk.aside;
+        // Nothing else helps where sends wait for each other; a collective may be for a rank that is only late.
+        let fits = |kind: &Kind| stuck && aside == 0 || aside.saturating_add(kind.bytes()) <= ASIDE;
         let mut announced = talk.matching.messages().filter_map(|(envelope, early)| match *early {
             Early::Announced { kind, number, writes } => Some((envelope, early, kind, number, writes)),
             _ => None,
         });
-        let Some((envelope, early, kind, number, writes)) = announced.next() else { return Ok(false) };
-        if aside > 0 && aside.saturating_add(kind.bytes()) > ASIDE {
-            return Ok(false);
-        }
+        let next = announced.find(|(.., kind, _, _)| fits(kind));
+        let Some((envelope, early, kind, number, writes)) = next else { return Ok(false) };
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         *early = Early::Coming { kind, number };
         drop(announced);

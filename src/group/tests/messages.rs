@@ -354,6 +354,29 @@ fn there_is_no_rank_but_those_of_the_group() {
 }
 
 #[test]
+fn what_comes_for_a_group_that_was_left_harms_nobody() {
+    worlds(2, |group| {
+        for _ in 0..3 {
+            let part = group.new_group(&[0, 1]).unwrap().unwrap();
+            if group.rank() == 0 {
+                part.send(&[1_u8], 1, 0).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                // Nobody receives these.
+                (0..7).for_each(|_| part.send(&[2_u8], 1, 0).unwrap());
+            } else {
+                part.recv(&mut [0_u8], 0, 0).unwrap();
+            }
+            drop(part);
+            if group.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            group.barrier().unwrap();
+            group.barrier().unwrap();
+        }
+    });
+}
+
+#[test]
 fn whoever_waits_in_a_collective_takes_in_what_comes() {
     for elsewhere in [false, true] {
         worlds(2, |group| {

@@ -67,6 +67,9 @@ impl FileStore {
         let name = StoreAddress::File(directory.into()).to_string();
         let begun = Instant::now();
         let base = directory.join(format!("unisono-{:016x}", fnv(member.token.as_bytes())));
+        let unusable =
+            |error: &io::Error| problem(&name, format!("rank {} cannot use it: {error}", member.rank));
+        fs::create_dir_all(directory).map_err(|error| unusable(&error))?;
         let mut pause = Pause::new();
         loop {
             let refused = match Self::once(&name, &base, member) {
@@ -77,9 +80,7 @@ impl FileStore {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
                     Refusal::Left
                 }
-                Err(error) => {
-                    return Err(problem(&name, format!("rank {} cannot use it: {error}", member.rank)));
-                }
+                Err(error) => return Err(unusable(&error)),
             };
             if refused != Refusal::Left {
                 return Err(Error::Refused { store: name, rank: member.rank, refusal: refused });
