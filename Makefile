@@ -30,7 +30,7 @@ examples: ## runs every example with several ranks
 	@ci/setup.sh build
 	@ci/examples.sh
 
-test-libfabric2: ## the same test programs over libfabric 2
+test-libfabric2: ## conformance and processes again, over libfabric 2
 	@ci/libfabric2.sh
 
 test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine
