@@ -90,6 +90,8 @@ pub(crate) struct Engine {
     lost: Vec<Asked>,
     /// Whether the latest poll brought nothing.
     idle: bool,
+    /// Rounds that brought something.
+    rounds: u32,
     /// Steps of the latest operation, if they are to be kept.
     pub(crate) trace: Option<Vec<Traced>>,
 }
@@ -113,6 +115,7 @@ impl Engine {
             lost: Vec::new(),
             wait: Wait::new(patience),
             idle: false,
+            rounds: 0,
             trace: None,
         })
     }
@@ -285,6 +288,11 @@ impl Engine {
             if self.round(overseer)? {
                 self.wait.reset();
                 fruitless = 0;
+                // Other operations may go on and on beside messages that wait for each other.
+                self.rounds = self.rounds.wrapping_add(1);
+                if self.rounds.is_multiple_of(1024) {
+                    self.relieve(Instant::now(), false)?;
+                }
                 continue;
             }
             if overseer.wanted() {
@@ -449,6 +457,12 @@ impl Engine {
             doubted.map_err(|stop| task.halt(stop))?;
             waits |= now >= *task.doubted.get_or_insert(now) + p2p::LONG;
         }
+        self.relieve(now, waits)
+    }
+
+    /// Takes aside large messages that wait for each other, or for a rank that `waits` in a collective. True if there were
+    /// any.
+    fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Halt> {
         let mut relieved = false;
         for circle in self.net.circles.iter_mut().flatten() {
             relieved |= Core { port: &mut self.net.port, circle }.relieve(now, waits)?;

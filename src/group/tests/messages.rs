@@ -1,7 +1,10 @@
 //! Messages from point to point: what is sent is received, in order, whatever the order of the calls; and ranks that
 //! disagree find out.
 
-use std::sync::mpsc;
+use std::sync::{
+    atomic::{AtomicU32, Ordering},
+    mpsc,
+};
 
 use proptest::{
     prelude::*,
@@ -401,4 +404,27 @@ fn whoever_waits_in_a_collective_takes_in_what_comes() {
             assert_eq!(talk.recv_vec::<u64>(other, 4).unwrap().0, long(other));
         });
     }
+}
+
+#[test]
+fn sends_that_wait_for_each_other_end_beside_fast_collectives() {
+    worlds(2, |group| {
+        let twin = group.new_group(&[0, 1]).unwrap().unwrap();
+        let sent = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut all = [0];
+                while all[0] == 0 {
+                    all = [sent.load(Ordering::Relaxed)];
+                    twin.all_reduce(&mut all, ReduceOp::Min).unwrap();
+                }
+            });
+            let other = 1 - group.rank();
+            for number in 0..5 {
+                group.send(&message(group.rank(), number, 5000), other, 4).unwrap();
+                assert_eq!(group.recv_vec::<u64>(other, 4).unwrap().0, message(other, number, 5000));
+            }
+            sent.store(1, Ordering::Relaxed);
+        });
+    });
 }
