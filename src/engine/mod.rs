@@ -69,6 +69,9 @@ pub(crate) struct Contact {
 /// The group of all ranks.
 pub(crate) const WORLD: u8 = 0;
 
+/// After so many rounds of one kind, fruitful or not, it is looked at what waits.
+const OFTEN: u32 = 1024;
+
 /// A collective whose turn has come.
 struct UnderWay {
     channel: u8,
@@ -91,7 +94,7 @@ pub(crate) struct Engine {
     /// Whether the latest poll brought nothing.
     idle: bool,
     /// Rounds that brought something.
-    rounds: u32,
+    fruitful: u32,
     /// Steps of the latest operation, if they are to be kept.
     pub(crate) trace: Option<Vec<Traced>>,
 }
@@ -115,7 +118,7 @@ impl Engine {
             lost: Vec::new(),
             wait: Wait::new(patience),
             idle: false,
-            rounds: 0,
+            fruitful: 0,
             trace: None,
         })
     }
@@ -289,8 +292,8 @@ impl Engine {
                 self.wait.reset();
                 fruitless = 0;
                 // Other operations may go on and on beside messages that wait for each other.
-                self.rounds = self.rounds.wrapping_add(1);
-                if self.rounds.is_multiple_of(1024) {
+                self.fruitful = self.fruitful.wrapping_add(1);
+                if self.fruitful.is_multiple_of(OFTEN) {
                     self.relieve(Instant::now(), false)?;
                 }
                 continue;
@@ -300,7 +303,7 @@ impl Engine {
             }
             // Also where patience is so long that nobody ever sleeps.
             fruitless = fruitless.wrapping_add(1);
-            if fruitless.is_multiple_of(1024) {
+            if fruitless.is_multiple_of(OFTEN) {
                 self.doubt()?;
             }
             if overseer.stopped() {

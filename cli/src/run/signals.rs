@@ -17,7 +17,8 @@ const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Si
 /// The signals are blocked and waited for, not handled: a library under libfabric (libinfinipath, which Debian's
 /// libfabric brings along) installs handlers as it is loaded that end the process.
 pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
-    let wanted: SigSet = ENDING.into_iter().filter(|signal| !ignores(*signal)).collect();
+    let ignored = ignored_here();
+    let wanted: SigSet = ENDING.into_iter().filter(|&signal| !has(ignored, signal)).collect();
     wanted.thread_block()?;
     let wait = move || {
         loop {
@@ -40,7 +41,7 @@ pub(super) fn unblock() -> io::Result<()> {
 /// Whether the kernel reaps our children by itself and tells nobody how they ended: where SIGCHLD was ignored when
 /// the process began.
 pub(super) fn children_are_reaped() -> bool {
-    ignores(Signal::SIGCHLD)
+    has(ignored_here(), Signal::SIGCHLD)
 }
 
 /// What people call a signal: `SIGSEGV`. None for one without a name of its own, such as a real-time signal.
@@ -48,10 +49,14 @@ pub(super) fn name(signal: i32) -> Option<&'static str> {
     Signal::try_from(signal).ok().map(Signal::as_str)
 }
 
-/// Whether this process ignores a signal.
-fn ignores(signal: Signal) -> bool {
-    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    ignored >> (signal as i32 - 1) & 1 == 1
+/// The mask of the signals that this process ignores.
+fn ignored_here() -> u64 {
+    ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+/// Whether a mask has a signal.
+const fn has(mask: u64, signal: Signal) -> bool {
+    mask >> (signal as i32 - 1) & 1 == 1
 }
 
 /// The mask of ignored signals in the text of `/proc/self/status`; bit 0 is signal 1.

@@ -118,7 +118,7 @@ impl Shared {
                         Ok(world) => world.is_none(),
                         Err(_) => since.elapsed() > TROUBLE,
                     };
-                    if gone && !self.alarm.raised() {
+                    if gone {
                         let how = format!("{} cannot be read any more: {error}", self.room.path.display());
                         self.alarm.raise(Failure::StoreLost { how });
                     }
