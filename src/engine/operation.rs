@@ -7,6 +7,7 @@ use unisono_transport::Region;
 use super::wire::Header;
 use crate::{
     buffer::Pieces,
+    config::fnv,
     dtype::Dtype,
     error::Failure,
     reduce::{Kernel, ReduceOp},
@@ -68,8 +69,20 @@ const ORDERED: u8 = 0x80;
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
+    /// The root, or what else stands there for this collective: [`SPLIT`], and of many tensors what [`shapes`] gives.
     pub root: u32,
     pub count: u64,
+    /// The most elements of a message, and lanes.
+    pub chunk: u32,
+    pub lanes: u32,
+}
+
+/// What stands for the shapes of many tensors, in their order, where a root would stand.
+pub(crate) fn shapes<'s>(shapes: impl Iterator<Item = &'s [usize]>) -> Rank {
+    let words = shapes.flat_map(|shape| std::iter::once(shape.len()).chain(shape.iter().copied()));
+    let bytes: Vec<u8> = words.flat_map(|word| (word as u64).to_le_bytes()).collect();
+    let hash = fnv(&bytes);
+    ((hash ^ hash >> 32) & 0xffff_ffff) as u32 as Rank
 }
 
 impl Signature {
@@ -85,15 +98,18 @@ impl Signature {
                 op.code().0 | if job.ordered { ORDERED } else { 0 },
                 algorithm,
             ],
-            root: u32::try_from(job.root).unwrap_or(u32::MAX),
+            root: narrow(job.root),
             count: job.count as u64,
+            chunk: narrow(job.chunk),
+            lanes: narrow(job.lanes),
         }
     }
 
     /// Of a message to or from a rank, or from any.
     pub(crate) fn message(sends: bool, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
-        let root = peer.and_then(|peer| u32::try_from(peer).ok()).unwrap_or(u32::MAX);
-        Self { codes: [if sends { SEND } else { RECV }, dtype.code(), 0, 0], root, count: tag.into() }
+        let root = peer.map_or(u32::MAX, narrow);
+        let codes = [if sends { SEND } else { RECV }, dtype.code(), 0, 0];
+        Self { codes, root, count: tag.into(), chunk: 0, lanes: 0 }
     }
 
     /// The same of what is not elements; only of collectives that do not reduce.
@@ -118,10 +134,11 @@ impl Signature {
 
     /// What a peer says it does.
     pub(crate) fn of(header: &Header) -> Self {
-        Self { codes: header.codes, root: header.root, count: header.count }
+        let Header { codes, root, count, chunk, lanes, .. } = *header;
+        Self { codes, root, count, chunk, lanes }
     }
 
-    /// Everything but the algorithm in two words, for [`Self::call_of`].
+    /// The call in two words, for [`Self::call_of`].
     pub(crate) fn bits(&self) -> [u64; 2] {
         [u64::from(u32::from_le_bytes(self.codes)) | u64::from(self.root) << 32, self.count]
     }
@@ -129,7 +146,7 @@ impl Signature {
     /// The call of [`Self::bits`].
     pub(crate) fn call_of([bits, count]: [u64; 2]) -> String {
         let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);
-        Self { codes: codes.to_le_bytes(), root, count }.call()
+        Self { codes: codes.to_le_bytes(), root, count, chunk: 0, lanes: 0 }.call()
     }
 
     /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `all_reduce_coalesced(f32, sum)`, `barrier()`.
@@ -197,10 +214,22 @@ impl Signature {
             say(String::new(), &|signature| format!("calls {}", signature.call()))
         } else if a.count != b.count {
             say(a.call(), &|signature| format!("has {} elements", signature.count))
-        } else {
+        } else if a.codes[3] != b.codes[3] {
             say(a.call(), &|signature| format!("uses algorithm {}", algorithm(signature.codes[3])))
+        } else if a.root != b.root {
+            // The calls would differ, if it were a root.
+            say(a.call(), &|signature| format!("has tensors whose shapes hash to {:08x}", signature.root))
+        } else {
+            say(a.call(), &|Self { chunk, lanes, .. }| {
+                format!("cuts it into messages of {chunk} elements on {lanes} lanes")
+            })
         }
     }
+}
+
+/// A number for a header; all that do not fit are one.
+fn narrow(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// One operation.
@@ -249,15 +278,17 @@ impl Operation {
     /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
     /// opposite flow were freed.
     pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> Header {
-        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let Signature { codes, root, count, chunk, lanes } = self.signature;
         Header {
             op: self.op(),
-            codes: self.signature.codes,
-            root: self.signature.root,
+            codes,
+            root,
             freed: (freed & 0xffff_ffff) as u32,
-            count: self.signature.count,
+            count,
             reply: narrow(reply),
             len: narrow(len),
+            chunk,
+            lanes,
         }
     }
 

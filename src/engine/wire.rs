@@ -6,7 +6,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
@@ -199,6 +199,9 @@ pub(crate) struct Header {
     pub reply: u32,
     /// How many elements follow.
     pub len: u32,
+    /// Into what the operation is cut: the most elements of a message, and lanes. 0 from point to point.
+    pub chunk: u32,
+    pub lanes: u32,
 }
 
 /// The bytes of a [`Header`].
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn records_have_the_sizes_the_papers_say() {
-        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (32, 48, 336));
+        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 368));
         assert_eq!(stride(1), 128);
         assert_eq!(stride(64), 128);
     }

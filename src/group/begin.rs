@@ -23,10 +23,20 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), here or from the wait.
-    pub fn all_reduce_async<B: Owned>(&self, mut data: B, op: ReduceOp) -> Result<Work<B>> {
+    pub fn all_reduce_async<B: Owned>(&self, data: B, op: ReduceOp) -> Result<Work<B>> {
+        self.begin_all_reduce(data, op, 0)
+    }
+
+    /// The same of what many tensors make, which have these [`shapes`](crate::engine::shapes).
+    pub(super) fn begin_all_reduce<B: Owned>(
+        &self,
+        mut data: B,
+        op: ReduceOp,
+        shapes: Rank,
+    ) -> Result<Work<B>> {
         let op = premultiply(Collective::AllReduce, data.elements(), op)?;
         let whole = 0..data.elements().len();
-        self.begin_within(Collective::AllReduce, data, whole.clone(), whole, 0, op)
+        self.begin_within(Collective::AllReduce, data, whole.clone(), whole, shapes, op)
     }
 
     /// Begins a [`reduce`](Self::reduce); `data` comes back, elsewhere than at the root as it was.

@@ -7,17 +7,19 @@ use super::{ProcessGroup, request::Request, turn::Turn};
 use crate::{
     buffer::Lent,
     dtype::{Dtype, Element},
+    engine::shapes,
     error::{Error, Result},
     reduce::{Kernel, KernelError, ReduceOp},
-    schedule::Collective,
+    schedule::{Collective, Rank},
     tensor::{Tensor, TensorViewMut},
     work::Work,
 };
 
 impl ProcessGroup {
     /// Every rank gets the reduction of all ranks' tensors, each in its place. The tensors may be of any types, shapes
-    /// and strides, but must be the same on all ranks. Those of one type are reduced as one, from where they lie and to
-    /// there: a thousand small ones take little longer than one large one. Tensors that are not contiguous are packed.
+    /// and strides, but types and shapes must be the same on all ranks, in the same order. Those of one type are reduced
+    /// as one, from where they lie and to there: a thousand small ones take little longer than one large one. Tensors that
+    /// are not contiguous are packed.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
@@ -45,11 +47,13 @@ impl ProcessGroup {
         let steps = |mut turn: Turn<'static>| async move {
             let mut tensors = tensors;
             for kernel in kernels {
+                let of_type = |tensor: &Tensor| tensor.dtype() == kernel.dtype();
+                let shapes = shapes(tensors.iter().filter(|tensor| of_type(tensor)).map(Tensor::shape));
                 let mut pieces = Vec::new();
-                for tensor in tensors.iter_mut().filter(|tensor| tensor.dtype() == kernel.dtype()) {
+                for tensor in tensors.iter_mut().filter(|tensor| of_type(tensor)) {
                     pieces.push(tensor.bytes_mut());
                 }
-                group.reduce_pieces(&mut turn, kernel, op, pieces).await?;
+                group.reduce_pieces(&mut turn, kernel, op, shapes, pieces).await?;
             }
             Ok(tensors)
         };
@@ -62,6 +66,7 @@ impl ProcessGroup {
         turn: &mut Turn<'_>,
         kernel: Kernel,
         op: ReduceOp,
+        shapes: Rank,
         mut pieces: Vec<&mut [u8]>,
     ) -> Result<()> {
         let dtype = kernel.dtype();
@@ -70,7 +75,7 @@ impl ProcessGroup {
         }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
         let request = Request::new(Collective::AllReduce, bytes / dtype.size());
-        let request = Request { op, coalesced: true, ..request };
+        let request = Request { op, root: shapes, coalesced: true, ..request };
         turn.run(self, dtype, &request, &Lent::scattered(pieces.into_iter())).await
     }
 
@@ -84,6 +89,7 @@ impl ProcessGroup {
     ) -> Result<()> {
         let dtype = kernel.dtype();
         let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
+        let shapes = shapes(tensors.iter().map(|tensor| tensor.shape()));
         // What stands for those that cannot be reduced where they lie.
         let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
         let mut packed =
@@ -94,7 +100,7 @@ impl ProcessGroup {
             bytes => bytes,
         });
         let pieces = pieces.collect();
-        self.reduce_pieces(turn, kernel, op, pieces).await?;
+        self.reduce_pieces(turn, kernel, op, shapes, pieces).await?;
         let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
         // In this order nobody is looked at where nothing was packed.
         for (packed, tensor) in packed.iter().zip(scattered) {
@@ -167,6 +173,8 @@ struct Bucket<T> {
     /// How many gradients it has, and how many of them are not there yet.
     gradients: usize,
     missing: usize,
+    /// What ranks compare of their lengths.
+    shapes: Rank,
     work: Option<Work<Vec<T>>>,
 }
 
@@ -203,9 +211,13 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             }
             place.0 = sizes.len() - 1;
         }
+        let mut skipped = 0;
         let buckets = sizes.into_iter().map(|(elements, gradients)| {
             let data = Tensor::zeros(T::DTYPE, &[elements])?.into_vec()?;
-            Ok(Bucket { data, gradients, missing: gradients, work: None })
+            let of_bucket = lengths.iter().rev().skip(skipped).take(gradients);
+            let shapes = shapes(of_bucket.map(std::slice::from_ref));
+            skipped += gradients;
+            Ok(Bucket { data, gradients, missing: gradients, shapes, work: None })
         });
         let buckets = buckets.collect::<Result<Vec<_>>>()?;
         Ok(Self { group, op, ready: vec![false; places.len()], places, buckets, begun: 0 })
@@ -247,7 +259,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         }
         while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
             let data = std::mem::take(&mut bucket.data);
-            bucket.work = Some(self.group.all_reduce_async(data, self.op)?);
+            bucket.work = Some(self.group.begin_all_reduce(data, self.op, bucket.shapes)?);
             self.begun += 1;
         }
         Ok(())

@@ -180,7 +180,7 @@ impl ProcessGroup {
 
     /// Another handle of the same group, whose calls are cut into messages of at most so many bytes on at most so many
     /// lanes, whatever the tables say. On one lane messages have at most [`Config::eager`] bytes. Every rank must make
-    /// a call with the same.
+    /// a call with the same; if one does not, all are told.
     ///
     /// # Errors
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.

@@ -23,7 +23,7 @@ pub enum Reduction {
     Fastest,
     /// The same bits for the same inputs and world size, whatever algorithm, chunk, lanes, provider or size of the
     /// call: contributions are reduced in the order of ranks, `((x0 ⊕ x1) ⊕ x2) ...`; those of 16-bit floats in
-    /// `f32`, rounded once; NaN is the canonical one.
+    /// `f32`, rounded once; NaN is the canonical one. Of [`ReduceOp::PreMulSum`] what is reduced so are the products.
     Reproducible,
 }
 
@@ -63,7 +63,7 @@ pub enum ReduceOp {
     BitOr,
     /// The bits that are set in an odd number; integers only.
     BitXor,
-    /// Each contribution times this factor, then their sum. The factor is alike on every rank. It is
+    /// Each contribution times this factor, each rank's own, and rounded to the type; then their sum. The factor is
     /// rounded to `f32` for `f16`, `bf16` and `f32`; for integers it must be one that the type can hold.
     PreMulSum(f64),
 }
@@ -117,7 +117,8 @@ impl ReduceOp {
         })
     }
 
-    /// Its code on the wire, and the bits of its factor (0 where there is none): ranks agree if both do.
+    /// Its code on the wire, in which ranks agree, and the bits of its factor (0 where there is none), which is each
+    /// rank's own.
     #[must_use]
     pub const fn code(self) -> (u8, u64) {
         match self {

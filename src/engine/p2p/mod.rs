@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytemuck::Zeroable;
 use unisono_transport::{Region, RemoteRegion};
 
 pub(super) use self::matching::{Envelope, Matching, Want};
@@ -163,10 +164,9 @@ impl Sending {
             op: self.number,
             codes: [sort.code(), kind.dtype.code(), kind.form.code(), 0],
             root: tag,
-            freed: 0,
             count: kind.count as u64,
-            reply: 0,
             len,
+            ..Header::zeroed()
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use bytemuck::Zeroable;
 use unisono_transport::{Region, RemoteRegion, Target};
 
 use super::{Item, Stage};
@@ -79,10 +80,9 @@ impl Core<'_> {
                     op: number,
                     codes: [Message::Grant.code(), piece, 0, place.is_some().into()],
                     root: (key & 0xffff_ffff) as u32,
-                    freed: 0,
                     count: base,
-                    reply: 0,
                     len: (key >> 32) as u32,
+                    ..Header::zeroed()
                 };
                 let sent =
                     self.put_parcel(to, &Parcel { header, source: None, registered: false, id: None })?;
