@@ -186,7 +186,13 @@ impl Circle {
     /// This rank leaves the group, unless it has already or something is under way: those that it has exchanged messages
     /// with hear of it.
     pub(crate) fn leave(&mut self) {
-        if self.busy || self.left || self.talk.open() {
+        if self.busy || self.left {
+            return;
+        }
+        let gone = |rank: Rank| rank == self.me || self.members.get(rank).is_some_and(|member| member.gone);
+        let others = self.members.len();
+        self.talk.give_up(|_, from| from.map_or_else(|| (0..others).all(gone), gone));
+        if self.talk.open() {
             return;
         }
         // The end comes after all else: whoever has got it may forget the group.

@@ -77,7 +77,7 @@ struct UnderWay {
     channel: u8,
     run: Run,
     asked: Asked,
-    /// Since when it waits in vain, now and then at least.
+    /// Since when nothing of it has moved, if that was looked at.
     doubted: Option<Instant>,
 }
 
@@ -253,7 +253,7 @@ impl Engine {
         operation.number = circle.begun;
         circle.begun += 1;
         overseer.began(&operation);
-        let (number, signature) = (operation.number, operation.signature);
+        let (number, signature, group) = (operation.number, operation.signature, operation.group.clone());
         let begun = self.net.core(channel).and_then(|mut core| Run::begin(&mut core, operation, schedule));
         match begun {
             Ok(mut run) => {
@@ -262,7 +262,8 @@ impl Engine {
                 Ok(())
             }
             Err(stop) => {
-                let halt = halt(stop, Some(number), signature, asked.at);
+                let mut halt = halt(stop, Some(number), signature, asked.at);
+                halt.culprit.iter_mut().for_each(|culprit| culprit.group.clone_from(&group));
                 self.lost.push(asked);
                 Err(halt)
             }
@@ -271,15 +272,36 @@ impl Engine {
 
     /// Goes on with all operations until `until` says so, none is left, or somebody else wants to drive. After an
     /// error the engine must be [abandoned](Self::abandon).
-    pub(crate) fn drive(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
-        self.rounds(until, overseer).map_err(|halt| match self.running.iter().min_by_key(|it| it.asked.at) {
-            // What stops all stops the oldest.
-            Some(oldest) if halt.culprit.is_none() => oldest.halt(halt.stop),
-            _ => halt,
+    /// `until` may come true by itself at that moment.
+    pub(crate) fn drive(
+        &mut self,
+        until: (&dyn Fn() -> bool, Option<Instant>),
+        overseer: &dyn Overseer,
+    ) -> Result<(), Halt> {
+        let Err(Halt { stop, culprit }) = self.rounds(until, overseer) else { return Ok(()) };
+        if culprit.is_some() {
+            return Err(Halt { stop, culprit });
+        }
+        // What stops all stops the oldest.
+        if let Some(oldest) = self.running.iter().min_by_key(|it| it.asked.at) {
+            return Err(oldest.halt(stop));
+        }
+        let messages = self.talking.iter().filter_map(|&channel| {
+            let circle = self.net.circles.get(usize::from(channel))?.as_ref()?;
+            let (at, signature, _) = circle.talk.stand()?;
+            Some((at, signature.worldwide(|rank| circle.world(rank))))
+        });
+        Err(match messages.min_by_key(|(at, _)| *at) {
+            Some((at, signature)) => halt(stop, None, signature, at),
+            None => stop.into(),
         })
     }
 
-    fn rounds(&mut self, until: &dyn Fn() -> bool, overseer: &dyn Overseer) -> Result<(), Halt> {
+    fn rounds(
+        &mut self,
+        (until, at): (&dyn Fn() -> bool, Option<Instant>),
+        overseer: &dyn Overseer,
+    ) -> Result<(), Halt> {
         let mut fruitless = 0_u32;
         loop {
             while let Some((channel, wish)) = overseer.asked() {
@@ -288,29 +310,34 @@ impl Engine {
             if self.running.is_empty() && self.talking.is_empty() || until() {
                 return Ok(());
             }
-            if self.round(overseer)? {
+            let moved = self.round(overseer)?;
+            if moved {
                 self.wait.reset();
                 fruitless = 0;
-                // Other operations may go on and on beside messages that wait for each other.
+                // Other operations may go on and on beside those that wait.
                 self.fruitful = self.fruitful.wrapping_add(1);
-                if self.fruitful.is_multiple_of(OFTEN) {
-                    self.relieve(Instant::now(), false)?;
+                if !self.fruitful.is_multiple_of(OFTEN) {
+                    continue;
                 }
-                continue;
+                self.doubt()?;
+            } else {
+                // Also where patience is so long that nobody ever sleeps.
+                fruitless = fruitless.wrapping_add(1);
+                if fruitless.is_multiple_of(OFTEN) {
+                    self.doubt()?;
+                }
             }
             if overseer.wanted() {
                 return Ok(());
-            }
-            // Also where patience is so long that nobody ever sleeps.
-            fruitless = fruitless.wrapping_add(1);
-            if fruitless.is_multiple_of(OFTEN) {
-                self.doubt()?;
             }
             if overseer.stopped() {
                 return Err(Stop::Alarm.into());
             }
             let now = Instant::now();
-            let deadline = self.deadline(now)?;
+            let deadline = at.into_iter().fold(self.deadline(now)?, Instant::min);
+            if moved {
+                continue;
+            }
             if let Some(nap) = self.pause_at(now, deadline) {
                 self.stand(overseer)?;
                 // What was granted is to be told first.
@@ -346,7 +373,9 @@ impl Engine {
                     ended = true;
                     continue;
                 }
-                Ok(Pass::Moved) => moved = true,
+                Ok(Pass::Moved) => {
+                    (moved, task.doubted) = (true, None);
+                }
                 Ok(Pass::Idle) => {}
                 Err(stop) => return Err(task.halt(stop)),
             }
@@ -395,7 +424,7 @@ impl Engine {
                 continue;
             }
             // What waits for room is tried again.
-            if circle.talk.has_more() || circle.has_letters() {
+            if circle.talk.has_more() || !circle.post_box.is_empty() {
                 port.stir(channel);
             }
             self.talking.swap_remove(index);
@@ -415,6 +444,13 @@ impl Engine {
         Ok(None)
     }
 
+    /// Whether all that is under way are receives whose message has not come, and that nobody waits for any more.
+    pub(crate) fn forsaken(&self) -> bool {
+        let circles = self.net.circles.iter().flatten();
+        self.running.is_empty()
+            && circles.into_iter().all(|circle| circle.tasks.is_empty() && circle.talk.forsaken())
+    }
+
     /// The earliest deadline, unless it has passed.
     fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
         let mut soonest = now + Duration::from_secs(1);
@@ -425,10 +461,12 @@ impl Engine {
             soonest = soonest.min(first.asked.deadline);
         }
         for &channel in &self.talking {
-            let talk = &mut self.net.core(channel)?.circle.talk;
-            if let Some((at, signature)) = talk.late(now) {
+            let circle = self.net.core(channel)?.circle;
+            if let Some((at, signature)) = circle.talk.late(now) {
+                let signature = signature.worldwide(|rank| circle.world(rank));
                 return Err(halt(Stop::Deadline, None, signature, at));
             }
+            let talk = &mut circle.talk;
             let next = [talk.deadline(), talk.patience().filter(|&patience| patience > now)];
             soonest = next.into_iter().flatten().fold(soonest, Instant::min);
         }
@@ -437,8 +475,11 @@ impl Engine {
 
     /// Waits until no letter is under way any more, also none by which members of groups that this rank has left are
     /// told so: some of them might come after their receivers have closed.
-    pub(crate) fn take_leave(&mut self, deadline: Instant) -> Result<(), Stop> {
+    pub(crate) fn take_leave(&mut self, deadline: Instant, overseer: &dyn Overseer) -> Result<(), Stop> {
         loop {
+            if overseer.stopped() {
+                return Err(Stop::Alarm);
+            }
             let sent = self.net.sweep()? | self.net.send_letters()?;
             if !self.net.has_letters() || Instant::now() >= deadline {
                 return Ok(());
@@ -489,6 +530,7 @@ impl Engine {
                 && since.is_none_or(|since| at < since)
             {
                 let waits = peer.map(|peer| (0, circle.world(peer)));
+                let signature = signature.worldwide(|rank| circle.world(rank));
                 overseer.stand(Call::Message(circle.latest(), signature), 0, waits);
                 return Ok(());
             }

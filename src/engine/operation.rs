@@ -112,6 +112,14 @@ impl Signature {
         Self { codes, root, count: tag.into(), chunk: 0, lanes: 0 }
     }
 
+    /// The same of a message in a group, by the ranks of the world.
+    pub(crate) fn worldwide(mut self, world: impl Fn(Rank) -> Rank) -> Self {
+        if self.root != u32::MAX {
+            self.root = narrow(world(self.root as usize));
+        }
+        self
+    }
+
     /// The same of what is not elements; only of collectives that do not reduce.
     pub(crate) fn carrying(mut self, cargo: Cargo) -> Self {
         if cargo != Cargo::Elements {

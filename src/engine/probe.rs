@@ -126,7 +126,7 @@ impl Probe {
         let asked = Asked { at: begun, deadline, ticket, held: Held::Back(None) };
         let task = Task { what: What::Collective(operation, schedule), asked };
         let taken = self.engine.take(WORLD, task, &Nobody);
-        let driven = taken.and_then(|()| self.engine.drive(&|| false, &Nobody));
+        let driven = taken.and_then(|()| self.engine.drive((&|| false, None), &Nobody));
         driven.map_err(|halt| refused(halt.stop))?;
         Ok(begun.elapsed())
     }

@@ -138,7 +138,7 @@ fn call_under<T: Element>(
     let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: Held::Back(None) };
     let task = Task { what: What::Collective(Box::new(operation), schedule), asked };
     let taken = engine.take(WORLD, task, overseer);
-    let driven = taken.and_then(|()| engine.drive(&|| ticket.ended(), overseer));
+    let driven = taken.and_then(|()| engine.drive((&|| ticket.ended(), None), overseer));
     driven.map_err(|halt| halt.stop)
 }
 

@@ -58,9 +58,10 @@ impl ProcessGroup {
     /// Messages from one rank to another that bear the same tag are received in the order in which they were sent;
     /// those with different tags in any. They do not wait for collectives, nor these for them. Up to [`crate::Config::eager`]
     /// bytes go at once, if the receiver makes any call of this library; more goes when the receiver asks for it. Ranks
-    /// that all send before they receive do not wait for each other for ever, nor for one that waits in a collective: what
-    /// is large is then kept aside by the receiver, if it has the memory, and up to 256 MiB in each group. To receive what
-    /// is larger, or more, ask for it first ([`irecv`](Self::irecv)).
+    /// that all send before they receive do not wait for each other for ever, nor for one that waits in a collective or for
+    /// another message: what is large is then kept aside by the receiver, if it has the memory, and up to 256 MiB in each
+    /// group; of two that send to each other, however much. To receive what is larger, or more, ask for it first
+    /// ([`irecv`](Self::irecv)).
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the receiver asked for another length or

@@ -12,7 +12,7 @@ use std::{
         mpsc,
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use unisono_transport::{Limits, Wake};
@@ -32,6 +32,9 @@ use crate::{
     schedule::Rank,
     work::Driver,
 };
+
+/// How long, where all shall end, what has not is gone on with before it is looked at again.
+const DRAIN: Duration = Duration::from_millis(20);
 
 pub(super) struct Node {
     /// In the world.
@@ -96,23 +99,22 @@ struct Desk {
 }
 
 /// The lead: given back when it goes.
-struct Lead<'n>(&'n Node);
+struct Lead<'n> {
+    node: &'n Node,
+    /// Whether the thread was unwinding already: then it calls from the drop of something.
+    unwinding: bool,
+}
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        let node = self.0;
-        let panicking = std::thread::panicking();
-        if panicking {
+        let node = self.node;
+        if std::thread::panicking() && !self.unwinding {
             // Whatever it was in the middle of: nothing may touch the memory of operations any more.
-            *node.engine.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            let why = "a thread panicked while it drove the engine".to_owned();
+            node.end(node.abandon(), Failure::Aborted { rank: node.rank, why });
         }
         let mut desk = node.desk();
         desk.leading = false;
-        if panicking && desk.failed.is_none() {
-            let why = "a thread panicked while it drove the engine".to_owned();
-            desk.failed = Some(Failure::Aborted { rank: node.rank, why });
-            desk.gone = true;
-        }
         node.hand_over(desk);
     }
 }
@@ -177,7 +179,7 @@ impl Node {
         self.asked.store(true, Ordering::Release);
         drop(desk);
         let lead = self.claim();
-        self.drive(None, &|| true);
+        self.drive(None, (&|| true, None));
         drop(lead);
         self.check()
     }
@@ -192,7 +194,7 @@ impl Node {
         } else {
             self.open.fetch_add(1, Ordering::Release);
             let lead = self.lead(desk);
-            self.drive(Some((channel, task)), &|| ticket.ended());
+            self.drive(Some((channel, task)), (&|| ticket.ended(), None));
             drop(lead);
         }
         self.wait(&ticket)
@@ -237,24 +239,31 @@ impl Node {
                 return over;
             }
             let lead = self.lead(desk);
-            self.drive(None, &|| ticket.ended() || late());
+            self.drive(None, (&|| ticket.ended() || late(), until));
             drop(lead);
         }
     }
 
-    /// Waits until nothing is under way any more.
+    /// Waits until nothing is under way any more, but receives that nobody waits for.
     pub(super) fn drain(&self) {
-        loop {
-            let mut desk = self.desk();
-            while self.has_open() && !desk.gone && (desk.leading || self.wanted()) {
-                desk = self.sleep(desk, None);
+        while self.has_open() && !self.desk().gone {
+            let lead = self.claim();
+            // What was handed in is to be known.
+            self.drive(None, (&|| true, None));
+            let forsaken = self
+                .engine
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .as_ref()
+                .is_none_or(|engine| engine.forsaken());
+            if !forsaken {
+                let until = Instant::now() + DRAIN;
+                self.drive(None, (&|| Instant::now() >= until, Some(until)));
             }
-            if !self.has_open() || desk.gone {
+            drop(lead);
+            if forsaken {
                 return;
             }
-            let lead = self.lead(desk);
-            self.drive(None, &|| false);
-            drop(lead);
         }
     }
 
@@ -272,7 +281,7 @@ impl Node {
             }
             desk.background = true;
             let lead = self.lead(desk);
-            self.drive(None, &|| false);
+            self.drive(None, (&|| false, None));
             self.desk().background = false;
             drop(lead);
         }
@@ -343,8 +352,7 @@ impl Node {
         if let Some(Err(_)) = other.map(JoinHandle::join) {
             tracing::error!(rank = self.rank, "the thread that goes on with operations has panicked");
         }
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.end(engine.map(|engine| engine.abandon()).unwrap_or_default(), ended());
+        self.end(self.abandon(), ended());
         self.claims.fetch_sub(1, Ordering::Relaxed);
         if let (Some(watch), false) = (&self.guard.watch, std::thread::panicking()) {
             watch.leave();
@@ -353,7 +361,7 @@ impl Node {
 
     fn lead(&self, mut desk: MutexGuard<'_, Desk>) -> Lead<'_> {
         desk.leading = true;
-        Lead(self)
+        Lead { node: self, unwinding: std::thread::panicking() }
     }
 
     /// Takes the lead from whoever has it, as soon as may be.
@@ -382,14 +390,13 @@ impl Node {
 
     /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
     /// which has not come by the desk.
-    fn drive(&self, first: Option<(u8, Task)>, until: &dyn Fn() -> bool) {
+    fn drive(&self, first: Option<(u8, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        // Out of its place meanwhile: should this thread unwind, the engine goes, and its puts with it, before the
-        // memory does that they read.
-        let Some(mut engine) = slot.take() else { return };
+        // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
+        let Some(engine) = slot.as_mut() else { return };
         let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
         match taken.and_then(|()| engine.drive(until, self)) {
-            Ok(()) => *slot = Some(engine),
+            Ok(()) => {}
             Err(Halt { stop, culprit }) => {
                 drop(slot);
                 let parting = self.desk().parting;
@@ -397,7 +404,7 @@ impl Node {
                 let late = matches!(stop, Stop::Deadline) && parting;
                 let failure =
                     if late { ended() } else { self.guard.explain(stop, *culprit.unwrap_or_default()) };
-                let left = engine.abandon();
+                let left = self.abandon();
                 let failure = if late { failure } else { self.guard.tell(failure) };
                 self.desk().out_of_time |= late;
                 // Whoever called is told, and decides how loud to be.
@@ -405,6 +412,12 @@ impl Node {
                 self.end(left, failure);
             }
         }
+    }
+
+    /// Closes the endpoint; what was under way belongs to those who are still to be told.
+    fn abandon(&self) -> Vec<(Arc<Ticket>, Held)> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        engine.map(|engine| engine.abandon()).unwrap_or_default()
     }
 
     /// All is over: those who wait for operations are told.
@@ -476,8 +489,7 @@ impl Node {
         let failure = self.guard.tell(failure);
         self.waker.wake();
         let _lead = self.claim();
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Error::Failed(self.end(engine.map(|engine| engine.abandon()).unwrap_or_default(), failure))
+        Error::Failed(self.end(self.abandon(), failure))
     }
 
     /// From now on a deadline that passes is nobody's failure.

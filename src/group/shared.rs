@@ -218,7 +218,7 @@ impl Shared {
         self.node.check()?;
         // What was begun and never waited for ends first: others wait for it.
         self.node.drain();
-        let left = self.node.with(|engine| engine.take_leave(Instant::now() + PARTING))?;
+        let left = self.node.with(|engine| engine.take_leave(Instant::now() + PARTING, &*self.node))?;
         left.map_err(|stop| self.stopped(stop, "leaving groups"))?;
         self.node.part();
         let farewell = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };

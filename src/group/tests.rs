@@ -26,6 +26,7 @@ mod messages;
 mod objects;
 mod parting;
 mod reproducible;
+mod stuck;
 mod tensors;
 mod uneven;
 mod work;

@@ -1,5 +1,7 @@
 //! What comes: messages in slots, and what was written straight to its place.
 
+use std::time::Instant;
+
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{Asked, Early, Form, Item, Kind, Landing, PIECE, Place, Receiving, Stage, matching::Envelope};
@@ -78,7 +80,7 @@ impl Core<'_> {
                 match self.circle.talk.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
-                        let early = Early::Announced { kind, number, writes };
+                        let early = Early::Announced { kind, number, writes, since: Instant::now() };
                         self.circle.talk.matching.keep(envelope, early);
                     }
                 }
@@ -226,7 +228,7 @@ impl Core<'_> {
                 self.circle.talk.aside -= kind.bytes();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
-            Early::Announced { kind, number, writes } => {
+            Early::Announced { kind, number, writes, .. } => {
                 self.admit(envelope, (number, kind, writes), receiving)
             }
             Early::Coming { kind, number } => {
@@ -396,6 +398,8 @@ impl Core<'_> {
             (Some(receiving), Some(kept)) => {
                 if aside {
                     self.circle.talk.aside -= bytes;
+                    // There may be messages that have waited for that room.
+                    self.port.stir(self.circle.channel);
                 }
                 self.hand_over(key.0, kept, bytes, receiving)
             }

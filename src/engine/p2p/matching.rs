@@ -78,6 +78,14 @@ impl<R, M> Matching<R, M> {
         self.receives.iter().map(|(want, receive)| (*want, receive))
     }
 
+    /// The receives of which this is so: they wait no longer.
+    pub(super) fn take_back(&mut self, so: impl Fn(Want, &R) -> bool) -> Vec<R> {
+        let all = std::mem::take(&mut self.receives).into_iter();
+        let (taken, kept): (VecDeque<_>, _) = all.partition(|(want, receive)| so(*want, receive));
+        self.receives = kept;
+        taken.into_iter().map(|(_, receive)| receive).collect()
+    }
+
     /// All receives, which wait no longer.
     pub(super) fn give_up(&mut self) -> impl Iterator<Item = R> {
         self.receives.drain(..).map(|(_, receive)| receive)

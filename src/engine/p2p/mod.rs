@@ -37,15 +37,16 @@ const PIECE: u8 = 26;
 const FRESH_PIECE: u8 = if cfg!(test) { 6 } else { 18 };
 
 /// How many bytes of messages that nobody has asked for are kept aside. Those that come when there are more wait in
-/// their slots, and their senders with them.
-const ASIDE: usize = 256 << 20;
+/// their slots, and their senders with them; but a large one from a rank that waits for a large one of this rank's comes in
+/// any case.
+const ASIDE: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
 /// takes to be asked for right after a send.
 const STALE: Duration = Duration::from_millis(1);
 
-/// How long a collective has waited before it may be for a rank whose large message waits to be taken: far longer than
-/// collectives take, since what is taken aside is copied once more.
+/// How long a collective or a receive has waited before it may be for a rank whose large message waits to be taken: far
+/// longer than they take, since what is taken aside is copied once more.
 pub(super) const LONG: Duration = Duration::from_millis(100);
 
 /// What a message is: what sender and receiver must agree on.
@@ -207,6 +208,7 @@ enum Early {
         kind: Kind,
         number: u32,
         writes: bool,
+        since: Instant,
     },
     /// It is coming into memory of its own.
     Coming {
@@ -230,6 +232,13 @@ impl Early {
 struct Receiving {
     inbound: Inbound,
     asked: Asked,
+}
+
+impl Receiving {
+    /// Whether nobody waits for it any more.
+    fn forsaken(&self) -> bool {
+        Arc::strong_count(&self.asked.ticket) == 1
+    }
 }
 
 /// A large message that comes.
@@ -301,7 +310,8 @@ impl Talk {
     /// Whether anybody waits for the end of a send or a receive.
     pub(super) fn open(&self) -> bool {
         let landing = self.landings.values().any(|landing| landing.receiving.is_some());
-        !self.sendings.is_empty() || landing || self.matching.receives().next().is_some()
+        let receives = self.matching.receives().next().is_some();
+        !self.sendings.is_empty() || landing || receives || !self.ended.is_empty()
     }
 
     /// Whether anything waits to be sent.
@@ -309,9 +319,26 @@ impl Talk {
         !self.queues.is_empty() || !self.writes.is_empty()
     }
 
+    /// Whether all that anybody waits for are messages that have not come, and nobody waits for them any more.
+    pub(super) fn forsaken(&self) -> bool {
+        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
+        let forsaken = self.matching.receives().all(|(_, receiving)| receiving.forsaken());
+        self.sendings.is_empty() && !landing && self.ended.is_empty() && forsaken
+    }
+
+    /// Gives up the receives that have got no message, and that nobody waits for any more, if this is so of them and of the
+    /// rank they take one from.
+    pub(super) fn give_up(&mut self, so: impl Fn(&Asked, Option<Rank>) -> bool) {
+        let so = |want: Want, receiving: &Receiving| receiving.forsaken() && so(&receiving.asked, want.from);
+        for Receiving { asked, inbound } in self.matching.take_back(so) {
+            tracing::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
+            self.ended.push_back((Asked { held: Held::Back(None), ..asked }, None));
+        }
+    }
+
     /// Whether nothing is left of it on the way.
     pub(super) fn over(&self) -> bool {
-        self.sendings.is_empty() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
+        !self.open() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
     }
 
     /// What waits.
@@ -335,6 +362,7 @@ impl Talk {
         if self.soonest.is_none_or(|soonest| now < soonest) {
             return None;
         }
+        self.give_up(|asked, _| asked.deadline <= now);
         let first = self.waits().min_by_key(|waits| waits.asked().deadline);
         let found = first.map(|first| (first.asked().deadline, first.asked().at, first.signature()));
         self.soonest = found.map(|(deadline, ..)| deadline);
@@ -349,7 +377,8 @@ impl Talk {
     /// When to look whether something is to be taken aside; `None` if nothing is.
     pub(super) fn patience(&mut self) -> Option<Instant> {
         let waits = |sending: &&Sending| matches!(sending.stage, Stage::Queued | Stage::Announced);
-        let oldest = self.sendings.values().filter(waits).map(|sending| sending.asked.at).min()?;
+        // They are in the order in which they were asked for.
+        let oldest = self.sendings.values().find(waits)?.asked.at;
         let announced = self.matching.messages().any(|(_, early)| matches!(early, Early::Announced { .. }));
         announced.then_some(oldest + STALE)
     }
@@ -445,29 +474,38 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    /// Where large messages wait for each other, because ranks send before they receive, or for a rank that `waits` in a
-    /// collective, one is taken aside.
+    /// Where large messages wait for each other, because ranks send before they receive, or for a rank that waits in a
+    /// receive or, as it `waits`, in a collective, one is taken aside.
     pub(super) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
-        let talk = &mut self.circle.talk;
-        let stuck = talk.sendings.values().any(|sending| {
-            matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + STALE
-        });
-        if !stuck && !waits || self.circle.left {
+        let Talk { sendings, matching, aside, .. } = &mut self.circle.talk;
+        let stuck = |sending: &Sending, how_long| {
+            matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + how_long
+        };
+        let sends = sendings.values().any(|sending| stuck(sending, STALE));
+        let receives = matching.receives().any(|(_, receiving)| now >= receiving.asked.at + LONG);
+        if !sends && !receives && !waits || self.circle.left {
             return Ok(false);
         }
-        let aside = talk.aside;
-        // Nothing else helps where sends wait for each other; a collective may be for a rank that is only late.
-        let fits = |kind: &Kind| stuck && aside == 0 || aside.saturating_add(kind.bytes()) <= ASIDE;
-        let mut announced = talk.matching.messages().filter_map(|(envelope, early)| match *early {
-            Early::Announced { kind, number, writes } => Some((envelope, early, kind, number, writes)),
+        // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
+        let fits = |from: Rank, kind: &Kind| {
+            let each_other = |sending: &Sending| sending.outbound.to == from && stuck(sending, LONG);
+            aside.saturating_add(kind.bytes()) <= ASIDE
+                || sends && *aside == 0
+                || sendings.values().any(each_other)
+        };
+        let mut announced = matching.messages().filter_map(|(envelope, early)| match *early {
+            Early::Announced { kind, number, writes, since } => {
+                // Its receive may come right after the one that waits.
+                let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
+                may.then_some((envelope, early, kind, number, writes))
+            }
             _ => None,
         });
-        let next = announced.find(|(.., kind, _, _)| fits(kind));
-        let Some((envelope, early, kind, number, writes)) = next else { return Ok(false) };
+        let Some((envelope, early, kind, number, writes)) = announced.next() else { return Ok(false) };
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         *early = Early::Coming { kind, number };
         drop(announced);
-        talk.aside += kind.bytes();
+        *aside += kind.bytes();
         let into = fresh.region().clone();
         let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
         self.grant_message((envelope.from, number), landing, None, writes)?;

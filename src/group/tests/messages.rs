@@ -308,13 +308,17 @@ fn what_nobody_sends_is_said_at_the_deadline() {
     assert_eq!(told[0], told[1]);
     let wanted = ["recv(f32, from 1, tag 9) was not done within", "says rank 0", "rank 1 called nothing yet"];
     wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
-    // A large one that nobody receives.
-    let told = world(2, impatient, |group| match group.rank() {
-        0 => group.send(&[0_u8; 4000], 1, 9).unwrap_err().to_string(),
-        _ => group.recv(&mut [0_u8; 4], 0, 8).unwrap_err().to_string(),
+    // A large one that nobody receives, in a group; errors name ranks of the world.
+    let told = world(3, impatient, |group| {
+        let part = group.new_group(&[2, 0]).unwrap();
+        match (group.rank(), part) {
+            (2, Some(part)) => part.send(&[0_u8; 4000], 1, 9).unwrap_err().to_string(),
+            _ => hear(&group).unwrap_err().to_string(),
+        }
     });
-    assert_eq!(told[0], told[1]);
-    assert!(told[0].contains("was not done within"), "{}", told[0]);
+    assert!(told.iter().all(|it| it == &told[0]), "{told:?}");
+    let wanted = ["send(u8, to 0, tag 9) was not done within", "says rank 2", "waits for rank 0"];
+    wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! Programs in which ranks wait for each other in ways that must end all the same.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{messages::worlds, *};
+use crate::{Source, Tensor};
+
+/// So many elements that they go after a grant.
+fn large(rank: Rank) -> Vec<u64> {
+    vec![rank as u64; 5000]
+}
+
+/// Tensors, of `bytes` in all.
+fn tensors(rank: Rank, bytes: usize) -> Vec<Tensor> {
+    let each = 40 << 10;
+    (0..bytes.div_ceil(each)).map(|_| Tensor::from_vec(vec![rank as u8; each], &[each]).unwrap()).collect()
+}
+
+#[test]
+fn receives_that_were_dropped_keep_nobody_from_leaving() {
+    let begun = Instant::now();
+    worlds(3, |group| {
+        let part = group.new_group(&[0, 2]).unwrap();
+        for group in part.iter().chain([&group]) {
+            for from in [Source::Any, Source::Rank(1)] {
+                drop(group.irecv(vec![0_u8; 64], from, 7).unwrap());
+                drop(group.recv_tensors_async(from, 8).unwrap());
+                drop(group.recv_object_async::<String>(from, 9).unwrap());
+            }
+        }
+        drop(part);
+        group.leave().unwrap();
+    });
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn receives_that_were_dropped_fail_nobody_at_their_deadline() {
+    let impatient = |config: &mut Config| {
+        small(config);
+        config.timeout = Duration::from_millis(500);
+    };
+    world(2, impatient, |group| {
+        let other = 1 - group.rank();
+        let part = group.new_group(&[0, 1]).unwrap().unwrap();
+        let _later = [&group, &part].map(|group| {
+            drop(group.irecv(vec![0_u8; 64], other, 7).unwrap());
+            drop(group.recv_tensors_async(Source::Any, 8).unwrap());
+        });
+        drop(part);
+        for _ in 0..8 {
+            std::thread::sleep(Duration::from_millis(100));
+            group.barrier().unwrap();
+        }
+        // Others are served as ever.
+        group.send(&large(other), other, 1).unwrap();
+        assert_eq!(group.recv_vec::<u64>(other, 1).unwrap().0, large(group.rank()));
+        group.leave().unwrap();
+    });
+}
+
+/// More than is kept aside: in tests that is a mebibyte.
+#[test]
+fn ranks_may_both_send_more_first_than_is_kept_aside() {
+    worlds(2, |group| {
+        let other = 1 - group.rank();
+        let mine = tensors(group.rank(), 3 << 20);
+        let views: Vec<_> = mine.iter().map(Tensor::view).collect();
+        group.send_tensors(&views, other, 4).unwrap();
+        let (theirs, _) = group.recv_tensors(other, 4).unwrap();
+        let wanted = tensors(other, 3 << 20);
+        assert!(theirs.iter().zip(&wanted).all(|(got, wanted)| got.bytes() == wanted.bytes()));
+        assert_eq!(theirs.len(), wanted.len());
+        group.leave().unwrap();
+    });
+}
+
+/// A chain: each but the last sends a large message before what another waits for.
+#[test]
+fn whoever_waits_in_a_receive_takes_in_what_others_must_send_before() {
+    worlds(3, |group| {
+        match group.rank() {
+            0 => {
+                group.send(&large(0), 1, 0).unwrap();
+                group.send(&large(0), 2, 0).unwrap();
+            }
+            1 => {
+                assert_eq!(group.recv_vec::<u64>(2, 0).unwrap().0, large(2));
+                assert_eq!(group.recv_vec::<u64>(0, 0).unwrap().0, large(0));
+            }
+            _ => {
+                assert_eq!(group.recv_vec::<u64>(0, 0).unwrap().0, large(0));
+                group.send(&large(2), 1, 0).unwrap();
+            }
+        }
+        group.leave().unwrap();
+    });
+}
+
+/// A message is sent before the barrier, and received after it, while other threads do one fast collective after the other.
+#[test]
+fn whoever_waits_beside_fast_collectives_takes_in_what_comes() {
+    worlds(2, |group| {
+        let twin = group.new_group(&[0, 1]).unwrap().unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut all = [0_u8];
+                while all[0] == 0 {
+                    all = [done.load(Ordering::Relaxed).into()];
+                    twin.all_reduce(&mut all, ReduceOp::Min).unwrap();
+                }
+            });
+            for _ in 0..3 {
+                if group.rank() == 0 {
+                    group.send(&large(0), 1, 4).unwrap();
+                    group.barrier().unwrap();
+                } else {
+                    group.barrier().unwrap();
+                    assert_eq!(group.recv_vec::<u64>(0, 4).unwrap().0, large(0));
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        group.leave().unwrap();
+    });
+}
+
+/// The head of a list of tensors is there when their receive is begun and the group left, at once.
+#[test]
+fn a_group_that_is_left_first_gets_what_was_begun() {
+    worlds(2, |group| {
+        for _ in 0..3 {
+            let part = group.new_group(&[0, 1]).unwrap().unwrap();
+            if group.rank() == 0 {
+                let work = part.send_tensors_async(tensors(0, 400 << 10), 1, 4).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+                group.barrier().unwrap();
+                drop(part);
+                work.wait().unwrap();
+            } else {
+                group.barrier().unwrap();
+                let shared = Arc::clone(&group.shared);
+                let (held, is_held) = std::sync::mpsc::channel();
+                let holder = std::thread::spawn(move || {
+                    shared.node.with(|_| {
+                        held.send(()).unwrap();
+                        std::thread::sleep(Duration::from_millis(100));
+                    })
+                });
+                is_held.recv().unwrap();
+                let work = part.recv_tensors_async(0, 4).unwrap();
+                drop(part);
+                let (theirs, _) = work.wait().unwrap();
+                assert_eq!(theirs.len(), 10);
+                holder.join().unwrap().unwrap();
+            }
+            group.barrier().unwrap();
+        }
+        group.leave().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_with_a_limit_ends_in_time() {
+    world(1, small, |group| {
+        let mut work = group.irecv(vec![0_u8; 8], 0, 1).unwrap();
+        let begun = Instant::now();
+        for _ in 0..100 {
+            work = work.wait_timeout(Duration::from_millis(1)).unwrap().unwrap_err();
+        }
+        // A sleep between looks at alarms lasts 20 ms.
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        group.send(&[3_u8; 8], 0, 1).unwrap();
+        assert_eq!(work.wait().unwrap(), (vec![3; 8], 0));
+    });
+}
