@@ -180,9 +180,9 @@ impl Environment {
         }
     }
 
-    /// How many ranks this machine has, if a launcher says so.
-    pub(super) fn local_ranks(&self) -> Option<usize> {
-        self.launch.as_ref()?.as_ref().ok()?.local_ranks
+    /// What a launcher says of this process, if one does, and it has sense.
+    pub(super) fn launched(&self) -> Option<&Launch> {
+        self.launch.as_ref()?.as_ref().ok()
     }
 
     pub(super) fn judge(&self) -> Section {
@@ -288,7 +288,8 @@ mod tests {
             ("MASTER_PORT", "29500"),
         ]);
         assert_eq!(found.config().lanes, 2);
-        assert_eq!((found.local_ranks(), found.master().as_deref()), (Some(4), Some("10.0.0.1")));
+        let local_ranks = found.launched().and_then(|launch| launch.local_ranks);
+        assert_eq!((local_ranks, found.master().as_deref()), (Some(4), Some("10.0.0.1")));
         assert_eq!((found.ours.len(), found.launcher.len(), found.libfabric.len()), (1, 5, 1));
         assert_eq!(found.wrong, None);
         let told = &found.judge().lines[0].text;
@@ -318,7 +319,7 @@ mod tests {
         let found = environment(&[("UNISONO_LANES", "two"), ("LOCAL_WORLD_SIZE", "many")]);
         assert!(found.wrong.as_ref().is_some_and(|wrong| wrong.contains("UNISONO_LANES")), "{found:?}");
         assert_eq!(found.config(), Config::default());
-        assert_eq!(found.local_ranks(), None);
+        assert_eq!(found.launched(), None);
         let found = environment(&[("UNISONO_LANES", "64"), ("UNISONO_BULK_SLOTS", "64")]);
         assert!(found.wrong.is_some());
     }

@@ -1,8 +1,11 @@
 //! Cores, NUMA nodes and caches, by hwloc; and how much of them this process may use.
 
+use std::time::Duration;
+
 use hwlocality::{
     Topology,
     object::{attributes::ObjectAttributes, types::ObjectType},
+    topology::builder::{BuildFlags, TopologyBuilder},
 };
 use serde::Serialize;
 
@@ -42,6 +45,8 @@ pub(super) struct Layout {
     pub(super) cores: usize,
     /// Hardware threads.
     pub(super) threads: usize,
+    /// How many of these the control group has.
+    pub(super) allowed: usize,
     /// NUMA nodes.
     pub(super) nodes: Vec<Node>,
     /// Data caches, the largest first.
@@ -55,19 +60,35 @@ pub(super) struct Machine {
     pub(super) model: Option<String>,
     /// What hwloc says; an error's text where it says nothing.
     pub(super) layout: Result<Layout, String>,
-    /// How many hardware threads this process may run on, limits of a container included.
+    /// How many hardware threads this process may run on.
+    pub(super) bound: Option<usize>,
+    /// How many of them at once: fewer, where its control group's time is limited.
     pub(super) usable: Option<usize>,
     /// How many processors' worth of time its control group may use, where that is limited.
     pub(super) quota: Option<f64>,
-    /// How many ranks are to run here, where that is known.
-    pub(super) ranks: Option<usize>,
+    /// Which ranks run here.
+    pub(super) ranks: Ranks,
+}
+
+/// The ranks of this machine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Ranks {
+    /// How many there are to be, where that is known.
+    pub(super) count: Option<usize>,
+    /// Whether this process is one of them, and may be bound otherwise than the others.
+    pub(super) launched: bool,
+    /// How long their waits are told to spin.
+    pub(super) spin: Option<Duration>,
 }
 
 impl Machine {
-    pub(super) fn gather(files: &Files, ranks: Option<usize>) -> Self {
+    pub(super) fn gather(files: &Files, ranks: Ranks) -> Self {
         Self {
             model: files.text("/proc/cpuinfo").and_then(|text| model(&text)),
-            layout: Topology::new().map(|topology| layout(&topology)).map_err(|error| error.to_string()),
+            layout: whole(Topology::builder()).map(|topology| layout(&topology)),
+            bound: rustix::thread::sched_getaffinity(None)
+                .ok()
+                .and_then(|processors| usize::try_from(processors.count()).ok()),
             usable: std::thread::available_parallelism().ok().map(usize::from),
             quota: quota(files),
             ranks,
@@ -113,36 +134,56 @@ impl Machine {
                 "try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set",
             ),
         }
-        let threads = self.layout.as_ref().map_or(0, |layout| layout.threads);
-        if let Some(usable) = self.usable
-            && usable < threads
-        {
-            let quota = self.quota.map_or_else(String::new, |quota| {
-                format!(" (its control group's limit is {quota:.1} processors' worth of time)")
-            });
+        let (threads, allowed) =
+            self.layout.as_ref().map_or((0, 0), |layout| (layout.threads, layout.allowed));
+        let mut why = Vec::new();
+        if let Some(quota) = self.quota {
+            why.push(format!("its control group's limit is {quota:.1} processors' worth of time"));
+        }
+        if allowed < threads {
+            why.push(format!("its control group has {allowed} of them"));
+        }
+        let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
+        if let Some(bound) = self.bound.filter(|&bound| self.ranks.launched && bound < allowed) {
+            // The others may be bound to other threads, so whether ranks share any cannot be told.
+            section.note(format!("this rank is bound to {bound} of the {threads} hardware threads{why}"));
+            return section;
+        }
+        if let Some(usable) = self.usable.filter(|&usable| usable < threads) {
             section.warn(
-                format!("this process may use {usable} of the {threads} hardware threads{quota}"),
+                format!("this process may use {usable} of the {threads} hardware threads{why}"),
                 "if that is not wanted: widen the binding (`taskset -p $$`, srun --cpu-bind) or the container's limit \
-                 (docker --cpus)",
+                 (docker --cpus, --cpuset-cpus)",
             );
         }
         self.judge_ranks(&mut section);
         section
     }
 
+    /// As ranks judge it when they join: by the hardware threads that all of them together may use.
     fn judge_ranks(&self, section: &mut Section) {
-        let cores = match (&self.layout, self.usable) {
-            (Ok(layout), Some(usable)) => Some(layout.cores.min(usable)),
-            (Ok(layout), None) => Some(layout.cores),
-            (Err(_), usable) => usable,
-        };
-        match (self.ranks, cores) {
-            (Some(ranks), Some(cores)) if ranks > cores => section.warn(
-                format!("{} would share {}: waits sleep instead of spinning", some(ranks, "rank"), some(cores, "core")),
-                format!("it works, but every message waits for its receiver to be scheduled; start at most {cores} here"),
-            ),
-            (Some(ranks), Some(_)) => section.ok(format!("{} have a core each", some(ranks, "rank"))),
-            _ => {}
+        let known = self.layout.as_ref().ok().map(|layout| layout.threads);
+        let (Some(ranks), Some(threads)) = (self.ranks.count, self.usable.or(known)) else { return };
+        let still = self.ranks.spin == Some(Duration::ZERO);
+        if ranks <= threads {
+            let words = format!("{} have a hardware thread each", some(ranks, "rank"));
+            return if still {
+                section.note(format!("{words}, but waits do not spin: UNISONO_SPIN is 0"));
+            } else {
+                section.ok(words);
+            };
+        }
+        let shared = format!("{} would share {}", some(ranks, "rank"), some(threads, "hardware thread"));
+        if self.ranks.spin.is_none() || still {
+            section.warn(
+                format!("{shared}: waits give way instead of spinning"),
+                format!("it works, but every message waits for its receiver to be scheduled; start at most {threads} here"),
+            );
+        } else {
+            section.warn(
+                format!("{shared}, and waits spin all the same, since UNISONO_SPIN is set: they keep others from running"),
+                format!("unset UNISONO_SPIN, or start at most {threads} here"),
+            );
         }
     }
 }
@@ -153,9 +194,18 @@ fn model(cpuinfo: &str) -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
+/// hwloc's topology of the whole machine, with what this process's control group does not have.
+fn whole(builder: TopologyBuilder) -> Result<Topology, String> {
+    let builder = builder.with_flags(BuildFlags::INCLUDE_DISALLOWED);
+    builder.map_err(|error| error.to_string())?.build().map_err(|error| error.to_string())
+}
+
 /// Reads hwloc's topology.
 fn layout(topology: &Topology) -> Layout {
     let count = |kind| topology.objects_with_type(kind).count();
+    let allowed = topology.allowed_cpuset();
+    let threads = topology.objects_with_type(ObjectType::PU);
+    let allowed = threads.filter(|thread| thread.is_inside_cpuset(&*allowed)).count();
     let nodes = topology.objects_with_type(ObjectType::NUMANode).map(|node| Node {
         number: node.os_index(),
         cores: topology
@@ -195,6 +245,7 @@ fn layout(topology: &Topology) -> Layout {
         packages: count(ObjectType::Package),
         cores: count(ObjectType::Core),
         threads: count(ObjectType::PU),
+        allowed,
         nodes: nodes.collect(),
         caches,
     }
@@ -250,6 +301,8 @@ fn limit(files: &Files, group: &str) -> Option<f64> {
 mod tests {
     use std::fs;
 
+    use hwlocality::topology::export::xml::XMLExportFlags;
+
     use super::*;
 
     #[test]
@@ -257,7 +310,7 @@ mod tests {
         let description = "pack:2 [numa(memory=1073741824)] l3:2(size=33554432) l2:4 core:1 pu:2";
         let topology = Topology::builder().from_synthetic(description).unwrap().build().unwrap();
         let layout = layout(&topology);
-        assert_eq!((layout.packages, layout.cores, layout.threads), (2, 16, 32));
+        assert_eq!((layout.packages, layout.cores, layout.threads, layout.allowed), (2, 16, 32, 32));
         let node = |number| Node { number: Some(number), cores: 8, memory: Some(1 << 30) };
         assert_eq!(layout.nodes, [node(0), node(1)]);
         assert_eq!(layout.caches[0], Cache { name: "L3".into(), size: Some(32 << 20), count: 4 });
@@ -265,10 +318,23 @@ mod tests {
     }
 
     #[test]
+    fn what_the_control_group_does_not_have_is_there_all_the_same() {
+        let topology = Topology::builder().from_synthetic("core:4 pu:2").unwrap().build().unwrap();
+        let xml = topology.export_xml(XMLExportFlags::empty()).unwrap().to_string();
+        let (all, three) = ("allowed_cpuset=\"0x000000ff\"", "allowed_cpuset=\"0x00000007\"");
+        assert!(xml.contains(all), "{xml}");
+        let topology = whole(Topology::builder().from_xml(&xml.replace(all, three)).unwrap()).unwrap();
+        let layout = layout(&topology);
+        assert_eq!((layout.cores, layout.threads, layout.allowed), (4, 8, 3));
+    }
+
+    #[test]
     fn this_machine_has_sane_values() {
-        let machine = Machine::gather(&Files::below("/"), Some(1));
+        let machine = Machine::gather(&Files::below("/"), Ranks::default());
         let layout = machine.layout.unwrap();
         assert!(layout.cores > 0 && layout.threads >= layout.cores && !layout.nodes.is_empty(), "{layout:?}");
+        assert!(layout.allowed > 0 && layout.threads >= layout.allowed, "{layout:?}");
+        assert!(machine.bound.is_some_and(|bound| bound > 0 && machine.usable <= Some(bound)));
         assert!(machine.usable.is_some_and(|usable| usable > 0));
         assert!(machine.quota.is_none_or(|quota| quota > 0.0));
     }

@@ -39,7 +39,7 @@ use self::{
     files::Files,
     interfaces::Interfaces,
     limits::{Limits, Windows},
-    machine::Machine,
+    machine::{Machine, Ranks},
     providers::Providers,
     report::{Mark, Section, some},
     self_test::SelfTest,
@@ -110,7 +110,9 @@ impl Doctor {
         out.print(environment.judge())?;
         let config = environment.config();
         let given = self.ranks.and_then(|ranks| usize::try_from(ranks).ok());
-        let ranks = given.or_else(|| environment.local_ranks());
+        let launched = environment.launched();
+        let count = given.or_else(|| launched?.local_ranks);
+        let ranks = Ranks { count, launched: given.is_none() && launched.is_some(), spin: config.spin };
         let machine = Machine::gather(&files, ranks);
         out.print(machine.judge())?;
         let interfaces = Interfaces::gather(&files, environment.master());
@@ -128,7 +130,7 @@ impl Doctor {
         out.print(providers.judge())?;
         let self_test = SelfTest::gather(&options, &providers);
         out.print(self_test.judge())?;
-        let limits = Limits::gather(&files, Windows::of(&config, ranks.unwrap_or(RANKS)));
+        let limits = Limits::gather(&files, Windows::of(&config, count.unwrap_or(RANKS)));
         out.print(limits.judge(self_test.chosen()))?;
         out.finish(&self_test)?;
 
