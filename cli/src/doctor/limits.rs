@@ -16,6 +16,8 @@ const IPC_LOCK: u32 = 14;
 const SYS_PTRACE: u32 = 19;
 /// The smallest chunk to which windows shrink where the limit on locked memory is small.
 const LEAST_CHUNK: usize = 4 << 10;
+/// The only huge pages that windows ask for.
+const HUGE: u64 = 2 << 20;
 /// What containers get for /dev/shm when nobody asks for more (docker run --shm-size).
 const CONTAINER_SHM: u64 = 64 << 20;
 
@@ -42,39 +44,47 @@ pub(super) struct HugePages {
     pub(super) size: u64,
     /// How many are set aside.
     pub(super) total: Option<u64>,
-    /// How many of these are free.
+    /// How many are to be had: of these, the free ones that nobody has been promised, and those that the kernel makes
+    /// on demand (nr_overcommit_hugepages), if it finds the memory.
     pub(super) free: Option<u64>,
 }
 
 /// The memory that windows take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Windows {
-    /// For so many ranks.
+    /// For a world of so many ranks.
     pub(super) ranks: usize,
+    /// How many of them are on this machine.
+    pub(super) here: usize,
     /// Bytes per rank: without and with staging, which is for providers that send from registered memory only.
     pub(super) bytes: (u64, u64),
     /// Bytes per rank, staging included, with the smallest chunks.
     pub(super) least: u64,
+    /// Huge pages per rank, since each window has its own.
+    pub(super) pages: u64,
     /// Whether huge pages are asked for.
     pub(super) huge_pages: bool,
 }
 
 impl Windows {
     /// By the formula in docs/wire.md, for messages from as many ranks as the table of algorithms may come to.
-    pub(super) fn of(config: &Config, ranks: usize) -> Self {
+    pub(super) fn of(config: &Config, ranks: usize, here: usize) -> Self {
         let (eager, bulk) = neighbours(ranks);
+        let (eager, bulk) = (eager as u64, bulk as u64);
+        let slot = |bytes: usize| bytes.next_multiple_of(64) as u64 + 64;
+        let eager_window = config.eager_slots as u64 * slot(config.eager);
+        let bulk_window = |chunk: usize| config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
         let of = |chunk: usize| {
-            let slot = |bytes: usize| bytes.next_multiple_of(64) as u64 + 64;
-            let eager = eager as u64 * config.eager_slots as u64 * slot(config.eager);
-            let bulk = bulk as u64 * config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
             let staging = 2 * config.lanes.max(2) as u64 * chunk.max(config.eager) as u64;
-            let windows = eager + bulk + 672 * ranks as u64 + 8192;
+            let windows = eager * eager_window + bulk * bulk_window(chunk) + 672 * ranks as u64 + 8192;
             (windows, windows + staging)
         };
         Self {
             ranks,
+            here,
             bytes: of(config.chunk),
             least: of(config.chunk.min(LEAST_CHUNK)).1,
+            pages: eager * eager_window.div_ceil(HUGE) + bulk * bulk_window(config.chunk).div_ceil(HUGE),
             huge_pages: config.huge_pages,
         }
     }
@@ -85,7 +95,7 @@ impl Windows {
 pub(super) struct Limits {
     /// Locked memory in bytes.
     pub(super) memlock: Limit,
-    /// Whether this process may lock more (CAP_IPC_LOCK).
+    /// Whether this process may lock more (CAP_IPC_LOCK, of the first user namespace).
     pub(super) may_lock: Option<bool>,
     /// Open files.
     pub(super) files: Limit,
@@ -113,7 +123,8 @@ impl Limits {
         let yama = "/proc/sys/kernel/yama/ptrace_scope";
         Self {
             memlock: Limit::of(Resource::Memlock),
-            may_lock: may(IPC_LOCK),
+            // Who pins memory is asked for it outside of all containers; of other processes' memory, inside of theirs.
+            may_lock: may(IPC_LOCK).map(|may| may && first_user_namespace(files)),
             files: Limit::of(Resource::Nofile),
             shm: shm.map(|shm| {
                 (shm.f_blocks.saturating_mul(shm.f_frsize), shm.f_bavail.saturating_mul(shm.f_frsize))
@@ -215,6 +226,11 @@ impl Limits {
         let words = "reading other processes' memory (CMA, for large messages of shm)";
         match (self.ptrace_scope, self.may_ptrace) {
             (Some(0), _) => section.ok(format!("{words}: ptrace scope 0 allows it")),
+            // Nor does any capability help.
+            (Some(scope @ 3..), _) => section.warn(
+                format!("{words}: ptrace scope {scope} forbids it to everybody, and shm copies once more"),
+                "nothing lowers it while the system runs: take kernel.yama.ptrace_scope out of /etc/sysctl.d and reboot",
+            ),
             (Some(scope), Some(true)) => {
                 section.ok(format!("{words}: allowed by CAP_SYS_PTRACE (ptrace scope {scope})"))
             }
@@ -227,31 +243,51 @@ impl Limits {
     }
 
     fn judge_huge(&self, section: &mut Section) {
-        let set: Vec<_> =
-            self.huge_pages.iter().filter(|pages| pages.total.is_some_and(|total| total > 0)).collect();
-        let free = |pages: &HugePages| pages.free.unwrap_or(0).saturating_mul(pages.size);
-        for pages in &set {
-            section.ok(format!(
-                "huge pages of {}: {} of {} are free",
-                bytes(pages.size),
-                pages.free.map_or_else(|| "an unknown number".into(), |free| free.to_string()),
-                pages.total.unwrap_or(0)
-            ));
+        let none = HugePages { size: HUGE, total: None, free: None };
+        let pages = self.huge_pages.iter().find(|pages| pages.size == HUGE).unwrap_or(&none);
+        for other in self.huge_pages.iter().filter(|other| other.size != HUGE && other.total > Some(0)) {
+            section.note(format!("{}, which windows do not take", other.words()));
         }
-        let room: u64 = set.iter().map(|pages| free(pages)).fold(0, u64::saturating_add);
         let transparent = self.transparent.as_deref().unwrap_or("unknown");
-        if self.windows.huge_pages && room < self.windows.bytes.0 && transparent == "never" {
+        let transparent = format!("transparent huge pages: {transparent}");
+        let wanted = self.windows.pages.saturating_mul(self.windows.here as u64);
+        let (total, free) = (pages.total.unwrap_or(0), pages.free.unwrap_or(0));
+        if self.windows.huge_pages && free < wanted {
+            let (each, here) = (self.windows.pages, some(self.windows.here, "rank"));
             section.warn(
-                format!("UNISONO_HUGE_PAGES asks for huge pages, but {} of them are free", bytes(room)),
-                "`sysctl vm.nr_hugepages=64`, or allow transparent ones: \
-                 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+                format!(
+                    "UNISONO_HUGE_PAGES asks for huge pages, and windows of {here} here take {wanted} ({each} each), but \
+                     {free} of 2 MiB are to be had: the rest will be ordinary pages"
+                ),
+                format!(
+                    "`echo {} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after booting",
+                    total + (wanted - free)
+                ),
             );
-        } else if set.is_empty() {
-            section.note(format!("huge pages: none are set aside; transparent ones: {transparent}"));
+            section.note(transparent);
+        } else if free > 0 || total > 0 {
+            section.ok(pages.words());
+            section.note(transparent);
         } else {
-            section.note(format!("transparent huge pages: {transparent}"));
+            section.note(format!("huge pages of 2 MiB: none are set aside; {transparent}"));
         }
     }
+}
+
+impl HugePages {
+    fn words(&self) -> String {
+        let free = self.free.map_or_else(|| "an unknown number".into(), |free| free.to_string());
+        let total = self.total.unwrap_or(0);
+        format!("huge pages of {}: {total} are set aside, {free} are to be had", bytes(self.size))
+    }
+}
+
+/// Whether this process is in the first user namespace, or one that has all its users: of another, capabilities to lock
+/// memory do not count.
+fn first_user_namespace(files: &Files) -> bool {
+    let map = files.text("/proc/self/uid_map");
+    // Without user namespaces there is no such file.
+    map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// Whether the text of `/proc/self/status` says that a capability is in force.
@@ -274,8 +310,12 @@ fn huge_pages(files: &Files) -> Vec<HugePages> {
         let size =
             name.strip_prefix("hugepages-").and_then(|name| name.strip_suffix("kB")?.parse::<u64>().ok());
         let Some(size) = size.and_then(|size| size.checked_mul(1024)) else { continue };
-        let number = |file| files.number(&format!("{base}/{name}/{file}"));
-        all.push(HugePages { size, total: number("nr_hugepages"), free: number("free_hugepages") });
+        let number = |file| files.number::<u64>(&format!("{base}/{name}/{file}"));
+        let or_none = |file| number(file).unwrap_or(0);
+        let more = or_none("nr_overcommit_hugepages").saturating_sub(or_none("surplus_hugepages"));
+        let free = number("free_hugepages")
+            .map(|free| free.saturating_sub(or_none("resv_hugepages")).saturating_add(more));
+        all.push(HugePages { size, total: number("nr_hugepages"), free });
     }
     all.sort_by_key(|pages| pages.size);
     all
@@ -289,7 +329,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_sane_values() {
-        let limits = Limits::gather(&Files::below("/"), Windows::of(&Config::default(), 4));
+        let limits = Limits::gather(&Files::below("/"), Windows::of(&Config::default(), 4, 4));
         assert!(limits.files.soft.is_none_or(|files| files > 3));
         assert!(limits.shm.is_none_or(|(total, free)| free <= total), "{limits:?}");
         assert!(limits.may_lock.is_some() && limits.may_ptrace.is_some());
@@ -298,9 +338,47 @@ mod tests {
     #[test]
     fn nothing_is_known_without_the_files() {
         let directory = tempfile::tempdir().unwrap();
-        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4));
+        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.shm, limits.transparent), (None, None, None));
         assert_eq!((limits.ptrace_scope, limits.huge_pages.len(), limits.rdma), (Some(0), 0, false));
+    }
+
+    #[test]
+    fn capabilities_of_a_user_namespace_lock_nothing() {
+        let of = |map: Option<&str>| {
+            let directory = tempfile::tempdir().unwrap();
+            fs::create_dir_all(directory.path().join("proc/self")).unwrap();
+            fs::write(directory.path().join("proc/self/status"), "CapEff:\t000001ffffffffff\n").unwrap();
+            if let Some(map) = map {
+                fs::write(directory.path().join("proc/self/uid_map"), map).unwrap();
+            }
+            let limits =
+                Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
+            (limits.may_lock, limits.may_ptrace)
+        };
+        assert_eq!(of(Some("         0          0 4294967295\n")), (Some(true), Some(true)));
+        assert_eq!(of(None), (Some(true), Some(true)));
+        for map in ["         0       1000          1\n", "0 100000 65536", "0 1000 1\n1 100000 65536", ""] {
+            assert_eq!(of(Some(map)), (Some(false), Some(true)), "{map}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_that_are_promised_are_not_to_be_had_and_those_on_demand_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let pages = directory.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
+        fs::create_dir_all(&pages).unwrap();
+        for (file, number) in [
+            ("nr_hugepages", "10"),
+            ("free_hugepages", "8"),
+            ("resv_hugepages", "3"),
+            ("nr_overcommit_hugepages", "20"),
+            ("surplus_hugepages", "2"),
+        ] {
+            fs::write(pages.join(file), number).unwrap();
+        }
+        let files = Files::below(directory.path());
+        assert_eq!(huge_pages(&files), [HugePages { size: HUGE, total: Some(10), free: Some(5 + 18) }]);
     }
 
     #[test]
@@ -318,7 +396,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4));
+        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.ptrace_scope, limits.transparent), (None, None, None));
         assert_eq!(limits.huge_pages, [HugePages { size: 2 << 20, total: None, free: None }]);
     }
@@ -334,16 +412,19 @@ mod tests {
             eager_slots: 8,
             ..Config::default()
         };
-        let windows = Windows::of(&config, 2);
+        let windows = Windows::of(&config, 2, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
         let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 672 + 8192 + 2 * 4 * 131_072;
         assert_eq!(windows.bytes, (wanted - 2 * 4 * 131_072, wanted));
         // Up to 8 ranks everyone may send to everyone.
-        assert!(Windows::of(&config, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));
-        assert!(Windows::of(&config, 9).bytes.0 < Windows::of(&config, 8).bytes.0);
+        assert!(Windows::of(&config, 8, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));
+        assert!(Windows::of(&config, 9, 9).bytes.0 < Windows::of(&config, 8, 8).bytes.0);
         assert!(windows.least < windows.bytes.0);
+        // Both windows are less than 2 MiB; with larger chunks one is more.
+        assert_eq!(windows.pages, 2);
+        assert_eq!(Windows::of(&Config { chunk: 256 << 10, ..config.clone() }, 2, 2).pages, 1 + 2);
         let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
-        assert!(Windows::of(&huge, 1 << 20).bytes.0 > 1 << 30);
+        assert!(Windows::of(&huge, 1 << 20, 8).bytes.0 > 1 << 30);
         assert_eq!(capable("x\nCapEff:\t0000000000004000\n", IPC_LOCK), Some(true));
         assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
     }

@@ -46,7 +46,7 @@ use self::{
     versions::Versions,
 };
 
-/// How many ranks are assumed where nobody says how many there are.
+/// For how many ranks memory and open files are judged where nobody says how many there are.
 const RANKS: usize = 8;
 
 /// Tells why unisono does not run here or is slow: providers, limits, interfaces, cores, environment.
@@ -62,7 +62,8 @@ pub(crate) struct Doctor {
     /// Look at this network interface only, by address or device name [default: UNISONO_INTERFACE].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     interface: Option<String>,
-    /// Judge cores and memory for so many ranks on this machine [default: the launcher's, or 8].
+    /// Judge cores, memory and open files for so many ranks on this machine [default: the launcher's; else memory and open
+    /// files for 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
     /// Also write everything to this file as one JSON object; with - to standard output, and nothing else.
@@ -130,7 +131,10 @@ impl Doctor {
         out.print(providers.judge())?;
         let self_test = SelfTest::gather(&options, &providers);
         out.print(self_test.judge())?;
-        let limits = Limits::gather(&files, Windows::of(&config, count.unwrap_or(RANKS)));
+        // Windows and connections are for ranks of other machines too.
+        let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
+        let here = count.unwrap_or(RANKS).min(world);
+        let limits = Limits::gather(&files, Windows::of(&config, world, here));
         out.print(limits.judge(self_test.chosen()))?;
         out.finish(&self_test)?;
 

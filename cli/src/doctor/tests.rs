@@ -66,7 +66,7 @@ fn limits() -> Limits {
         huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
         transparent: Some("madvise".into()),
         rdma: false,
-        windows: Windows::of(&config(), 8),
+        windows: Windows::of(&config(), 8, 8),
     }
 }
 
@@ -244,7 +244,7 @@ fn little_locked_memory() {
 
 #[test]
 fn no_huge_pages_and_tight_limits() {
-    let windows = Windows::of(&Config { huge_pages: true, ..config() }, 300);
+    let windows = Windows::of(&Config { huge_pages: true, ..config() }, 300, 8);
     let tight = Limits {
         memlock: Limit { soft: None, hard: None },
         shm: Some((64 << 20, 32 << 20)),
@@ -265,17 +265,48 @@ fn no_huge_pages_and_tight_limits() {
          |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 1 forbids
          |           it, and shm copies once more
          |           => `sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE
-         |  warn     UNISONO_HUGE_PAGES asks for huge pages, but 0 B of them are free
-         |           => `sysctl vm.nr_hugepages=64`, or allow transparent ones: echo madvise >
-         |              /sys/kernel/mm/transparent_hugepage/enabled",
+         |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 216 (27 each),
+         |           but 0 of 2 MiB are to be had: the rest will be ordinary pages
+         |           => `echo 216 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
+         |              booting
+         |  -        transparent huge pages: never",
     );
-    let set = vec![HugePages { size: 2 << 20, total: Some(512), free: Some(500) }];
-    let mut section = Limits { huge_pages: set, windows, ..limits() }.judge(None);
-    section.lines.drain(..section.lines.len() - 2);
+    let mut frozen = Limits { ptrace_scope: Some(3), may_ptrace: Some(true), ..limits() }.judge(None);
     says(
-        &section,
+        &Section { lines: frozen.lines.split_off(3), ..frozen },
         "|limits
-         |  ok       huge pages of 2 MiB: 500 of 512 are free
+         |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 3 forbids
+         |           it to everybody, and shm copies once more
+         |           => nothing lowers it while the system runs: take kernel.yama.ptrace_scope out of
+         |              /etc/sysctl.d and reboot
+         |  -        huge pages of 2 MiB: none are set aside; transparent huge pages: madvise",
+    );
+}
+
+#[test]
+fn huge_pages_count_if_windows_take_them() {
+    let windows = Windows::of(&Config { huge_pages: true, ..config() }, 8, 8);
+    let judged = |pages: &[(u64, u64, u64)]| {
+        let pages =
+            pages.iter().map(|&(size, total, free)| HugePages { size, total: Some(total), free: Some(free) });
+        let mut section = Limits { huge_pages: pages.collect(), windows, ..limits() }.judge(None);
+        Section { lines: section.lines.split_off(4), ..section }
+    };
+    says(
+        &judged(&[(2 << 20, 512, 112)]),
+        "|limits
+         |  ok       huge pages of 2 MiB: 512 are set aside, 112 are to be had
+         |  -        transparent huge pages: madvise",
+    );
+    // Neither larger ones nor transparent ones help.
+    says(
+        &judged(&[(2 << 20, 512, 111), (1 << 30, 4, 4)]),
+        "|limits
+         |  -        huge pages of 1 GiB: 4 are set aside, 4 are to be had, which windows do not take
+         |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 112 (14 each),
+         |           but 111 of 2 MiB are to be had: the rest will be ordinary pages
+         |           => `echo 513 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
+         |              booting
          |  -        transparent huge pages: madvise",
     );
 }
