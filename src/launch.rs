@@ -232,7 +232,7 @@ fn meeting(
     }
     let torchrun = family.name == "torchrun";
     if let Some(host) = variable("MASTER_ADDR") {
-        let host = host.trim().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = bare(&host).to_owned();
         if host.is_empty() {
             return Err(wrong(variable, "MASTER_ADDR", "wanted rank 0's machine".into()));
         }
@@ -290,6 +290,13 @@ fn meeting(
             )),
         },
     }
+}
+
+/// A host as people write it in `MASTER_ADDR`, without what is no part of its name: white space, and the brackets of an IPv6
+/// address.
+#[must_use]
+pub fn bare(host: &str) -> &str {
+    host.trim().trim_start_matches('[').trim_end_matches(']')
 }
 
 /// A port for jobs that are told none: from 20000 to 29999, below what Linux gives to clients (32768 and up).

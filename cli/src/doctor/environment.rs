@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use unisono::{
+    Error,
     config::{Config, StoreAddress},
     launch::{self, Meeting},
 };
@@ -117,7 +118,7 @@ pub(super) struct Environment {
     /// What the launcher says, or what is wrong with that; `None` if there is none.
     pub(super) launch: Option<Result<Launch, String>>,
     /// What our variables have wrong.
-    pub(super) wrong: Option<String>,
+    pub(super) wrong: Vec<String>,
 }
 
 impl Environment {
@@ -151,8 +152,18 @@ impl Environment {
         }
         let mut config = Config::default();
         let set = config.set_from(&|name| environment.value(name).map(str::to_owned));
-        environment.wrong = set.and_then(|()| config.validate()).err().map(|error| error.to_string());
+        let settings = set.and_then(|()| config.validate()).err();
+        let store = environment.store().and_then(Result::err);
+        environment.wrong = settings.into_iter().chain(store).map(|error| error.to_string()).collect();
         environment
+    }
+
+    /// Where UNISONO_STORE says that ranks meet.
+    fn store(&self) -> Option<Result<StoreAddress, Error>> {
+        let name = "UNISONO_STORE";
+        let value = self.value(name)?;
+        let wrong = |problem| Error::Config { name: name.into(), value: Some(value.into()), problem };
+        Some(StoreAddress::parse(value.trim()).map_err(wrong))
     }
 
     /// What a variable is set to.
@@ -173,10 +184,12 @@ impl Environment {
         if let Some(Ok(launch)) = &self.launch {
             return launch.host.clone();
         }
-        match self.value("UNISONO_STORE").map(StoreAddress::parse) {
+        match self.store() {
             Some(Ok(StoreAddress::Tcp { host, .. })) => Some(host),
             Some(_) => None,
-            None => self.value("MASTER_ADDR").filter(|host| !host.is_empty()).map(str::to_owned),
+            None => {
+                self.value("MASTER_ADDR").map(launch::bare).filter(|host| !host.is_empty()).map(str::to_owned)
+            }
         }
     }
 
@@ -194,7 +207,7 @@ impl Environment {
             };
             section.warn(format!("{} is set, but nothing of that name is read", stray.name), mend);
         }
-        if let Some(wrong) = &self.wrong {
+        for wrong in &self.wrong {
             section.problem(wrong.clone(), "correct it or unset it");
         }
         match &self.launch {
@@ -202,6 +215,8 @@ impl Environment {
                 let here = local_ranks.map_or_else(String::new, |here| format!(", {here} of them here"));
                 section.ok(format!("{launcher}: this is rank {rank} of {ranks}{here}; they meet at {meeting}"));
             }
+            // Told above.
+            Some(Err(problem)) if self.wrong.contains(problem) => {}
             Some(Err(problem)) => section.warn(
                 problem.clone(),
                 "no matter for `unisono run` and for programs started in other ways; a rank started with these \
@@ -215,8 +230,12 @@ impl Environment {
         for Setting { name, value } in &self.libfabric {
             let set = format!("{name}={}", short(value));
             if name == "FI_PROVIDER" {
+                let hidden = match value.strip_prefix('^') {
+                    Some(hidden) => short(hidden),
+                    None => "all other providers".to_owned(),
+                };
                 section.warn(
-                    format!("{set} hides all other providers from every program that uses libfabric"),
+                    format!("{set} hides {hidden} from every program that uses libfabric"),
                     "unset it, and choose with UNISONO_PROVIDER",
                 );
             } else {
@@ -291,7 +310,7 @@ mod tests {
         let local_ranks = found.launched().and_then(|launch| launch.local_ranks);
         assert_eq!((local_ranks, found.master().as_deref()), (Some(4), Some("10.0.0.1")));
         assert_eq!((found.ours.len(), found.launcher.len(), found.libfabric.len()), (1, 5, 1));
-        assert_eq!(found.wrong, None);
+        assert!(found.wrong.is_empty(), "{found:?}");
         let told = &found.judge().lines[0].text;
         assert_eq!(told, "torchrun: this is rank 1 of 8, 4 of them here; they meet at tcp://10.0.0.1:29500");
     }
@@ -312,16 +331,50 @@ mod tests {
         assert_eq!(master("tcp://[fd00::1]:1").as_deref(), Some("fd00::1"));
         assert_eq!(master("file:///tmp/x"), None);
         assert_eq!(master("nonsense"), None);
+        assert_eq!(master(" tcp://a:1\n").as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn the_master_is_read_as_ranks_read_it() {
+        let master = |host| environment(&[("MASTER_ADDR", host)]).master();
+        for (written, meant) in [
+            ("[fd00::1]", Some("fd00::1")),
+            (" node0 ", Some("node0")),
+            ("fe80::1%eth0", Some("fe80::1%eth0")),
+            ("", None),
+            ("[]", None),
+        ] {
+            assert_eq!(master(written).as_deref(), meant, "{written}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_none_is_told_once() {
+        let rank = [("UNISONO_RANK", "0"), ("UNISONO_WORLD_SIZE", "2")];
+        for started in [&[][..], &rank] {
+            let found = environment(&[started, &[("UNISONO_STORE", "tpc://x:1")]].concat());
+            let lines = found.judge().lines;
+            let told: Vec<_> = lines.iter().filter(|line| line.text.contains("scheme \"tpc\"")).collect();
+            assert!(matches!(told[..], [line] if line.mark == Mark::Problem), "{lines:?}");
+        }
+        assert!(environment(&[("UNISONO_STORE", "file:///x")]).wrong.is_empty());
+    }
+
+    #[test]
+    fn what_a_filter_of_providers_hides() {
+        let told = |filter| environment(&[("FI_PROVIDER", filter)]).judge().lines[0].text.clone();
+        assert!(told("tcp,shm").starts_with("FI_PROVIDER=tcp,shm hides all other providers from "));
+        assert!(told("^verbs,efa").starts_with("FI_PROVIDER=^verbs,efa hides verbs,efa from "));
     }
 
     #[test]
     fn wrong_values_are_told_and_do_not_count() {
         let found = environment(&[("UNISONO_LANES", "two"), ("LOCAL_WORLD_SIZE", "many")]);
-        assert!(found.wrong.as_ref().is_some_and(|wrong| wrong.contains("UNISONO_LANES")), "{found:?}");
+        assert!(matches!(&found.wrong[..], [wrong] if wrong.contains("UNISONO_LANES")), "{found:?}");
         assert_eq!(found.config(), Config::default());
         assert_eq!(found.launched(), None);
         let found = environment(&[("UNISONO_LANES", "64"), ("UNISONO_BULK_SLOTS", "64")]);
-        assert!(found.wrong.is_some());
+        assert_eq!(found.wrong.len(), 1);
     }
 
     #[test]

@@ -140,9 +140,7 @@ impl Interfaces {
         }
         match &self.route {
             Some(route) => self.judge_route(route, &mut section),
-            None => {
-                section.note("no MASTER_ADDR and no UNISONO_STORE is set: no way to a master is looked for")
-            }
+            None => section.note("nothing names a host where ranks would meet: no way to one is looked for"),
         }
         section
     }
@@ -256,7 +254,7 @@ fn route(host: String) -> Route {
     let none = |host, address, problem: String| Route { host, address, from: None, problem: Some(problem) };
     let asked = host.clone();
     let address = match within(RESOLVING, move || (asked.as_str(), 0).to_socket_addrs()) {
-        Some(Ok(mut addresses)) => addresses.next().map(|address| address.ip()),
+        Some(Ok(mut addresses)) => addresses.next(),
         Some(Err(error)) => return none(host, None, format!("its address is unknown ({error})")),
         None => {
             let problem = format!("nobody told its address within {} s", RESOLVING.as_secs());
@@ -265,17 +263,19 @@ fn route(host: String) -> Route {
     };
     let Some(address) = address else { return none(host, None, "it has no address".into()) };
     match routed_from(address) {
-        Ok(from) => Route { host, address: Some(address), from: Some(from), problem: None },
-        Err(error) => none(host, Some(address), error.to_string()),
+        Ok(from) => Route { host, address: Some(address.ip()), from: Some(from), problem: None },
+        Err(error) => none(host, Some(address.ip()), error.to_string()),
     }
 }
 
-/// The address from which the system would send to `towards`: connecting a UDP socket only looks it up.
-fn routed_from(towards: IpAddr) -> std::io::Result<IpAddr> {
+/// The address from which the system would send to `towards`: connecting a UDP socket only looks it up. A link-local
+/// address is none without its interface, which is a part of the socket's address.
+fn routed_from(mut towards: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr =
         if towards.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-    socket.connect(SocketAddr::new(towards, 9))?;
+    towards.set_port(9);
+    socket.connect(towards)?;
     Ok(socket.local_addr()?.ip())
 }
 
@@ -301,6 +301,14 @@ mod tests {
             let route = route(host.into());
             assert!(route.problem.is_some(), "{route:?}");
         }
+    }
+
+    #[test]
+    fn the_way_to_a_link_local_address_begins_at_its_interface() {
+        // Whether it leads anywhere is the machine's affair; without the interface it is no address at all.
+        let route = route("fe80::1%lo".into());
+        let invalid = std::io::Error::from_raw_os_error(22).to_string();
+        assert!(route.address.is_some() && route.problem != Some(invalid), "{route:?}");
     }
 
     #[test]
