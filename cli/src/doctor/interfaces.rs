@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs::OpenOptions,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket},
     time::Duration,
 };
@@ -44,6 +45,15 @@ pub(super) struct Port {
     pub(super) link: Option<String>,
 }
 
+/// A file through which programs reach an RDMA device: `/dev/infiniband/uverbs*`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct VerbsFile {
+    /// Its path.
+    pub(super) path: String,
+    /// Why this process cannot open it, if it cannot.
+    pub(super) problem: Option<String>,
+}
+
 /// The way to where ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Route {
@@ -64,8 +74,8 @@ pub(super) struct Interfaces {
     pub(super) interfaces: Vec<Interface>,
     /// All ports of RDMA devices.
     pub(super) rdma: Vec<Port>,
-    /// Whether programs can reach RDMA devices: there is a `/dev/infiniband/uverbs*`.
-    pub(super) verbs_files: bool,
+    /// By which programs reach these.
+    pub(super) verbs_files: Vec<VerbsFile>,
     /// The way to where ranks meet, if that is known.
     pub(super) route: Option<Route>,
     /// Why addresses are unknown.
@@ -81,7 +91,7 @@ impl Interfaces {
         Self {
             interfaces: interfaces(files, addresses),
             rdma: ports(files),
-            verbs_files: files.names("/dev/infiniband").iter().any(|name| name.starts_with("uverbs")),
+            verbs_files: verbs_files(files),
             route: master.map(route),
             problem,
         }
@@ -132,11 +142,20 @@ impl Interfaces {
                 _ => section.ok(words),
             }
         }
-        if !self.rdma.is_empty() && !self.verbs_files {
+        if !self.rdma.is_empty() && self.verbs_files.is_empty() {
             section.warn(
                 "there are RDMA devices, but no /dev/infiniband/uverbs*: programs cannot reach them",
                 "load the kernel module ib_uverbs; in a container add --device=/dev/infiniband",
             );
+        }
+        for VerbsFile { path, problem } in &self.verbs_files {
+            if let Some(problem) = problem {
+                section.warn(
+                    format!("{path} cannot be opened, and so its RDMA device not be used: {problem}"),
+                    "let this user read and write it (udev's rules; often there is a group rdma); in a container add \
+                     --device=/dev/infiniband",
+                );
+            }
         }
         match &self.route {
             Some(route) => self.judge_route(route, &mut section),
@@ -249,6 +268,17 @@ fn ports(files: &Files) -> Vec<Port> {
     ports
 }
 
+/// The files of all RDMA devices, and whether they can be opened as drivers' libraries do it.
+fn verbs_files(files: &Files) -> Vec<VerbsFile> {
+    let names = files.names("/dev/infiniband").into_iter().filter(|name| name.starts_with("uverbs"));
+    let file = |name: String| {
+        let path = format!("/dev/infiniband/{name}");
+        let opened = OpenOptions::new().read(true).write(true).open(files.path(&path));
+        VerbsFile { path, problem: opened.err().map(|error| error.to_string()) }
+    };
+    names.map(file).collect()
+}
+
 /// The way to a host. No packet is sent, but a name may be asked for.
 fn route(host: String) -> Route {
     let none = |host, address, problem: String| Route { host, address, from: None, problem: Some(problem) };
@@ -309,6 +339,20 @@ mod tests {
         let route = route("fe80::1%lo".into());
         let invalid = std::io::Error::from_raw_os_error(22).to_string();
         assert!(route.address.is_some() && route.problem != Some(invalid), "{route:?}");
+    }
+
+    #[test]
+    fn files_of_rdma_devices_are_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let devices = directory.path().join("dev/infiniband");
+        // A directory cannot be written to, whoever tries.
+        fs::create_dir_all(devices.join("uverbs1")).unwrap();
+        for name in ["rdma_cm", "uverbs0"] {
+            fs::write(devices.join(name), "").unwrap();
+        }
+        let found = verbs_files(&Files::below(directory.path()));
+        let found: Vec<_> = found.iter().map(|it| (it.path.as_str(), it.problem.is_some())).collect();
+        assert_eq!(found, [("/dev/infiniband/uverbs0", false), ("/dev/infiniband/uverbs1", true)]);
     }
 
     #[test]

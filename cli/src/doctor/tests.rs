@@ -6,7 +6,7 @@ use unisono::config::Config;
 
 use super::{
     end::Opened,
-    interfaces::{Interface, Interfaces, Port, Route},
+    interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
     limits::{HugePages, Limit, Limits, Windows},
     machine::{Cache, Layout, Machine, Node, Ranks},
     providers::{Candidate, Providers, Way},
@@ -430,7 +430,7 @@ fn interfaces_of_a_cluster_node() {
             interface("lo", &["127.0.0.1"], None, None),
         ],
         rdma: vec![port("1", "4: ACTIVE"), port("2", "1: DOWN")],
-        verbs_files: false,
+        verbs_files: Vec::new(),
         route: Some(route(Some("10.0.0.1"), None)),
         problem: None,
     };
@@ -446,6 +446,21 @@ fn interfaces_of_a_cluster_node() {
          |  warn     there are RDMA devices, but no /dev/infiniband/uverbs*: programs cannot reach them
          |           => load the kernel module ib_uverbs; in a container add --device=/dev/infiniband
          |  ok       the way to node0 (10.0.0.9) goes from 10.0.0.1 on eth0",
+    );
+    let denied = Some("Permission denied (os error 13)".to_owned());
+    let verbs_files = vec![
+        VerbsFile { path: "/dev/infiniband/uverbs0".into(), problem: None },
+        VerbsFile { path: "/dev/infiniband/uverbs1".into(), problem: denied },
+    ];
+    let mut denied = Interfaces { verbs_files, route: None, ..found }.judge();
+    says(
+        &Section { lines: denied.lines.split_off(5), ..denied },
+        "|interfaces
+         |  warn     /dev/infiniband/uverbs1 cannot be opened, and so its RDMA device not be used: Permission
+         |           denied (os error 13)
+         |           => let this user read and write it (udev's rules; often there is a group rdma); in a
+         |              container add --device=/dev/infiniband
+         |  -        nothing names a host where ranks would meet: no way to one is looked for",
     );
     let alone = Interfaces {
         interfaces: vec![interface("lo", &["127.0.0.1"], Some(true), None)],
