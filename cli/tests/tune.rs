@@ -6,6 +6,8 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
 };
 
 fn unisono(arguments: &[&str], tuning: Option<&Path>) -> Output {
@@ -72,6 +74,60 @@ fn what_it_writes_is_what_programs_take() {
     assert!(output.status.success(), "{output:?}");
     let written = fs::read_to_string(&file).unwrap();
     assert!(written.contains("\nbarrier ranks 2 bytes any "), "{written}");
+}
+
+/// A process that tunes these collectives between two ranks, each for one size.
+fn tuning(collectives: &str, output: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    command.args(["tune", "--ranks", "2", "--provider", "tcp", "-b", "8", "-e", "8"]);
+    command.args(["--collective", collectives, "--output", output]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("UNISONO_TUNING");
+    command
+}
+
+#[test]
+fn what_was_measured_is_written_whoever_listens() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table");
+    let mut child = tuning("barrier", file.to_str().unwrap()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("writing the results: Broken pipe"), "{output:?}");
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.contains("\nbarrier ranks 2 bytes any "), "{written}");
+}
+
+#[test]
+fn each_collective_is_written_when_it_is_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table");
+    let mut child = tuning("barrier,all_reduce,broadcast", file.to_str().unwrap()).spawn().unwrap();
+    let written = loop {
+        // At first it is only tried whether there can be one.
+        match fs::read_to_string(&file) {
+            Ok(written) if !written.is_empty() => break written,
+            _ => assert_eq!(child.try_wait().unwrap(), None),
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let rows: Vec<_> = written.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(
+        matches!(rows[..], ["unisono tuning 1", row] if row.starts_with("barrier ranks 2 ")),
+        "{written}"
+    );
+}
+
+#[test]
+fn standard_output_gets_the_table_once() {
+    let output = tuning("barrier,all_reduce", "/dev/stdout").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stdout);
+    let (_, table) = said.split_once("unisono tuning 1\n").unwrap();
+    assert!(table.contains("\nbarrier ranks 2 ") && table.contains("\nall_reduce ranks 2 "), "{said}");
+    assert_eq!(said.matches("unisono tuning 1").count(), 1, "{said}");
 }
 
 #[test]

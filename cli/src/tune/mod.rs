@@ -2,11 +2,11 @@
 
 mod decide;
 pub(crate) mod measure;
+mod output;
 
 use std::{
-    fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -63,7 +63,7 @@ pub(crate) struct Tune {
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
     #[arg(short, long, value_name = "TYPE", default_value = "f32", value_parser = bench::parse_dtype)]
     dtype: Dtype,
-    /// The file to write
+    /// The file to write, after each collective anew: who ends it before keeps what was measured until then
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -84,7 +84,7 @@ impl Tune {
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         // Told before there are ranks, and before minutes of measuring.
         self.check()?;
-        writable(&self.output)?;
+        output::check(&self.output)?;
         Ok(Job::again(ranks)?.run()?.exit_code())
     }
 
@@ -116,7 +116,7 @@ impl Tune {
         }
         let writes = group.rank() == 0;
         if writes {
-            writable(&self.output)?;
+            output::check(&self.output)?;
         }
         let all: &[Collective] = if self.collective.is_empty() { &Collective::ALL } else { &self.collective };
         let cases: Vec<(Collective, Vec<Case>)> =
@@ -144,7 +144,7 @@ impl Tune {
             "collective", "bytes", "fastest", "chunk", "lanes", "time", "next", "time", "by default"
         ));
         let mut rows: Vec<Row> = Vec::new();
-        for (collective, cases) in &cases {
+        for (index, (collective, cases)) in cases.iter().enumerate() {
             let mut found = Vec::new();
             for case in cases {
                 progress.size(case.whole());
@@ -157,15 +157,17 @@ impl Tune {
                 found.push(measured);
             }
             rows.extend(decide::rows(*collective, group.size(), &found));
+            // What stands in a pipe stays there.
+            let last = index + 1 == all.len();
+            if writes && (last || output::is_plain(&self.output)) {
+                let table = Table::new(rows.clone()).to_string();
+                // After the line that says what it is.
+                let text = table.replacen('\n', &format!("\n# measured {made}\n"), 1);
+                output::write(&self.output, &text)?;
+            }
         }
         progress.end();
         said.map_err(|error| format!("writing the results: {error}"))?;
-        if writes {
-            let table = Table::new(rows).to_string();
-            // After the line that says what it is.
-            let text = table.replacen('\n', &format!("\n# measured {made}\n"), 1);
-            fs::write(&self.output, text).map_err(|error| unwritable(&self.output, &error))?;
-        }
         // So that all ranks tell the same.
         Ok(group.barrier()?)
     }
@@ -200,19 +202,4 @@ fn line(case: &Case, measured: &Measured, default: &str) -> String {
         best.lanes,
         words::time(seconds)
     )
-}
-
-/// Makes sure that the file can be written, without harm to what it holds.
-fn writable(path: &Path) -> Result<()> {
-    let there = path.symlink_metadata().is_ok();
-    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.map_err(|error| unwritable(path, &error))?;
-    if !there {
-        fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
-    }
-    Ok(())
-}
-
-fn unwritable(path: &Path, error: &io::Error) -> String {
-    format!("--output {}: {error}", path.display())
 }

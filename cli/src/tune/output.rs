@@ -1,0 +1,119 @@
+//! The file that is written: anew after each collective, and each time whole or not at all.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::Path,
+    process,
+};
+
+/// Makes sure that the file can be written, without harm to what it holds.
+pub(super) fn check(path: &Path) -> Result<(), String> {
+    let there = path.symlink_metadata().is_ok();
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| unwritable(path, &error))?;
+    if !there {
+        fs::remove_file(path).map_err(|error| unwritable(path, &error))?;
+    }
+    Ok(())
+}
+
+/// Whether another file can take its place: not that of /dev/stdout or a pipe, to which all is written that they are given.
+pub(super) fn is_plain(path: &Path) -> bool {
+    path.metadata().map_or(true, |about| about.is_file())
+}
+
+/// Gives the file this text.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
+    let written = if is_plain(path) { replace(path, text) } else { fs::write(path, text) };
+    written.map_err(|error| unwritable(path, &error))
+}
+
+/// Whatever happens, the name belongs to what was there before or to the whole text.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    // A link goes on leading there.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let partial = &path.with_file_name(format!(".unisono-tune-{}", process::id()));
+    let file = match File::create_new(partial) {
+        // Where nobody may make files, this one may be written to all the same.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            return fs::write(path, text);
+        }
+        file => file?,
+    };
+    let written = fill(file, path, text).and_then(|()| match fs::rename(partial, path) {
+        // One that is mounted by itself, as into a container, keeps its place.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::PermissionDenied) =>
+        {
+            fs::write(path, text)?;
+            fs::remove_file(partial)
+        }
+        renamed => renamed,
+    });
+    written.inspect_err(|_| drop(fs::remove_file(partial)))
+}
+
+/// Writes all of it to the disk, with the permissions that the old file has.
+fn fill(mut file: File, old: &Path, text: &str) -> io::Result<()> {
+    if let Ok(about) = old.metadata() {
+        file.set_permissions(about.permissions())?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> String {
+    format!("--output {}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_stays_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("table"), directory.path().join("link"));
+        write(&file, "one").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink("table", &link).unwrap();
+        let mut reader = File::open(&file).unwrap();
+        write(&link, "two").unwrap();
+        assert_eq!(io::read_to_string(&mut reader).unwrap(), "one", "whoever reads it goes on");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "two");
+        assert!(link.is_symlink());
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_written_to() {
+        assert!(!is_plain(Path::new("/dev/null")));
+        write(Path::new("/dev/null"), "text").unwrap();
+        assert!(!is_plain(Path::new("/dev/null")), "it is where it was");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        for path in [directory.path(), &directory.path().join("none/table")] {
+            let error = check(path).unwrap_err();
+            assert!(error.starts_with(&format!("--output {}: ", path.display())), "{error}");
+            write(path, "text").unwrap_err();
+        }
+        let file = directory.path().join("table");
+        check(&file).unwrap();
+        assert!(!file.exists());
+        fs::write(&file, "old").unwrap();
+        check(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "old");
+    }
+}
