@@ -42,7 +42,7 @@ use self::{
 };
 pub use crate::engine::Traced;
 use crate::{
-    algorithm::Selection,
+    algorithm::{Choice, Selection},
     buffer::{Buffer, Lent},
     config::Config,
     dtype::{Dtype, Element},
@@ -137,9 +137,19 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group is over.
     pub fn algorithm(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<&'static str> {
+        Ok(self.choice(collective, count, dtype)?.algorithm.name)
+    }
+
+    /// How a collective of `count` elements (as [`Collective`] counts them) is done: by which algorithm, in messages of at
+    /// most how many bytes, on at most how many lanes.
+    ///
+    /// # Errors
+    /// As [`Self::algorithm`].
+    pub fn choice(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<Choice> {
         self.shared.node.check()?;
         let request = Request::new(collective, count);
-        Ok(request.choose(&self.shared, dtype.size(), &self.wishes)?.0.name)
+        let (algorithm, shape) = request.choose(&self.shared, dtype.size(), &self.wishes)?;
+        Ok(Choice { algorithm, chunk_bytes: shape.chunk * dtype.size(), lanes: shape.lanes })
     }
 
     /// The number of operations begun so far.

@@ -20,7 +20,7 @@ use unisono::{
 use super::{Case, Result};
 use crate::{
     bench::{progress::Progress, raw, report::quantile},
-    tune::measure,
+    tune::measure::{self, Way},
 };
 
 /// What the subcommand is called.
@@ -106,15 +106,16 @@ impl OneRank {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
-            let ways: Vec<Choice> = plans
-                .map(|(algorithm, _)| {
-                    let shape = case.shape(algorithm);
-                    Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes }
-                })
-                .collect();
+            let ways = plans.map(|(algorithm, _)| {
+                let shape = case.shape(algorithm);
+                Way::new(group, Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes })
+            });
+            let ways: Vec<Way> = ways.collect::<unisono::Result<_>>()?;
             let seconds = measure::seconds(group, &case, &ways, &progress)?;
             times.extend(
-                ways.iter().zip(seconds).map(|(way, time)| (bytes, way.algorithm.name.to_owned(), time)),
+                ways.iter()
+                    .zip(seconds)
+                    .map(|(way, time)| (bytes, way.choice.algorithm.name.to_owned(), time)),
             );
         }
         Ok(Found { library, raw, times })

@@ -41,7 +41,8 @@ pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> 
     rows
 }
 
-fn same(one: &Choice, other: &Choice) -> bool {
+/// Whether a table says the same of both.
+pub(super) fn same(one: &Choice, other: &Choice) -> bool {
     let key = |it: &Choice| (it.algorithm.code, it.chunk_bytes, it.lanes);
     key(one) == key(other)
 }

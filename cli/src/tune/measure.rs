@@ -2,9 +2,14 @@
 
 use std::time::Instant;
 
-use unisono::{Config, ProcessGroup, algorithm::Choice, reduce::ReduceOp, schedule::Job};
+use unisono::{
+    Config, ProcessGroup,
+    algorithm::{self, Choice, Plan},
+    reduce::ReduceOp,
+    schedule::Job,
+};
 
-use super::Result;
+use super::{Result, decide::same};
 use crate::{
     bench::{
         collective::call,
@@ -12,7 +17,7 @@ use crate::{
         progress::Progress,
         report::quantile,
     },
-    cost::Case,
+    cost::{Case, Shape},
 };
 
 /// Seconds to spend on a size, or somewhat more where a few rounds take longer.
@@ -26,13 +31,71 @@ const CALLS: usize = 4;
 /// After so many rounds, how many times slower than the fastest a way may be and stay in the race.
 const LIMITS: [(usize, f64); 4] = [(1, 3.0), (3, 1.6), (7, 1.3), (20, 1.15)];
 
-/// Every algorithm that can do it, each with the chunks and lanes that may matter.
-pub(super) fn candidates(config: &Config, case: &Case) -> Vec<Choice> {
+/// A way to do a collective: what a table says of it, and the handle whose calls are done so.
+pub(crate) struct Way {
+    pub(crate) choice: Choice,
+    handle: ProcessGroup,
+}
+
+impl Way {
+    pub(crate) fn new(group: &ProcessGroup, choice: Choice) -> unisono::Result<Self> {
+        let handle = group.with_algorithms(choice.algorithm.name)?;
+        Ok(Self { choice, handle: handle.with_pipeline(choice.chunk_bytes, choice.lanes)? })
+    }
+}
+
+/// What the group does if no table says otherwise, and what may be faster. All ranks get the same.
+pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
+    let config = group.config();
+    let choice = group.choice(case.collective, case.count, case.dtype)?;
+    let usual = Way {
+        // Not with_pipeline, which does not come to all that the built-in table does.
+        handle: group.with_algorithms(choice.algorithm.name)?,
+        choice: told(config, choice),
+    };
+    let case = Case { cheap_registration: group.limits().cheap_registration, ..*case };
+    let others = others(config, &case).into_iter().filter(|other| !same(other, &usual.choice));
+    let others: Vec<Way> = others.map(|choice| Way::new(group, choice)).collect::<unisono::Result<_>>()?;
+    Ok(std::iter::once(usual).chain(others).collect())
+}
+
+/// What a table has to say so that a group configured so comes to this choice.
+fn told(config: &Config, choice: Choice) -> Choice {
+    Choice {
+        // Cut to the configured chunk it is the same.
+        chunk_bytes: choice.chunk_bytes.next_multiple_of(64),
+        // One lane means small windows, whatever the chunk; of two, one is left where one is configured.
+        lanes: if choice.chunk_bytes > config.eager { choice.lanes.max(2) } else { choice.lanes },
+        ..choice
+    }
+}
+
+/// Every algorithm that can do it, each with the chunks and lanes that may matter, but those for which windows would take
+/// more memory than ranks make sure of when they join.
+fn others(config: &Config, case: &Case) -> Vec<Choice> {
     let pairs = pairs(config, case.bytes());
-    let choices = case.plans().flat_map(|(algorithm, _)| {
-        pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes })
+    let (_, room) = algorithm::neighbours(case.ranks);
+    let choices = case.plans().flat_map(|(algorithm, plan)| {
+        let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes });
+        choices.filter(move |choice| sources(config, case, plan, choice, 0) <= room)
     });
     choices.collect()
+}
+
+/// From how many ranks this one takes messages through windows for chunks. For rank 0, which is also the root and the hub,
+/// these are the most.
+fn sources(config: &Config, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
+    let Choice { algorithm, chunk_bytes: chunk, lanes } = *choice;
+    let long = case.cheap_registration && algorithm::long(algorithm, case.bytes());
+    let direct = long || algorithm::direct(case.collective, case.ranks, case.bytes(), config.chunk);
+    let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk, lanes, direct, long }) });
+    let message = schedule.max_message().saturating_mul(case.dtype.size());
+    let mut sources = 0;
+    // Others go through small ones.
+    if schedule.lanes() > 1 || schedule.direct() || message > config.eager {
+        schedule.sources(&mut |_| sources += 1);
+    }
+    sources
 }
 
 /// Chunks, in multiples of 64 bytes as the table wants them, and lanes.
@@ -41,10 +104,10 @@ fn pairs(config: &Config, bytes: usize) -> Vec<(usize, usize)> {
     let eager = whole(config.eager.min(config.chunk));
     let mut pairs = Vec::new();
     // In one message, or in a few small ones.
-    if bytes <= eager.saturating_mul(8) {
+    if bytes <= eager.saturating_mul(8) || config.lanes == 1 {
         pairs.push((eager, 1));
     }
-    if bytes > eager {
+    if bytes > eager && config.lanes > 1 {
         // Among chunks into none of which it has to be cut, one will do.
         let chunks = [0, 1, 2].map(|halvings| whole(config.chunk >> halvings));
         let cuts = |&(index, chunk): &(usize, usize)| index == 2 || chunk < bytes.saturating_mul(2);
@@ -61,31 +124,18 @@ fn pairs(config: &Config, bytes: usize) -> Vec<(usize, usize)> {
 pub(crate) fn seconds(
     group: &ProcessGroup,
     case: &Case,
-    ways: &[Choice],
+    ways: &[Way],
     progress: &Progress,
 ) -> Result<Vec<f64>> {
     with_dtype!(case.dtype, T => race::<T>(group, case, ways, progress))
 }
 
-fn race<T: Sample>(
-    group: &ProcessGroup,
-    case: &Case,
-    ways: &[Choice],
-    progress: &Progress,
-) -> Result<Vec<f64>> {
-    if ways.is_empty() {
-        return Err(
-            "UNISONO_CHUNK and UNISONO_EAGER are less than 64 bytes, which a tuning file cannot say".into()
-        );
-    }
+fn race<T: Sample>(group: &ProcessGroup, case: &Case, ways: &[Way], progress: &Progress) -> Result<Vec<f64>> {
     let job = Job::new(case.collective, group.rank(), group.size(), case.count);
     let (inputs, outputs) = job.lengths().ok_or("the sizes overflow")?;
     let (input, mut output) = (data::zeros::<T>(inputs)?, data::zeros::<T>(outputs)?);
-    let handles = ways
-        .iter()
-        .map(|way| group.with_algorithms(way.algorithm.name)?.with_pipeline(way.chunk_bytes, way.lanes));
-    let handles: Vec<ProcessGroup> = handles.collect::<unisono::Result<_>>()?;
-    let mut run = |way: usize| call(&handles[way], case.collective, ReduceOp::Sum, 0, &input, &mut output);
+    let mut run =
+        |way: usize| call(&ways[way].handle, case.collective, ReduceOp::Sum, 0, &input, &mut output);
 
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
     let mut alive: Vec<usize> = (0..ways.len()).collect();
@@ -135,7 +185,74 @@ fn median(samples: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use unisono::{
+        algorithm::World,
+        dtype::Dtype,
+        schedule::Collective::{self, AllReduce, Barrier},
+    };
+
     use super::*;
+
+    #[test]
+    fn what_a_table_is_told_of_a_choice_is_the_same_choice() {
+        let configs = [
+            Config::default(),
+            Config { lanes: 1, ..Config::default() },
+            Config { chunk: 1000, eager: 200, ..Config::default() },
+            Config { chunk: 16, lanes: 1, ..Config::default() },
+            Config { chunk: 64 << 10, lanes: 3, ..Config::default() },
+        ];
+        for config in configs {
+            let of = |choice: Choice| {
+                let Choice { algorithm, chunk_bytes, lanes } =
+                    choice.within(config.chunk, config.eager, config.lanes);
+                (algorithm.code, chunk_bytes, lanes)
+            };
+            for (collective, ranks) in Collective::ALL.into_iter().flat_map(|it| [(it, 2), (it, 8), (it, 99)])
+            {
+                for bytes in [0, 8, 32 << 10, 150_000, 1 << 20, 1 << 28] {
+                    let choice = algorithm::choose(collective, World::new(ranks), bytes, |_| true).unwrap();
+                    let usual = choice.within(config.chunk, config.eager, config.lanes);
+                    let told = told(&config, usual);
+                    assert!(told.chunk_bytes.is_multiple_of(64), "{told:?}");
+                    assert_eq!(of(told), of(choice), "{collective:?} {ranks} {bytes} {config:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn beyond_8_ranks_nobody_takes_chunks_from_more_ranks_than_there_is_room_for() {
+        let config = Config::default();
+        for (ranks, collective) in
+            [9, 16, 33].into_iter().flat_map(|ranks| Collective::ALL.map(|it| (ranks, it)))
+        {
+            let (_, room) = algorithm::neighbours(ranks);
+            for bytes in [8, 8 << 10, 100 << 10, 8 << 20] {
+                let case = Case::new(collective, ranks, bytes, Dtype::F32);
+                for (case, choice) in [false, true].into_iter().flat_map(|cheap_registration| {
+                    let case = Case { cheap_registration, ..case };
+                    others(&config, &case).into_iter().map(move |choice| (case, choice))
+                }) {
+                    let plan = choice.algorithm.plan(collective).unwrap();
+                    let most = (0..ranks).map(|rank| sources(&config, &case, plan, &choice, rank)).max();
+                    assert!(most <= Some(room), "{collective:?} {bytes} {choice:?}: {most:?} of {ranks}");
+                }
+            }
+        }
+        let names = |ranks, collective, bytes| {
+            let all = others(&config, &Case::new(collective, ranks, bytes, Dtype::F32));
+            let mut names: Vec<_> = all.iter().map(|choice| choice.algorithm.name).collect();
+            names.dedup();
+            names
+        };
+        let (few, many) = (names(8, AllReduce, 1 << 20), names(9, AllReduce, 1 << 20));
+        for name in ["direct", "two_shot", "star"] {
+            assert!(few.contains(&name) && !many.contains(&name), "{few:?} {many:?}");
+        }
+        assert!(many.contains(&"ring") && many.contains(&"rabenseifner"), "{many:?}");
+        assert!(names(9, Barrier, 0).contains(&"direct"));
+    }
 
     #[test]
     fn pairs_are_within_the_configuration_and_none_is_for_nothing() {
@@ -143,6 +260,7 @@ mod tests {
         assert_eq!(pairs(&config, 8), [(32 << 10, 1)]);
         assert_eq!(pairs(&config, 64 << 10), [(32 << 10, 1), (64 << 10, 2)]);
         assert_eq!(pairs(&config, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);
+        assert_eq!(pairs(&Config { lanes: 1, ..config }, 32 << 20), [(32 << 10, 1)]);
         for chunk in [16, 64, 100, 1 << 20] {
             for eager in [128, 1 << 20] {
                 for bytes in [0, 8, 1000, usize::MAX] {
