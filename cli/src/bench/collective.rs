@@ -13,6 +13,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     Bench, Result,
+    check::Part,
     compute::Crew,
     data::{self, Sample, with_dtype},
     progress::Progress,
@@ -109,8 +110,8 @@ impl Run<'_> {
         mut input: M,
         mut output: M,
     ) -> Result<Row> {
-        let (group, bench) = (self.group, self.bench);
-        self.fill(&mut input);
+        let (group, bench, part) = (self.group, self.bench, self.part());
+        part.fill(&mut input);
         for _ in 0..bench.warmup {
             self.call(&input, &mut output)?;
         }
@@ -137,9 +138,9 @@ impl Run<'_> {
         group.all_reduce(&mut mean, ReduceOp::Max)?;
         group.all_reduce(&mut cpu, ReduceOp::Sum)?;
 
-        self.spoil(&input, &mut output);
+        part.spoil(&input, &mut output);
         self.call(&input, &mut output)?;
-        let case = self.case(count, self.wrong(&input, &output))?;
+        let case = self.case(count, part.wrong(&input, &output))?;
         Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.memory() })
     }
 
@@ -165,39 +166,11 @@ impl Run<'_> {
         call(self.group, self.collective, self.bench.op, self.bench.root, input, output)
     }
 
-    pub(super) fn fill<T: Sample>(&self, input: &mut [T]) {
-        let (rank, ranks) = (self.group.rank(), self.group.size());
-        let op = if self.collective.reduces() { self.bench.op } else { ReduceOp::Sum };
-        data::fill(op, rank, ranks, input);
-    }
-
-    /// Makes an output for a call whose result is to be checked: nothing that was there may pass for it.
-    pub(super) fn spoil<T: Sample>(&self, input: &[T], output: &mut [T]) {
-        if self.collective == Collective::Broadcast && self.group.rank() == self.bench.root {
-            output.copy_from_slice(input);
-        } else {
-            output.fill(T::of(77.0));
-        }
-    }
-
-    /// How many elements of the output are wrong here.
-    pub(super) fn wrong<T: Sample>(&self, input: &[T], output: &[T]) -> u64 {
-        let (rank, ranks, op) = (self.group.rank(), self.group.size(), self.bench.op);
-        match self.collective {
-            Collective::AllReduce | Collective::Reduce => data::wrong_reduced(op, ranks, 0, output),
-            Collective::ReduceScatter => data::wrong_reduced(op, ranks, rank * output.len(), output),
-            Collective::AllGather | Collective::Gather => {
-                let blocks = output.chunks(input.len().max(1)).enumerate();
-                blocks.map(|(from, block)| data::wrong_copied(from, ranks, 0, block)).sum()
-            }
-            Collective::AllToAll => {
-                let blocks = output.chunks((input.len() / ranks).max(1)).enumerate();
-                blocks.map(|(from, block)| data::wrong_copied(from, ranks, rank * block.len(), block)).sum()
-            }
-            Collective::Scatter => data::wrong_copied(self.bench.root, ranks, rank * output.len(), output),
-            Collective::Broadcast => data::wrong_copied(self.bench.root, ranks, 0, output),
-            Collective::Barrier => 0,
-        }
+    /// Whose data it is, and what is to come of it.
+    pub(super) fn part(&self) -> Part {
+        let (group, bench) = (self.group, self.bench);
+        let (rank, ranks) = (group.rank(), group.size());
+        Part { collective: self.collective, op: bench.op, root: bench.root, rank, ranks }
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the bench sends, and what must come of it.
+//! What the bench sends, and what must come of it: numbers that tell ranks, elements and blocks apart, and so small that
+//! whatever the library may round is either nothing or less than what any one rank gives.
 
 use half::{bf16, f16};
 use unisono::{dtype::Element, reduce::ReduceOp};
@@ -25,6 +26,12 @@ pub(crate) use with_dtype;
 
 /// An element that can be made of small numbers and looked at.
 pub(crate) trait Sample: Element {
+    /// A float holds all whole numbers up to 2 to the power of this; sums of integers may be of any size, for they wrap.
+    const DIGITS: u32;
+
+    /// What no call leaves behind: NaN, and of integers all bits, which only sums of 8 bits among some 40 ranks can have.
+    const SPOILT: Self;
+
     /// Wraps around as integers do.
     fn of(value: f64) -> Self;
 
@@ -33,14 +40,16 @@ pub(crate) trait Sample: Element {
     /// The sum of small whole numbers times a factor that the type can hold, however large it is: integers wrap.
     fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self;
 
-    /// Whether it will do where `wanted` is the truth: floats may be off by a few roundings of their type, integers not
-    /// at all.
-    fn passes_for(self, wanted: Self) -> bool;
+    /// Whether it will do where `wanted` is the truth: floats may be off by so many roundings of their type, integers
+    /// not at all.
+    fn passes_for(self, wanted: Self, roundings: usize) -> bool;
 }
 
 macro_rules! floats {
-    ($($type:ty: $tolerance:expr, $of:expr, $get:expr;)*) => {$(
+    ($($type:ty: $of:expr, $get:expr;)*) => {$(
         impl Sample for $type {
+            const DIGITS: u32 = <$type>::MANTISSA_DIGITS;
+            const SPOILT: Self = <$type>::NAN;
             fn of(value: f64) -> Self {
                 $of(value)
             }
@@ -50,8 +59,9 @@ macro_rules! floats {
             fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
                 $of(numbers.map(|number| $get($of(number * factor))).sum::<f64>())
             }
-            fn passes_for(self, wanted: Self) -> bool {
-                near($get(self), $get(wanted), $tolerance)
+            #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+            fn passes_for(self, wanted: Self, roundings: usize) -> bool {
+                near($get(self), $get(wanted), roundings as f64 * $get(<$type>::EPSILON))
             }
         }
     )*};
@@ -63,15 +73,17 @@ const fn narrow(value: f64) -> f32 {
 }
 
 floats! {
-    f16: 0.02, f16::from_f64, f16::to_f64;
-    bf16: 0.1, bf16::from_f64, bf16::to_f64;
-    f32: 1e-5, narrow, f64::from;
-    f64: 1e-12, std::convert::identity, std::convert::identity;
+    f16: f16::from_f64, f16::to_f64;
+    bf16: bf16::from_f64, bf16::to_f64;
+    f32: narrow, f64::from;
+    f64: std::convert::identity, std::convert::identity;
 }
 
 macro_rules! integers {
     ($($type:ty)*) => {$(
         impl Sample for $type {
+            const DIGITS: u32 = u32::MAX;
+            const SPOILT: Self = !0;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap,
                 reason = "wrapping is what is meant")]
             fn of(value: f64) -> Self {
@@ -88,7 +100,7 @@ macro_rules! integers {
                 let add = |sum: i128, number: f64| sum.wrapping_add((number as i128).wrapping_mul(factor as i128));
                 numbers.fold(0, add) as Self
             }
-            fn passes_for(self, wanted: Self) -> bool {
+            fn passes_for(self, wanted: Self, _: usize) -> bool {
                 self == wanted
             }
         }
@@ -104,69 +116,131 @@ pub(crate) fn zeros<T: Sample>(len: usize) -> Result<Vec<T>> {
     Ok(zeros)
 }
 
-/// What rank `rank` contributes, wholly.
-pub(super) fn fill<T: Sample>(op: ReduceOp, rank: usize, ranks: usize, into: &mut [T]) {
-    // The pattern repeats after 5 elements, or after as many as there are ranks.
-    let period = 5 * ranks;
-    let pattern: Vec<T> = (0..period).map(|index| T::of(input(op, rank, ranks, index))).collect();
-    for (element, &value) in into.iter_mut().zip(pattern.iter().cycle()) {
-        *element = value;
+/// After so many elements, and ranks, the numbers come again: a prime, so that blocks of usual lengths differ.
+const PERIOD: usize = 97;
+
+/// What rank `rank` has at `index`: 1 to 97, which every type holds.
+fn number(rank: usize, index: usize) -> usize {
+    (index * 7 + rank * 31) % PERIOD + 1
+}
+
+/// What ranks give to a reduction, their terms, and what must come of these.
+struct Terms {
+    op: ReduceOp,
+    ranks: usize,
+    /// One in so many ranks has a term in a sum, and the others 0: so few that no partial sum is rounded; or, where the
+    /// operation itself rounds, that all roundings together are less than the least term.
+    sparse: usize,
+}
+
+impl Terms {
+    fn of<T: Sample>(op: ReduceOp, ranks: usize) -> Self {
+        let digits = match op {
+            ReduceOp::Sum => T::DIGITS,
+            ReduceOp::Avg | ReduceOp::PreMulSum(_) => T::DIGITS / 2,
+            _ => u32::MAX,
+        };
+        // A term is at most 5, and there are not so many ranks that more digits would matter.
+        let most = (1_usize << digits.min(30)) / 5;
+        Self { op, ranks, sparse: ranks.div_ceil(most) }
+    }
+
+    /// After so many elements they come again.
+    fn period(&self) -> usize {
+        if self.op == ReduceOp::Product { self.ranks + 1 } else { PERIOD * self.sparse }
+    }
+
+    /// What rank `rank` gives at `index`.
+    fn term(&self, rank: usize, index: usize) -> usize {
+        match self.op {
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => {
+                if (index + rank).is_multiple_of(self.sparse) { number(rank, index) % 5 + 1 } else { 0 }
+            }
+            // Of one rank in turn, so that no type overflows.
+            ReduceOp::Product => {
+                if index % (self.ranks + 1) == rank {
+                    2 + rank % 2
+                } else {
+                    1
+                }
+            }
+            ReduceOp::Min | ReduceOp::Max | ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => {
+                number(rank, index)
+            }
+        }
+    }
+
+    /// The reduction of all ranks' terms at `index`.
+    #[allow(clippy::cast_precision_loss, reason = "small numbers")]
+    fn reduced<T: Sample>(&self, index: usize) -> T {
+        let first = (self.sparse - index % self.sparse) % self.sparse;
+        let terms = (first..self.ranks).step_by(self.sparse).map(|rank| self.term(rank, index));
+        let value = match self.op {
+            ReduceOp::Sum => terms.sum(),
+            ReduceOp::Product => terms.product(),
+            ReduceOp::Min => terms.min().unwrap_or_default(),
+            ReduceOp::Max => terms.max().unwrap_or_default(),
+            ReduceOp::BitAnd => terms.fold(usize::MAX, |a, b| a & b),
+            ReduceOp::BitOr => terms.fold(0, |a, b| a | b),
+            ReduceOp::BitXor => terms.fold(0, |a, b| a ^ b),
+            // Integers wrap before they are divided.
+            ReduceOp::Avg => return T::of(T::of(terms.sum::<usize>() as f64).get() / self.ranks as f64),
+            ReduceOp::PreMulSum(factor) => {
+                // The others' zeros matter to an infinite factor.
+                let others = (self.sparse > 1).then_some(0);
+                return T::scaled_sum(terms.chain(others).map(|term| term as f64), factor);
+            }
+        };
+        T::of(value as f64)
+    }
+
+    /// How many roundings a float may be off by.
+    fn roundings(&self) -> usize {
+        match self.op {
+            ReduceOp::Avg => 2,
+            ReduceOp::PreMulSum(_) => self.ranks.div_ceil(self.sparse) + 1,
+            _ => 0,
+        }
     }
 }
 
-/// What rank `rank` contributes at `index`: numbers so small that no type overflows at a few ranks.
+/// What rank `rank` gives to a reduction, wholly.
+pub(super) fn fill_reduced<T: Sample>(op: ReduceOp, rank: usize, ranks: usize, into: &mut [T]) {
+    let terms = Terms::of::<T>(op, ranks);
+    repeat(terms.period(), into, |index| terms.term(rank, index));
+}
+
+/// What rank `rank` has to be copied: its numbers from `first` on.
+pub(super) fn fill_copied<T: Sample>(rank: usize, first: usize, into: &mut [T]) {
+    repeat(PERIOD, into, |index| number(rank, first + index));
+}
+
+/// Fills with the first `period` numbers again and again.
 #[allow(clippy::cast_precision_loss, reason = "small numbers")]
-fn input(op: ReduceOp, rank: usize, ranks: usize, index: usize) -> f64 {
-    match op {
-        ReduceOp::Product => 1.0 + f64::from(u8::from(index % ranks == rank)),
-        _ => ((index * 7 + rank * 3) % 5 + 1) as f64,
+fn repeat<T: Sample>(period: usize, into: &mut [T], number: impl Fn(usize) -> usize) {
+    let numbers: Vec<T> = (0..period.min(into.len())).map(|index| T::of(number(index) as f64)).collect();
+    for (element, &number) in into.iter_mut().zip(numbers.iter().cycle()) {
+        *element = number;
     }
 }
 
-/// The reduction of all ranks' [`input`] at `index`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "small numbers"
-)]
-fn reduced<T: Sample>(op: ReduceOp, ranks: usize, index: usize) -> T {
-    let inputs = (0..ranks).map(|rank| input(op, rank, ranks, index));
-    let bits = (0..ranks).map(|rank| input(op, rank, ranks, index) as u64);
-    let value = match op {
-        ReduceOp::Sum => inputs.sum(),
-        ReduceOp::Product => inputs.product(),
-        ReduceOp::Min => inputs.fold(f64::INFINITY, f64::min),
-        ReduceOp::Max => inputs.fold(f64::NEG_INFINITY, f64::max),
-        // Integers wrap before they are divided.
-        ReduceOp::Avg => T::of(inputs.sum()).get() / ranks as f64,
-        ReduceOp::BitAnd => bits.fold(u64::MAX, |a, b| a & b) as f64,
-        ReduceOp::BitOr => bits.fold(0, |a, b| a | b) as f64,
-        ReduceOp::BitXor => bits.fold(0, |a, b| a ^ b) as f64,
-        ReduceOp::PreMulSum(factor) => return T::scaled_sum(inputs, factor),
-    };
-    T::of(value)
-}
-
-/// How many elements of `output` are not the reduction of elements `first..` of all ranks' inputs.
+/// How many elements of `output` are not the reduction of elements `first..` of what all ranks gave.
 pub(super) fn wrong_reduced<T: Sample>(op: ReduceOp, ranks: usize, first: usize, output: &[T]) -> u64 {
-    // The inputs repeat after 5 (and, for products, after `ranks`) elements.
-    let period = if op == ReduceOp::Product { ranks } else { 5 };
-    let wanted: Vec<T> = (0..period).map(|index| reduced(op, ranks, index)).collect();
-    count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % period])
+    let terms = Terms::of::<T>(op, ranks);
+    let (period, roundings) = (terms.period(), terms.roundings());
+    count_wrong(period, output, roundings, |index| terms.reduced((first + index) % period))
 }
 
-/// How many elements of `output` are not elements `first..` of rank `rank`'s input.
-pub(super) fn wrong_copied<T: Sample>(rank: usize, ranks: usize, first: usize, output: &[T]) -> u64 {
-    let wanted: Vec<T> = (0..5).map(|index| T::of(input(ReduceOp::Sum, rank, ranks, index))).collect();
-    count_wrong(output.iter().enumerate(), |index| wanted[(first + index) % 5])
+/// How many elements of `output` are not elements `first..` of what rank `rank` had.
+#[allow(clippy::cast_precision_loss, reason = "small numbers")]
+pub(super) fn wrong_copied<T: Sample>(rank: usize, first: usize, output: &[T]) -> u64 {
+    count_wrong(PERIOD, output, 0, |index| T::of(number(rank, first + index) as f64))
 }
 
-fn count_wrong<'a, T: Sample>(
-    output: impl Iterator<Item = (usize, &'a T)>,
-    wanted: impl Fn(usize) -> T,
-) -> u64 {
-    output.filter(|(index, got)| !got.passes_for(wanted(*index))).count() as u64
+fn count_wrong<T: Sample>(period: usize, output: &[T], roundings: usize, wanted: impl Fn(usize) -> T) -> u64 {
+    let wanted: Vec<T> = (0..period.min(output.len())).map(wanted).collect();
+    let pairs = output.iter().zip(wanted.iter().cycle());
+    pairs.filter(|(got, wanted)| !got.passes_for(**wanted, roundings)).count() as u64
 }
 
 /// Whether two numbers differ by no more than this, relative to what is wanted.
@@ -179,17 +253,122 @@ fn near(got: f64, wanted: f64, tolerance: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use unisono::dtype::Dtype;
+
     use super::*;
 
+    /// What ranks give, each a vector of so many elements.
+    fn given<T: Sample>(op: ReduceOp, ranks: usize, len: usize) -> Vec<Vec<T>> {
+        let mut given = vec![vec![T::SPOILT; len]; ranks];
+        given.iter_mut().enumerate().for_each(|(rank, into)| fill_reduced(op, rank, ranks, into));
+        given
+    }
+
+    fn operations(dtype: Dtype) -> impl Iterator<Item = ReduceOp> {
+        let all = ReduceOp::PLAIN.into_iter().chain([2.0, 0.3].map(ReduceOp::PreMulSum));
+        all.filter(move |op| op.check(dtype).is_ok())
+    }
+
     #[test]
-    fn a_wrong_element_is_counted() {
-        let sum = |index| (0..3).map(|rank| input(ReduceOp::Sum, rank, 3, index)).sum::<f64>();
-        let mut output: Vec<f32> = (4..20).map(|index| f32::of(sum(index))).collect();
-        assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 4, &output), 0);
-        output[7] += 1.0;
-        output[9] = f32::NAN;
-        assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 4, &output), 2);
-        assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 5, &output[..3]), 3);
+    fn a_dropped_contribution_is_noticed() {
+        const LEN: usize = 300;
+        fn check<T: Sample>() {
+            for ranks in [30, 60, 200] {
+                for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::PreMulSum(3.0)] {
+                    let given = given::<T>(op, ranks, LEN);
+                    let sum = |index: usize| given.iter().map(|data| data[index].get()).sum::<f64>();
+                    let sums: Vec<f64> = (0..LEN).map(sum).collect();
+                    let wrong = |rank: Option<usize>| {
+                        let left =
+                            |index: usize| sums[index] - rank.map_or(0.0, |rank| given[rank][index].get());
+                        let reduced = |index| match op {
+                            ReduceOp::Avg => left(index) / ranks as f64,
+                            ReduceOp::PreMulSum(factor) => left(index) * factor,
+                            _ => left(index),
+                        };
+                        let output: Vec<T> = (0..LEN).map(|index| T::of(reduced(index))).collect();
+                        wrong_reduced(op, ranks, 0, &output)
+                    };
+                    assert_eq!(wrong(None), 0, "{op} of {ranks}");
+                    for rank in (0..ranks).step_by(3) {
+                        assert!(wrong(Some(rank)) > 0, "{op} of {ranks} without rank {rank}");
+                    }
+                }
+            }
+        }
+        check::<bf16>();
+        check::<f16>();
+    }
+
+    #[test]
+    fn right_results_are_right_in_whatever_order_they_are_reduced() {
+        fn check<T: Sample>(op: ReduceOp, ranks: usize, name: &str) {
+            let mut given = given::<T>(op, ranks, 100);
+            for order in ["ascending", "descending"] {
+                let reduced: Vec<T> = (0..100)
+                    .map(|index| {
+                        let terms = given.iter().map(|data| data[index].get());
+                        let round = |value: f64| T::of(value).get();
+                        let bits = |value: f64| value as u64;
+                        T::of(match op {
+                            ReduceOp::Sum => terms.fold(0.0, |a, b| round(a + b)),
+                            ReduceOp::Product => terms.fold(1.0, |a, b| round(a * b)),
+                            ReduceOp::Min => terms.fold(f64::INFINITY, f64::min),
+                            ReduceOp::Max => terms.fold(0.0, f64::max),
+                            ReduceOp::Avg => terms.fold(0.0, |a, b| round(a + b)) / ranks as f64,
+                            ReduceOp::BitAnd => terms.map(bits).fold(255, |a, b| a & b) as f64,
+                            ReduceOp::BitOr => terms.map(bits).fold(0, |a, b| a | b) as f64,
+                            ReduceOp::BitXor => terms.map(bits).fold(0, |a, b| a ^ b) as f64,
+                            ReduceOp::PreMulSum(factor) => {
+                                terms.fold(0.0, |a, b| round(a + round(b * factor)))
+                            }
+                        })
+                    })
+                    .collect();
+                assert_eq!(wrong_reduced(op, ranks, 0, &reduced), 0, "{op} of {ranks} {name}, {order}");
+                given.reverse();
+            }
+        }
+        for dtype in Dtype::ALL {
+            for op in operations(dtype) {
+                for ranks in [1, 3, 60] {
+                    with_dtype!(dtype, T => check::<T>(op, ranks, dtype.name()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn spoilt_memory_is_wrong_for_every_operation_and_type() {
+        fn check<T: Sample>(op: ReduceOp, ranks: usize) {
+            let wrong = wrong_reduced(op, ranks, 0, &[T::SPOILT; 500]);
+            assert_eq!(wrong, 500, "{op} of {} among {ranks} ranks", T::DTYPE);
+            assert_eq!(wrong_copied(ranks, 0, &[T::SPOILT; 97]), 97);
+        }
+        for dtype in Dtype::ALL {
+            for op in operations(dtype) {
+                for ranks in [1, 2, 3, 8, 24, 27] {
+                    with_dtype!(dtype, T => check::<T>(op, ranks));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_blocks_and_messages_differ() {
+        let of = |rank, first| {
+            let mut data = [0_u8; 8];
+            fill_copied(rank, first, &mut data);
+            data
+        };
+        for other in 1..PERIOD {
+            assert!(of(other, 0).iter().zip(of(0, 0)).all(|(a, b)| *a != b), "ranks 0 and {other}");
+            assert_eq!(wrong_copied(0, other, &of(0, 0)), 8, "elements 0 and {other}");
+        }
+        // What is reduced, too: a block in the place of another.
+        let sums: Vec<f32> = (0..64).map(|index| Terms::of::<f32>(ReduceOp::Sum, 5).reduced(index)).collect();
+        assert_eq!(wrong_reduced(ReduceOp::Sum, 5, 0, &sums), 0);
+        assert!((1..8).all(|block| wrong_reduced(ReduceOp::Sum, 5, 0, &sums[block * 8..][..8]) > 0));
     }
 
     #[test]
@@ -199,6 +378,8 @@ mod tests {
             let wrong = |value| wrong_reduced(ReduceOp::PreMulSum(factor), 3, 0, &[value; 7]);
             assert_eq!((wrong(value), wrong(f16::ONE)), (0, 7), "{factor}");
         }
+        // Zeros that some ranks give to sums.
+        assert_eq!(wrong_reduced(ReduceOp::PreMulSum(f64::INFINITY), 30, 0, &[bf16::NAN; 7]), 0);
         assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 0, &[f32::INFINITY, f32::NAN]), 2);
     }
 
@@ -212,17 +393,18 @@ mod tests {
     #[test]
     fn large_factors_wrap_and_no_bit_may_be_wrong() {
         let wrong = |factor, output: &[i64]| wrong_reduced(ReduceOp::PreMulSum(factor), 3, 0, output);
-        // The sums of three ranks' first inputs.
-        let mut output = [7, 8, 9].map(|sum: i64| sum.wrapping_mul(4_000_000_000_000_000_000));
+        let sums = || (0..3).map(|index| Terms::of::<i64>(ReduceOp::Sum, 3).reduced::<i64>(index));
+        let mut output: Vec<i64> = sums().map(|sum| sum.wrapping_mul(4_000_000_000_000_000_000)).collect();
         assert_eq!(wrong(4e18, &output), 0);
         output[1] = output[1].wrapping_add(1);
         assert_eq!(wrong(4e18, &output), 1);
-        let least = [7, 8, 9].map(|sum: i64| sum.wrapping_mul(i64::MIN));
+        let least: Vec<i64> = sums().map(|sum| sum.wrapping_mul(i64::MIN)).collect();
         assert_eq!(wrong(-(2_f64.powi(63)), &least), 0);
 
-        let output = [7, 8, 9].map(|sum: u64| sum.wrapping_mul(10_000_000_000_000_000_000));
+        let output: Vec<u64> =
+            sums().map(|sum| (sum as u64).wrapping_mul(10_000_000_000_000_000_000)).collect();
         assert_eq!(wrong_reduced(ReduceOp::PreMulSum(1e19), 3, 0, &output), 0);
-        let output = [7, 8, 9].map(|sum: i8| sum.wrapping_mul(-128));
+        let output: Vec<i8> = sums().map(|sum| (sum as i8).wrapping_mul(-128)).collect();
         assert_eq!(wrong_reduced(ReduceOp::PreMulSum(-128.0), 3, 0, &output), 0);
     }
 }

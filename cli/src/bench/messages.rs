@@ -40,7 +40,7 @@ pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) ->
 }
 
 /// With whom this rank exchanges messages, and whether it begins.
-fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {
+pub(super) fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {
     let pairs = ranks / 2;
     match rank {
         rank if rank < pairs => Some((rank + pairs, true)),
@@ -113,7 +113,7 @@ where
         wrong[0] += pair.wrong();
         pair.spoil();
         pair.ping_pong()?;
-        wrong[0] += pair.into.first().map_or(0, |into| pair.wrong_in(into));
+        wrong[0] += pair.into.first().map_or(0, |into| data::wrong_copied(pair.partner, 0, into));
         Ok(())
     })?;
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
@@ -152,9 +152,8 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
     ) -> Result<Self> {
         let windowful = || (0..window).map(|_| own(count)).collect::<Result<Vec<M>>>();
         let (mut from, into) = (windowful()?, windowful()?);
-        for data in &mut from {
-            data::fill(ReduceOp::Sum, group.rank(), group.size(), data);
-        }
+        // Each of a window begins elsewhere, so that none may pass for another.
+        from.iter_mut().enumerate().for_each(|(k, data)| data::fill_copied(group.rank(), k, data));
         Ok(Self { group, partner, first, from, into })
     }
 
@@ -195,6 +194,9 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
             for work in coming {
                 self.into.push(Work::wait(work)?.0);
             }
+            // Back to the front: each message of a window keeps its place.
+            self.from.rotate_right(if sends { window } else { 0 });
+            self.into.rotate_right(if receives { window } else { 0 });
             // Both ways, who has received all knows that the other is done with as much.
             if !both {
                 if self.first {
@@ -209,16 +211,12 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
 
     /// Nothing that was received may pass for what is.
     fn spoil(&mut self) {
-        self.into.iter_mut().for_each(|into| into.fill(T::of(77.0)));
+        self.into.iter_mut().for_each(|into| into.fill(T::SPOILT));
     }
 
     /// How many elements came out wrong.
     fn wrong(&self) -> u64 {
-        self.into.iter().map(|into| self.wrong_in(into)).sum()
-    }
-
-    fn wrong_in(&self, into: &[T]) -> u64 {
-        data::wrong_copied(self.partner, self.group.size(), 0, into)
+        self.into.iter().enumerate().map(|(k, into)| data::wrong_copied(self.partner, k, into)).sum()
     }
 }
 

@@ -1,6 +1,7 @@
 //! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, messages, and the
 //! raw puts under all of these.
 
+mod check;
 pub(crate) mod collective;
 mod compute;
 pub(crate) mod data;

@@ -50,7 +50,7 @@ impl Run<'_> {
         M: Owned<Element = T> + DerefMut<Target = [T]>,
     {
         let (group, bench) = (self.group, self.bench);
-        self.fill(&mut memory.0);
+        self.part().fill(&mut memory.0);
         let mut calls = Calls { run: self, memory: Some(memory) };
         for _ in 0..bench.warmup {
             calls.call(|| ())?;
@@ -172,16 +172,16 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
 
     fn spoil(&mut self) {
         if let Some((input, output)) = &mut self.memory {
-            self.run.spoil(input, output);
+            self.run.part().spoil(input, output);
         }
     }
 
     /// How many elements came out wrong here.
     fn wrong(&mut self) -> Result<u64> {
         let (input, output) = self.memory()?;
-        let reduced_elsewhere =
-            self.run.collective == Collective::Reduce && self.run.group.rank() != self.run.bench.root;
-        Ok(if reduced_elsewhere { 0 } else { self.run.wrong(&input, &output) })
+        let part = self.run.part();
+        let reduced_elsewhere = part.collective == Collective::Reduce && part.rank != part.root;
+        Ok(if reduced_elsewhere { 0 } else { part.wrong(&input, &output) })
     }
 }
 

@@ -1,0 +1,136 @@
+//! Whether a collective did what it should: what a rank has before it, and what must be there afterwards.
+
+use unisono::{reduce::ReduceOp, schedule::Collective};
+
+use super::data::{self, Sample};
+
+/// A rank's part in a collective.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub collective: Collective,
+    pub op: ReduceOp,
+    pub root: usize,
+    pub rank: usize,
+    pub ranks: usize,
+}
+
+impl Part {
+    /// Makes the input.
+    pub(super) fn fill<T: Sample>(&self, input: &mut [T]) {
+        if self.collective.reduces() {
+            data::fill_reduced(self.op, self.rank, self.ranks, input);
+        } else {
+            data::fill_copied(self.rank, 0, input);
+        }
+    }
+
+    /// Makes an output for a call whose result is to be checked: nothing that was there may pass for it.
+    pub(super) fn spoil<T: Sample>(&self, input: &[T], output: &mut [T]) {
+        if self.collective == Collective::Broadcast && self.rank == self.root {
+            output.copy_from_slice(input);
+        } else {
+            output.fill(T::SPOILT);
+        }
+    }
+
+    /// How many elements of the output are wrong.
+    pub(super) fn wrong<T: Sample>(&self, input: &[T], output: &[T]) -> u64 {
+        let Self { collective, op, root, rank, ranks } = *self;
+        // Each block is from another rank, and begins at that place of what it had.
+        let blocks = |len: usize, first: usize| {
+            let blocks = output.chunks(len.max(1)).enumerate();
+            blocks.map(|(from, block)| data::wrong_copied(from, first, block)).sum()
+        };
+        match collective {
+            Collective::AllReduce | Collective::Reduce => data::wrong_reduced(op, ranks, 0, output),
+            Collective::ReduceScatter => data::wrong_reduced(op, ranks, rank * output.len(), output),
+            Collective::AllGather | Collective::Gather => blocks(input.len(), 0),
+            Collective::AllToAll => blocks(input.len() / ranks, rank * (input.len() / ranks)),
+            Collective::Scatter => data::wrong_copied(root, rank * output.len(), output),
+            Collective::Broadcast => data::wrong_copied(root, 0, output),
+            Collective::Barrier => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono::schedule::Job;
+
+    use super::*;
+
+    const RANKS: usize = 4;
+    const COUNT: usize = 6;
+
+    fn part(collective: Collective, rank: usize) -> Part {
+        Part { collective, op: ReduceOp::Sum, root: 2, rank, ranks: RANKS }
+    }
+
+    /// What every rank has before a collective, and a right output of each.
+    fn world(collective: Collective) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+        let root = 2;
+        let lengths: Vec<_> = (0..RANKS)
+            .map(|rank| Job { root, ..Job::new(collective, rank, RANKS, COUNT) }.lengths().unwrap())
+            .collect();
+        let mut inputs: Vec<Vec<f32>> = lengths.iter().map(|(input, _)| vec![0.0; *input]).collect();
+        inputs.iter_mut().enumerate().for_each(|(rank, input)| part(collective, rank).fill(input));
+        let sums = |len: usize| (0..len).map(|at| inputs.iter().map(|input| input[at]).sum::<f32>());
+        let output = |rank: usize, len: usize| -> Vec<f32> {
+            let own = rank * COUNT..(rank + 1) * COUNT;
+            match collective {
+                _ if len == 0 => vec![],
+                Collective::AllReduce | Collective::Reduce => sums(COUNT).collect(),
+                Collective::ReduceScatter => sums(RANKS * COUNT).collect::<Vec<_>>()[own].to_vec(),
+                Collective::AllGather | Collective::Gather => inputs.concat(),
+                Collective::AllToAll => inputs.iter().flat_map(|input| input[own.clone()].to_vec()).collect(),
+                Collective::Scatter => inputs[root][own].to_vec(),
+                Collective::Broadcast => inputs[root].clone(),
+                Collective::Barrier => vec![],
+            }
+        };
+        let outputs = lengths.iter().enumerate().map(|(rank, (_, len))| output(rank, *len)).collect();
+        (inputs, outputs)
+    }
+
+    #[test]
+    fn every_element_of_every_collective_is_looked_at() {
+        for collective in Collective::ALL {
+            let (inputs, outputs) = world(collective);
+            for (rank, (input, mut output)) in inputs.iter().zip(outputs).enumerate() {
+                let part = part(collective, rank);
+                assert_eq!(part.wrong(input, &output), 0, "{collective:?} on rank {rank}");
+                for at in 0..output.len() {
+                    let right = std::mem::replace(&mut output[at], f32::SPOILT);
+                    assert_eq!(part.wrong(input, &output), 1, "{collective:?} on rank {rank}: {at}");
+                    output[at] = right + 1.0;
+                    assert_eq!(part.wrong(input, &output), 1, "{collective:?} on rank {rank}: {at}");
+                    output[at] = right;
+                }
+                let mut untouched = output.clone();
+                part.spoil(input, &mut untouched);
+                let given = collective == Collective::Broadcast && rank == part.root;
+                let wanted = if given { 0 } else { output.len() as u64 };
+                assert_eq!(part.wrong(input, &untouched), wanted, "{collective:?} on rank {rank}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_another_rank_or_in_another_place_is_wrong() {
+        for collective in [Collective::ReduceScatter, Collective::AllToAll, Collective::Scatter] {
+            let (inputs, outputs) = world(collective);
+            for rank in 0..RANKS {
+                for other in (0..RANKS).filter(|&other| other != rank) {
+                    let wrong = part(collective, rank).wrong(&inputs[rank], &outputs[other]);
+                    assert!(wrong > 0, "{collective:?}: rank {other}'s output on rank {rank}");
+                }
+            }
+        }
+        for collective in [Collective::AllGather, Collective::AllToAll, Collective::Gather] {
+            let (inputs, mut outputs) = world(collective);
+            let part = part(collective, 2);
+            outputs[2].rotate_left(COUNT);
+            assert_eq!(part.wrong(&inputs[2], &outputs[2]), (RANKS * COUNT) as u64, "{collective:?}");
+        }
+    }
+}
