@@ -66,7 +66,6 @@ impl Run<'_> {
                 if pause {
                     Computation::Idle(length).run();
                 }
-                group.barrier()?;
                 alone.push(calls.call(|| ())?);
             }
             length = LONGER * slowest(group, alone)?;
@@ -117,11 +116,9 @@ impl Run<'_> {
             {
                 group.barrier()?;
                 computed.push(computation.timed());
-                group.barrier()?;
                 both.push(calls.call(|| computation.run())?);
             }
             // After the sleep: where others want the cores too, who has just computed gets one late.
-            group.barrier()?;
             alone.push(calls.call(|| ())?);
         }
         let communication = slowest(group, alone)?;
@@ -152,13 +149,15 @@ struct Calls<'r, M> {
 }
 
 impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
-    /// Begins the collective, computes, and waits for it; tells how many seconds that took.
+    /// After a barrier begins the collective, computes, and waits for it; tells how many seconds that took.
     fn call(&mut self, compute: impl FnOnce()) -> Result<f64> {
         let (input, mut output) = self.memory()?;
         if in_place(self.run.collective) {
             // What came of the call before would grow, or shrink to numbers that are slow to compute with.
             output.copy_from_slice(&input);
         }
+        // After the copy, which one rank may end before another.
+        self.run.group.barrier()?;
         let begun = Instant::now();
         let work = begin(self.run, input, output)?;
         compute();
