@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The bench with these arguments. Makes sure that nothing of it is left running.
 fn bench(arguments: &[&str]) -> Output {
@@ -164,8 +164,8 @@ fn one_rank_is_a_world_too() {
 
 #[test]
 fn puts_one_way_and_both_ways() {
-    // A rank that only looks on does not disturb.
-    for ranks in ["2", "3"] {
+    // Ranks that only look on do not disturb; the two are of different halves.
+    for (ranks, second) in [("2", 1), ("3", 1), ("4", 2)] {
         let found = lines(&[
             "put",
             "--ranks",
@@ -187,6 +187,7 @@ fn puts_one_way_and_both_ways() {
         assert_eq!(bytes, [8, 512, 32768]);
         for line in found {
             assert_eq!(line["put"], true);
+            assert_eq!(line["pair"], json!([0, second]), "{line}");
             let [min, p50, p99] = ["min", "p50", "p99"].map(|which| number(&line, &["latency_us", which]));
             assert!(0.0 < min && min <= p50 && p50 <= p99, "{line}");
             for key in ["one_way_GBps", "both_ways_GBps", "rate_Mps", "rate_both_Mps"] {

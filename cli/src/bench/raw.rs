@@ -1,4 +1,5 @@
-//! Raw puts between ranks 0 and 1: an endpoint each, a window each, and nothing above the transport.
+//! Raw puts between two ranks: an endpoint each, a window each, and nothing above the transport. They are rank 0 and the
+//! first of the other half: launchers put neighbours on one machine.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use unisono_transport::{
     ofi::{Ofi, Options},
 };
 
-use super::{Result, room};
+use super::{Result, messages::partner, room};
 
 /// How many puts are under way at once in bandwidth tests: enough to keep a wire busy. All of them read the same
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
@@ -52,13 +53,21 @@ fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, uni
     Ok(region)
 }
 
-/// Makes endpoints on ranks 0 and 1 with windows for puts of up to `bytes`; `None` on the others, which
+/// With whom rank 0 of so many is a pair; `None` if it is alone.
+pub(crate) fn second(ranks: usize) -> Option<usize> {
+    partner(0, ranks).map(|(second, _)| second)
+}
+
+/// Makes endpoints on rank 0 and on the [`second`] with windows for puts of up to `bytes`; `None` on the others, which
 /// must call it all the same.
 pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
-    let first_two = group.rank() < 2 && group.size() >= 2;
+    let other = second(group.size()).and_then(|second| match group.rank() {
+        0 => Some(second),
+        rank => (rank == second).then_some(0),
+    });
     let mut card = vec![0_u8; ADDRESS + 32];
     let mut opened = None;
-    if first_two {
+    if other.is_some() {
         let mut transport = Ofi::open(options)?;
         let window = touched(&mut transport, bytes.max(8))?;
         let source = touched(&mut transport, bytes.max(8))?;
@@ -73,8 +82,8 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     }
     let mut cards = vec![0_u8; card.len() * group.size()];
     group.all_gather(&card, &mut cards)?;
-    let Some((mut transport, window, source)) = opened else { return Ok(None) };
-    let theirs = &cards[(1 - group.rank()) * card.len()..][..card.len()];
+    let (Some(other), Some((mut transport, window, source))) = (other, opened) else { return Ok(None) };
+    let theirs = &cards[other * card.len()..][..card.len()];
     let word = |i: usize| -> u64 {
         theirs.get(i * 8..i * 8 + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
     };
@@ -215,8 +224,8 @@ fn give_up(begun: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The best of a few measurements of how many bytes a second rank 0 puts to rank 1 at 1 MiB, or both to each
-/// other; on every rank. `None` in a world of one.
+/// The best of a few measurements of how many bytes a second rank 0 puts to the [`second`] at 1 MiB; on every rank. `None`
+/// in a world of one.
 pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Option<f64>> {
     const BYTES: usize = 1 << 20;
     const COUNT: u64 = 128;
@@ -226,8 +235,9 @@ pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Optio
     let pair = pair(group, options, BYTES)?;
     let mut best = [0.0_f64];
     if let Some(mut pair) = pair {
+        let first = group.rank() == 0;
         for _ in 0..4 {
-            let time = pair.stream(BYTES, COUNT, group.rank() == 0, group.rank() == 1)?;
+            let time = pair.stream(BYTES, COUNT, first, !first)?;
             let bytes = f64::from(u32::try_from(COUNT * BYTES as u64)?);
             best[0] = best[0].max(bytes / time.as_secs_f64());
         }

@@ -11,11 +11,11 @@ use std::{
 use serde_json::json;
 use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
 
-use super::{Bench, Result, What};
+use super::{Bench, Result, What, raw::second};
 
 /// Where results go.
 pub(super) struct Report {
-    /// Bytes a second of raw puts at 1 MiB, one way.
+    /// Bytes a second of raw puts at 1 MiB from rank 0 to the second of the pair.
     pub raw: Option<f64>,
     reports: bool,
     headed: bool,
@@ -194,8 +194,10 @@ impl Report {
         if std::mem::replace(&mut self.headed, true) {
             return;
         }
-        let raw =
-            self.raw.map_or_else(String::new, |raw| format!(", raw put {:.2} GB/s at 1 MiB", raw / 1e9));
+        let second = second(self.ranks).unwrap_or_default();
+        let raw = self.raw.map_or_else(String::new, |raw| {
+            format!(", raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9)
+        });
         let memory = if self.registered { "registered" } else { "plain" };
         let case = format!(
             "#{:>11} {:>11} {:>5} {:>6} {:>4} {:>19}",
@@ -226,10 +228,10 @@ impl Report {
                 "one way", "both", "Mmsg/s", "both", "#wrong"
             )),
             What::Put => self.line(&format!(
-                "# put between 2 ranks over {} ({})\n\
+                "# put between ranks 0 and {second} of {} over {} ({})\n\
                  # latency in µs one way; GB/s of 10^9 bytes and millions of puts a second, each direction\n\
                  #{:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}",
-                self.provider, self.library, "bytes", "min", "p50", "p99", "one way", "both", "Mput/s", "both"
+                self.ranks, self.provider, self.library, "bytes", "min", "p50", "p99", "one way", "both", "Mput/s", "both"
             )),
         }
     }
@@ -368,7 +370,7 @@ impl Report {
             row.both_ways.millions
         ));
         self.record(json!({
-            "put": true, "ranks": 2, "provider": self.provider, "libfabric": self.library, "bytes": row.bytes,
+            "put": true, "ranks": 2, "pair": [0, second(self.ranks)], "provider": self.provider, "libfabric": self.library, "bytes": row.bytes,
             "latency_us": { "min": min, "p50": p50, "p99": p99 },
             "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
             "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions,
