@@ -130,18 +130,17 @@ fn every_collective_at_two_and_three_ranks() {
 fn flags_reach_what_they_name() {
     let few = ["-n", "2", "-w", "0", "--provider", "tcp", "--ranks", "2"];
     let with = |more: &[&str]| lines(&[more, &few].concat());
-    for (dtype, op) in [
-        ("bf16", "avg"),
-        ("u8", "bor"),
-        ("i64", "max"),
-        ("half", "premulsum:0.5"),
+    for (dtype, op, name) in [
+        ("bf16", "avg", "avg"),
+        ("u8", "bor", "bor"),
+        ("i64", "max", "max"),
+        ("half", "premulsum:0.5", "premulsum(0.5)"),
         // Twice as much wraps.
-        ("i64", "premulsum:4e18"),
+        ("i64", "premulsum:4e18", "premulsum(4000000000000000000)"),
     ] {
         let found = with(&["all_reduce", "-b", "4K", "-e", "4K", "-d", dtype, "-o", op]);
-        let name = op.split(':').next().unwrap();
-        let wanted = [if dtype == "half" { "f16" } else { dtype }, name];
-        assert_eq!([&found[0]["dtype"], &found[0]["op"]], wanted);
+        let wanted = [if dtype == "half" { "f16" } else { dtype }, name, "fastest"];
+        assert_eq!([&found[0]["dtype"], &found[0]["op"], &found[0]["reduction"]], wanted);
         judge(&found[0], "all_reduce", 2, "tcp");
     }
     let found =
@@ -149,7 +148,9 @@ fn flags_reach_what_they_name() {
     assert!(found.iter().all(|line| line["algorithm"] == "ring" && line["registered"] == true), "{found:?}");
     let found = with(&["broadcast", "-b", "0", "-e", "8", "-r", "1"]);
     assert_eq!(found.iter().map(|line| &line["bytes"]).collect::<Vec<_>>(), [0, 4, 8]);
-    assert!(found.iter().all(|line| line["root"] == 1), "{found:?}");
+    assert!(found.iter().all(|line| line["root"] == 1 && line["reduction"].is_null()), "{found:?}");
+    let found = with(&["reduce", "-b", "8", "-e", "8", "--reproducible"]);
+    assert_eq!(found[0]["reduction"], "reproducible");
 }
 
 #[test]
@@ -243,7 +244,7 @@ fn flags_reach_what_overlaps() {
     let line =
         with(&["all_reduce", "--ranks", "2", "--provider", "shm", "-d", "bf16", "-o", "premulsum:0.5"]);
     judge_overlap(&line, "all_reduce", 2);
-    assert_eq!([&line["dtype"], &line["op"]], ["bf16", "premulsum"]);
+    assert_eq!([&line["dtype"], &line["op"]], ["bf16", "premulsum(0.5)"]);
     let line = with(&[
         "reduce",
         "--ranks",
@@ -323,6 +324,12 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["put", "--ranks", "2", "--overlap"], 1, &["--overlap", "collectives", "put"]),
     (&["send_recv", "--ranks", "2", "--algorithm", "ring"], 1, &["--algorithm ring", "send_recv"]),
     (&["put", "--ranks", "2", "--algorithm", "ring"], 1, &["--algorithm ring", "put"]),
+    (&["put", "--ranks", "2", "-d", "f32"], 1, &["-d:", "put"]),
+    (&["put", "--ranks", "2", "--registered"], 1, &["--registered:", "put"]),
+    (&["put", "--ranks", "2", "-o", "sum"], 1, &["-o:", "put"]),
+    (&["send_recv", "--ranks", "2", "-r", "1"], 1, &["-r:", "send_recv"]),
+    (&["send_recv", "--ranks", "2", "--reproducible"], 1, &["--reproducible:", "send_recv"]),
+    (&["all_gather", "--ranks", "2", "--reproducible"], 1, &["--reproducible:", "all_gather"]),
     (&["all_reduce", "--ranks", "2", "--provider", ""], 2, &["--provider"]),
     (&["all_reduce", "--ranks", "2", "--algorithm", ""], 2, &["--algorithm"]),
     (&["all_reduce", "--ranks", "2", "-b", "eight"], 2, &["eight", "4096"]),

@@ -51,12 +51,12 @@ pub(super) fn sweep(
         progress.size(bytes);
         wrong += match &crew {
             Some(crew) => {
-                let row = with_dtype!(bench.dtype, T => run.overlap::<T>(count, crew))?;
+                let row = with_dtype!(bench.dtype(), T => run.overlap::<T>(count, crew))?;
                 progress.done(|| report.overlap(&row));
                 row.case.wrong
             }
             None => {
-                let row = with_dtype!(bench.dtype, T => run.measure::<T>(count))?;
+                let row = with_dtype!(bench.dtype(), T => run.measure::<T>(count))?;
                 progress.done(|| report.collective(&row));
                 row.case.wrong
             }
@@ -78,7 +78,7 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// The collective's count: the sweep's sizes are those of the whole vector.
     fn count(&self) -> usize {
-        let elements = self.bytes / self.bench.dtype.size();
+        let elements = self.bytes / self.bench.dtype().size();
         match self.collective {
             Collective::Barrier => 0,
             collective if collective.has_blocks() => elements / self.group.size(),
@@ -88,7 +88,7 @@ impl Run<'_> {
 
     /// The elements of input and output as this rank would have them if it were `rank`.
     pub(super) fn lengths(&self, rank: usize, count: usize) -> Result<(usize, usize)> {
-        let root = if self.collective.has_root() { self.bench.root } else { 0 };
+        let root = if self.collective.has_root() { self.bench.root() } else { 0 };
         let job = Job { root, ..Job::new(self.collective, rank, self.group.size(), count) };
         Ok(job.lengths().ok_or("the sizes overflow")?)
     }
@@ -149,28 +149,28 @@ impl Run<'_> {
         let (group, bench, collective) = (self.group, self.bench, self.collective);
         let mut wrong = [wrong];
         group.all_reduce(&mut wrong, ReduceOp::Sum)?;
-        let (inputs, outputs) = self.lengths(bench.root, count)?;
+        let (inputs, outputs) = self.lengths(bench.root(), count)?;
         Ok(Case {
             collective,
-            algorithm: group.algorithm(collective, count, bench.dtype)?,
-            bytes: inputs.max(outputs) * bench.dtype.size(),
+            algorithm: group.algorithm(collective, count, bench.dtype())?,
+            bytes: inputs.max(outputs) * bench.dtype().size(),
             count,
-            dtype: bench.dtype,
-            op: collective.reduces().then_some(bench.op),
-            root: collective.has_root().then_some(bench.root),
+            dtype: bench.dtype(),
+            op: collective.reduces().then_some(bench.op()),
+            root: collective.has_root().then_some(bench.root()),
             wrong: wrong[0],
         })
     }
 
     fn call<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        call(self.group, self.collective, self.bench.op, self.bench.root, input, output)
+        call(self.group, self.collective, self.bench.op(), self.bench.root(), input, output)
     }
 
     /// Whose data it is, and what is to come of it.
     pub(super) fn part(&self) -> Part {
         let (group, bench) = (self.group, self.bench);
         let (rank, ranks) = (group.rank(), group.size());
-        Part { collective: self.collective, op: bench.op, root: bench.root, rank, ranks }
+        Part { collective: self.collective, op: bench.op(), root: bench.root(), rank, ranks }
     }
 }
 

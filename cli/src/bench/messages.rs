@@ -25,13 +25,13 @@ const ARRIVED: u32 = 1;
 
 /// Measures every size of the sweep; tells how many elements came out wrong, on all ranks together.
 pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) -> Result<u64> {
-    let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype.size()).collect();
+    let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype().size()).collect();
     counts.dedup();
     let progress = Progress::new(counts.len(), group.rank() == 0);
     let mut wrong = 0;
     for count in counts {
-        progress.size(count * bench.dtype.size());
-        let row = with_dtype!(bench.dtype, T => measure::<T>(group, bench, count))?;
+        progress.size(count * bench.dtype().size());
+        let row = with_dtype!(bench.dtype(), T => measure::<T>(group, bench, count))?;
         wrong += row.wrong;
         progress.done(|| report.messages(&row));
     }
@@ -68,7 +68,7 @@ where
     T: Sample,
     M: Owned<Element = T> + DerefMut<Target = [T]>,
 {
-    let bytes = count * bench.dtype.size();
+    let bytes = count * bench.dtype().size();
     let window = (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW);
     let mut pair = match partner(group.rank(), group.size()) {
         Some((partner, first)) => Some(Pair::new(group, partner, first, count, window, &own)?),
@@ -122,7 +122,7 @@ where
     Ok(MessageRow {
         bytes,
         count,
-        dtype: bench.dtype,
+        dtype: bench.dtype(),
         pairs,
         latency_us: [0.0, 0.5, 0.99].map(|q| quantile(&latencies, q)),
         one_way: rates(seconds[0]),

@@ -57,12 +57,12 @@ pub(crate) struct Bench {
     /// The factor from one size to the next
     #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
-    #[arg(short, long, value_name = "TYPE", default_value = "f32", value_parser = parse_dtype)]
-    dtype: Dtype,
-    /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR
-    #[arg(short, long, default_value = "sum", value_parser = parse_op)]
-    op: ReduceOp,
+    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64 [default: f32]
+    #[arg(short, long, value_name = "TYPE", value_parser = parse_dtype)]
+    dtype: Option<Dtype>,
+    /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR [default: sum]
+    #[arg(short, long, value_parser = parse_op)]
+    op: Option<ReduceOp>,
     /// Timed calls of each size; by default as many as take about a quarter of a second, from 5 to 2000, and for put
     /// as many as move 256 MiB, from 32 to 5000
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -70,9 +70,9 @@ pub(crate) struct Bench {
     /// Untimed calls of each size before those
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     warmup: u32,
-    /// The root of a broadcast, reduce, gather or scatter
-    #[arg(short, long, value_name = "RANK", default_value_t = 0)]
-    root: usize,
+    /// The root of a broadcast, reduce, gather or scatter [default: 0]
+    #[arg(short, long, value_name = "RANK")]
+    root: Option<usize>,
     /// Start this many ranks on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
@@ -142,6 +142,18 @@ fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
 }
 
 impl Bench {
+    fn dtype(&self) -> Dtype {
+        self.dtype.unwrap_or(Dtype::F32)
+    }
+
+    fn op(&self) -> ReduceOp {
+        self.op.unwrap_or(ReduceOp::Sum)
+    }
+
+    fn root(&self) -> usize {
+        self.root.unwrap_or(0)
+    }
+
     pub(crate) fn run(self) -> ExitCode {
         let result = match self.ranks {
             Some(ranks) => self.start(ranks),
@@ -166,8 +178,8 @@ impl Bench {
         if self.min_bytes > self.max_bytes {
             return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
         }
-        if self.root >= ranks {
-            return Err(format!("-r {}: there are ranks 0 to {}", self.root, ranks - 1).into());
+        if self.root() >= ranks {
+            return Err(format!("-r {}: there are ranks 0 to {}", self.root(), ranks - 1).into());
         }
         if !matches!(self.what, What::Collective(_)) {
             let what = self.what.name();
@@ -184,7 +196,19 @@ impl Bench {
         if self.what == What::Put && self.max_bytes == 0 {
             return Err("-e 0: a put has at least one byte".into());
         }
-        self.op.check(self.dtype)?;
+        let (put, messages) = (self.what == What::Put, self.what == What::SendRecv);
+        let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
+        let given_for_nothing = [
+            ("-d", put && self.dtype.is_some()),
+            ("--registered", put && self.registered),
+            ("-o", (put || messages) && self.op.is_some()),
+            ("-r", (put || messages) && self.root.is_some()),
+            ("--reproducible", self.reproducible && !reduces),
+        ];
+        if let Some((flag, _)) = given_for_nothing.iter().find(|(_, given)| *given) {
+            return Err(format!("{flag}: it has no meaning for {}", self.what.name()).into());
+        }
+        self.op().check(self.dtype())?;
         if let (Some(name), What::Collective(collective)) = (&self.algorithm, self.what) {
             let able: Vec<_> = ALGORITHMS
                 .iter()
@@ -217,8 +241,9 @@ impl Bench {
             config.reduction = Reduction::Reproducible;
         }
         let options = ProcessGroup::transport_options(&config);
+        let reduction = config.reduction;
         let group = ProcessGroup::join(config)?;
-        let wrong = match self.measure_in(&group, &options) {
+        let wrong = match self.measure_in(&group, &options, reduction) {
             Ok(wrong) => wrong,
             Err(error) => {
                 // What goes wrong on one rank alone, such as a full disk, the others say too.
@@ -236,9 +261,9 @@ impl Bench {
     }
 
     /// Measures and reports; tells how many elements came out wrong, on all ranks together.
-    fn measure_in(&self, group: &ProcessGroup, options: &Options) -> Result<u64> {
+    fn measure_in(&self, group: &ProcessGroup, options: &Options, reduction: Reduction) -> Result<u64> {
         self.check(group.size())?;
-        let mut report = report::Report::new(group, self)?;
+        let mut report = report::Report::new(group, self, reduction)?;
         let wrong = match self.what {
             What::Put => {
                 put::sweep(group, self, options, &mut report)?;

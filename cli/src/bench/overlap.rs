@@ -207,7 +207,7 @@ impl<M> UnderWay<M> {
 }
 
 fn begin<M: Owned>(run: &Run<'_>, input: M, output: M) -> Result<UnderWay<M>> {
-    let (group, op, root) = (run.group, run.bench.op, run.bench.root);
+    let (group, op, root) = (run.group, run.bench.op(), run.bench.root());
     Ok(match run.collective {
         Collective::AllReduce => UnderWay::InPlace(group.all_reduce_async(output, op)?, input),
         Collective::Reduce => UnderWay::InPlace(group.reduce_async(output, op, root)?, input),

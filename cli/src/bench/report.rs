@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde_json::json;
-use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
 
 use super::{Bench, Result, What, raw::second};
 
@@ -26,6 +26,7 @@ pub(super) struct Report {
     provider: String,
     library: String,
     registered: bool,
+    reduction: Reduction,
     trouble: Option<std::io::Error>,
 }
 
@@ -163,7 +164,7 @@ pub(super) fn json_file(path: Option<&Path>) -> Result<Option<File>> {
 /// Its first columns.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let op = self.op.map_or("none", ReduceOp::name);
+        let op = self.op.map_or_else(|| "none".to_owned(), |op| op.to_string());
         let root = self.root.map_or_else(|| "-1".to_owned(), |root| root.to_string());
         let Self { bytes, count, dtype, algorithm, .. } = self;
         write!(f, "{bytes:>12} {count:>11} {:>5} {op:>6} {root:>4} {algorithm:>19}", dtype.name())
@@ -171,7 +172,7 @@ impl fmt::Display for Case {
 }
 
 impl Report {
-    pub(super) fn new(group: &ProcessGroup, bench: &Bench) -> Result<Self> {
+    pub(super) fn new(group: &ProcessGroup, bench: &Bench, reduction: Reduction) -> Result<Self> {
         let reports = group.rank() == 0;
         let json = json_file(bench.json.as_deref().filter(|_| reports))?.map(BufWriter::new);
         let limits = group.limits();
@@ -186,6 +187,7 @@ impl Report {
             provider: limits.provider.clone(),
             library: limits.version.clone(),
             registered: bench.registered,
+            reduction,
             trouble: None,
         })
     }
@@ -199,13 +201,16 @@ impl Report {
             format!(", raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9)
         });
         let memory = if self.registered { "registered" } else { "plain" };
+        let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
+        let reproducible =
+            if reduces && self.reduction == Reduction::Reproducible { ", reproducible" } else { "" };
         let case = format!(
             "#{:>11} {:>11} {:>5} {:>6} {:>4} {:>19}",
             "bytes", "count", "type", "redop", "root", "algorithm"
         );
         match self.what {
             What::Collective(collective) if self.overlap => self.line(&format!(
-                "# {} on {} ranks over {} ({}), {memory} memory, and what the ranks compute meanwhile\n\
+                "# {} on {} ranks over {} ({}), {memory} memory{reproducible}, and what the ranks compute meanwhile\n\
                  # times in µs: of the collective alone, of a computation alone, and of both at once (p50, slowest rank);\n\
                  # hidden: 100 - 100 (both - alone) / collective, behind sleep and behind work on every core\n\
                  {case} {:>10} | {:>9} {:>9} {:>7} | {:>9} {:>9} {:>7} | {:>6}",
@@ -213,7 +218,7 @@ impl Report {
                 "collective", "sleep", "both", "%hidden", "work", "both", "%hidden", "#wrong"
             )),
             What::Collective(collective) => self.line(&format!(
-                "# {} on {} ranks over {} ({}), {memory} memory{raw}\n\
+                "# {} on {} ranks over {} ({}), {memory} memory{reproducible}{raw}\n\
                  # times in µs: of single calls after a barrier (slowest rank), and the mean of calls back to back\n\
                  {case} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>6}",
                 collective.name(), self.ranks, self.provider, self.library,
@@ -231,7 +236,8 @@ impl Report {
                 "# put between ranks 0 and {second} of {} over {} ({})\n\
                  # latency in µs one way; GB/s of 10^9 bytes and millions of puts a second, each direction\n\
                  #{:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}",
-                self.ranks, self.provider, self.library, "bytes", "min", "p50", "p99", "one way", "both", "Mput/s", "both"
+                self.ranks, self.provider, self.library, "bytes", "min", "p50", "p99", "one way", "both", "Mput/s",
+                "both"
             )),
         }
     }
@@ -318,7 +324,8 @@ impl Report {
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "ranks": self.ranks,
             "provider": self.provider, "libfabric": self.library, "bytes": case.bytes, "count": case.count,
-            "dtype": case.dtype.name(), "op": case.op.map(ReduceOp::name), "root": case.root,
+            "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
+            "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
             "registered": self.registered, "wrong": case.wrong,
         });
         if let (Some(record), serde_json::Value::Object(what)) = (measured.as_object_mut(), what) {
@@ -370,7 +377,8 @@ impl Report {
             row.both_ways.millions
         ));
         self.record(json!({
-            "put": true, "ranks": 2, "pair": [0, second(self.ranks)], "provider": self.provider, "libfabric": self.library, "bytes": row.bytes,
+            "put": true, "ranks": 2, "pair": [0, second(self.ranks)], "provider": self.provider,
+            "libfabric": self.library, "bytes": row.bytes,
             "latency_us": { "min": min, "p50": p50, "p99": p99 },
             "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
             "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions,
