@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 peers=$target/peers
-[ -x "$target/release/unisono" ] || cargo build --release -p unisono-cli
+cargo build --release -p unisono-cli
 
 install() { # DIRECTORY PIP-ARGUMENTS...
   local venv=$peers/$1
