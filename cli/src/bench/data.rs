@@ -309,16 +309,15 @@ mod tests {
                     .map(|index| {
                         let terms = given.iter().map(|data| data[index].get());
                         let round = |value: f64| T::of(value).get();
-                        let bits = |value: f64| value as u64;
                         T::of(match op {
                             ReduceOp::Sum => terms.fold(0.0, |a, b| round(a + b)),
                             ReduceOp::Product => terms.fold(1.0, |a, b| round(a * b)),
                             ReduceOp::Min => terms.fold(f64::INFINITY, f64::min),
                             ReduceOp::Max => terms.fold(0.0, f64::max),
                             ReduceOp::Avg => terms.fold(0.0, |a, b| round(a + b)) / ranks as f64,
-                            ReduceOp::BitAnd => terms.map(bits).fold(255, |a, b| a & b) as f64,
-                            ReduceOp::BitOr => terms.map(bits).fold(0, |a, b| a | b) as f64,
-                            ReduceOp::BitXor => terms.map(bits).fold(0, |a, b| a ^ b) as f64,
+                            ReduceOp::BitAnd => terms.map(u8::of).fold(255, |a, b| a & b).get(),
+                            ReduceOp::BitOr => terms.map(u8::of).fold(0, |a, b| a | b).get(),
+                            ReduceOp::BitXor => terms.map(u8::of).fold(0, |a, b| a ^ b).get(),
                             ReduceOp::PreMulSum(factor) => {
                                 terms.fold(0.0, |a, b| round(a + round(b * factor)))
                             }
@@ -390,21 +389,24 @@ mod tests {
         assert_eq!(u64::of(1e19), 10_000_000_000_000_000_000);
     }
 
+    fn sums<T: Sample>() -> impl Iterator<Item = T> {
+        (0..3).map(|index| Terms::of::<T>(ReduceOp::Sum, 3).reduced(index))
+    }
+
     #[test]
     fn large_factors_wrap_and_no_bit_may_be_wrong() {
         let wrong = |factor, output: &[i64]| wrong_reduced(ReduceOp::PreMulSum(factor), 3, 0, output);
-        let sums = || (0..3).map(|index| Terms::of::<i64>(ReduceOp::Sum, 3).reduced::<i64>(index));
-        let mut output: Vec<i64> = sums().map(|sum| sum.wrapping_mul(4_000_000_000_000_000_000)).collect();
+        let mut output: Vec<i64> =
+            sums().map(|sum: i64| sum.wrapping_mul(4_000_000_000_000_000_000)).collect();
         assert_eq!(wrong(4e18, &output), 0);
         output[1] = output[1].wrapping_add(1);
         assert_eq!(wrong(4e18, &output), 1);
-        let least: Vec<i64> = sums().map(|sum| sum.wrapping_mul(i64::MIN)).collect();
+        let least: Vec<i64> = sums().map(|sum: i64| sum.wrapping_mul(i64::MIN)).collect();
         assert_eq!(wrong(-(2_f64.powi(63)), &least), 0);
 
-        let output: Vec<u64> =
-            sums().map(|sum| (sum as u64).wrapping_mul(10_000_000_000_000_000_000)).collect();
+        let output: Vec<u64> = sums().map(|sum: u64| sum.wrapping_mul(10_000_000_000_000_000_000)).collect();
         assert_eq!(wrong_reduced(ReduceOp::PreMulSum(1e19), 3, 0, &output), 0);
-        let output: Vec<i8> = sums().map(|sum| (sum as i8).wrapping_mul(-128)).collect();
+        let output: Vec<i8> = sums().map(|sum: i8| sum.wrapping_mul(-128)).collect();
         assert_eq!(wrong_reduced(ReduceOp::PreMulSum(-128.0), 3, 0, &output), 0);
     }
 }
