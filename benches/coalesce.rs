@@ -44,16 +44,19 @@ fn in_one_piece(group: &ProcessGroup, iters: u64) -> Duration {
     timed(group, iters, || group.all_reduce(&mut data, ReduceOp::Max).expect("all call it"))
 }
 
-/// As many bytes, but in buckets of a mebibyte; each copied there as it becomes ready.
+/// In buckets of a mebibyte: each tensor copied there as it becomes ready, and back when all are reduced.
 fn buckets(group: &ProcessGroup, iters: u64) -> Duration {
-    let gradient = vec![1.0_f32; ELEMENTS];
+    let mut data = vec![1.0_f32; TENSORS * ELEMENTS];
     let mut buckets =
         GradientBuckets::new(group, &[ELEMENTS; TENSORS], ReduceOp::Max, 1 << 20).expect("there is memory");
     timed(group, iters, || {
-        for parameter in (0..TENSORS).rev() {
-            buckets.ready(parameter, &gradient).expect("all call it");
+        for (parameter, tensor) in data.chunks(ELEMENTS).enumerate().rev() {
+            buckets.ready(parameter, tensor).expect("all call it");
         }
         buckets.finish().expect("all call it");
+        for (parameter, tensor) in data.chunks_mut(ELEMENTS).enumerate() {
+            tensor.copy_from_slice(buckets.gradient(parameter));
+        }
     })
 }
 
