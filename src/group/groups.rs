@@ -3,7 +3,8 @@
 //! Both are two all_gathers of the group they come from. In the first every rank says where it belongs and which
 //! channels it has free, from which all see who the members are and the first channel that all of them have free.
 //! In the second each says where its mailbox lies. So ids and ranks follow from the calls alone, and a rank that does
-//! not belong anywhere takes part all the same.
+//! not belong anywhere takes part all the same. If another of a rank's threads has taken the channel in between, all
+//! begin again with what is free then.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     buffer::Lent,
+    config::fnv,
     dtype::Dtype,
     engine::{Channels, NEW_GROUP, SPLIT},
     error::{Error, Failure, Result, list},
@@ -28,10 +30,6 @@ use crate::{
 const NO_MEMORY: u64 = 0;
 const OPENED: u64 = 1;
 const TAKEN: u64 = 2;
-
-/// How far apart the channels are from which on two groups look for one for groups that are made of them: odd, so that all
-/// 256 differ.
-const SPREAD: u8 = 101;
 
 /// What a rank says in the first all_gather: whether it belongs to a group, to which, its key, and its free channels.
 const WORDS: usize = 3 + size_of::<Channels>() / 8;
@@ -64,6 +62,28 @@ fn ordered(key: i64) -> u64 {
     key.cast_unsigned() ^ 1 << 63
 }
 
+/// A group that is made.
+pub(super) struct Founding<'f> {
+    pub call: &'static str,
+    pub name: String,
+    /// Its members, by their places among those who take part; which of them this rank is, if it is one; and their ranks in
+    /// the world.
+    pub members: &'f [usize],
+    pub me: Option<Rank>,
+    pub global: Vec<Rank>,
+    /// What tells it from groups that other threads make at the same time, alike on all who take part.
+    pub which: u64,
+}
+
+/// A channel that all have free. Of groups that are made at the same time each looks from a point of its own on, and from
+/// another one in each round, so that they do not get in each other's way again and again.
+fn common<'f>(free: impl Iterator<Item = &'f Channels>, which: u64, round: u64) -> Option<u8> {
+    let free = free.fold([u64::MAX; 4], |all, free| std::array::from_fn(|word| all[word] & free[word]));
+    let [first, ..] = fnv(bytemuck::bytes_of(&[which, round])).to_le_bytes();
+    let mut channels = (0..=u8::MAX).map(|it| first.wrapping_add(it));
+    channels.find(|&it| free[usize::from(it) / 64] & 1 << (it % 64) != 0)
+}
+
 impl ProcessGroup {
     /// Cuts this group up: the ranks that give the same color become a group, in the order of their keys, and of their
     /// ranks here where keys are equal. A rank without a color is in none and gets `None`. Every rank of this group
@@ -73,9 +93,8 @@ impl ProcessGroup {
     /// groups, everywhere.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a member is in as many groups already as there may be at once (256), or, which is rare, another
-    /// of its threads has just made a group of another group in the same place: made again, it is there;
-    /// [`Error::Transport`] if there is no memory; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// [`Error::Argument`] if a member is in as many groups already as there may be at once (256); [`Error::Transport`] if
+    /// there is no memory; [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut state = self.shared.state();
         let said = self.everyone(&mut state, SPLIT, color, ordered(key))?;
@@ -88,7 +107,7 @@ impl ProcessGroup {
         members.sort_unstable();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}:{}", state.made, color.unwrap_or_default());
-        self.found(&mut state, "split", SPLIT, &said, &members, &name)
+        self.found(&mut state, ("split", SPLIT), &said, &members, &name)
     }
 
     /// A group of these ranks of this one, in this order. Every rank of this group must call it with the same list;
@@ -115,7 +134,7 @@ impl ProcessGroup {
         let mut state = self.shared.state();
         // Which list it is, so that ranks find out that theirs differ.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
-        let which = crate::config::fnv(&bytes);
+        let which = fnv(&bytes);
         let said = self.everyone(&mut state, NEW_GROUP, Some(which), 0)?;
         if let Some(other) = said.iter().position(|say| say.color != Some(which)) {
             let (me, them) = (self.global_rank(), self.global(other));
@@ -132,7 +151,7 @@ impl ProcessGroup {
             }));
         }
         let name = state.made.to_string();
-        self.found(&mut state, "new_group", NEW_GROUP, &said, ranks, &name)
+        self.found(&mut state, ("new_group", NEW_GROUP), &said, ranks, &name)
     }
 
     /// This process's rank in the world.
@@ -168,8 +187,7 @@ impl ProcessGroup {
 
     /// What every rank says.
     fn everyone(&self, state: &mut State, call: u32, color: Option<u64>, key: u64) -> Result<Vec<Say>> {
-        let free = self.shared.node.with(|engine| engine.net().free_channels())?;
-        let words = Say { color, key, free }.words();
+        let words = Say { color, key, free: self.free_channels()? }.words();
         let all = self.gathered(state, call, &words)?;
         Ok(all.as_chunks().0.iter().map(Say::of).collect())
     }
@@ -185,56 +203,78 @@ impl ProcessGroup {
     fn found(
         &self,
         state: &mut State,
-        call: &'static str,
-        root: u32,
+        (call, root): (&'static str, u32),
         said: &[Say],
         members: &[Rank],
         name: &str,
     ) -> Result<Option<Self>> {
         state.made += 1;
+        let founding = Founding {
+            call,
+            name: format!("{}/{name}", self.shared.name),
+            members,
+            me: members.iter().position(|&member| member == self.rank()),
+            global: members.iter().map(|&rank| self.global(rank)).collect(),
+            which: self.shared.channel.into(),
+        };
+        let free = said.iter().map(|say| say.free).collect();
+        self.make(founding, free, &mut |words| self.gathered(state, root, words))
+    }
+
+    /// The channels that are free here.
+    pub(super) fn free_channels(&self) -> Result<Channels> {
+        self.shared.node.with(|engine| engine.net().free_channels())
+    }
+
+    /// Makes a group. Those who take part have said which channels they have `free`, and `tell` each other more.
+    pub(super) fn make(
+        &self,
+        founding: Founding<'_>,
+        mut free: Vec<Channels>,
+        tell: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
+    ) -> Result<Option<Self>> {
+        let Founding { call, name, members, me, global, which } = founding;
         let node = &self.shared.node;
-        let me = members.iter().position(|&member| member == self.rank());
-        let free = members
-            .iter()
-            .filter_map(|&rank| said.get(rank))
-            .fold([u64::MAX; 4], |free, say| std::array::from_fn(|word| free[word] & say.free[word]));
-        // Of two groups that threads cut up at the same time each looks from a point of its own on.
-        let first = self.shared.channel.wrapping_mul(SPREAD);
-        let mut channels = (0..=u8::MAX).map(|it| first.wrapping_add(it));
-        let channel = channels.find(|&it| free[usize::from(it) / 64] & 1 << (it % 64) != 0);
-        let global: Vec<Rank> = members.iter().map(|&rank| self.global(rank)).collect();
-        // Before anyone can know that the group is there.
-        let opened = match (me, channel) {
-            (Some(me), Some(channel)) => {
-                // A rank that cannot must still take part in what follows.
-                Some(node.with(|engine| engine.net().open(channel, me, &global, node.settings))?)
+        let mut round = 0;
+        let (channel, opened, told) = loop {
+            let channel = common(members.iter().filter_map(|&member| free.get(member)), which, round);
+            // Before anyone can know that the group is there.
+            let opened = match (me, channel) {
+                (Some(me), Some(channel)) => {
+                    // A rank that cannot must still take part in what follows.
+                    Some(node.with(|engine| engine.net().open(channel, me, &global, node.settings))?)
+                }
+                _ => None,
+            };
+            let (mailbox, how) = match &opened {
+                Some(Ok(Some(mailbox))) => (*mailbox, OPENED),
+                Some(Ok(None)) => (RemoteRegion::default(), TAKEN),
+                Some(Err(_)) | None => (RemoteRegion::default(), NO_MEMORY),
+            };
+            let told = tell(&[mailbox.base, mailbox.key, mailbox.len, how])?;
+            if !told.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
+                break (channel, opened, told);
             }
-            _ => None,
+            // All begin again: also those that have opened a group, and those that are not in any.
+            if let (OPENED, Some(channel)) = (how, channel) {
+                node.leave(channel)?;
+            }
+            free = tell(&self.free_channels()?)?.as_chunks().0.to_vec();
+            round += 1;
         };
-        let (mailbox, how) = match &opened {
-            Some(Ok(Some(mailbox))) => (*mailbox, OPENED),
-            Some(Ok(None)) => (RemoteRegion::default(), TAKEN),
-            Some(Err(_)) | None => (RemoteRegion::default(), NO_MEMORY),
-        };
-        let all = self.gathered(state, root, &[mailbox.base, mailbox.key, mailbox.len, how])?;
         let Some(me) = me else { return Ok(None) };
         let (Some(opened), Some(channel)) = (opened, channel) else {
             let problem = "a member is in 256 groups already, which is the most at once".to_owned();
             return Err(Error::Argument { call, problem });
         };
         let opened = opened?;
-        let there: Vec<&[u64; 4]> = members.iter().filter_map(|&rank| all.as_chunks().0.get(rank)).collect();
-        if let Some((&rank, it)) = members.iter().zip(&there).find(|(_, it)| it[3] != OPENED) {
+        let there: Vec<&[u64; 4]> =
+            members.iter().filter_map(|&member| told.as_chunks().0.get(member)).collect();
+        if let Some((rank, _)) = global.iter().zip(&there).find(|(_, it)| it[3] != OPENED) {
             if opened.is_some() {
                 node.leave(channel)?;
             }
-            let rank = self.global(rank);
-            let problem = match it[3] {
-                TAKEN => format!(
-                    "rank {rank} has just made another group in that place, on another thread; make this one again"
-                ),
-                _ => format!("rank {rank} has no memory for the group's mailbox"),
-            };
+            let problem = format!("rank {rank} has no memory for the group's mailbox");
             return Err(Error::Argument { call, problem });
         }
         let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
@@ -242,7 +282,6 @@ impl ProcessGroup {
             node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "a group's making"))?;
         let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
-        let name = format!("{}/{name}", self.shared.name);
         let shared = Shared {
             node: Arc::clone(node),
             channel,

@@ -235,3 +235,30 @@ fn two_threads_may_make_groups_of_two_groups_at_once() {
         });
     });
 }
+
+#[test]
+fn threads_that_make_groups_in_the_same_place_do_not_get_in_each_others_way() {
+    world(3, small, |group| {
+        let twins: Vec<_> = (0..3).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
+        // So few channels are left that all look for the same ones.
+        let others: Vec<_> = (0..230).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
+        std::thread::scope(|scope| {
+            for parent in [&group].into_iter().chain(&twins) {
+                scope.spawn(move || {
+                    for turn in 0..40 {
+                        let color = (parent.rank() != 2).then_some(u64::from(parent.rank() == turn % 2));
+                        let part = parent.split(color, 0).unwrap();
+                        assert_eq!(part.is_some(), color.is_some());
+                        let order = [turn % 3, (turn + 1) % 3];
+                        let pair = parent.new_group(&order).unwrap();
+                        for made in part.iter().chain(&pair) {
+                            let wanted = made.members().iter().map(|&member| 1 << member).sum::<u64>();
+                            assert_eq!(sum(made), wanted, "turn {turn} of {}", parent.name());
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(sum(&others[229]), 7);
+    });
+}
