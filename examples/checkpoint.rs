@@ -1,6 +1,6 @@
 //! Rank 0 has a checkpoint, a .safetensors file, and every rank gets it into a directory of its own: first the whole
-//! file, then some of its tensors alone. It goes in pieces, is checked, and takes its name when all ranks have it;
-//! `unisono broadcast` does the same as a command.
+//! file, then some of its tensors alone; and others of them the last rank, while the others do something else. It goes in
+//! pieces, is checked, and takes its name when all ranks have it; `unisono broadcast` does the same as a command.
 //!
 //! ```text
 //! $ cargo build --examples --features safetensors && unisono run -n 4 target/debug/examples/checkpoint
@@ -16,6 +16,8 @@
 //! [3] rank 3 of 4 got 5 tensors, as they were after 1000 steps
 //! [3] rank 3 of 4 got layers.1.bias: [2, 2.5, 3]
 //! [3] rank 3 of 4 got layers.1.weight: [[-1, -0.5, 0], [0.5, 1, 1.5]]
+//! [3] rank 3 of 4 got layers.0.bias: [3, 3.5, 4]
+//! [3] rank 3 of 4 got layers.0.weight: [[0, 0.5, 1], [1.5, 2, 2.5]]
 //! ```
 
 use std::{collections::BTreeMap, error::Error, fs, path::Path};
@@ -53,13 +55,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     let names = [format!("layers.{}.*", LAYERS - 1)];
     let options = FileOptions { tensors: &names, ..FileOptions::default() };
     let part = group.broadcast_file(&file, &directory.path().join("last layer"), ROOT, options)?;
-    let layer = load(&part.file)?;
+    show(rank, ranks, &load(&part.file)?, &model);
+
+    // The first layer, for the last rank alone: only it and the root call anything.
+    let names = ["layers.0.*".to_owned()];
+    let options = FileOptions { tensors: &names, ..FileOptions::default() };
+    let last = ranks - 1;
+    if rank == ROOT && last != ROOT {
+        group.send_file(&file, last, 0, options)?;
+    } else if rank == last && last != ROOT {
+        let (part, _) = group.recv_file(&directory.path().join("first layer"), ROOT, 0, options)?;
+        show(rank, ranks, &load(&part.file)?, &model);
+    }
+    Ok(directory.close()?)
+}
+
+fn show(rank: usize, ranks: usize, layer: &Model, model: &Model) {
     assert_eq!(layer.len(), 2);
     for (name, tensor) in layer {
         println!("rank {rank} of {ranks} got {name}: {tensor}");
-        assert_eq!(tensor, model[&name]);
+        assert_eq!(*tensor, model[name]);
     }
-    Ok(directory.close()?)
 }
 
 /// What a training would leave.

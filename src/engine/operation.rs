@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use unisono_transport::Region;
 
-use super::wire::Header;
+use super::{p2p::Form, wire::Header};
 use crate::{
     buffer::Pieces,
     config::fnv,
@@ -106,9 +106,9 @@ impl Signature {
     }
 
     /// Of a message to or from a rank, or from any.
-    pub(crate) fn message(sends: bool, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
+    pub(crate) fn message(sends: bool, form: Form, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
         let root = peer.map_or(u32::MAX, narrow);
-        let codes = [if sends { SEND } else { RECV }, dtype.code(), 0, 0];
+        let codes = [if sends { SEND } else { RECV }, dtype.code(), form.code(), 0];
         Self { codes, root, count: tag.into(), chunk: 0, lanes: 0 }
     }
 
@@ -164,7 +164,13 @@ impl Signature {
             let (call, way) = if code == SEND { ("send", "to") } else { ("recv", "from") };
             let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
             let peer = if self.root == u32::MAX { "any".to_owned() } else { self.root.to_string() };
-            return format!("{call}({dtype}, {way} {peer}, tag {})", self.count);
+            return match Form::from_code(op) {
+                Some(Form::File) => format!("{call}_file({way} {peer}, tag {})", self.count),
+                // Who sends the file waits for it, and knows its tag no more.
+                Some(Form::Answer) if code == RECV => format!("send_file(to {peer})"),
+                Some(Form::Answer) => format!("recv_file(from {peer})"),
+                _ => format!("{call}({dtype}, {way} {peer}, tag {})", self.count),
+            };
         }
         let Some(&collective) = Collective::ALL.get(usize::from(code & !KINDS)) else {
             return format!("collective number {code}, unknown here");

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 /// Bytes of a piece if nothing else is asked for.
 pub const PIECE: u64 = 4 << 20;
 
-/// How a file is to be handed over. What the root asks for holds; `progress` is each rank's own affair.
+/// How a file is to be handed over. What the root or the sender asks for holds; `progress` is each rank's own affair.
 pub struct FileOptions<'a> {
     /// Of a .safetensors file only these tensors: names, in which `*` stands for any characters and `?` for any one. The
     /// receivers get a .safetensors file of them alone, with the metadata of the whole. If empty, they get the file as
@@ -48,7 +48,7 @@ pub struct FileProgress {
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Where the file lies here.
+    /// Where the file lies here; of one that was sent to another rank, what was given.
     pub file: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,

@@ -16,6 +16,7 @@ mod mail;
 mod messages;
 mod node;
 mod objects;
+mod pair;
 mod parcels;
 mod parts;
 mod pin;

@@ -36,6 +36,9 @@ use crate::{
 /// How long, where all shall end, what has not is gone on with before it is looked at again.
 const DRAIN: Duration = Duration::from_millis(20);
 
+/// The bit of the tag of what answers a message: by that and what the message said of its own.
+pub(super) const ANSWER: u32 = 1 << 31;
+
 pub(super) struct Node {
     /// In the world.
     pub rank: Rank,
@@ -464,9 +467,9 @@ impl Node {
         }
     }
 
-    /// A tag of its own for what belongs to a message.
+    /// A tag of its own for what belongs to a message: one of the lower half, since answers have the upper.
     pub(super) fn inner(&self) -> u32 {
-        self.inner.fetch_add(1, Ordering::Relaxed)
+        self.inner.fetch_add(1, Ordering::Relaxed) & !ANSWER
     }
 
     /// Whether this rank has said farewell.

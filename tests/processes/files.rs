@@ -1,4 +1,5 @@
-//! Files among processes: a transfer whose receiver is killed and that is resumed, and limits that would kill.
+//! Files among processes: transfers whose receiver is killed and that are resumed, to all ranks and to one, and limits that
+//! would kill.
 
 use std::{
     fs,
@@ -8,7 +9,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use unisono::{
-    Error,
+    Error, ProcessGroup,
     file::{Delivered, FileOptions, FileProblem, FileProgress},
 };
 
@@ -19,10 +20,15 @@ use crate::{
 };
 
 /// What is tried.
-pub(crate) const CASES: Table =
-    &[("a file is resumed after a kill", killed), ("a file is longer than a rank may write", limited)];
+pub(crate) const CASES: Table = &[
+    ("a file is resumed after a kill", killed),
+    ("a file is longer than a rank may write", limited),
+    ("a file for one rank is resumed after a kill", killed_alone),
+    ("files go to one rank and back, many times", to_and_fro),
+];
 
-pub(crate) const ROLES: &[Role] = &[("broadcasts", play)];
+pub(crate) const ROLES: &[Role] =
+    &[("broadcasts", play), ("sends", play_sends), ("to-and-fro", play_to_and_fro)];
 
 /// Of the file: not a whole number of pieces.
 const LEN: usize = 20_000_003;
@@ -112,5 +118,110 @@ fn play(told: &str) -> rank::Outcome {
         Err(Error::Failed(_)) if then == "fails" => {}
         Err(error) => return Err(error.into()),
     }
+    Ok(())
+}
+
+/// From rank 0 to rank 2, which is killed at first, while rank 1 waits for both.
+fn killed_alone(provider: &str) -> Outcome {
+    let (place, name) = place()?;
+    let mut world = World::new(provider, 3, 1)?;
+    for rank in 0..3 {
+        world.start(rank, &format!("sends {} {name}", if rank == 2 { "dies" } else { "fails" }), &[])?;
+    }
+    for end in world.end_all()? {
+        ensure!(end.rank == 2 || end.status.success(), "rank {}: {}", end.rank, end.errors);
+    }
+    let to = place.path().join("2");
+    ensure!(to.join(".model.unisono-part").metadata()?.len() == LEN as u64, "no partial file at rank 2");
+
+    let mut world = World::new(provider, 3, 1)?;
+    world.start_all(&format!("sends ends {name}"), &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(|end| end.well())?;
+    let two: Vec<_> = ends.iter().filter(|end| end.rank != 1).collect();
+    let sent: usize = same(&two, "sent")?.parse()?;
+    ensure!(sent < LEN - 24 * usize::try_from(PIECE)?, "{sent} bytes were sent again");
+    ensure!(fs::read(to.join("model"))? == fs::read(place.path().join("model"))?, "rank 2 has another file");
+    let [to, all] = [&to, place.path()].map(|it| fs::read_dir(it).map(Iterator::count));
+    ensure!((to?, all?) == (1, 2), "there is more than the two files");
+    Ok(Verdict::Measured(format!("{sent} of {LEN} bytes were sent again")))
+}
+
+fn play_sends(told: &str) -> rank::Outcome {
+    let (then, place) = told.split_once(' ').ok_or("no place")?;
+    let place = Path::new(place);
+    let group = join()?;
+    let mut tell = |progress: FileProgress| {
+        if then == "dies" && progress.done >= KILLED {
+            drop(signal_myself(Signal::KILL));
+        }
+    };
+    let options = FileOptions { piece: PIECE, progress: Some(&mut tell), ..FileOptions::default() };
+    let done = match group.rank() {
+        0 => group.send_file(&place.join("model"), 2, 9, options).map(Some),
+        1 => Ok(None),
+        _ => group.recv_file(&place.join("2"), 0, 9, options).map(|(delivered, _)| Some(delivered)),
+    };
+    match done.and_then(|done| group.barrier().map(|()| done)) {
+        Ok(Some(Delivered { sent, .. })) => say("sent", sent),
+        Ok(None) => {}
+        Err(Error::Failed(_)) if then == "fails" => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(group.leave()?)
+}
+
+/// Between ranks 0 and 1, both ways at once, and a group of both after each.
+fn to_and_fro(provider: &str) -> Outcome {
+    let place = tempfile::tempdir()?;
+    let mut world = World::new(provider, 3, 1)?;
+    world.start_all(&format!("to-and-fro {}", place.path().to_string_lossy()), &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(|end| end.well())?;
+    let ends: Vec<_> = ends.iter().collect();
+    ensure!(same(&ends, "threads and files")? == "true", "threads or open files are left");
+    Ok(Verdict::Passed)
+}
+
+fn play_to_and_fro(place: &str) -> rank::Outcome {
+    const EARLY: usize = 20;
+    let count = |of: &str| fs::read_dir(of).map(Iterator::count);
+    let taken = || Ok::<_, std::io::Error>((count("/proc/self/task")?, count("/proc/self/fd")?));
+    let group = join()?;
+    let own = Path::new(place).join(group.rank().to_string());
+    fs::create_dir(&own)?;
+    let mut early = None;
+    for round in 0..150 {
+        if group.rank() < 2 {
+            exchange(&group, &own, round)?;
+        }
+        drop(group.split((group.rank() < 2).then_some(0), 0)?);
+        if round == EARLY {
+            group.barrier()?;
+            early = Some(taken()?);
+        }
+    }
+    group.barrier()?;
+    say("threads and files", early == Some(taken()?));
+    Ok(group.leave()?)
+}
+
+/// Sends the other one of two ranks a file, and receives one.
+fn exchange(group: &ProcessGroup, own: &Path, round: usize) -> rank::Outcome {
+    let bytes = |rank: usize| vec![u8::try_from((round + rank) % 256).unwrap_or(0); 1000 * (round % 90)];
+    let (rank, other) = (group.rank(), 1 - group.rank());
+    let file = own.join("mine");
+    fs::write(&file, bytes(rank))?;
+    let options = || FileOptions { piece: 10_000, ..FileOptions::default() };
+    let received = std::thread::scope(|scope| {
+        let sends = scope.spawn(|| group.send_file(&file, other, 3, options()));
+        let received = group.recv_file(&own.join("theirs"), other, 3, options());
+        match sends.join() {
+            Ok(sent) => sent.and(received),
+            Err(_) => received,
+        }
+    });
+    let (Delivered { file, .. }, from) = received?;
+    ensure!(from == other && fs::read(file)? == bytes(other), "round {round}: another file");
     Ok(())
 }

@@ -456,7 +456,7 @@ impl Core<'_> {
 }
 
 fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
-    Envelope { from, tag, inner: kind.form == Form::Inner }
+    Envelope { from, tag, inner: kind.form.is_inner() }
 }
 
 impl super::Talk {

@@ -67,23 +67,34 @@ pub(crate) enum Form {
     Tensors,
     /// A value, encoded.
     Object,
-    /// The elements of tensors that were sent before. The tag is what these said.
+    /// What belongs to tensors or a file that were told of before. The tag is what was told with them.
     Inner,
+    /// That a file comes.
+    File,
+    /// What is said to that. The tag belongs to what was told with it.
+    Answer,
 }
 
 impl Form {
-    const ALL: [Self; 4] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner];
+    const ALL: [Self; 6] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::File, Self::Answer];
 
-    const fn code(self) -> u8 {
+    /// Whether it belongs to a message that came before.
+    const fn is_inner(self) -> bool {
+        matches!(self, Self::Inner | Self::Answer)
+    }
+
+    pub(super) const fn code(self) -> u8 {
         match self {
             Self::Plain => 0,
             Self::Tensors => 1,
             Self::Object => 2,
             Self::Inner => 3,
+            Self::File => 4,
+            Self::Answer => 5,
         }
     }
 
-    fn from_code(code: u8) -> Option<Self> {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 }
@@ -100,6 +111,8 @@ impl Kind {
             Form::Tensors => "tensors".to_owned(),
             Form::Object => "an object".to_owned(),
             Form::Inner => format!("{} bytes of tensors", self.count),
+            Form::File => "a file".to_owned(),
+            Form::Answer => "an answer to a file".to_owned(),
         }
     }
 }
@@ -419,10 +432,11 @@ impl Waits<'_> {
     fn signature(&self) -> Signature {
         match self {
             Self::Send(Sending { outbound, .. }) => {
-                Signature::message(true, outbound.kind.dtype, Some(outbound.to), outbound.tag)
+                let Kind { form, dtype, .. } = outbound.kind;
+                Signature::message(true, form, dtype, Some(outbound.to), outbound.tag)
             }
             Self::Receive(Receiving { inbound, .. }, from) => {
-                Signature::message(false, inbound.dtype, *from, inbound.tag)
+                Signature::message(false, inbound.form, inbound.dtype, *from, inbound.tag)
             }
         }
     }
@@ -451,7 +465,7 @@ impl Core<'_> {
             self.circle.talk.lost.push(asked);
             return Err(stop);
         }
-        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form == Form::Inner };
+        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
         self.circle.talk.wait_until(asked.deadline);
         match self.circle.talk.matching.receive(want, Receiving { inbound, asked }) {
             None => Ok(()),

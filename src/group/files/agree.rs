@@ -87,7 +87,7 @@ impl Call<'_> {
     /// What came is not what this library sends.
     fn broken(&self, what: &dyn std::fmt::Display) -> Error {
         let (rank, from) = (self.group.global_rank(), self.group.global(self.root));
-        let what = format!("broadcast_file: {what}");
+        let what = format!("{}: {what}", self.name);
         self.group.shared.fail(Failure::Protocol { rank, from, what })
     }
 
@@ -124,7 +124,7 @@ impl Call<'_> {
 
     /// Ends the group: the others count on this rank.
     pub(super) fn no_thread(&self, error: &std::io::Error) -> Error {
-        let why = format!("broadcast_file: no thread: {error}");
+        let why = format!("{}: no thread: {error}", self.name);
         self.group.shared.fail(Failure::Aborted { rank: self.group.global_rank(), why })
     }
 }

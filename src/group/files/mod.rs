@@ -1,5 +1,6 @@
-//! Files from one rank to all: `broadcast_file`.
+//! Files from one rank to all, and to one other: `broadcast_file`, `send_file` and `recv_file`.
 //!
+//! A file for one other is broadcast in a group of the two, which these make for it and without the others.
 //! What ranks agree on travels by the collectives there are, and so does the file. A rank that cannot go on does not
 //! stop: it says so at the next occasion, all stop there, and each returns the same error; the group works on.
 
@@ -11,7 +12,7 @@ mod transfer;
 use std::{
     hash::{BuildHasher, Hasher},
     iter,
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::AtomicBool,
     time::Instant,
 };
@@ -50,11 +51,13 @@ struct Have {
     sums: Vec<u128>,
 }
 
-/// A call of `broadcast_file` on one rank.
+/// A call on one rank.
 struct Call<'c> {
+    name: &'static str,
     group: &'c ProcessGroup,
     file: &'c Path,
-    directory: &'c Path,
+    /// Where the file goes; none at a root that keeps none.
+    directory: Option<&'c Path>,
     root: Rank,
 }
 
@@ -80,51 +83,51 @@ impl ProcessGroup {
         file: &Path,
         directory: &Path,
         root: Rank,
-        mut options: FileOptions<'_>,
+        options: FileOptions<'_>,
     ) -> Result<Delivered> {
         if root >= self.size() {
             let problem = format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1);
             return Err(Error::Argument { call: "broadcast_file", problem });
         }
-        let begun = Instant::now();
-        let call = Call { group: self, file, directory, root };
-        let (source, Opening { plan, transfer, origin }) = call.open(&options)?;
-        let source = source.as_ref();
-        let path = directory.join(plan.name());
-        let writes = call.writes(transfer, origin, source, &path)?;
-        let mut have = call.look(&plan, &path, writes)?;
-        call.compare(&plan, source, &mut have)?;
-        call.prepare(&plan, &path, &mut have)?;
+        Call { name: "broadcast_file", group: self, file, directory: Some(directory), root }.run(options)
+    }
 
-        let own = Pieces::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
-        let mut all = own.clone();
-        self.all_reduce(&mut all.words, ReduceOp::BitAnd)?;
-        let target = have.as_mut().and_then(|have| have.target.as_mut());
-        let [lack, write] = call.which([own.missing().next().is_some(), target.is_some()])?;
-        let sent = all.missing().map(|piece| plan.range(piece).1 as u64).sum();
-        if sent > 0 {
-            let buffers = call.buffers(&plan, &all, &lack, &path)?;
-            let members = call.members(&lack, &path)?;
-            let members = if buffers.is_empty() { None } else { members.as_ref().or(Some(self)) };
-            let transfer = Transfer {
-                call: &call,
-                members,
-                plan: &plan,
-                all: &all,
-                own: &own,
-                source,
-                target: target.as_deref(),
-                path: &path,
-            };
-            let outcome = transfer.run(buffers, &mut options.progress)?;
-            call.agree(outcome)?;
-        }
-        let moved = Instant::now();
-        let wrote = target.is_some();
-        call.complete(source, target, &path)?;
-        let writers = write.into_iter().filter(|&writes| writes).count();
-        let (moving, syncing) = (moved - begun, moved.elapsed());
-        Ok(Delivered { file: path, bytes: plan.len, sent, wrote, writers, moving, syncing })
+    /// Sends a file to another rank, which receives it by [`recv_file`](Self::recv_file) with the same tag. Returns when it
+    /// is safe on that rank's disk.
+    ///
+    /// Only the two take part: they make a group of their own for it, and leave it at the end. The others, and other threads
+    /// of these two, may do anything meanwhile, also send each other files; two ranks that do so at the same time need a
+    /// thread for each way. Otherwise as [`broadcast_file`](Self::broadcast_file), but that this rank writes nothing: the file
+    /// goes in pieces, each with a checksum, and what was cut short is resumed by the next such calls. What the sender
+    /// asks for by its `options` holds.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such rank, it is this one, or one of the two is in as many groups as there may be
+    /// at once (256); [`Error::File`], on both ranks the same, as of `broadcast_file`: the group works on;
+    /// [`Error::Failed`] if the receiver asked for something else than a file, or did not ask before the deadline, or if the
+    /// group is over.
+    pub fn send_file(&self, file: &Path, to: Rank, tag: u32, options: FileOptions<'_>) -> Result<Delivered> {
+        let name = "send_file";
+        let pair = self.open_pair(name, to, tag)?;
+        Call { name, group: &pair, file, directory: None, root: 0 }.run(options)
+    }
+
+    /// Receives a file into a directory, which is made if there is none, and tells who sent it. It has the name and the age
+    /// that it has at the sender. See [`send_file`](Self::send_file).
+    ///
+    /// # Errors
+    /// As [`send_file`](Self::send_file).
+    pub fn recv_file(
+        &self,
+        directory: &Path,
+        from: impl Into<super::Source>,
+        tag: u32,
+        options: FileOptions<'_>,
+    ) -> Result<(Delivered, Rank)> {
+        let name = "recv_file";
+        let (pair, from) = self.join_pair(name, from.into(), tag)?;
+        let call = Call { name, group: &pair, file: Path::new(""), directory: Some(directory), root: 0 };
+        Ok((call.run(options)?, from))
     }
 }
 
@@ -135,6 +138,53 @@ impl Have {
 }
 
 impl Call<'_> {
+    /// Hands the file over.
+    fn run(&self, mut options: FileOptions<'_>) -> Result<Delivered> {
+        let begun = Instant::now();
+        let (source, Opening { plan, transfer, origin }) = self.open(&options)?;
+        let source = source.as_ref();
+        let path = self.path(&plan);
+        let writes = self.writes(transfer, origin, source, &path)?;
+        let mut have = self.look(&plan, &path, writes)?;
+        self.compare(&plan, source, &mut have)?;
+        self.prepare(&plan, &path, &mut have)?;
+
+        let own = Pieces::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
+        let mut all = own.clone();
+        self.group.all_reduce(&mut all.words, ReduceOp::BitAnd)?;
+        let target = have.as_mut().and_then(|have| have.target.as_mut());
+        let [lack, write] = self.which([own.missing().next().is_some(), target.is_some()])?;
+        let sent = all.missing().map(|piece| plan.range(piece).1 as u64).sum();
+        if sent > 0 {
+            let buffers = self.buffers(&plan, &all, &lack, &path)?;
+            let members = self.members(&lack, &path)?;
+            let members = if buffers.is_empty() { None } else { members.as_ref().or(Some(self.group)) };
+            let transfer = Transfer {
+                call: self,
+                members,
+                plan: &plan,
+                all: &all,
+                own: &own,
+                source,
+                target: target.as_deref(),
+                path: &path,
+            };
+            let outcome = transfer.run(buffers, &mut options.progress)?;
+            self.agree(outcome)?;
+        }
+        let moved = Instant::now();
+        let wrote = target.is_some();
+        self.complete(source, target, &path)?;
+        let writers = write.into_iter().filter(|&writes| writes).count();
+        let (moving, syncing) = (moved - begun, moved.elapsed());
+        Ok(Delivered { file: path, bytes: plan.len, sent, wrote, writers, moving, syncing })
+    }
+
+    /// Where the file lies when all is done.
+    fn path(&self, plan: &Plan) -> PathBuf {
+        self.directory.map_or_else(|| self.file.to_owned(), |directory| directory.join(plan.name()))
+    }
+
     /// Opens the file at the root, and tells all what it is.
     fn open(&self, options: &FileOptions<'_>) -> Result<(Option<Source>, Opening)> {
         if self.group.rank() != self.root {
@@ -169,16 +219,18 @@ impl Call<'_> {
         path: &Path,
     ) -> Result<bool> {
         let (rank, root) = (self.group.rank(), self.root);
-        let mark = Marker::leave(self.directory, transfer, rank);
+        let mark = self.directory.map(|directory| Marker::leave(directory, transfer, rank)).transpose();
         self.group.barrier()?;
-        let before = iter::once(root).chain(0..rank).filter(|_| rank != root);
-        let other = before.into_iter().any(|other| Marker::seen(self.directory, transfer, other));
+        let mut before = iter::once(root).chain(0..rank).filter(|_| rank != root);
+        let seen = |directory| before.any(|other| Marker::seen(directory, transfer, other));
+        let other = self.directory.is_some_and(seen);
         // Nobody looks any more.
         self.group.barrier()?;
         let same = source.is_some_and(|source| source.is(path));
         let writes = match mark {
             _ if other => Ok(false),
             Err(problem) => Err(problem),
+            Ok(None) => Ok(false),
             // The whole would be lost. It may lie where this rank writes and the root does not.
             Ok(_) if origin.is_some_and(|origin| same || origin.is(path)) => Err(FileProblem::Io {
                 doing: "replacing it".to_owned(),
@@ -187,19 +239,17 @@ impl Call<'_> {
             }),
             Ok(_) => Ok(!same),
         };
-        self.agree(writes.map_err(|problem| Trouble::new(self.directory, problem)))
+        self.agree(writes.map_err(|problem| Trouble::new(self.directory.unwrap_or(self.file), problem)))
     }
 
     /// Looks for what is there of the file; `None` if this rank does not write.
     fn look(&self, plan: &Plan, path: &Path, writes: bool) -> Result<Option<Have>> {
         let found = self.meanwhile(|stop| {
-            if !writes {
-                return Ok(None);
-            }
-            if let Some(there) = Target::whole(self.directory, plan)? {
+            let Some(directory) = self.directory.filter(|_| writes) else { return Ok(None) };
+            if let Some(there) = Target::whole(directory, plan)? {
                 return Ok(Some(Have { target: None, sums: file::sums(&there, plan, None, stop) }));
             }
-            let (target, noted) = Target::open(self.directory, plan)?;
+            let (target, noted) = Target::open(directory, plan)?;
             let sums = file::sums(target.file(), plan, Some(&noted), stop);
             Ok(Some(Have { target: Some(target), sums }))
         })?;
@@ -228,10 +278,10 @@ impl Call<'_> {
 
     /// Opens a partial file where what was there as a whole is another file.
     fn prepare(&self, plan: &Plan, path: &Path, have: &mut Option<Have>) -> Result<()> {
-        let prepared = match have {
-            Some(Have { target: target @ None, sums }) if sums.contains(&0) => {
+        let prepared = match (have, self.directory) {
+            (Some(Have { target: target @ None, sums }), Some(directory)) if sums.contains(&0) => {
                 sums.fill(0);
-                Target::open(self.directory, plan).map(|(opened, _)| *target = Some(opened))
+                Target::open(directory, plan).map(|(opened, _)| *target = Some(opened))
             }
             _ => Ok(()),
         };

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A directory with a source of so many bytes.
-fn source(len: usize) -> (TempDir, std::path::PathBuf, Vec<u8>) {
+fn source(len: usize) -> (TempDir, PathBuf, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| u8::try_from((at / 3 + at % 127) % 256).unwrap()).collect();
     let path = directory.path().join("model");
@@ -32,6 +32,8 @@ fn source(len: usize) -> (TempDir, std::path::PathBuf, Vec<u8>) {
 fn pieces(piece: u64) -> FileOptions<'static> {
     FileOptions { piece, ..FileOptions::default() }
 }
+
+mod pair;
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
@@ -322,7 +324,7 @@ fn a_piece_that_is_not_what_was_sent_is_not_noted() {
     let to = directory.path().join("to");
     fs::create_dir(&to).unwrap();
     let (target, _) = Target::open(&to, &plan).unwrap();
-    let call = Call { group: &group, file: &path, directory: &to, root: 0 };
+    let call = Call { name: "test", group: &group, file: &path, directory: Some(&to), root: 0 };
     let none = Pieces::of(3, |_| false);
     let own = Pieces::of(3, |piece| piece == 2);
     let path = to.join("model");
@@ -353,7 +355,7 @@ fn long_work_is_waited_for() {
         3,
         |config| config.timeout = Duration::from_millis(400),
         |group| {
-            let call = Call { group: &group, file: Path::new(""), directory: Path::new(""), root: 0 };
+            let call = Call { name: "test", group: &group, file: Path::new(""), directory: None, root: 0 };
             let rank = group.rank();
             let work = |_: &AtomicBool| {
                 if rank == 1 {
@@ -370,7 +372,7 @@ fn long_work_is_waited_for() {
 
 #[cfg(feature = "safetensors")]
 mod tensors {
-    use std::{os::unix::fs::symlink, path::PathBuf};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -439,6 +441,32 @@ mod tensors {
                 assert!(names(&place).iter().all(|name| !name.starts_with('.')), "{places:?}");
             }
         }
+    }
+
+    #[test]
+    fn some_tensors_go_to_one_rank() {
+        let tensors = [tensor("a", "U8", 0, 500), tensor("b", "U8", 500, 900)];
+        let (directory, path, bytes) = checkpoint(&tensors, 900);
+        let chosen = ["b".to_owned()];
+        world(2, small, |group| {
+            let here = directory.path();
+            for (to, refused) in [(here.to_owned(), true), (here.join("to"), false)] {
+                let options = FileOptions { tensors: &chosen, piece: 100, progress: None };
+                let done = match group.rank() {
+                    0 => group.send_file(&path, 1, 0, options),
+                    _ => group.recv_file(&to, 0, 0, pieces(1)).map(|(delivered, _)| delivered),
+                };
+                match done {
+                    Err(error) => {
+                        let words = "some tensors of this very file; name another directory";
+                        assert!(refused && error.to_string().contains(words), "{error}");
+                    }
+                    Ok(it) => assert!(!refused && it.sent == it.bytes && it.bytes < 550, "{it:?}"),
+                }
+            }
+        });
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+        assert!(fs::read(directory.path().join("to/model")).unwrap().ends_with(&[7; 400]));
     }
 
     #[test]

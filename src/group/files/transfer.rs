@@ -177,7 +177,7 @@ impl Transfer<'_> {
     }
 
     fn lost(&self) -> crate::error::Error {
-        let why = "broadcast_file: a thread that reads or writes has panicked".to_owned();
+        let why = format!("{}: a thread that reads or writes has panicked", self.call.name);
         self.call.group.shared.fail(Failure::Aborted { rank: self.call.group.global_rank(), why })
     }
 

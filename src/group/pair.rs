@@ -1,0 +1,117 @@
+//! A group of two ranks, made by these two alone: what all ranks of a group tell each other where it is
+//! [split](ProcessGroup::split), the two tell each other by messages.
+//!
+//! The first message bears a tag of the user's and tells a number of its sender's. What follows bears that number: so
+//! threads that make groups of two at the same time, the same way or the opposite one, do not take each other's messages.
+
+use super::{
+    ProcessGroup,
+    groups::Founding,
+    messages::{Source, sender},
+    node::ANSWER,
+    request::Wishes,
+};
+use crate::{
+    buffer::Lent,
+    dtype::Dtype,
+    engine::{Channels, Form, Inbound, Place, What},
+    error::{Error, Result},
+    schedule::Rank,
+};
+
+/// What is told first: the number, and which channels are free.
+const FIRST: usize = 1 + size_of::<Channels>() / 8;
+
+/// What leads to the other one.
+struct Line<'g> {
+    group: &'g ProcessGroup,
+    peer: Rank,
+    number: u32,
+    /// Whether this rank has sent the first message.
+    first: bool,
+}
+
+impl ProcessGroup {
+    /// The group of this rank, its rank 0, and another, which calls [`join_pair`](Self::join_pair) with the same tag.
+    pub(super) fn open_pair(&self, call: &'static str, to: Rank, tag: u32) -> Result<Self> {
+        self.other(call, to.into())?;
+        let (number, free) = (self.shared.node.inner(), self.free_channels()?);
+        let mut first = [number.into(); FIRST];
+        first[1..].copy_from_slice(&free);
+        let line = Line { group: self, peer: to, number, first: true };
+        let mut theirs = Channels::default();
+        let first = self.outbound::<u64>(&Lent::apart(&first, &mut []), to, tag, Form::File)?;
+        self.wait(What::Several(vec![first, line.hears(&mut theirs)]))?;
+        line.pair(call, vec![free, theirs])
+    }
+
+    /// The group of a rank that calls [`open_pair`](Self::open_pair), its rank 0, and this one; and which rank that is.
+    pub(super) fn join_pair(&self, call: &'static str, from: Source, tag: u32) -> Result<(Self, Rank)> {
+        let from = self.other(call, from)?;
+        let mut first = [0; FIRST];
+        let from = sender(&self.wait(inbound(&mut first, from, tag, Form::File))?);
+        let [number, theirs @ ..] = first;
+        let free = self.free_channels()?;
+        let line = Line { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };
+        self.wait(line.says(&free)?)?;
+        Ok((line.pair(call, vec![theirs, free])?, from))
+    }
+
+    /// Another rank, or any: a process is in a group once.
+    fn other(&self, call: &'static str, peer: Source) -> Result<Option<Rank>> {
+        if peer != Source::Rank(self.rank()) {
+            return self.source(call, peer);
+        }
+        let problem = format!("rank {} is this rank; it takes another one", self.rank());
+        Err(Error::Argument { call, problem })
+    }
+}
+
+impl Line<'_> {
+    fn says(&self, words: &[u64]) -> Result<What> {
+        let (tag, form) =
+            if self.first { (self.number, Form::Inner) } else { (self.number | ANSWER, Form::Answer) };
+        self.group.outbound::<u64>(&Lent::apart(words, &mut []), self.peer, tag, form)
+    }
+
+    fn hears(&self, words: &mut [u64]) -> What {
+        let (tag, form) =
+            if self.first { (self.number | ANSWER, Form::Answer) } else { (self.number, Form::Inner) };
+        inbound(words, Some(self.peer), tag, form)
+    }
+
+    /// Tells the other one some words, and gives what both tell, rank 0 first.
+    fn tell(&self, words: &[u64]) -> Result<Vec<u64>> {
+        let mut both = [words, words].concat();
+        let (zero, one) = both.split_at_mut(words.len());
+        let theirs = if self.first { one } else { zero };
+        self.group.wait(What::Several(vec![self.says(words)?, self.hears(theirs)]))?;
+        Ok(both)
+    }
+
+    /// The group of both, who have told which channels they have free.
+    fn pair(&self, call: &'static str, free: Vec<Channels>) -> Result<ProcessGroup> {
+        let Self { group, peer, number, first } = *self;
+        let both = if first { [group.rank(), peer] } else { [peer, group.rank()] };
+        let global = both.map(|rank| group.global(rank));
+        let founding = Founding {
+            call,
+            name: format!("{}/send_file", group.name()),
+            members: &[0, 1],
+            me: Some(usize::from(!first)),
+            which: (global[0] as u64) << 32 | u64::from(number),
+            global: global.to_vec(),
+        };
+        let made = group.make(founding, free, &mut |words| self.tell(words))?;
+        // Handles with wishes of their own need not agree where only messages were sent.
+        let pair = made.map(|pair| pair.wishing(Wishes::default()));
+        pair.ok_or_else(|| Error::Argument { call, problem: "this rank is neither of the two".to_owned() })
+    }
+}
+
+/// A receive of these words, which are there until it has ended.
+fn inbound(words: &mut [u64], from: Option<Rank>, tag: u32, form: Form) -> What {
+    let count = words.len();
+    let place = Place::There { output: Lent::apart::<u64>(&[], words).output, count, registered: None };
+    What::Receive(Inbound { from, tag, form, dtype: Dtype::U64, place })
+}
