@@ -53,6 +53,12 @@ impl<T: Send + 'static> Work<T> {
         Self { ticket, driver, open: |done| held(done.held).map(Ok), end: None }
     }
 
+    /// Of a collective, which also holds what was copied aside for it.
+    pub(crate) fn begun(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+        let open = |done: Done| held::<(T, Vec<u8>)>(done.held).map(|(held, _)| Ok(held));
+        Self { ticket, driver, open, end: None }
+    }
+
     /// Of what holds an [`Opening`].
     pub(crate) fn opened(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
         let open = |done: Done| held::<Opening<T>>(done.held).map(|open| open());

@@ -4,15 +4,14 @@ use std::ops::Range;
 
 use super::{
     ProcessGroup,
-    calls::{premultiply, same_length, scaled},
+    calls::{outside, same_length, scaled},
     request::Request,
     turn::Turn,
 };
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
-    engine::Held,
-    error::{Error, Result},
+    error::Result,
     reduce::ReduceOp,
     schedule::{Collective, Rank},
     work::Work,
@@ -24,19 +23,30 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), here or from the wait.
     pub fn all_reduce_async<B: Owned>(&self, data: B, op: ReduceOp) -> Result<Work<B>> {
-        self.begin_all_reduce(data, op, 0)
+        self.begin_within(Collective::AllReduce, data, op, 0, |data, _| data)
     }
 
-    /// The same of what many tensors make, which have these [`shapes`](crate::engine::shapes).
-    pub(super) fn begin_all_reduce<B: Owned>(
+    /// Begins an [`all_reduce_into`](Self::all_reduce_into); both come back, `input` as it was.
+    ///
+    /// # Errors
+    /// As [`all_reduce_into`](Self::all_reduce_into), here or from the wait.
+    pub fn all_reduce_into_async<I, O>(
         &self,
-        mut data: B,
+        mut input: I,
+        mut output: O,
         op: ReduceOp,
-        shapes: Rank,
-    ) -> Result<Work<B>> {
-        let op = premultiply(Collective::AllReduce, data.elements(), op)?;
-        let whole = 0..data.elements().len();
-        self.begin_within(Collective::AllReduce, data, whole.clone(), whole, shapes, op)
+    ) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        let count = output.elements().len();
+        same_length(Collective::AllReduce, input.elements().len(), count)?;
+        if let ReduceOp::PreMulSum(_) = op {
+            output.elements().copy_from_slice(input.elements());
+            return self.begin_within(Collective::AllReduce, output, op, 0, |output, _| (input, output));
+        }
+        self.begin_apart(&Request { op, ..Request::new(Collective::AllReduce, count) }, input, output)
     }
 
     /// Begins a [`reduce`](Self::reduce); `data` comes back, elsewhere than at the root as it was.
@@ -52,19 +62,43 @@ impl ProcessGroup {
             let request = Request { root, op, ..Request::new(Collective::Reduce, len) };
             return self.begin_scaled(request, scaled, Vec::<B::Element>::new(), |_| data);
         }
-        let op = premultiply(Collective::Reduce, data.elements(), op)?;
-        let output = if self.rank() == root { 0..len } else { 0..0 };
-        self.begin_within(Collective::Reduce, data, 0..len, output, root, op)
+        self.begin_within(Collective::Reduce, data, op, root, |data, _| data)
+    }
+
+    /// Begins a [`reduce_into`](Self::reduce_into); both come back, `input` as it was. Elsewhere than at the root the
+    /// output may be empty.
+    ///
+    /// # Errors
+    /// As [`reduce_into`](Self::reduce_into), here or from the wait.
+    pub fn reduce_into_async<I, O>(
+        &self,
+        mut input: I,
+        mut output: O,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.known(Collective::Reduce, root)?;
+        let count = input.elements().len();
+        if self.rank() == root {
+            same_length(Collective::Reduce, count, output.elements().len())?;
+        }
+        let request = Request { root, op, ..Request::new(Collective::Reduce, count) };
+        match scaled(Collective::Reduce, input.elements(), op)? {
+            Some(scaled) => self.begin_scaled(request, scaled, output, |output| (input, output)),
+            None => self.begin_apart(&request, input, output),
+        }
     }
 
     /// Begins a [`broadcast`](Self::broadcast).
     ///
     /// # Errors
     /// As [`broadcast`](Self::broadcast), here or from the wait.
-    pub fn broadcast_async<B: Owned>(&self, mut data: B, root: Rank) -> Result<Work<B>> {
-        self.known(Collective::Broadcast, root)?;
-        let whole = 0..data.elements().len();
-        self.begin_within(Collective::Broadcast, data, whole.clone(), whole, root, ReduceOp::Sum)
+    pub fn broadcast_async<B: Owned>(&self, data: B, root: Rank) -> Result<Work<B>> {
+        self.begin_within(Collective::Broadcast, data, ReduceOp::Sum, root, |data, _| data)
     }
 
     /// Begins an [`all_gather`](Self::all_gather); both come back.
@@ -79,6 +113,14 @@ impl ProcessGroup {
         let count = input.elements().len();
         self.blocks(Collective::AllGather, count, output.elements().len())?;
         self.begin_apart(&Request::new(Collective::AllGather, count), input, output)
+    }
+
+    /// Begins an [`all_gather_in_place`](Self::all_gather_in_place).
+    ///
+    /// # Errors
+    /// As [`all_gather_in_place`](Self::all_gather_in_place), here or from the wait.
+    pub fn all_gather_in_place_async<B: Owned>(&self, data: B) -> Result<Work<B>> {
+        self.begin_within(Collective::AllGather, data, ReduceOp::Sum, 0, |data, _| data)
     }
 
     /// Begins a [`reduce_scatter`](Self::reduce_scatter); both come back, `input` as it was.
@@ -104,6 +146,19 @@ impl ProcessGroup {
         }
     }
 
+    /// Begins a [`reduce_scatter_in_place`](Self::reduce_scatter_in_place); `data` comes back, and which of its elements are
+    /// this rank's block.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), here or from the wait.
+    pub fn reduce_scatter_in_place_async<B: Owned>(
+        &self,
+        data: B,
+        op: ReduceOp,
+    ) -> Result<Work<(B, Range<usize>)>> {
+        self.begin_within(Collective::ReduceScatter, data, op, 0, |data, block| (data, block))
+    }
+
     /// Begins an [`all_to_all`](Self::all_to_all); both come back.
     ///
     /// # Errors
@@ -117,6 +172,14 @@ impl ProcessGroup {
         same_length(Collective::AllToAll, len, output.elements().len())?;
         let count = self.own_block(Collective::AllToAll, len)?.len();
         self.begin_apart(&Request::new(Collective::AllToAll, count), input, output)
+    }
+
+    /// Begins an [`all_to_all_in_place`](Self::all_to_all_in_place).
+    ///
+    /// # Errors
+    /// As [`all_to_all_in_place`](Self::all_to_all_in_place), here or from the wait.
+    pub fn all_to_all_in_place_async<B: Owned>(&self, data: B) -> Result<Work<B>> {
+        self.begin_within(Collective::AllToAll, data, ReduceOp::Sum, 0, |data, _| data)
     }
 
     /// Begins a [`gather`](Self::gather); both come back. Elsewhere than at the root the output may be empty.
@@ -136,6 +199,14 @@ impl ProcessGroup {
         self.begin_apart(&Request { root, ..Request::new(Collective::Gather, count) }, input, output)
     }
 
+    /// Begins a [`gather_in_place`](Self::gather_in_place); `data` comes back, elsewhere than at the root as it was.
+    ///
+    /// # Errors
+    /// As [`gather_in_place`](Self::gather_in_place), here or from the wait.
+    pub fn gather_in_place_async<B: Owned>(&self, data: B, root: Rank) -> Result<Work<B>> {
+        self.begin_within(Collective::Gather, data, ReduceOp::Sum, root, |data, _| data)
+    }
+
     /// Begins a [`scatter`](Self::scatter); both come back. Elsewhere than at the root the input may be empty.
     ///
     /// # Errors
@@ -151,6 +222,15 @@ impl ProcessGroup {
             self.blocks(Collective::Scatter, count, input.elements().len())?;
         }
         self.begin_apart(&Request { root, ..Request::new(Collective::Scatter, count) }, input, output)
+    }
+
+    /// Begins a [`scatter_in_place`](Self::scatter_in_place); `data` comes back, and which of its elements are this rank's
+    /// block: elsewhere than at the root all.
+    ///
+    /// # Errors
+    /// As [`scatter_in_place`](Self::scatter_in_place), here or from the wait.
+    pub fn scatter_in_place_async<B: Owned>(&self, data: B, root: Rank) -> Result<Work<(B, Range<usize>)>> {
+        self.begin_within(Collective::Scatter, data, ReduceOp::Sum, root, |data, block| (data, block))
     }
 
     /// Begins a [`barrier`](Self::barrier): its work has ended when every rank has begun it.
@@ -188,23 +268,20 @@ impl ProcessGroup {
         self.later(request.collective.name(), steps, |output| Ok(back(output)))
     }
 
-    fn begin_within<B: Owned>(
+    /// Begins a collective in place, and makes what comes back of the data and where the output lies in it.
+    pub(super) fn begin_within<B: Owned, R: Send + 'static>(
         &self,
         collective: Collective,
         mut data: B,
-        input: Range<usize>,
-        output: Range<usize>,
-        root: Rank,
         op: ReduceOp,
-    ) -> Result<Work<B>> {
-        let count = self.count(collective, input.len(), output.len(), root);
+        root: Rank,
+        back: impl FnOnce(B, Range<usize>) -> R,
+    ) -> Result<Work<R>> {
+        let (request, [input, output]) = self.in_place(collective, data.elements(), op, root)?;
         let len = data.elements().len();
-        let lent = Lent::kept_within(&mut data, input, output).ok_or_else(|| Error::Argument {
-            call: collective.name(),
-            problem: format!("the blocks leave the {len} elements given"),
-        })?;
-        let request = Request { root, op, ..Request::new(collective, count) };
-        self.begin::<B::Element, B>(&request, &lent, data)
+        let lent = Lent::kept_within(&mut data, input, output.clone());
+        let lent = lent.ok_or_else(|| outside(collective.name(), len))?;
+        self.begin::<B::Element, R>(&request, &lent, back(data, output))
     }
 
     fn begin<T: Element, B: Send + 'static>(
@@ -213,8 +290,7 @@ impl ProcessGroup {
         lent: &Lent<'static>,
         held: B,
     ) -> Result<Work<B>> {
-        let held = Held::Back(Some(Box::new(held)));
         let ticket = self.shared.begin(T::DTYPE, request, lent, held, &self.wishes)?;
-        Ok(Work::new(ticket, self.driver()))
+        Ok(Work::begun(ticket, self.driver()))
     }
 }

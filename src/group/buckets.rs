@@ -259,7 +259,9 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         }
         while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
             let data = std::mem::take(&mut bucket.data);
-            bucket.work = Some(self.group.begin_all_reduce(data, self.op, bucket.shapes)?);
+            let (op, shapes) = (self.op, bucket.shapes);
+            let work = self.group.begin_within(Collective::AllReduce, data, op, shapes, |data, _| data)?;
+            bucket.work = Some(work);
             self.begun += 1;
         }
         Ok(())

@@ -20,9 +20,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] if the operation does not fit the type; [`Error::Failed`] if the ranks disagree
     /// or the group is over.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
-        let op = premultiply(Collective::AllReduce, data, op)?;
-        let whole = 0..data.len();
-        self.within(Collective::AllReduce, data, whole.clone(), whole, 0, op)
+        self.within(Collective::AllReduce, data, op, 0).map(drop)
     }
 
     /// Every rank gets the reduction of all ranks' `input` in `output`, which has the same length.
@@ -68,9 +66,7 @@ impl ProcessGroup {
         data: &'d mut [T],
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
-        let block = self.own_block(Collective::ReduceScatter, data.len())?;
-        let op = premultiply(Collective::ReduceScatter, data, op)?;
-        self.within(Collective::ReduceScatter, data, 0..data.len(), block.clone(), 0, op)?;
+        let block = self.within(Collective::ReduceScatter, data, op, 0)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
@@ -91,9 +87,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_gather`](Self::all_gather); `size` must divide the length.
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
-        let block = self.own_block(Collective::AllGather, data.len())?;
-        let whole = 0..data.len();
-        self.within(Collective::AllGather, data, block, whole, 0, ReduceOp::Sum)
+        self.within(Collective::AllGather, data, ReduceOp::Sum, 0).map(drop)
     }
 
     /// Rank r gets, in `output`, the r-th of `size` equal blocks of every rank's `input`, one after the other in the
@@ -113,9 +107,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_to_all`](Self::all_to_all).
     pub fn all_to_all_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
-        self.own_block(Collective::AllToAll, data.len())?;
-        let whole = 0..data.len();
-        self.within(Collective::AllToAll, data, whole.clone(), whole, 0, ReduceOp::Sum)
+        self.within(Collective::AllToAll, data, ReduceOp::Sum, 0).map(drop)
     }
 
     /// The root gets the reduction of all ranks' `data`, in place; elsewhere `data` is only read.
@@ -123,13 +115,10 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if there is no such root.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        self.known(Collective::Reduce, root)?;
         if self.rank() != root {
             return self.reduce_into(data, &mut [], op, root);
         }
-        let op = premultiply(Collective::Reduce, data, op)?;
-        let whole = 0..data.len();
-        self.within(Collective::Reduce, data, whole.clone(), whole, root, op)
+        self.within(Collective::Reduce, data, op, root).map(drop)
     }
 
     /// The root gets the reduction of all ranks' `input` in `output`, which has the same length there and is not
@@ -176,13 +165,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`gather`](Self::gather); at the root `size` must divide the length.
     pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
-        self.known(Collective::Gather, root)?;
-        if self.rank() != root {
-            return self.gather(data, &mut [], root);
-        }
-        let block = self.own_block(Collective::Gather, data.len())?;
-        let whole = 0..data.len();
-        self.within(Collective::Gather, data, block, whole, root, ReduceOp::Sum)
+        self.within(Collective::Gather, data, ReduceOp::Sum, root).map(drop)
     }
 
     /// Rank r gets, in `output`, the r-th of `size` equal blocks of the root's `input`, which is not looked at
@@ -207,13 +190,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`scatter`](Self::scatter); at the root `size` must divide the length.
     pub fn scatter_in_place<'d, T: Element>(&self, data: &'d mut [T], root: Rank) -> Result<&'d mut [T]> {
-        self.known(Collective::Scatter, root)?;
-        if self.rank() != root {
-            self.scatter(&[], data, root)?;
-            return Ok(data);
-        }
-        let block = self.own_block(Collective::Scatter, data.len())?;
-        self.within(Collective::Scatter, data, 0..data.len(), block.clone(), root, ReduceOp::Sum)?;
+        let block = self.within(Collective::Scatter, data, ReduceOp::Sum, root)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
@@ -223,9 +200,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group
     /// is over.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
-        self.known(Collective::Broadcast, root)?;
-        let whole = 0..data.len();
-        self.within(Collective::Broadcast, data, whole.clone(), whole, root, ReduceOp::Sum)
+        self.within(Collective::Broadcast, data, ReduceOp::Sum, root).map(drop)
     }
 
     /// Returns when every rank has come here.
@@ -233,40 +208,54 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn barrier(&self) -> Result<()> {
-        self.within::<u8>(Collective::Barrier, &mut [], 0..0, 0..0, 0, ReduceOp::Sum)
+        self.within::<u8>(Collective::Barrier, &mut [], ReduceOp::Sum, 0).map(drop)
     }
 
+    /// Does it in place, and tells where its output lies.
     fn within<T: Element>(
         &self,
         collective: Collective,
         data: &mut [T],
-        input: Range<usize>,
-        output: Range<usize>,
-        root: Rank,
         op: ReduceOp,
-    ) -> Result<()> {
-        let count = self.count(collective, input.len(), output.len(), root);
+        root: Rank,
+    ) -> Result<Range<usize>> {
+        let (request, [input, output]) = self.in_place(collective, data, op, root)?;
         let len = data.len();
-        let lent = Lent::within(data, input, output).ok_or_else(|| Error::Argument {
-            call: collective.name(),
-            problem: format!("the blocks leave the {len} elements given"),
-        })?;
-        self.run::<T>(&Request { root, op, ..Request::new(collective, count) }, &lent)
+        let lent =
+            Lent::within(data, input, output.clone()).ok_or_else(|| outside(collective.name(), len))?;
+        self.run::<T>(&request, &lent)?;
+        Ok(output)
     }
 
-    /// A job's count, of an input and an output that are parts of one slice: the shorter, unless a root alone has one of
-    /// them: see [`Collective`].
-    pub(super) fn count(&self, collective: Collective, input: usize, output: usize, root: Rank) -> usize {
-        let (shorter, longer) = (input.min(output), input.max(output));
-        match collective {
-            Collective::AllToAll => shorter / self.size(),
-            _ if collective.has_root() && self.rank() != root => longer,
-            _ => shorter,
-        }
+    /// What a call in place asks for, whose data is multiplied if it is to be; and which of it is input, and which output.
+    pub(super) fn in_place<T: Element>(
+        &self,
+        collective: Collective,
+        data: &mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<(Request<'static>, [Range<usize>; 2])> {
+        self.known(collective, root)?;
+        let whole = 0..data.len();
+        let elsewhere = collective.has_root() && self.rank() != root;
+        let block = match collective.has_blocks() && !elsewhere {
+            true => self.own_block(collective, data.len())?,
+            false => whole.clone(),
+        };
+        let count = block.len();
+        let (input, output) = match collective {
+            Collective::Reduce | Collective::Gather if elsewhere => (whole, 0..0),
+            Collective::Scatter if elsewhere => (0..0, whole),
+            Collective::AllGather | Collective::Gather => (block, whole),
+            Collective::ReduceScatter | Collective::Scatter => (whole, block),
+            _ => (whole.clone(), whole),
+        };
+        let op = premultiply(collective, data, op)?;
+        Ok((Request { root, op, ..Request::new(collective, count) }, [input, output]))
     }
 
     pub(super) fn known(&self, collective: Collective, root: Rank) -> Result<()> {
-        if root < self.size() {
+        if root < self.size() || !collective.has_root() {
             return Ok(());
         }
         Err(Error::Argument {
@@ -300,6 +289,11 @@ impl ProcessGroup {
         let block = len / self.size();
         Ok(self.rank() * block..(self.rank() + 1) * block)
     }
+}
+
+/// The blocks would leave the data, which its length rules out.
+pub(super) fn outside(call: &'static str, len: usize) -> Error {
+    Error::Argument { call, problem: format!("the blocks leave the {len} elements given") }
 }
 
 pub(super) fn same_length(collective: Collective, input: usize, output: usize) -> Result<()> {

@@ -1,5 +1,7 @@
 //! The collectives of uneven blocks that are begun and waited for later.
 
+use std::ops::Range;
+
 use super::{ProcessGroup, calls::scaled};
 use crate::{
     buffer::Owned,
@@ -27,6 +29,20 @@ impl ProcessGroup {
         self.later("all_gather_v", steps, Ok)
     }
 
+    /// Begins an [`all_gather_v_in_place`](Self::all_gather_v_in_place).
+    ///
+    /// # Errors
+    /// As [`all_gather_v_in_place`](Self::all_gather_v_in_place), here or from the wait.
+    pub fn all_gather_v_in_place_async<B: Owned>(&self, mut data: B, lengths: &[usize]) -> Result<Work<B>> {
+        let call = self.call::<B::Element>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
+        let lengths = lengths.to_vec();
+        let steps = |mut turn| async move {
+            call.gather_in_place(&mut turn, data.elements(), &lengths).await?;
+            Ok(data)
+        };
+        self.later("all_gather_v", steps, Ok)
+    }
+
     /// Begins a [`gather_v`](Self::gather_v); `input` comes back too, first.
     ///
     /// # Errors
@@ -41,6 +57,25 @@ impl ProcessGroup {
         let steps = |mut turn| async move {
             let (output, lengths) = call.gather_all(&mut turn, input.elements()).await?;
             Ok((input, output, lengths))
+        };
+        self.later("gather_v", steps, Ok)
+    }
+
+    /// Begins a [`gather_v_in_place`](Self::gather_v_in_place); `data` comes back, elsewhere than at the root as it was.
+    ///
+    /// # Errors
+    /// As [`gather_v_in_place`](Self::gather_v_in_place), here or from the wait.
+    pub fn gather_v_in_place_async<B: Owned>(
+        &self,
+        mut data: B,
+        lengths: &[usize],
+        root: Rank,
+    ) -> Result<Work<B>> {
+        let call = self.call::<B::Element>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
+        let lengths = lengths.to_vec();
+        let steps = |mut turn| async move {
+            call.gather_in_place(&mut turn, data.elements(), &lengths).await?;
+            Ok(data)
         };
         self.later("gather_v", steps, Ok)
     }
@@ -61,6 +96,26 @@ impl ProcessGroup {
         let steps = |mut turn| async move {
             let output = call.scatter_all(&mut turn, input.elements(), &lengths).await?;
             Ok((input, output))
+        };
+        self.later("scatter_v", steps, Ok)
+    }
+
+    /// Begins a [`scatter_v_in_place`](Self::scatter_v_in_place); `data` comes back, and which of its elements are this rank's
+    /// block: elsewhere than at the root all.
+    ///
+    /// # Errors
+    /// As [`scatter_v_in_place`](Self::scatter_v_in_place), here or from the wait.
+    pub fn scatter_v_in_place_async<B: Owned>(
+        &self,
+        mut data: B,
+        lengths: &[usize],
+        root: Rank,
+    ) -> Result<Work<(B, Range<usize>)>> {
+        let call = self.call::<B::Element>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
+        let lengths = lengths.to_vec();
+        let steps = |mut turn| async move {
+            let block = call.scatter_in_place(&mut turn, data.elements(), &lengths).await?;
+            Ok((data, block))
         };
         self.later("scatter_v", steps, Ok)
     }
@@ -92,6 +147,25 @@ impl ProcessGroup {
         self.later("reduce_scatter_v", steps, Ok)
     }
 
+    /// Begins a [`reduce_scatter_v_in_place`](Self::reduce_scatter_v_in_place); `data` comes back, and which of its elements
+    /// are this rank's block.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter_v_in_place`](Self::reduce_scatter_v_in_place), here or from the wait.
+    pub fn reduce_scatter_v_in_place_async<B: Owned>(
+        &self,
+        mut data: B,
+        own: usize,
+        op: ReduceOp,
+    ) -> Result<Work<(B, Range<usize>)>> {
+        let call = self.call::<B::Element>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
+        let steps = |mut turn| async move {
+            let block = call.reduce_in_place(&mut turn, data.elements(), own).await?;
+            Ok((data, block))
+        };
+        self.later("reduce_scatter_v", steps, Ok)
+    }
+
     /// Begins an [`all_to_all_v`](Self::all_to_all_v); `input` comes back too, first.
     ///
     /// # Errors
@@ -107,6 +181,20 @@ impl ProcessGroup {
         let steps = |mut turn| async move {
             let (output, gets) = call.all_to_all(&mut turn, input.elements(), &lengths).await?;
             Ok((input, output, gets))
+        };
+        self.later("all_to_all_v", steps, Ok)
+    }
+
+    /// Begins an [`all_to_all_v_in_place`](Self::all_to_all_v_in_place).
+    ///
+    /// # Errors
+    /// As [`all_to_all_v_in_place`](Self::all_to_all_v_in_place), here or from the wait.
+    pub fn all_to_all_v_in_place_async<B: Owned>(&self, mut data: B, lengths: &[usize]) -> Result<Work<B>> {
+        let call = self.call::<B::Element>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
+        let lengths = lengths.to_vec();
+        let steps = |mut turn| async move {
+            call.all_to_all_in_place(&mut turn, data.elements(), &lengths).await?;
+            Ok(data)
         };
         self.later("all_to_all_v", steps, Ok)
     }

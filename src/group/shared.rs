@@ -109,14 +109,8 @@ impl Shared {
         timeout: Duration,
     ) -> Result<()> {
         self.node.check_calls(request.collective.name())?;
-        let plan = self.plan(dtype, request, wishes)?;
-        // Long writes need an output in which nothing waits to be sent.
         let mut aside = Vec::new();
-        let apart = match plan.known.needs_apart(lent) {
-            true => Some(lent.aside(&mut aside).map_err(|error| plan.known.argument(error.to_string()))?),
-            false => None,
-        };
-        let (operation, schedule) = self.operation(plan, apart.as_ref().unwrap_or(lent));
+        let (operation, schedule) = self.collective(dtype, request, lent, &mut aside, wishes)?;
         let asked = asked(timeout, Held::Back(None));
         let task = Task { what: What::Collective(operation, schedule), asked };
         let done = self.node.call(self.channel, task)?;
@@ -125,15 +119,17 @@ impl Shared {
     }
 
     /// Begins a collective on memory that is a part of `held`.
-    pub(super) fn begin(
+    pub(super) fn begin<B: Send + 'static>(
         &self,
         dtype: Dtype,
         request: &Request<'_>,
         lent: &Lent<'static>,
-        held: Held,
+        held: B,
         wishes: &Wishes,
     ) -> Result<Arc<Ticket>> {
-        let (operation, schedule) = self.collective(dtype, request, lent, wishes)?;
+        let mut aside = Vec::new();
+        let (operation, schedule) = self.collective(dtype, request, lent, &mut aside, wishes)?;
+        let held = Held::Back(Some(Box::new((held, aside))));
         self.hand_in(request.collective.name(), What::Collective(operation, schedule), held)
     }
 
@@ -148,16 +144,23 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// A collective, to be handed in. Whoever drives the engine may call this.
+    /// A collective, to be handed in. Whoever drives the engine may call this. Its input may be in `aside` afterwards, which
+    /// is to be kept as what was lent is.
     pub(super) fn collective(
         &self,
         dtype: Dtype,
         request: &Request<'_>,
         lent: &Lent<'_>,
+        aside: &mut Vec<u8>,
         wishes: &Wishes,
     ) -> Result<(Box<Operation>, Box<dyn Schedule>)> {
-        // Of those that need input and output apart, none is begun in place.
-        Ok(self.operation(self.plan(dtype, request, wishes)?, lent))
+        let plan = self.plan(dtype, request, wishes)?;
+        if !plan.known.needs_apart(lent) {
+            return Ok(self.operation(plan, lent));
+        }
+        // Long writes need an output in which nothing waits to be sent.
+        let apart = lent.aside(aside).map_err(|error| plan.known.argument(error.to_string()))?;
+        Ok(self.operation(plan, &apart))
     }
 
     /// What an error is to a call under way: the others go on.

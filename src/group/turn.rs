@@ -77,12 +77,15 @@ impl Turn<'_> {
                 let mut state = shared.state();
                 shared.run(&mut state, dtype, request, lent, wishes).map(|()| state.latest)
             }
-            How::Later(between) => match shared.collective(dtype, request, lent, wishes) {
-                Ok((operation, schedule)) => {
-                    Ok(between.ask(What::Collective(operation, schedule)).await.number)
+            How::Later(between) => {
+                let mut aside = Vec::new();
+                match shared.collective(dtype, request, lent, &mut aside, wishes) {
+                    Ok((operation, schedule)) => {
+                        Ok(between.ask(What::Collective(operation, schedule)).await.number)
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
+            }
         };
         match done {
             Ok(number) => self.latest = number,

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::{
     ProcessGroup,
-    calls::{premultiply, scaled},
+    calls::{outside, premultiply, scaled},
     request::{Prepared, Request},
     turn::Turn,
 };
@@ -48,13 +48,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks do not know the same lengths, disagree otherwise, or the group is over.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
-        let own = call.own(lengths, data.len())?;
-        self.now(async |turn| {
-            let [learned] = call.everyone(turn, [own.len()]).await?;
-            call.agree(turn.op(), lengths, &learned)?;
-            let whole = 0..data.len();
-            call.gather(turn, lengths, &call.within(data, own, whole)?).await
-        })
+        self.now(async |turn| call.gather_in_place(turn, data, lengths).await)
     }
 
     /// The root gets all ranks' `input`, one after the other in the order of ranks, and how long each is; the others
@@ -76,16 +70,7 @@ impl ProcessGroup {
     /// `data` is as long as their sum, and [`Error::Failed`] if they are not what the ranks have.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
         let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
-        let at_root = self.rank() == root;
-        let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
-        self.now(async |turn| {
-            let [learned] = call.everyone(turn, [own.len()]).await?;
-            if at_root {
-                call.agree(turn.op(), lengths, &learned)?;
-            }
-            let whole = if at_root { 0..data.len() } else { 0..0 };
-            call.gather(turn, &learned, &call.within(data, own, whole)?).await
-        })
+        self.now(async |turn| call.gather_in_place(turn, data, lengths).await)
     }
 
     /// Rank r gets the r-th of the blocks that lie one after the other in the root's `input`; `lengths` says how long
@@ -113,22 +98,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<&'d mut [T]> {
         let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
-        let at_root = self.rank() == root;
-        let own = if at_root { call.own(lengths, data.len())? } else { 0..data.len() };
-        self.now(async |turn| {
-            let (blocks, longest) = call.blocks_of_root(turn, lengths).await?;
-            let given = blocks.get(self.rank()).copied().unwrap_or_default();
-            if given != own.len() {
-                let (has, gets) = (own.len(), given);
-                return Err(call.mismatch(
-                    turn.op(),
-                    (self.rank(), format!("has room for {has} elements")),
-                    (root, format!("has {gets} for it")),
-                ));
-            }
-            let whole = if at_root { 0..data.len() } else { 0..0 };
-            call.scatter(turn, &blocks, longest, &call.within(data, whole, own.clone())?).await
-        })?;
+        let own = self.now(async |turn| call.scatter_in_place(turn, data, lengths).await)?;
         Ok(data.get_mut(own).unwrap_or_default())
     }
 
@@ -159,14 +129,7 @@ impl ProcessGroup {
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
         let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
-        premultiply(Collective::ReduceScatter, data, op)?;
-        let block = self.now(async |turn| {
-            let lengths = call.learn_fitting(turn, own, data.len()).await?;
-            let start = lengths.iter().take(self.rank()).sum();
-            let (whole, block) = (0..data.len(), start..start + own);
-            call.reduce_scatter(turn, &lengths, &call.within(data, whole, block.clone())?).await?;
-            Ok(block)
-        })?;
+        let block = self.now(async |turn| call.reduce_in_place(turn, data, own).await)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
@@ -189,14 +152,7 @@ impl ProcessGroup {
     /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`] if two ranks have not equally much for each other.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
-        call.own(lengths, data.len())?;
-        self.now(async |turn| {
-            let (gets, longest) = call.of_each(turn, lengths).await?;
-            call.agree(turn.op(), lengths, &gets)?;
-            let uneven = Uneven { input: lengths, output: &gets };
-            let whole = 0..data.len();
-            call.finish(turn, uneven, longest, &call.within(data, whole.clone(), whole)?).await
-        })
+        self.now(async |turn| call.all_to_all_in_place(turn, data, lengths).await)
     }
 
     /// A call whose lengths have to be learned.
@@ -251,10 +207,7 @@ impl Call {
         output: Range<usize>,
     ) -> Result<Lent<'d>> {
         let len = data.len();
-        Lent::within(data, input, output).ok_or_else(|| Error::Argument {
-            call: self.name,
-            problem: format!("the blocks leave the {len} elements given"),
-        })
+        Lent::within(data, input, output).ok_or_else(|| outside(self.name, len))
     }
 
     /// What two ranks disagree on in the operation of that number.
@@ -358,6 +311,22 @@ impl Call {
         Ok((output, lengths))
     }
 
+    /// The same of blocks each of which lies in its place already where they are gathered; there their lengths are known.
+    pub(super) async fn gather_in_place<T: Element>(
+        &self,
+        turn: &mut Turn<'_>,
+        data: &mut [T],
+        lengths: &[usize],
+    ) -> Result<()> {
+        let own = if self.gets() { self.own(lengths, data.len())? } else { 0..data.len() };
+        let [learned] = self.everyone(turn, [own.len()]).await?;
+        if self.gets() {
+            self.agree(turn.op(), lengths, &learned)?;
+        }
+        let whole = if self.gets() { 0..data.len() } else { 0..0 };
+        self.gather(turn, &learned, &self.within(data, own, whole)?).await
+    }
+
     pub(super) async fn scatter(
         &self,
         turn: &mut Turn<'_>,
@@ -386,6 +355,29 @@ impl Call {
         Ok(output)
     }
 
+    /// The same where the root's own block stays where it lies, and the others have room for theirs. Gives this rank's.
+    pub(super) async fn scatter_in_place<T: Element>(
+        &self,
+        turn: &mut Turn<'_>,
+        data: &mut [T],
+        lengths: &[usize],
+    ) -> Result<Range<usize>> {
+        let own = if self.at_root() { self.own(lengths, data.len())? } else { 0..data.len() };
+        let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
+        let given = blocks.get(self.group.rank()).copied().unwrap_or_default();
+        if given != own.len() {
+            let (has, gets) = (own.len(), given);
+            return Err(self.mismatch(
+                turn.op(),
+                (self.group.rank(), format!("has room for {has} elements")),
+                (self.prepared.root, format!("has {gets} for it")),
+            ));
+        }
+        let whole = if self.at_root() { 0..data.len() } else { 0..0 };
+        self.scatter(turn, &blocks, longest, &self.within(data, whole, own.clone())?).await?;
+        Ok(own)
+    }
+
     pub(super) async fn all_to_all<T: Element>(
         &self,
         turn: &mut Turn<'_>,
@@ -400,6 +392,21 @@ impl Call {
         Ok((output, gets))
     }
 
+    /// The same where what comes takes the place of what goes.
+    pub(super) async fn all_to_all_in_place<T: Element>(
+        &self,
+        turn: &mut Turn<'_>,
+        data: &mut [T],
+        lengths: &[usize],
+    ) -> Result<()> {
+        self.own(lengths, data.len())?;
+        let (gets, longest) = self.of_each(turn, lengths).await?;
+        self.agree(turn.op(), lengths, &gets)?;
+        let uneven = Uneven { input: lengths, output: &gets };
+        let whole = 0..data.len();
+        self.finish(turn, uneven, longest, &self.within(data, whole.clone(), whole)?).await
+    }
+
     /// Reduces `input`, which was multiplied if it is to be.
     pub(super) async fn reduce_all<T: Element>(
         &self,
@@ -409,6 +416,21 @@ impl Call {
     ) -> Result<()> {
         let lengths = self.learn_fitting(turn, output.len(), input.len()).await?;
         self.reduce_scatter(turn, &lengths, &Lent::apart(input, output)).await
+    }
+
+    /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
+    pub(super) async fn reduce_in_place<T: Element>(
+        &self,
+        turn: &mut Turn<'_>,
+        data: &mut [T],
+        own: usize,
+    ) -> Result<Range<usize>> {
+        premultiply(self.prepared.collective, data, self.prepared.op)?;
+        let lengths = self.learn_fitting(turn, own, data.len()).await?;
+        let start = lengths.iter().take(self.group.rank()).sum();
+        let (whole, block) = (0..data.len(), start..start + own);
+        self.reduce_scatter(turn, &lengths, &self.within(data, whole, block.clone())?).await?;
+        Ok(block)
     }
 
     async fn reduce_scatter(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {

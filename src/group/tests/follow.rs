@@ -61,6 +61,70 @@ impl Given {
     }
 }
 
+/// One of the calls in place, as [`begin`] does.
+fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) -> Check {
+    let (me, ranks) = (group.rank(), group.size());
+    let root = seed % ranks;
+    let at_root = me == root;
+    let Given { lengths, mine, whole, .. } = Given::new(group, seed);
+    let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(3.0)][seed % 3];
+    // Elsewhere than at the root the lengths are not looked at.
+    let known = if at_root { lengths.clone() } else { vec![seed; seed % 4] };
+    match kind {
+        0 => {
+            let mut all = whole.clone();
+            twin.all_gather_v_in_place(&mut all, &lengths).unwrap();
+            check(group.all_gather_v_in_place_async(whole, &lengths).unwrap(), all)
+        }
+        1 => {
+            let mut data = if at_root { whole } else { mine };
+            let work = group.gather_v_in_place_async(data.clone(), &known, root).unwrap();
+            twin.gather_v_in_place(&mut data, &known, root).unwrap();
+            check(work, data)
+        }
+        2 => {
+            let mut data = if at_root { whole } else { mine };
+            let work = group.scatter_v_in_place_async(data.clone(), &known, root).unwrap();
+            let block = twin.scatter_v_in_place(&mut data, &known, root).unwrap().to_vec();
+            Box::new(move || {
+                let (scattered, range) = work.wait().unwrap();
+                assert_eq!((&scattered[range], &scattered), (&block[..], &data));
+            })
+        }
+        3 => {
+            let mut data = whole;
+            let work = group.reduce_scatter_v_in_place_async(data.clone(), lengths[me], op).unwrap();
+            let block = twin.reduce_scatter_v_in_place(&mut data, lengths[me], op).unwrap().to_vec();
+            Box::new(move || {
+                let (reduced, range) = work.wait().unwrap();
+                assert_eq!((&reduced[range], &reduced), (&block[..], &data));
+            })
+        }
+        4 | 5 => {
+            let pair = |other: usize| length(seed, me.min(other), me.max(other));
+            let lengths: Vec<usize> = (0..ranks).map(pair).collect();
+            let mut data = given(me, seed, lengths.iter().sum());
+            let work = group.all_to_all_v_in_place_async(data.clone(), &lengths).unwrap();
+            if kind == 5 {
+                drop(work);
+                return Box::new(|| {});
+            }
+            twin.all_to_all_v_in_place(&mut data, &lengths).unwrap();
+            check(work, data)
+        }
+        6 => {
+            let mut data = given(me, seed, ranks * (seed % 90));
+            let work = group.all_to_all_in_place_async(data.clone()).unwrap();
+            twin.all_to_all_in_place(&mut data).unwrap();
+            check(work, data)
+        }
+        _ => {
+            std::mem::forget(group.reduce_scatter_v_in_place_async(whole, lengths[me], op).unwrap());
+            Box::new(|| {})
+        }
+    }
+}
+
 /// Begins a call of each kind, and says what is to come of it by the blocking calls of `twin`, which has the same ranks.
 fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) -> Check {
     let root = seed % group.size();
@@ -131,16 +195,17 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
             group.barrier().unwrap();
             Box::new(|| {})
         }
-        _ => {
+        11 => {
             let mut output = vec![0; 2 * group.size()];
             group.all_gather(&[1_u8, 2], &mut output).unwrap();
             assert_eq!(output, [1, 2].repeat(group.size()));
             Box::new(|| {})
         }
+        _ => begin_in_place(group, twin, kind - 12, seed),
     }
 }
 
-const KINDS: usize = 12;
+const KINDS: usize = 12 + 8;
 
 #[test]
 fn each_does_what_its_blocking_form_does() {
@@ -203,6 +268,32 @@ fn what_is_wrong_with_arguments_is_told_at_once() {
         assert_eq!(told(error), "all_to_all_v: the lengths add up to 2, and there are 3 elements");
         let error = group.reduce_scatter_v_async(vec![0.5_f32], vec![0.5], ReduceOp::BitAnd).unwrap_err();
         assert!(told(error).starts_with("reduce_scatter_v: "));
+        let (three, mut data) = (|| vec![0_u8; 3], [0_u8; 3]);
+        let same = |begun: Error, called: Error| assert_eq!(told(begun), told(called));
+        same(
+            group.all_gather_v_in_place_async(three(), &[1, 1]).unwrap_err(),
+            group.all_gather_v_in_place(&mut data, &[1, 1]).unwrap_err(),
+        );
+        same(
+            group.all_to_all_v_in_place_async(three(), &[3]).unwrap_err(),
+            group.all_to_all_v_in_place(&mut data, &[3]).unwrap_err(),
+        );
+        // At the root, and where there is none.
+        for root in [group.rank(), 2] {
+            same(
+                group.gather_v_in_place_async(three(), &[usize::MAX, 4], root).unwrap_err(),
+                group.gather_v_in_place(&mut data, &[usize::MAX, 4], root).unwrap_err(),
+            );
+            same(
+                group.scatter_v_in_place_async(three(), &[1, 1], root).unwrap_err(),
+                group.scatter_v_in_place(&mut data, &[1, 1], root).map(drop).unwrap_err(),
+            );
+        }
+        let half = ReduceOp::PreMulSum(0.5);
+        same(
+            group.reduce_scatter_v_in_place_async(three(), 1, half).unwrap_err(),
+            group.reduce_scatter_v_in_place(&mut data, 1, half).map(drop).unwrap_err(),
+        );
         // Nothing of that has begun.
         assert_eq!(group.operations(), 0);
         assert_eq!(group.all_gather_v(&[1_u8]).unwrap().1, [1, 1]);
@@ -231,6 +322,24 @@ fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
             failed.to_string()
         });
         let wanted = "op 1 reduce_scatter_v: rank 0 has an output of 2, of 6 in all, rank 2 has an input of 5 elements";
+        assert_eq!(failures, [wanted; 3], "{blocking} wait at once");
+    }
+}
+
+#[test]
+fn room_that_does_not_fit_is_a_mismatch_whoever_waits() {
+    for blocking in [0, 1, 2, 3] {
+        let failures = world(3, small, |group| {
+            let mut data = vec![0_u8; [4, 3, 2][group.rank()]];
+            let lengths = [1, 1, 2];
+            let failed = if group.rank() < blocking {
+                group.scatter_v_in_place(&mut data, &lengths, 0).map(drop)
+            } else {
+                group.scatter_v_in_place_async(data, &lengths, 0).and_then(Work::wait).map(drop)
+            };
+            failed.and_then(|()| group.barrier()).unwrap_err().to_string()
+        });
+        let wanted = "op 0 scatter_v: rank 0 has 1 for it, rank 1 has room for 3 elements";
         assert_eq!(failures, [wanted; 3], "{blocking} wait at once");
     }
 }

@@ -113,6 +113,69 @@ fn every_collective_does_what_its_blocking_form_does() {
     }
 }
 
+/// Begins all forms that work in place, or into an output beside the input, before it waits for any.
+fn in_place(group: &ProcessGroup, len: usize, op: ReduceOp) {
+    let (rank, ranks) = (group.rank(), group.size());
+    let root = len % ranks;
+    let at_root = rank == root;
+    let (mine, mut whole) = (given(rank, len), given(rank, len * ranks));
+    let data = || if at_root { whole.clone() } else { mine.clone() };
+    // Elsewhere than at the root an output is not looked at.
+    let output = vec![-1; if at_root { len } else { len / 2 }];
+    let works = (
+        group.all_gather_in_place_async(whole.clone()).unwrap(),
+        group.gather_in_place_async(data(), root).unwrap(),
+        group.scatter_in_place_async(data(), root).unwrap(),
+        group.reduce_scatter_in_place_async(whole.clone(), op).unwrap(),
+        group.all_to_all_in_place_async(whole.clone()).unwrap(),
+        group.all_reduce_into_async(mine.clone(), vec![-1; len], op).unwrap(),
+        group.reduce_into_async(mine.clone(), output.clone(), op, root).unwrap(),
+    );
+    // Nobody waits for these.
+    drop(group.all_to_all_in_place_async(whole.clone()).unwrap());
+    std::mem::forget(group.all_to_all_in_place_async(whole.clone()).unwrap());
+    drop(group.gather_in_place_async(data(), root).unwrap());
+    std::mem::forget(group.reduce_into_async(mine.clone(), output.clone(), op, root).unwrap());
+    drop(group.all_reduce_into_async(mine.clone(), vec![-1; len], op).unwrap());
+
+    let (mut all, mut gathered, mut scattered, mut reduced) = (whole.clone(), data(), data(), whole.clone());
+    let (mut turned, mut total, mut at_one) = (vec![0; len * ranks], vec![0; len], output);
+    group.all_gather_in_place(&mut all).unwrap();
+    group.gather_in_place(&mut gathered, root).unwrap();
+    group.all_to_all(&whole, &mut turned).unwrap();
+    group.all_reduce_into(&mine, &mut total, op).unwrap();
+    group.reduce_into(&mine, &mut at_one, op, root).unwrap();
+    assert_eq!(works.0.wait().unwrap(), all);
+    assert_eq!(block_on(works.1).unwrap(), gathered);
+    let (mut data, block) = works.2.wait().unwrap();
+    assert_eq!(&mut data[block], group.scatter_in_place(&mut scattered, root).unwrap());
+    assert_eq!(data, scattered);
+    let (mut data, block) = works.3.wait().unwrap();
+    assert_eq!(block, rank * len..(rank + 1) * len);
+    assert_eq!(&mut data[block], group.reduce_scatter_in_place(&mut reduced, op).unwrap());
+    assert_eq!(data, reduced);
+    assert_eq!(works.4.wait().unwrap(), turned);
+    assert_eq!(works.5.wait().unwrap(), (mine.clone(), total));
+    assert_eq!(works.6.wait().unwrap(), (mine, at_one));
+    group.all_to_all_in_place(&mut whole).unwrap();
+    assert_eq!(whole, turned);
+}
+
+#[test]
+fn those_in_place_do_what_their_blocking_forms_do() {
+    for ranks in [1, 2, 3, 5] {
+        world(ranks, small, |group| {
+            for len in [0, 1, 7, 400] {
+                in_place(&group, len, ReduceOp::Sum);
+                in_place(&group, len, ReduceOp::PreMulSum(3.0));
+            }
+            group.leave().unwrap();
+        });
+    }
+    // What is written whole needs its input elsewhere than its output.
+    world(3, |_| {}, |group| in_place(&group, 20_000, ReduceOp::Max));
+}
+
 #[test]
 fn what_is_scaled_is_a_copy() {
     for ranks in [1, 2, 3, 5] {
@@ -273,6 +336,43 @@ fn bad_arguments_are_refused_at_once() {
         assert!(matches!(error, Error::Argument { .. }), "{error}");
         let error = group.all_reduce_async(vec![0.5_f32], ReduceOp::BitAnd).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{error}");
+        let same = |begun: Error, called: Error| {
+            assert!(matches!(begun, Error::Argument { .. }), "{begun}");
+            assert_eq!(begun.to_string(), called.to_string());
+        };
+        let (three, sum) = (|| vec![1_u8; 3], ReduceOp::Sum);
+        let mut data = three();
+        same(
+            group.all_gather_in_place_async(three()).unwrap_err(),
+            group.all_gather_in_place(&mut data).unwrap_err(),
+        );
+        same(
+            group.reduce_scatter_in_place_async(three(), sum).unwrap_err(),
+            group.reduce_scatter_in_place(&mut data, sum).unwrap_err(),
+        );
+        same(
+            group.all_to_all_in_place_async(three()).unwrap_err(),
+            group.all_to_all_in_place(&mut data).unwrap_err(),
+        );
+        // At the root, and where there is none.
+        for root in [group.rank(), 2] {
+            same(
+                group.gather_in_place_async(three(), root).unwrap_err(),
+                group.gather_in_place(&mut data, root).unwrap_err(),
+            );
+            same(
+                group.scatter_in_place_async(three(), root).unwrap_err(),
+                group.scatter_in_place(&mut data, root).map(drop).unwrap_err(),
+            );
+            same(
+                group.reduce_into_async(three(), vec![1; 2], sum, root).unwrap_err(),
+                group.reduce_into(&three(), &mut data[1..], sum, root).unwrap_err(),
+            );
+        }
+        same(
+            group.all_reduce_into_async(three(), vec![1; 2], sum).unwrap_err(),
+            group.all_reduce_into(&three(), &mut data[1..], sum).unwrap_err(),
+        );
         // Nothing of that has begun.
         assert_eq!(group.operations(), 0);
         group.barrier().unwrap();
