@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ProcessGroup, node::Node, shared::asked};
+use super::{ProcessGroup, node::Node, shared::asked, turn::Turn};
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
@@ -79,8 +79,7 @@ impl ProcessGroup {
     /// if none has come before the deadline, or if the group is over.
     pub fn recv<T: Element>(&self, data: &mut [T], from: impl Into<Source>, tag: u32) -> Result<Rank> {
         let lent = Lent::apart(&[], data);
-        let done = self.wait(self.inbound::<T>(&lent, from.into(), tag)?)?;
-        Ok(sender(&done))
+        Ok(sender(&self.wait(self.inbound::<T>(&lent, from.into(), tag)?)?.received))
     }
 
     /// Receives a message of `T` whose length is not known. Tells who sent it.
@@ -88,10 +87,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`recv`](Self::recv), but that any length will do; and if there is no memory for it.
     pub fn recv_vec<T: Element>(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<T>, Rank)> {
-        let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
-        let from = self.source("recv_vec", from.into())?;
-        let inbound = Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place };
-        elements(self.wait(What::Receive(inbound))?.received)
+        elements(self.wait(self.fresh_elements::<T>(from.into(), tag)?)?.received)
     }
 
     /// Sends `data` to a rank and receives a message into `into`, at once: with a partner that does the same, or around a ring.
@@ -107,11 +103,8 @@ impl ProcessGroup {
         from: impl Into<Source>,
         tag: u32,
     ) -> Result<Rank> {
-        let lent = Lent::apart(data, into);
-        let inbound = self.inbound::<T>(&lent, from.into(), tag)?;
-        let outbound = self.outbound::<T>(&lent, to, tag, Form::Plain)?;
-        let done = self.wait(What::Several(vec![inbound, outbound]))?;
-        Ok(sender(&done))
+        let what = self.both::<T>(&Lent::apart(data, into), to, from.into(), tag)?;
+        Ok(sender(&self.wait(what)?.received))
     }
 
     /// Begins a [`send`](Self::send); `data` comes back from [`Work::wait`].
@@ -134,6 +127,48 @@ impl ProcessGroup {
         let what = self.inbound::<B::Element>(&lent, from.into(), tag)?;
         let ticket = self.start(what, Some(Box::new(data)))?;
         Ok(Work::received(ticket, self.driver()))
+    }
+
+    /// Begins a [`recv_vec`](Self::recv_vec).
+    ///
+    /// # Errors
+    /// As [`recv_vec`](Self::recv_vec), here or from the wait.
+    pub fn recv_vec_async<T: Element>(
+        &self,
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Work<(Vec<T>, Rank)>> {
+        let what = self.fresh_elements::<T>(from.into(), tag)?;
+        let group = self.under_way();
+        let steps = |mut turn: Turn<'static>| async move { turn.messages(&group, what).await };
+        self.later("recv_vec", steps, elements)
+    }
+
+    /// Begins a [`send_recv`](Self::send_recv); `data`, `into`, filled, and who sent it come back from [`Work::wait`].
+    ///
+    /// # Errors
+    /// As [`send_recv`](Self::send_recv), here or from the wait.
+    pub fn send_recv_async<I, O>(
+        &self,
+        mut data: I,
+        to: Rank,
+        mut into: O,
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Work<(I, O, Rank)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        let from = from.into();
+        let group = self.under_way();
+        let steps = |mut turn: Turn<'static>| async move {
+            let lent = Lent::apart(data.elements(), into.elements());
+            let come = turn.messages(&group, group.both::<I::Element>(&lent, to, from, tag)?).await?;
+            let from = sender(&come);
+            Ok((data, into, from))
+        };
+        self.later("send_recv", steps, Ok)
     }
 
     /// Begins several messages, all or, if one of them makes no sense, none. Of each the data comes back, and the rank
@@ -188,6 +223,19 @@ impl ProcessGroup {
         Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
     }
 
+    /// A receive into memory of its own.
+    fn fresh_elements<T: Element>(&self, from: Source, tag: u32) -> Result<What> {
+        let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
+        let from = self.source("recv_vec", from)?;
+        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
+    }
+
+    /// A receive and a send, side by side.
+    fn both<T: Element>(&self, lent: &Lent<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
+        let inbound = self.inbound::<T>(lent, from, tag)?;
+        Ok(What::Several(vec![inbound, self.outbound::<T>(lent, to, tag, Form::Plain)?]))
+    }
+
     pub(super) fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
         match from {
             Source::Any => Ok(None),
@@ -231,6 +279,6 @@ pub(super) fn elements<T: Element>(mut come: Come) -> Result<(Vec<T>, Rank)> {
 }
 
 /// Who sent what was received.
-pub(super) fn sender(done: &Done) -> Rank {
-    done.received.first().map_or(0, |received| received.from)
+pub(super) fn sender(come: &Come) -> Rank {
+    come.first().map_or(0, |received| received.from)
 }

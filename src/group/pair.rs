@@ -49,7 +49,7 @@ impl ProcessGroup {
     pub(super) fn join_pair(&self, call: &'static str, from: Source, tag: u32) -> Result<(Self, Rank)> {
         let from = self.other(call, from)?;
         let mut first = [0; FIRST];
-        let from = sender(&self.wait(inbound(&mut first, from, tag, Form::File))?);
+        let from = sender(&self.wait(inbound(&mut first, from, tag, Form::File))?.received);
         let [number, theirs @ ..] = first;
         let free = self.free_channels()?;
         let line = Line { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };

@@ -55,6 +55,15 @@ fn what_is_sent_is_received() {
                 // The length need not be known, nor who sends.
                 group.send(&mine, next, u32::MAX).unwrap();
                 assert_eq!(group.recv_vec::<u64>(Source::Any, u32::MAX).unwrap(), (theirs.clone(), before));
+                // Nor need anybody wait before all have begun.
+                let come = group.recv_vec_async::<u64>(before, 5).unwrap();
+                let turned = group.send_recv_async(mine.clone(), next, vec![7; len], Source::Any, 6).unwrap();
+                drop(group.send_recv_async(mine.clone(), next, vec![7; len], before, 7).unwrap());
+                std::mem::forget(group.send_recv_async(mine.clone(), next, vec![7; len], before, 8).unwrap());
+                let sent = group.isend(mine.clone(), next, 5).unwrap();
+                assert_eq!(block_on(turned).unwrap(), (mine.clone(), theirs.clone(), before));
+                assert_eq!(come.wait().unwrap(), (theirs.clone(), before));
+                assert_eq!(sent.wait().unwrap(), mine);
                 // Registered, on both sides or one.
                 let mut buffer = group.buffer::<u64>(len + 3).unwrap();
                 buffer[3..].copy_from_slice(&mine);
@@ -64,6 +73,9 @@ fn what_is_sent_is_received() {
                 other.fill(7);
                 group.send_recv(&mine, next, &mut other, before, 4).unwrap();
                 assert_eq!(&*other, theirs);
+                other.fill(7);
+                let work = group.send_recv_async(mine.clone(), next, other, before, 4).unwrap();
+                assert_eq!(&*work.wait().unwrap().1, theirs);
                 got.fill(7);
                 group.send_recv(&buffer[3..], next, &mut got, before, 4).unwrap();
                 assert_eq!(got, theirs);
@@ -276,6 +288,20 @@ fn lengths_and_types_that_differ_are_errors_on_both_sides() {
             |group| group.recv_vec::<f32>(0, 7).map(drop),
         );
         assert!(told.ends_with("i32 elements, rank 1 receives f32 elements"), "{told}");
+        let begun = disagree(
+            move |group| group.send(&vec![0_i32; len], 1, 7),
+            |group| group.recv_vec_async::<f32>(0, 7)?.wait().map(drop),
+        );
+        assert_eq!(begun, told);
+        let shorter = move |group: &ProcessGroup| {
+            group.send_recv_async(Vec::new(), 0, vec![0_f32; len - 1], 0, 7)?.wait().map(drop)
+        };
+        let told = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), shorter);
+        let less = len - 1;
+        assert!(
+            told.ends_with(&format!("sends {len} f32 elements, rank 1 receives {less} f32 elements")),
+            "{told}"
+        );
     }
 }
 
@@ -343,6 +369,11 @@ fn dropped_messages_arrive_all_the_same() {
             drop(group.isend(message(group.rank(), 2, len), other, 1).unwrap());
             // What it receives is lost, but the sender is served.
             drop(group.irecv(vec![0_u64; len], other, 1).unwrap());
+            drop(
+                group.send_recv_async(message(group.rank(), 2, len), other, vec![0; len], other, 1).unwrap(),
+            );
+            drop(group.isend(message(group.rank(), 2, len), other, 1).unwrap());
+            drop(group.recv_vec_async::<u64>(other, 1).unwrap());
         }
         drop(group.isend(message(group.rank(), 3, 5000), other, 1).unwrap());
         assert_eq!(group.recv_vec::<u64>(other, 1).unwrap().0, message(other, 3, 5000));
@@ -356,6 +387,12 @@ fn there_is_no_rank_but_those_of_the_group() {
         let error = group.send(&[1_u8], 1, 0).unwrap_err();
         assert_eq!(error.to_string(), "send: there is no rank 1; there are ranks 0 to 0");
         let error = group.recv(&mut [1_u8], 9, 0).unwrap_err();
+        assert_eq!(error.to_string(), "recv: there is no rank 9; there are ranks 0 to 0");
+        let error = group.recv_vec_async::<u8>(9, 0).unwrap_err();
+        assert_eq!(error.to_string(), "recv_vec: there is no rank 9; there are ranks 0 to 0");
+        let error = group.send_recv_async(vec![1_u8], 1, vec![0], Source::Any, 0).unwrap_err();
+        assert_eq!(error.to_string(), "send: there is no rank 1; there are ranks 0 to 0");
+        let error = group.send_recv_async(vec![1_u8], 0, vec![0], 9, 0).unwrap_err();
         assert_eq!(error.to_string(), "recv: there is no rank 9; there are ranks 0 to 0");
     });
 }
