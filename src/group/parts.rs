@@ -25,30 +25,33 @@ struct Ahead {
     label: Label,
 }
 
-/// [`Parts`] as they travel.
-#[derive(Serialize, Deserialize)]
+/// [`Parts`] as they travel, and as a call under way keeps them.
+#[derive(PartialEq, Serialize, Deserialize)]
 enum Lie {
     Split(u64),
     Chunk(u64),
     Blocks(u64, u64),
+    SplitAt(u64, Vec<isize>),
 }
 
 impl Lie {
-    const fn of(parts: Parts) -> Self {
+    fn of(parts: Parts<'_>) -> Self {
         match parts {
             Parts::Split(dim) => Self::Split(dim as u64),
             Parts::Chunk(dim) => Self::Chunk(dim as u64),
             Parts::Blocks { rows, columns } => Self::Blocks(rows as u64, columns as u64),
+            Parts::SplitAt { dim, indices } => Self::SplitAt(dim as u64, indices.to_vec()),
         }
     }
 
-    fn read(self) -> Parts {
+    fn read(&self) -> Parts<'_> {
         // What does not fit is no dimension here either.
-        let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        let number = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
         match self {
             Self::Split(dim) => Parts::Split(number(dim)),
             Self::Chunk(dim) => Parts::Chunk(number(dim)),
             Self::Blocks(rows, columns) => Parts::Blocks { rows: number(rows), columns: number(columns) },
+            Self::SplitAt(dim, indices) => Parts::SplitAt { dim: number(dim), indices },
         }
     }
 }
@@ -62,13 +65,13 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or it gives no tensor; at the root [`Error::Tensor`], and
-    /// [`Error::Object`] elsewhere, if it cannot be cut so: there is no such dimension, or the grid has not as many blocks as
-    /// there are ranks; [`Error::Failed`] if the ranks disagree on the call, one of them has no memory for its part, or
-    /// the group is over.
+    /// [`Error::Object`] elsewhere, if it cannot be cut so: there is no such dimension, or the grid has not as many blocks, or
+    /// the indices make not as many pieces, as there are ranks; [`Error::Failed`] if the ranks disagree on the call, one of them
+    /// has no memory for its part, or the group is over.
     pub fn scatter_tensor(
         &self,
         tensor: Option<&TensorView<'_>>,
-        parts: Parts,
+        parts: Parts<'_>,
         root: Rank,
     ) -> Result<Tensor> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
@@ -82,13 +85,14 @@ impl ProcessGroup {
     pub fn scatter_tensor_async(
         &self,
         tensor: Option<Tensor>,
-        parts: Parts,
+        parts: Parts<'_>,
         root: Rank,
     ) -> Result<Work<(Option<Tensor>, Tensor)>> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
+        let parts = Lie::of(parts);
         let steps = |mut turn| async move {
             let given = tensor.as_ref().map(Tensor::view);
-            let part = call.scatter_parts(&mut turn, given.as_ref(), parts).await?;
+            let part = call.scatter_parts(&mut turn, given.as_ref(), parts.read()).await?;
             Ok((tensor, part))
         };
         self.later("scatter_tensor", steps, Ok)
@@ -101,7 +105,12 @@ impl ProcessGroup {
     /// [`Error::Argument`] if there is no such root; on all ranks [`Error::Tensor`] if the parts do not fit together, and
     /// [`Error::Argument`] if their types, or the ways to put them together, differ: the group goes on; [`Error::Failed`] if
     /// the ranks disagree on the call, there is no memory for the tensor, or the group is over.
-    pub fn gather_tensor(&self, part: &TensorView<'_>, parts: Parts, root: Rank) -> Result<Option<Tensor>> {
+    pub fn gather_tensor(
+        &self,
+        part: &TensorView<'_>,
+        parts: Parts<'_>,
+        root: Rank,
+    ) -> Result<Option<Tensor>> {
         let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
         self.now(async |turn| call.put_together(turn, part, parts).await)
     }
@@ -113,12 +122,13 @@ impl ProcessGroup {
     pub fn gather_tensor_async(
         &self,
         part: Tensor,
-        parts: Parts,
+        parts: Parts<'_>,
         root: Rank,
     ) -> Result<Work<(Tensor, Option<Tensor>)>> {
         let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
+        let parts = Lie::of(parts);
         let steps = |mut turn| async move {
-            let whole = call.put_together(&mut turn, &part.view(), parts).await?;
+            let whole = call.put_together(&mut turn, &part.view(), parts.read()).await?;
             Ok((part, whole))
         };
         self.later("gather_tensor", steps, Ok)
@@ -129,7 +139,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`gather_tensor`](Self::gather_tensor).
-    pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts) -> Result<Tensor> {
+    pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Tensor> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
         let whole = self.now(async |turn| call.put_together(turn, part, parts).await)?;
         whole.ok_or_else(|| call.nowhere())
@@ -139,10 +149,11 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`all_gather_tensor`](Self::all_gather_tensor), here or from the wait.
-    pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts) -> Result<Work<(Tensor, Tensor)>> {
+    pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts<'_>) -> Result<Work<(Tensor, Tensor)>> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
+        let parts = Lie::of(parts);
         let steps = |mut turn| async move {
-            let whole = call.put_together(&mut turn, &part.view(), parts).await?;
+            let whole = call.put_together(&mut turn, &part.view(), parts.read()).await?;
             Ok((part, whole.ok_or_else(|| call.nowhere())?))
         };
         self.later("all_gather_tensor", steps, Ok)
@@ -150,10 +161,10 @@ impl ProcessGroup {
 }
 
 impl Call {
-    fn read(&self, from: Rank, ahead: &[u8]) -> Result<(Parts, Meta)> {
+    fn read(&self, from: Rank, ahead: &[u8]) -> Result<(Lie, Meta)> {
         let ahead: Ahead = decode(ahead).map_err(|error| self.strange(from, error.to_string()))?;
         let meta = ahead.label.read().map_err(|what| self.strange(from, what))?;
-        Ok((ahead.parts.read(), meta))
+        Ok((ahead.parts, meta))
     }
 
     /// This rank's part of the root's tensor.
@@ -161,13 +172,13 @@ impl Call {
         &self,
         turn: &mut Turn<'_>,
         tensor: Option<&TensorView<'_>>,
-        parts: Parts,
+        parts: Parts<'_>,
     ) -> Result<Tensor> {
         let root = self.prepared.root;
         if !self.at_root() {
             let told = self.hand_out(turn, None).await?;
             let (parts, whole) = self.read(root, &self.unlabelled(root, told)?)?;
-            let shapes = parts.shapes(&whole.shape, self.group.size());
+            let shapes = parts.read().shapes(&whole.shape, self.group.size());
             let shapes = shapes.map_err(|error| self.strange(root, error.to_string()))?;
             return self.hand_parts(turn, &whole, &shapes, &[]).await;
         }
@@ -215,7 +226,7 @@ impl Call {
         &self,
         turn: &mut Turn<'_>,
         part: &TensorView<'_>,
-        parts: Parts,
+        parts: Parts<'_>,
     ) -> Result<Option<Tensor>> {
         let ahead = encode(&Ahead { parts: Lie::of(parts), label: Label::of(part) });
         let everyones = self.labels(turn, ahead).await?;
@@ -243,13 +254,17 @@ impl Call {
     }
 
     /// The shape of what the parts make, if all ranks want the same and it can be had; otherwise the same error on all.
-    fn fit(&self, lies: &[Parts], metas: &[Meta]) -> Result<Vec<usize>> {
+    fn fit(&self, lies: &[Lie], metas: &[Meta]) -> Result<Vec<usize>> {
         let argument = |problem: String| Error::Argument { call: self.name, problem };
         let (Some(lie), Some(first)) = (lies.first(), metas.first()) else { return Err(self.nowhere()) };
         let (zero, global) = (self.group.global(0), |rank| self.group.global(rank));
         if let Some((rank, other)) = lies.iter().enumerate().find(|(_, other)| *other != lie) {
-            let problem =
-                format!("rank {zero} puts parts together by {lie:?}, rank {} by {other:?}", global(rank));
+            let problem = format!(
+                "rank {zero} puts parts together by {:?}, rank {} by {:?}",
+                lie.read(),
+                global(rank),
+                other.read()
+            );
             return Err(argument(problem));
         }
         if let Some((rank, other)) = metas.iter().enumerate().find(|(_, other)| other.dtype != first.dtype) {
@@ -258,6 +273,6 @@ impl Call {
             return Err(argument(problem));
         }
         let shapes: Vec<&[usize]> = metas.iter().map(|meta| &meta.shape[..]).collect();
-        Ok(lie.joined(first.dtype, &shapes, self.name, self.group.members())?)
+        Ok(lie.read().joined(first.dtype, &shapes, self.name, self.group.members())?)
     }
 }

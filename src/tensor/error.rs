@@ -173,6 +173,14 @@ pub enum TensorError {
         /// The function called.
         call: &'static str,
     },
+    /// Another number of cuts than makes the parts.
+    #[error("{given} indices cut a dimension into {} parts, and {parts} are wanted; give one index fewer than parts", .given + 1)]
+    Cuts {
+        /// How many indices were given.
+        given: usize,
+        /// How many parts there are to be.
+        parts: usize,
+    },
     /// Another number of blocks than the grid has places.
     #[error("{given} blocks do not fill a grid of {rows} x {columns}; give one for each place, row by row")]
     Grid {

@@ -8,17 +8,25 @@ use super::{
     owned::Tensor,
     view::TensorView,
 };
-use crate::dtype::Dtype;
+use crate::{dtype::Dtype, partition};
 
 /// How the parts of a tensor lie among ranks: rank r has the r-th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum Parts<'a> {
     /// Pieces of a dimension as [`TensorView::tensor_split`] makes them: as even as can be. Put together, the pieces may be
     /// of any length.
     Split(usize),
     /// Pieces of a dimension as [`TensorView::chunk`] makes them: all alike but for the last; who is left over has an empty
     /// one. Put together, the pieces may be of any length.
     Chunk(usize),
+    /// Pieces of a dimension as [`TensorView::tensor_split_at`] makes them: cut before each of these indices, one fewer than there
+    /// are ranks. Put together, the pieces may be of any length.
+    SplitAt {
+        /// The dimension.
+        dim: usize,
+        /// Before which elements it is cut.
+        indices: &'a [isize],
+    },
     /// The [`TensorView::blocks`] of a grid, row by row, as many as there are ranks.
     Blocks {
         /// Rows of the grid.
@@ -28,7 +36,7 @@ pub enum Parts {
     },
 }
 
-impl Parts {
+impl Parts<'_> {
     /// Exactly so many parts of a tensor.
     pub(crate) fn cut<'a>(
         self,
@@ -44,6 +52,10 @@ impl Parts {
                 pieces.resize(parts, rest);
                 Ok(pieces)
             }
+            Self::SplitAt { indices, .. } if indices.len() + 1 != parts => {
+                Err(TensorError::Cuts { given: indices.len(), parts })
+            }
+            Self::SplitAt { dim, indices } => whole.tensor_split_at(dim, indices),
             Self::Blocks { rows, columns } if rows.checked_mul(columns) != Some(parts) => {
                 Err(TensorError::Grid { given: parts, rows, columns })
             }
@@ -68,7 +80,7 @@ impl Parts {
         let parts = shapes.iter().map(|shape| shaped(shape)).collect::<Result<Vec<_>, _>>()?;
         let noun = Noun { call, noun: "the tensor of rank", numbers: Some(ranks) };
         let shape = match self {
-            Self::Split(dim) | Self::Chunk(dim) => along(&parts, dim, noun)?,
+            Self::Split(dim) | Self::Chunk(dim) | Self::SplitAt { dim, .. } => along(&parts, dim, noun)?,
             Self::Blocks { rows, columns } => grid(&parts, rows, columns, noun)?.shape,
         };
         count(dtype, &shape)?;
@@ -78,7 +90,7 @@ impl Parts {
     /// What the parts make.
     pub(crate) fn join(self, parts: &[TensorView<'_>]) -> Result<Tensor, TensorError> {
         match self {
-            Self::Split(dim) | Self::Chunk(dim) => concat(parts, dim),
+            Self::Split(dim) | Self::Chunk(dim) | Self::SplitAt { dim, .. } => concat(parts, dim),
             Self::Blocks { rows, columns } => assemble(parts, rows, columns),
         }
     }
@@ -88,6 +100,15 @@ impl Parts {
     pub(crate) fn follow(self, shape: &[usize]) -> bool {
         let dim = match self {
             Self::Split(dim) | Self::Chunk(dim) => dim,
+            Self::SplitAt { dim, indices } => {
+                // Where an index is below the one before it, pieces have elements in common.
+                let mut end = 0;
+                let mut pieces = partition::cuts(shape.get(dim).copied().unwrap_or_default(), indices);
+                if !pieces.all(|piece| std::mem::replace(&mut end, piece.end) == piece.start) {
+                    return false;
+                }
+                dim
+            }
             Self::Blocks { columns: 1, .. } => shape.len().saturating_sub(2),
             Self::Blocks { .. } => return false,
         };

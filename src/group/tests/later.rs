@@ -62,7 +62,13 @@ fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check 
     let lists: Vec<Vec<Tensor>> = (0..ranks).map(list).collect();
     let mine = lists[me].clone();
     let whole = tensor(seed, Dtype::ALL[seed % Dtype::ALL.len()], &[7, 3 + 20 * (seed % 3)]);
-    let way = [Parts::Split(0), Parts::Chunk(1), Parts::Blocks { rows: 1, columns: ranks }][seed % 3];
+    let indices = &[1, -3, 5, 6][..ranks - 1];
+    let way = [
+        Parts::Split(0),
+        Parts::Chunk(1),
+        Parts::Blocks { rows: 1, columns: ranks },
+        Parts::SplitAt { dim: 0, indices },
+    ][seed % 4];
     let view = whole.view();
     let cut = way.cut(&view, ranks).unwrap();
     let part = cut[me].pack().unwrap();

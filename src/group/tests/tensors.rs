@@ -105,18 +105,22 @@ fn lists_of_all_types_and_shapes_arrive() {
 }
 
 /// The ways to cut a tensor for so many ranks.
-fn ways(ranks: usize) -> Vec<Parts> {
+fn ways(ranks: usize) -> Vec<Parts<'static>> {
     let mut ways = vec![Parts::Split(0), Parts::Chunk(0), Parts::Split(1), Parts::Chunk(1)];
+    let cuts: [&[isize]; 2] = [&[1, 1, 6, 90], &[-90, -4, -3, -1]];
+    let indices = |dim: usize| &cuts[dim][..ranks - 1];
+    ways.extend([0, 1].map(|dim| Parts::SplitAt { dim, indices: indices(dim) }));
     let grids = (1..=ranks).filter(|rows| ranks.is_multiple_of(*rows));
     ways.extend(grids.map(|rows| Parts::Blocks { rows, columns: ranks / rows }));
     ways
 }
 
 /// The part of a rank, by views.
-fn part<'t>(whole: &TensorView<'t>, way: Parts, ranks: usize, rank: usize) -> TensorView<'t> {
+fn part<'t>(whole: &TensorView<'t>, way: Parts<'_>, ranks: usize, rank: usize) -> TensorView<'t> {
     let parts = match way {
         Parts::Split(dim) => whole.tensor_split(dim, ranks),
         Parts::Chunk(dim) => whole.chunk(dim, ranks),
+        Parts::SplitAt { dim, indices } => whole.tensor_split_at(dim, indices),
         Parts::Blocks { rows, columns } => whole.blocks(rows, columns),
     };
     let parts = parts.unwrap();
@@ -162,6 +166,22 @@ fn parts_of_a_tensor_come_back_as_the_whole() {
         });
     }
     world(4, |_| {}, |group| parts(&group, &tensor(1, Dtype::F64, &[301, 203]).view()));
+}
+
+#[test]
+fn pieces_may_have_elements_in_common() {
+    world(3, small, |group| {
+        for (dim, indices) in [(0, [5, 2]), (1, [-1, 0])] {
+            let whole = tensor(1, Dtype::I16, &[7, 5]);
+            let wanted = whole.view().tensor_split_at(dim, &indices).unwrap()[group.rank()].pack().unwrap();
+            let way = Parts::SplitAt { dim, indices: &indices };
+            let got = group.scatter_tensor(Some(&whole.view()), way, 2).unwrap();
+            assert_eq!(bits(&got), bits(&wanted));
+            let all = group.all_gather_tensor(&got.view(), way).unwrap();
+            let cut = whole.view().tensor_split_at(dim, &indices).unwrap();
+            assert_eq!(bits(&all), bits(&tensor::concat(&cut, dim).unwrap()));
+        }
+    });
 }
 
 #[test]
@@ -222,6 +242,16 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
     );
     refused(
         2,
+        |group| {
+            let indices = [isize::try_from(group.rank()).unwrap()];
+            let way = Parts::SplitAt { dim: 0, indices: &indices };
+            group.all_gather_tensor(&tensor(1, Dtype::F32, &[2]).view(), way)
+        },
+        "all_gather_tensor: rank 0 puts parts together by SplitAt { dim: 0, indices: [0] }, \
+         rank 1 by SplitAt { dim: 0, indices: [1] }",
+    );
+    refused(
+        2,
         |group| group.all_gather_tensor(&tensor(1, Dtype::F32, &[]).view(), Parts::Split(0)),
         "there is no dimension 0 in a tensor of 0; they are counted from 0",
     );
@@ -256,6 +286,9 @@ fn what_the_root_cannot_give_is_said_on_all_ranks() {
         told(group.scatter_tensor(Some(&whole), Parts::Chunk(2), 1), wanted);
         let wanted = "3 blocks do not fill a grid of 2 x 2; give one for each place, row by row";
         told(group.scatter_tensor(Some(&whole), Parts::Blocks { rows: 2, columns: 2 }, 1), wanted);
+        let wanted =
+            "1 indices cut a dimension into 2 parts, and 3 are wanted; give one index fewer than parts";
+        told(group.scatter_tensor(Some(&whole), Parts::SplitAt { dim: 0, indices: &[2] }, 1), wanted);
         match (me, group.broadcast_tensors(None, 1).unwrap_err()) {
             (1, Error::Argument { call: "broadcast_tensors", .. }) | (_, Error::Object { rank: 1, .. }) => {}
             (_, other) => panic!("{other}"),
