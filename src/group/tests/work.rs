@@ -173,7 +173,7 @@ fn those_in_place_do_what_their_blocking_forms_do() {
         });
     }
     // What is written whole needs its input elsewhere than its output.
-    world(3, |_| {}, |group| in_place(&group, 20_000, ReduceOp::Max));
+    world(3, small, |group| in_place(&group, 9000, ReduceOp::Max));
 }
 
 #[test]
