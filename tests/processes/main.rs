@@ -3,7 +3,9 @@
 //! The suite starts itself again as the ranks, which meet at stores that it serves. `tcp` must run; `shm` is skipped
 //! with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for
 //! instance `verbs`), these and no others run, and must. `UNISONO_TEST_RANKS` says with how many ranks to run the
-//! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. An argument that is no option selects cases whose name contains it.
+//! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. An
+//! argument that is no option selects cases whose name contains it, as with any test; where providers are named, one at
+//! least must run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
@@ -84,7 +86,7 @@ fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
         return rank::run(&role);
     }
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let filter = filter();
     let named = std::env::var("UNISONO_TEST_PROVIDERS");
     let mut failed = false;
     for provider in named.as_deref().unwrap_or("tcp,shm").split(',') {
@@ -103,17 +105,33 @@ fn main() -> ExitCode {
             }
             Ok(endpoint) => {
                 drop(endpoint);
-                failed |= judge(provider, &name, &filter);
+                failed |= judge(provider, &name, &filter, named.is_ok());
             }
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Runs all cases over a provider; says whether any failed.
-fn judge(provider: &str, name: &str, filter: &str) -> bool {
+/// Options of tests that are followed by their value.
+const VALUED: [&str; 6] = ["--color", "--format", "--logfile", "--skip", "--test-threads", "-Z"];
+
+/// The first argument that is neither an option nor an option's value.
+fn filter() -> String {
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if VALUED.contains(&argument.as_str()) {
+            arguments.next();
+        } else if !argument.starts_with('-') {
+            return argument;
+        }
+    }
+    String::new()
+}
+
+/// Runs all cases over a provider; says whether any failed, or, if some must run, none did.
+fn judge(provider: &str, name: &str, filter: &str, must: bool) -> bool {
     let begun = Instant::now();
-    let (mut count, mut failed) = (0, false);
+    let (mut count, mut skipped, mut failed) = (0, 0, false);
     for (case, run) in cases().into_iter().filter(|(case, _)| case.contains(filter)) {
         let begun = Instant::now();
         let outcome = run(provider);
@@ -123,6 +141,7 @@ fn judge(provider: &str, name: &str, filter: &str) -> bool {
             Ok(Verdict::Measured(what)) => println!("ok       {name}: {case} ({seconds:.2} s): {what}"),
             Ok(Verdict::Skipped(why)) => {
                 println!("SKIPPED  {name}: {case}: {why}");
+                skipped += 1;
                 continue;
             }
             Err(error) => {
@@ -131,6 +150,14 @@ fn judge(provider: &str, name: &str, filter: &str) -> bool {
             }
         }
         count += 1;
+    }
+    if must && count == 0 {
+        let why = match skipped {
+            0 => "no case has it in its name",
+            _ => "every case that has it in its name was skipped",
+        };
+        println!("FAILED   {name}: {filter:?} must run here, and {why}");
+        failed = true;
     }
     if !failed {
         println!("RAN      {name}: {count} cases in {:.2} s", begun.elapsed().as_secs_f32());

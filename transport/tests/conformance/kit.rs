@@ -18,6 +18,9 @@ pub(crate) type Outcome = Result<(), Box<dyn error::Error>>;
 /// A case, given a world of its own.
 pub(crate) type Case = fn(&mut World) -> Outcome;
 
+/// The environment variable that names what runs, and must.
+pub(crate) const PROVIDERS: &str = "UNISONO_TEST_PROVIDERS";
+
 /// The longest any wait may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -48,7 +51,7 @@ pub(crate) struct World(Box<dyn FnMut() -> Result<Node, Error>>);
 
 impl Kind {
     pub(crate) fn all() -> Vec<Self> {
-        if let Ok(named) = std::env::var("UNISONO_TEST_PROVIDERS") {
+        if let Ok(named) = std::env::var(PROVIDERS) {
             return named.split(',').map(|name| Self::ofi(name, true)).collect();
         }
         let mut kinds = vec![Self {

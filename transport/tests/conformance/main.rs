@@ -2,7 +2,8 @@
 //!
 //! `memory`, `sim` and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
 //! `UNISONO_TEST_PROVIDERS` names providers of libfabric (separated by commas, for instance `verbs`), these and no
-//! others run, and must. An argument that is no option selects cases whose name contains it, as with any test.
+//! others run, and must. An argument that is no option selects cases whose name contains it, as with any test; where
+//! providers are named, it must select one.
 
 mod kit;
 mod landing;
@@ -17,7 +18,7 @@ use std::{
     time::Instant,
 };
 
-use kit::{Case, Kind};
+use kit::{Case, Kind, PROVIDERS};
 use unisono_transport::{
     Error,
     ofi::{Ofi, Options},
@@ -62,12 +63,16 @@ fn main() -> ExitCode {
     if let Some(provider) = std::env::var_os(processes::CHILD) {
         return processes::child(&provider.to_string_lossy());
     }
-    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let filter = filter();
     let level = tracing_subscriber::EnvFilter::try_from_default_env();
     if let Ok(level) = level {
         tracing_subscriber::fmt().with_env_filter(level).init();
     }
-    let mut failed = false;
+    let mut names = CASES.iter().map(|case| case.0).chain(processes::CASES.iter().map(|case| case.0));
+    let mut failed = std::env::var_os(PROVIDERS).is_some() && names.all(|name| !name.contains(&filter));
+    if failed {
+        println!("FAILED   {filter:?} must run here, and no case has it in its name");
+    }
     for kind in Kind::all() {
         let name = &kind.name;
         failed |= report(name, kind.required, || judge(&kind, &filter));
@@ -78,6 +83,22 @@ fn main() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Options of tests that are followed by their value.
+const VALUED: [&str; 6] = ["--color", "--format", "--logfile", "--skip", "--test-threads", "-Z"];
+
+/// The first argument that is neither an option nor an option's value.
+fn filter() -> String {
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if VALUED.contains(&argument.as_str()) {
+            arguments.next();
+        } else if !argument.starts_with('-') {
+            return argument;
+        }
+    }
+    String::new()
 }
 
 /// Runs and prints; says whether it failed.
