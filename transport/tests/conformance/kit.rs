@@ -95,8 +95,10 @@ impl Kind {
         // Software providers stay on the loopback; a card has no way to it and chooses for itself.
         let loopback = ["tcp", "net", "tcp;ofi_rxm", "shm"].contains(&provider);
         let towards = loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into());
-        // Few arrivals, for soft-RoCE has short queues.
-        Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() }
+        // More arrivals than puts that may be under way from an endpoint (512), so that a flood meets these; but few, for
+        // soft-RoCE has short queues.
+        let arrivals = if loopback { 2048 } else { 1024 };
+        Options { provider: Some(provider.into()), towards, arrivals, ..Options::default() }
     }
 
     fn ofi(provider: &str, required: bool) -> Self {

@@ -2,14 +2,15 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Barrier, Mutex, PoisonError},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use unisono_transport::{Address, Event, Memory, Peer, Posted, Put, RemoteRegion, Source, Target, Transport};
+use unisono_transport::{Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target};
 
 use crate::kit::{
-    FIRST, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
+    FIRST, Node, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote,
+    until,
 };
 
 /// The sizes at which something may change: around the inject limit, pages and the usual buffers.
@@ -177,6 +178,8 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
         let wanted = bytes.get(number as usize % 16).and_then(|bytes| bytes.get(..len));
         ensure!(wanted == Some(&landed[..]), "message {number} of the flood is not as it was sent");
     }
+    // Where so many may arrive, room must have run out before. It need not where the arrivals are fewer than the puts an
+    // endpoint has room for: over memory, which has no other bound, and over verbs with its 128 of a peer.
     ensure!(was_full || count as usize == most, "{count} puts at once and never full");
     Ok(())
 }
@@ -329,19 +332,16 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
     const RANKS: usize = 3;
     const ROUNDS: u32 = 60;
     const LEN: usize = 3000;
-    type Board = Mutex<Vec<Option<(Address, RemoteRegion)>>>;
-    let board: Arc<Board> = Arc::new(Mutex::new(vec![None; RANKS]));
-    let barrier = Arc::new(Barrier::new(RANKS));
 
-    fn rank(me: usize, mut node: Box<dyn Transport>, board: &Board, barrier: &Barrier) -> Outcome {
-        let window = node.register(Memory::map(RANKS * ROUNDS as usize * LEN, false)?)?;
-        let source = filled(&mut *node, &pattern(u32::try_from(me)?, LEN))?;
-        if let Some(place) = board.lock().unwrap_or_else(PoisonError::into_inner).get_mut(me) {
-            *place = Some((node.address().clone(), remote(&window)?));
-        }
-        barrier.wait();
-        let all: Vec<_> =
-            board.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().cloned().collect();
+    /// An endpoint, and where it is written to and writes from.
+    struct Rank {
+        node: Node,
+        window: Region,
+        source: Region,
+    }
+
+    fn run(me: usize, rank: Rank, all: &[(Address, RemoteRegion)], done: &AtomicUsize) -> Outcome {
+        let Rank { mut node, window, source } = rank;
         let peers = all.iter().map(|(address, _)| node.connect(address)).collect::<Result<Vec<_>, _>>()?;
         let mut queue: Vec<(usize, u32)> =
             (0..ROUNDS).flat_map(|round| (0..RANKS).map(move |to| (to, round))).collect();
@@ -377,31 +377,30 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
             );
         }
         // The others may still need this one's progress.
-        barrier_with_progress(&mut *node, board, me)
-    }
-
-    /// Goes on polling until all have taken their entry from the board.
-    fn barrier_with_progress(node: &mut dyn Transport, board: &Board, me: usize) -> Outcome {
-        if let Some(place) = board.lock().unwrap_or_else(PoisonError::into_inner).get_mut(me) {
-            *place = None;
-        }
+        done.fetch_add(1, Ordering::Relaxed);
         until("the other threads", || {
             node.poll(&mut Vec::new())?;
-            Ok(board.lock().unwrap_or_else(PoisonError::into_inner).iter().all(Option::is_none))
+            Ok(done.load(Ordering::Relaxed) == RANKS)
         })
     }
 
-    let nodes = (0..RANKS).map(|_| world.open()).collect::<Result<Vec<_>, _>>()?;
-    let handles: Vec<_> = nodes
-        .into_iter()
-        .enumerate()
-        .map(|(me, node)| {
-            let (board, barrier) = (Arc::clone(&board), Arc::clone(&barrier));
-            std::thread::spawn(move || rank(me, node, &board, &barrier).map_err(|error| error.to_string()))
-        })
-        .collect();
-    for handle in handles {
-        handle.join().map_err(|_| format!("a thread panicked within {PATIENCE:?}"))??;
+    // Whatever may fail before the threads meet is done before there are any: no thread waits without end.
+    let (mut ranks, mut all) = (Vec::new(), Vec::new());
+    for me in 0..u32::try_from(RANKS)? {
+        let mut node = world.open()?;
+        let window = node.register(Memory::map(RANKS * ROUNDS as usize * LEN, false)?)?;
+        let source = filled(&mut *node, &pattern(me, LEN))?;
+        all.push((node.address().clone(), remote(&window)?));
+        ranks.push(Rank { node, window, source });
     }
-    Ok(())
+    let (all, done) = (&all, &AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let run =
+            |(me, rank)| scope.spawn(move || run(me, rank, all, done).map_err(|error| error.to_string()));
+        let threads: Vec<_> = ranks.into_iter().enumerate().map(run).collect();
+        for thread in threads {
+            thread.join().map_err(|_| format!("a thread panicked within {PATIENCE:?}"))??;
+        }
+        Ok(())
+    })
 }

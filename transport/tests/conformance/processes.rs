@@ -6,15 +6,17 @@
 use std::{
     io::{self, BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use unisono_transport::{
     Address, Event, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
 };
 
-use crate::kit::{FIRST, Kind, Outcome, bytes_of, ensure, pattern, remote, until};
+use crate::kit::{FIRST, Kind, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until};
 
 /// The environment variable that makes a process the other one, by the provider's name.
 pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
@@ -197,9 +199,20 @@ impl Drop for Other {
     }
 }
 
+/// The longest the other process may take: by far more than it needs in an emulated machine on a busy host.
+const LONGEST: Duration = PATIENCE.saturating_mul(10);
+
 /// The other process: rounds, then what it is told: to flood, or to put some, until it is killed; or to end.
 pub(crate) fn child(provider: &str) -> ExitCode {
+    // Neither an end of the suite nor a call that hangs leaves it running; and who waits for it waits no longer.
+    let tied = set_parent_process_death_signal(Some(Signal::KILL));
+    thread::spawn(|| {
+        thread::sleep(LONGEST);
+        eprintln!("the watchdog ends the other process");
+        std::process::exit(99);
+    });
     let run = || -> Outcome {
+        tied?;
         let mut end = End::meet(&Kind::options(provider), &mut io::stdout(), &mut io::stdin().lock())?;
         end.rounds([2, 1])?;
         println!("done");
@@ -230,7 +243,7 @@ fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
     end.rounds([1, 2])?;
     // Progress for the other's last round, until it says that it is through.
     let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         let mut line = String::new();
         let outcome = output.read_line(&mut line).map(|_| line);
         // Nobody listens any more if the rounds failed.
