@@ -37,6 +37,12 @@ impl Data {
     }
 }
 
+/// An all_reduce of so many by an algorithm, in messages of 1 KiB on so many lanes: on one they come through the windows
+/// of small messages, on several through those of large ones.
+fn by(algorithm: &str, lanes: usize, group: &ProcessGroup, data: &mut [f32]) -> unisono::Result<()> {
+    group.with_algorithms(algorithm)?.with_pipeline(1024, lanes)?.all_reduce(data, ReduceOp::Sum)
+}
+
 /// What the last rank does, what the others do, and what all say of it.
 const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
     (
@@ -74,6 +80,30 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
         |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Max),
         |group, data| group.all_reduce(&mut data.floats[..LARGE], ReduceOp::Sum),
         &["calls all_reduce(f32, sum)", "LAST calls all_reduce(f32, max)"],
+    ),
+    (
+        "algorithm",
+        |group, data| by("ring", 1, group, &mut data.floats[..1000]),
+        |group, data| by("two_shot", 1, group, &mut data.floats[..1000]),
+        &["all_reduce(f32, sum)", "uses algorithm two_shot", "LAST uses algorithm ring"],
+    ),
+    (
+        "algorithm of large messages",
+        |group, data| by("ring", 2, group, &mut data.floats[..LARGE]),
+        |group, data| by("two_shot", 2, group, &mut data.floats[..LARGE]),
+        &["all_reduce(f32, sum)", "uses algorithm two_shot", "LAST uses algorithm ring"],
+    ),
+    (
+        "algorithm of small messages among large ones",
+        |group, data| by("ring", 1, group, &mut data.floats[..10_000]),
+        |group, data| by("two_shot", 2, group, &mut data.floats[..10_000]),
+        &["all_reduce(f32, sum)", "uses algorithm two_shot", "LAST uses algorithm ring"],
+    ),
+    (
+        "algorithm of large messages among small ones",
+        |group, data| by("ring", 2, group, &mut data.floats[..10_000]),
+        |group, data| by("two_shot", 1, group, &mut data.floats[..10_000]),
+        &["all_reduce(f32, sum)", "uses algorithm two_shot", "LAST uses algorithm ring"],
     ),
     (
         "one tensor of many",
