@@ -4,13 +4,23 @@
 use std::{
     error::Error,
     io::Read,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    os::fd::OwnedFd,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::{
+    net::{
+        AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt::set_socket_reuseaddr,
+    },
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
+};
 use unisono::rendezvous::TcpServer;
 
 use crate::{ensure, rank};
@@ -28,6 +38,10 @@ pub(crate) struct World {
     /// One for each group that the ranks form, one after the other.
     stores: Vec<String>,
     servers: Vec<TcpServer>,
+    /// Keeps the port of rank 0's store.
+    _held: Option<OwnedFd>,
+    /// What keeps the worlds of other tests out.
+    token: String,
     processes: Vec<Process>,
 }
 
@@ -51,19 +65,36 @@ pub(crate) struct End {
 impl World {
     /// Room for this many ranks that form `groups` groups, one after the other.
     pub(crate) fn new(provider: &str, ranks: usize, groups: usize) -> Result<Self> {
-        let servers = (0..groups)
-            .map(|_| TcpServer::bind("127.0.0.1:0", ranks, TOKEN, None))
-            .collect::<unisono::Result<Vec<_>>>()?;
-        let stores = servers.iter().map(|server| format!("tcp+served://{}", server.address())).collect();
-        Ok(Self { provider: provider.into(), ranks, stores, servers, processes: Vec::new() })
+        let mut world = Self::empty(provider, ranks);
+        for _ in 0..groups {
+            let server = TcpServer::bind("127.0.0.1:0", ranks, &world.token, None)?;
+            world.stores.push(format!("tcp+served://{}", server.address()));
+            world.servers.push(server);
+        }
+        Ok(world)
     }
 
     /// A world whose rank 0 serves the store.
     pub(crate) fn served_by_rank_0(provider: &str, ranks: usize) -> Result<Self> {
-        // The port is free again when this returns, and not given to anybody who asks for any soon.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let stores = vec![format!("tcp://127.0.0.1:{port}")];
-        Ok(Self { provider: provider.into(), ranks, stores, servers: Vec::new(), processes: Vec::new() })
+        let (held, port) = held_port()?;
+        let mut world = Self::empty(provider, ranks);
+        world.stores.push(format!("tcp://127.0.0.1:{port}"));
+        world._held = Some(held);
+        Ok(world)
+    }
+
+    fn empty(provider: &str, ranks: usize) -> Self {
+        static WORLDS: AtomicUsize = AtomicUsize::new(0);
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        Self {
+            provider: provider.into(),
+            ranks,
+            stores: Vec::new(),
+            servers: Vec::new(),
+            _held: None,
+            token: format!("tests/processes, {}, {number}", std::process::id()),
+            processes: Vec::new(),
+        }
     }
 
     /// Starts a rank in its role, with these variables on top of what every rank is told.
@@ -75,7 +106,7 @@ impl World {
             .env("UNISONO_RANK", rank.to_string())
             .env("UNISONO_WORLD_SIZE", self.ranks.to_string())
             .env("UNISONO_STORE", stores.split(' ').next().unwrap_or_default())
-            .env("UNISONO_TOKEN", TOKEN)
+            .env("UNISONO_TOKEN", &self.token)
             .env("UNISONO_PROVIDER", &self.provider)
             .env("UNISONO_TIMEOUT", "60s")
             .env("UNISONO_JOIN_TIMEOUT", "60s")
@@ -157,8 +188,15 @@ impl World {
     }
 }
 
-/// What keeps the worlds of other tests out.
-pub(crate) const TOKEN: &str = "tests/processes";
+/// A port of the loopback at which nobody listens, and that nobody is given who asks for any, as long as the socket is
+/// open; who asks for this one may listen there nevertheless.
+fn held_port() -> Result<(OwnedFd, u16)> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+    let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
+    Ok((socket, port))
+}
 
 /// Processes that do not outlive this.
 struct Ending(Vec<Process>);
