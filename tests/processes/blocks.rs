@@ -1,4 +1,6 @@
-//! The collectives that move blocks and reduce nothing, in place and out of place, even and uneven, against a loop.
+//! The collectives that move blocks, and those of uneven blocks, in place and out of place, against a loop.
+
+use std::ops::Range;
 
 use unisono::{ReduceOp, schedule::Collective};
 
@@ -133,15 +135,27 @@ impl Blocks<'_> {
         expect(&self.what::<T>("gather_v_async"), &at_root.wait()?.1, here)?;
         expect(&self.what::<T>("scatter_v_async"), &scattered.wait()?.1, &mine)?;
 
-        // Everybody gives as many of the same number, so that it can be seen whose sum it is.
-        let given: Vec<T> =
-            (0..ranks).flat_map(|to| vec![T::of(i64::try_from(to).unwrap_or(0)); own(to)]).collect();
-        let mut output = vec![T::of(99); own(rank)];
-        let reduced = group.reduce_scatter_v_async(given.clone(), output.clone(), ReduceOp::Max)?;
-        group.reduce_scatter_v(&given, &mut output, ReduceOp::Max)?;
-        let wanted = vec![T::of(i64::try_from(rank)?); own(rank)];
-        expect(&self.what::<T>("reduce_scatter_v"), &output, &wanted)?;
-        expect(&self.what::<T>("reduce_scatter_v_async"), &reduced.wait()?.1, &wanted)?;
+        // Where the lengths are known.
+        let before: usize = lengths[..rank].iter().sum();
+        let block = before..before + own(rank);
+        let mut data = self.check.room(vec![T::of(99); together.len()], self.registered)?;
+        data[block.clone()].copy_from_slice(&mine);
+        group.all_gather_v_in_place(&mut data, &lengths)?;
+        expect(&self.what::<T>("all_gather_v in place"), &data, &together)?;
+        let mut data = if rank == root { vec![T::of(99); together.len()] } else { mine.clone() };
+        if rank == root {
+            data[block.clone()].copy_from_slice(&mine);
+        }
+        let mut data = self.check.room(data, self.registered)?;
+        group.gather_v_in_place(&mut data, known, root)?;
+        let here = if rank == root { &together } else { &mine };
+        expect(&self.what::<T>("gather_v in place"), &data, here)?;
+        let data = if rank == root { together.clone() } else { vec![T::of(99); own(rank)] };
+        let mut data = self.check.room(data, self.registered)?;
+        let got = group.scatter_v_in_place(&mut data, known, root)?;
+        expect(&self.what::<T>("scatter_v in place"), got, &mine)?;
+        expect(&self.what::<T>("all of scatter_v in place"), &data, here)?;
+        self.uneven_sums::<T>(&lengths, block)?;
 
         let gives: Vec<usize> = (0..ranks).map(|to| self.length(rank, to)).collect();
         let input: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, gives[to])).collect();
@@ -151,6 +165,37 @@ impl Blocks<'_> {
         let (output, _) = group.all_to_all_v(&input, &gives)?;
         expect(&self.what::<T>("all_to_all_v"), &output, &wanted)?;
         expect(&self.what::<T>("all_to_all_v_async"), &turned.wait()?.1, &wanted)?;
-        Ok(())
+
+        // In place any two have equally much for each other.
+        let pair = |one: usize, other: usize| self.length(one.min(other), one.max(other));
+        let lengths: Vec<usize> = (0..ranks).map(|other| pair(rank, other)).collect();
+        let mine: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, lengths[to])).collect();
+        let wanted: Vec<T> = (0..ranks).flat_map(|from| self.of(from, rank, lengths[from])).collect();
+        let mut data = self.check.room(mine, self.registered)?;
+        group.all_to_all_v_in_place(&mut data, &lengths)?;
+        expect(&self.what::<T>("all_to_all_v in place"), &data, &wanted)
+    }
+
+    /// `reduce_scatter_v` of blocks of these lengths, of which `block` is this rank's, by one operation or another.
+    fn uneven_sums<T: Number>(&self, lengths: &[usize], block: Range<usize>) -> rank::Outcome {
+        let (group, seed) = (&self.check.group, self.seed);
+        let ops = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(T::factor())];
+        let op = ops[usize::try_from(seed)? % ops.len()];
+        let given = |rank: usize, at: usize| small::<T>(seed, op, rank, at);
+        let sum = |at| T::reduce(op, &(0..group.size()).map(|rank| given(rank, at)).collect::<Vec<_>>());
+        let wanted: Vec<T> = block.clone().map(sum).collect();
+        let mine: Vec<T> = (0..lengths.iter().sum()).map(|at| given(group.rank(), at)).collect();
+        let what = |call: &str| self.what::<T>(&format!("{call}, {op},"));
+
+        let input = self.check.room(mine.clone(), self.registered)?;
+        let mut output = self.check.room(vec![T::of(99); block.len()], self.registered)?;
+        let reduced = group.reduce_scatter_v_async(mine.clone(), output.to_vec(), op)?;
+        group.reduce_scatter_v(&input, &mut output, op)?;
+        expect(&what("reduce_scatter_v"), &output, &wanted)?;
+        expect(&what("the input of reduce_scatter_v"), &input, &mine)?;
+        expect(&what("reduce_scatter_v_async"), &reduced.wait()?.1, &wanted)?;
+        let mut data = input;
+        let got = group.reduce_scatter_v_in_place(&mut data, block.len(), op)?;
+        expect(&what("reduce_scatter_v in place"), got, &wanted)
     }
 }

@@ -283,18 +283,29 @@ impl Check {
         blocks::check::<T>(self, count, seed, registered)
     }
 
-    /// The same in the order of ranks: bit by bit what a loop gives that rounds once.
+    /// The same in the order of ranks, for all, for one, and in blocks: bit by bit what a loop gives that rounds once.
     fn reproducible<T: Number>(&self, seed: u64, count: usize, op: ReduceOp) -> rank::Outcome {
         let (rank, ranks) = (self.group.rank(), self.group.size());
-        let mut data: Vec<T> = (0..count).map(|index| wild(seed, rank, index)).collect();
-        self.group.with_reduction(Reduction::Reproducible).all_reduce(&mut data, op)?;
+        let group = self.group.with_reduction(Reduction::Reproducible);
+        let given: Vec<T> = (0..count).map(|index| wild(seed, rank, index)).collect();
         let wanted: Vec<T> = (0..count)
             .map(|index| {
                 let all: Vec<T> = (0..ranks).map(|rank| wild(seed, rank, index)).collect();
                 if ranks > 1 { T::in_order(op, &all) } else { all[0] }
             })
             .collect();
-        expect(&format!("reproducible all_reduce({}, {op}) of {count}", T::DTYPE), &data, &wanted)
+        let what = |call: &str| format!("reproducible {call}({}, {op}) of {count}", T::DTYPE);
+        let mut data = given.clone();
+        group.all_reduce(&mut data, op)?;
+        expect(&what("all_reduce"), &data, &wanted)?;
+        let root = usize::try_from(seed)? % ranks;
+        let mut data = given.clone();
+        group.reduce(&mut data, op, root)?;
+        expect(&what("reduce"), &data, if rank == root { &wanted } else { &given })?;
+        let block = count / ranks;
+        let mut output = vec![T::of(99); block];
+        group.reduce_scatter(&given[..ranks * block], &mut output, op)?;
+        expect(&what("reduce_scatter"), &output, &wanted[rank * block..(rank + 1) * block])
     }
 
     /// Sums and averages that rounding makes depend on the order: near the truth, and added to the hash by which
