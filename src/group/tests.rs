@@ -20,6 +20,7 @@ mod buckets;
 mod differ;
 mod follow;
 mod groups;
+mod in_place;
 mod later;
 mod mail;
 mod messages;

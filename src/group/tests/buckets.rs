@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 use unisono_transport::sim;
 
-use super::*;
+use super::{
+    reproducible::{Real, wild},
+    *,
+};
 use crate::{GradientBuckets, Reduction, Tensor, TensorViewMut, algorithm::ALGORITHMS, schedule::Step};
 
 fn floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
@@ -57,12 +60,18 @@ fn lies(rank: Rank, which: usize) -> usize {
     (rank * 5 + which * 3) % 4
 }
 
-/// Reduces tensors of three columns and so many rows, which lie differently on every rank.
-fn reduces_where_they_lie(group: &ProcessGroup, rows: &[usize]) {
+/// Numbers whose sum has bits of its own in every order.
+fn wild_floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|i| wild(which as u64, rank, i) as f32).collect()
+}
+
+/// Averages tensors of three columns and so many rows, which lie differently on every rank: to the bits of a loop over the
+/// ranks.
+fn reduces_where_they_lie(group: &ProcessGroup, rows: &[usize], given: fn(Rank, usize, usize) -> Vec<f32>) {
     let (rank, ranks) = (group.rank(), group.size());
     let (mut aligned, mut bytes): (Vec<Vec<f32>>, Vec<Vec<u8>>) = Default::default();
     for (which, &len) in rows.iter().enumerate() {
-        let values = floats(rank, which, 3 * len);
+        let values = given(rank, which, 3 * len);
         bytes.push([0].into_iter().chain(values.iter().flat_map(|it| it.to_ne_bytes())).collect());
         let turned = (0..3 * len).map(|i| values[(i % len) * 3 + i / len]).collect();
         aligned.push(if lies(rank, which) == 1 { turned } else { values });
@@ -77,10 +86,12 @@ fn reduces_where_they_lie(group: &ProcessGroup, rows: &[usize]) {
         .collect();
     group.all_reduce_coalesced(&mut tensors, ReduceOp::Avg).unwrap();
     for (which, tensor) in tensors.iter().enumerate() {
-        let sums = sums(ranks, which, 3 * rows[which]);
-        let wanted: Vec<f32> = sums.iter().map(|sum| sum / ranks as f32).collect();
+        let all: Vec<_> = (0..ranks).map(|rank| given(rank, which, 3 * rows[which])).collect();
+        let average = |i| f32::oracle(ReduceOp::Avg, &all.iter().map(|it| it[i]).collect::<Vec<_>>()).bits();
+        let wanted: Vec<_> = (0..3 * rows[which]).map(average).collect();
         let packed = tensor.view().pack().unwrap();
-        assert_eq!(packed.as_slice::<f32>().unwrap(), wanted, "tensor {which}");
+        let bits: Vec<_> = packed.as_slice::<f32>().unwrap().iter().map(|it| it.bits()).collect();
+        assert_eq!(bits, wanted, "tensor {which}");
     }
 }
 
@@ -98,7 +109,8 @@ proptest! {
             config.algorithm = ALGORITHMS.get(algorithm).map(|algorithm| algorithm.name.to_owned());
             config.reduction = reduction;
         };
-        world(ranks, tweak, |group| reduces_where_they_lie(&group, &rows));
+        let given = if reduction == Reduction::Reproducible { wild_floats } else { floats };
+        world(ranks, tweak, |group| reduces_where_they_lie(&group, &rows, given));
     }
 }
 
@@ -115,6 +127,7 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
                 reduces_where_they_lie(
                     &group.with_algorithms(algorithm.name).unwrap(),
                     &[0, 1, 90, 33, 7, 300],
+                    floats,
                 );
             }
         },
@@ -136,10 +149,11 @@ fn large_tensors_are_reduced_in_chunks_that_stay_in_the_caches() {
                 sent.max().unwrap_or_default()
             };
             group.keep_trace();
-            reduces_where_they_lie(&group, &[70_000, 1, 0, 25_001]);
+            reduces_where_they_lie(&group, &[70_000, 1, 0, 25_001], floats);
             assert!((most / 2..=most).contains(&longest()), "{} among {ranks} ranks", longest());
             // What the caller wants goes before.
-            reduces_where_they_lie(&group.with_pipeline(128 << 10, 2).unwrap(), &[70_000, 25_000]);
+            let pipeline = group.with_pipeline(128 << 10, 2).unwrap();
+            reduces_where_they_lie(&pipeline, &[70_000, 25_000], floats);
             assert!(longest() > 64 << 10);
         });
     }

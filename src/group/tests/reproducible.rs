@@ -7,7 +7,7 @@ use super::world;
 use crate::{Config, ProcessGroup, ReduceOp, Reduction, algorithm::ALGORITHMS, dtype::Element};
 
 /// An element whose bits and arithmetic the oracle knows.
-trait Real: Element + Send + Sync {
+pub(super) trait Real: Element + Send + Sync {
     fn of(value: f64) -> Self;
     fn bits(self) -> u64;
     /// Reduces in the order given, in `f32` if the type has 16 bits, and rounds once.
@@ -26,11 +26,19 @@ macro_rules! reals {
             }
             #[allow(clippy::cast_precision_loss, reason = "few ranks")]
             fn oracle(op: ReduceOp, all: &[Self]) -> Self {
-                let work: Vec<$work> = all.iter().map(|&x| $widen(x)).collect();
+                let mut work: Vec<$work> = all.iter().map(|&x| $widen(x)).collect();
+                if let ReduceOp::PreMulSum(factor) = op {
+                    // What is multiplied is rounded, too.
+                    work.iter_mut().for_each(|x| *x = $widen($narrow(*x * factor as $work)));
+                }
                 let fold = |apply: fn($work, $work) -> $work| work[1..].iter().fold(work[0], |a, &b| apply(a, b));
+                let any_nan = work.iter().any(|x| x.is_nan());
                 let whole = match op {
                     ReduceOp::Product => fold(|a, b| a * b),
                     ReduceOp::Avg => fold(|a, b| a + b) / work.len() as $work,
+                    ReduceOp::Min | ReduceOp::Max if any_nan => <$work>::NAN,
+                    ReduceOp::Min => fold(|a, b| if a.total_cmp(&b).is_le() { a } else { b }),
+                    ReduceOp::Max => fold(|a, b| if a.total_cmp(&b).is_ge() { a } else { b }),
                     _ => fold(|a, b| a + b),
                 };
                 $narrow(if whole.is_nan() { <$work>::NAN } else { whole })
@@ -46,7 +54,7 @@ reals! {
 }
 
 /// Numbers of very different sizes, so that every order has bits of its own; now and then an infinity or a NaN.
-fn wild(seed: u64, rank: usize, index: usize) -> f64 {
+pub(super) fn wild(seed: u64, rank: usize, index: usize) -> f64 {
     let mix = (seed ^ (rank as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mix = (mix ^ mix >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let fraction = f64::from((mix >> 40) as u32) / f64::from(1 << 24) - 0.5;
@@ -58,47 +66,71 @@ fn wild(seed: u64, rank: usize, index: usize) -> f64 {
     }
 }
 
-/// Every collective that reduces, in one call and in several, on one rank.
+const OPS: [ReduceOp; 6] =
+    [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Max, ReduceOp::PreMulSum(0.3)];
+
+/// Every collective that reduces, on one rank: each in one of the ways in which it can be called, another for every
+/// operation and seed.
 fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
     let (rank, ranks) = (group.rank(), group.size());
     let given =
         |rank: usize, len: usize| (0..len).map(|index| T::of(wild(seed, rank, index))).collect::<Vec<T>>();
     let bits = |values: &[T]| values.iter().map(|value| value.bits()).collect::<Vec<_>>();
-    for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg] {
+    for (number, op) in OPS.into_iter().enumerate() {
         let wanted = |index: usize| {
             let all: Vec<T> = (0..ranks).map(|rank| T::of(wild(seed, rank, index))).collect();
-            if ranks > 1 { T::oracle(op, &all).bits() } else { all[0].bits() }
+            let untouched = ranks == 1 && !matches!(op, ReduceOp::PreMulSum(_));
+            if untouched { all[0].bits() } else { T::oracle(op, &all).bits() }
         };
         let range = |range: std::ops::Range<usize>| range.map(wanted).collect::<Vec<_>>();
+        let way = (seed % 3) as usize + number;
+        let what = |call: &str, way: usize| format!("{call}({}, {op}), way {}", T::DTYPE, way % 3);
 
         let mut data = given(rank, count);
-        group.all_reduce(&mut data, op).unwrap();
-        assert_eq!(bits(&data), range(0..count), "all_reduce({}, {op})", T::DTYPE);
-        let (input, mut output) = (given(rank, count), vec![T::of(7.0); count]);
-        for part in [0..count / 3, count / 3..count] {
-            group.all_reduce_into(&input[part.clone()], &mut output[part], op).unwrap();
+        match way % 3 {
+            0 => group.all_reduce(&mut data, op).unwrap(),
+            1 => data = group.all_reduce_async(data, op).unwrap().wait().unwrap(),
+            _ => {
+                let input = std::mem::replace(&mut data, vec![T::of(7.0); count]);
+                for part in [0..count / 3, count / 3..count] {
+                    group.all_reduce_into(&input[part.clone()], &mut data[part], op).unwrap();
+                }
+            }
         }
-        assert_eq!(bits(&output), range(0..count), "all_reduce({}, {op}) in parts", T::DTYPE);
+        assert_eq!(bits(&data), range(0..count), "{}", what("all_reduce", way));
 
-        let input = given(rank, count * ranks);
-        let mut output = vec![T::of(7.0); count];
-        group.reduce_scatter(&input, &mut output, op).unwrap();
-        assert_eq!(
-            bits(&output),
-            range(rank * count..(rank + 1) * count),
-            "reduce_scatter({}, {op})",
-            T::DTYPE
-        );
+        let way = way + 1;
+        let (input, mut output) = (given(rank, count * ranks), vec![T::of(7.0); count]);
+        match way % 3 {
+            0 => group.reduce_scatter(&input, &mut output, op).unwrap(),
+            1 => output = group.reduce_scatter_async(input, output, op).unwrap().wait().unwrap().1,
+            _ => output = group.reduce_scatter_in_place(&mut { input }, op).unwrap().to_vec(),
+        }
+        assert_eq!(bits(&output), range(rank * count..(rank + 1) * count), "{}", what("reduce_scatter", way));
+
         let (before, own) = (rank * (rank + 1) / 2, rank + 1);
-        let mut output = vec![T::of(7.0); own];
-        group.reduce_scatter_v(&given(rank, ranks * (ranks + 1) / 2), &mut output, op).unwrap();
-        assert_eq!(bits(&output), range(before..before + own), "reduce_scatter_v({}, {op})", T::DTYPE);
+        let (input, mut output) = (given(rank, ranks * (ranks + 1) / 2), vec![T::of(7.0); own]);
+        match way % 3 {
+            0 => output = group.reduce_scatter_v_in_place(&mut { input }, own, op).unwrap().to_vec(),
+            1 => group.reduce_scatter_v(&input, &mut output, op).unwrap(),
+            _ => output = group.reduce_scatter_v_async(input, output, op).unwrap().wait().unwrap().1,
+        }
+        assert_eq!(bits(&output), range(before..before + own), "{}", what("reduce_scatter_v", way));
 
+        let way = way + 1;
         let root = count % ranks;
         let mut data = given(rank, count);
-        group.reduce(&mut data, op, root).unwrap();
+        match way % 3 {
+            0 => group.reduce(&mut data, op, root).unwrap(),
+            1 => data = group.reduce_async(data, op, root).unwrap().wait().unwrap(),
+            _ => {
+                let mut output = vec![T::of(7.0); if rank == root { count } else { 0 }];
+                group.reduce_into(&data, &mut output, op, root).unwrap();
+                data = if rank == root { output } else { data };
+            }
+        }
         let wanted = if rank == root { range(0..count) } else { bits(&given(rank, count)) };
-        assert_eq!(bits(&data), wanted, "reduce({}, {op})", T::DTYPE);
+        assert_eq!(bits(&data), wanted, "{}", what("reduce", way));
     }
 }
 
@@ -109,7 +141,7 @@ proptest! {
     fn bits_are_the_same_however_it_is_done(
         ranks in 1_usize..6, count in 0_usize..900, seed: u64, algorithm in 0..=ALGORITHMS.len(),
         chunk in prop_oneof![Just(16_usize), Just(256), Just(4096)], eager in prop_oneof![Just(128_usize), Just(2048)],
-        lanes in 1_usize..5,
+        lanes in 1_usize..5, pipeline: Option<(prop::sample::Index, prop::sample::Index)>,
     ) {
         let tweak = |config: &mut Config| {
             (config.chunk, config.eager, config.lanes) = (chunk, eager, lanes);
@@ -117,6 +149,10 @@ proptest! {
             config.reduction = Reduction::Reproducible;
         };
         world(ranks, tweak, |group| {
+            let group = match pipeline {
+                Some((bytes, most)) => group.with_pipeline(1 + bytes.index(chunk), 1 + most.index(lanes)).unwrap(),
+                None => group,
+            };
             reduces::<f16>(&group, seed, count);
             reduces::<bf16>(&group, seed, count);
             reduces::<f32>(&group, seed, count);
