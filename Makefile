@@ -15,10 +15,11 @@ demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks o
 
 test: check unit examples test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, libfabric 2
 
-check: ## format, clippy and docs, with warnings denied
+check: ## format, clippy with all features and with none, and docs, with warnings denied
 	@ci/setup.sh build check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	cargo clippy -p unisono --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 
 unit: ## tests and doctests; what they could not run says SKIPPED

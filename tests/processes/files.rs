@@ -107,6 +107,7 @@ fn play(told: &str) -> rank::Outcome {
             drop(signal_myself(Signal::KILL));
         }
     };
+    #[allow(clippy::needless_update, reason = "a feature adds a field")]
     let options = FileOptions { piece: PIECE, progress: Some(&mut tell), ..FileOptions::default() };
     match group.broadcast_file(&place.join("model"), &to, 0, options) {
         Ok(Delivered { sent, .. }) => say("sent", sent),
