@@ -11,12 +11,14 @@
 use unisono::ProcessGroup;
 
 const ROOT: usize = 0;
+/// As if the root had read it from a file.
+const CONFIGURATION: &str = "learning_rate = 0.1\nlayers = 12\n";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let group = ProcessGroup::from_env()?;
     let mut text = Vec::new();
     if group.rank() == ROOT {
-        text = b"learning_rate = 0.1\nlayers = 12\n".to_vec();
+        text = CONFIGURATION.as_bytes().to_vec();
     }
 
     // Ranks must agree on the length of what is broadcast, so the length goes first.
@@ -28,5 +30,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let text = String::from_utf8(text)?;
     let layers = text.lines().find_map(|line| line.strip_prefix("layers = ")).ok_or("no layers")?;
     println!("rank {} of {}: {layers} layers", group.rank(), group.size());
+    assert_eq!(text, CONFIGURATION);
     Ok(())
 }

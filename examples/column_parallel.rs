@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let range = partition::block(OUTPUTS, ranks, rank);
     let (left, right) = (input.shape(), mine.shape());
     println!("rank {rank} of {ranks}: {left:?} x {right:?} gave columns {range:?} of {:?}", whole.shape());
+    assert!(whole.bytes() == product(&input, &weight)?.bytes());
     if rank == 0 {
-        assert!(whole.bytes() == product(&input, &weight)?.bytes());
         println!("rank {rank} of {ranks}: to the last bit what one rank computes");
     }
     Ok(())

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let work = (rank == ROOT).then(|| (0..ranks).map(texts).collect());
     let mine: Vec<String> = group.scatter_object(work, ROOT)?;
     println!("rank {rank} of {ranks} reads {mine:?}");
+    assert_eq!(mine, texts(rank));
 
     // Rank 0 gets a list from each rank, and adds up what is in them.
     let counted: Vec<Counted> = mine.iter().map(|text| count(text)).collect();
@@ -58,9 +59,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Every rank gets the lists of all, as lists of lists of lists.
-    let lengths: Vec<Vec<usize>> = mine.iter().map(|text| text.split(' ').map(str::len).collect()).collect();
-    let all = group.all_gather_object(&lengths)?;
+    let all = group.all_gather_object(&lengths(&mine))?;
     println!("rank {rank} of {ranks}: the words have {all:?} letters");
+    assert_eq!(all, (0..ranks).map(|rank| lengths(&texts(rank))).collect::<Vec<_>>());
 
     // So it is with tensors: here one of the bytes of each text.
     let bytes = mine.iter().map(|text| TensorView::new(text.as_bytes(), &[text.len()]));
@@ -75,6 +76,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn texts(rank: usize) -> Vec<String> {
     TEXTS[rank % 4].iter().map(|&text| text.to_owned()).collect()
+}
+
+/// How long the words of each text are.
+fn lengths(texts: &[String]) -> Vec<Vec<usize>> {
+    texts.iter().map(|text| text.split(' ').map(str::len).collect()).collect()
 }
 
 fn count(text: &str) -> Counted {

@@ -29,5 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // What rank 0 knows, everybody knows.
     group.broadcast(&mut gradients, 0)?;
     println!("rank {rank} of {ranks}: {rank} became {average} on average, and {} in all", gradients[0]);
+    assert_eq!(average, (ranks - 1) as f32 / 2.0);
+    assert!(gradients[..whole].iter().all(|&sum| sum == average * ranks as f32));
     Ok(())
 }

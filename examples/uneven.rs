@@ -27,16 +27,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (rank, ranks) = (group.rank(), group.size());
     let (rows, columns) = found(rank)?;
     println!("rank {rank} of {ranks} found rows {rows} and columns {columns}");
+    // Made again for the sake of the check.
+    let each = (0..ranks).map(found).collect::<unisono::Result<Vec<_>>>()?;
+    let (all_rows, all_columns): (Vec<_>, Vec<_>) = each.into_iter().unzip();
 
     // For every rank one tensor: the rows of all, one below the other.
     let all = group.all_gather_tensor(&rows.view(), Parts::Split(0))?;
     println!("rank {rank} of {ranks}: all rows are {all}");
+    assert_eq!(all, tensor::concat(&views(&all_rows), 0)?);
 
     // For the root one tensor: the columns of all, one beside the other.
     if let Some(all) = group.gather_tensor(&columns.view(), Parts::Split(1), ROOT)? {
         println!("rank {rank} of {ranks}: all columns are {all}");
-        let each = (0..ranks).map(|rank| Ok(found(rank)?.1)).collect::<unisono::Result<Vec<_>>>()?;
-        assert_eq!(all, tensor::concat(&views(&each), 1)?);
+        assert_eq!(all, tensor::concat(&views(&all_columns), 1)?);
     }
 
     // For the root a list, which tells whose is what.
@@ -45,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for (from, rows) in each.iter().enumerate() {
             println!("rank {rank} of {ranks}: rank {from} found {:?}: {rows}", rows.shape());
         }
-        assert_eq!(tensor::concat(&views(&each), 0)?, all);
+        assert_eq!(each, all_rows);
     }
     Ok(())
 }

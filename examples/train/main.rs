@@ -67,6 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lines: String = losses.iter().map(|loss| format!("{loss}\n")).collect();
         std::fs::write("loss.txt", lines)?;
         println!("loss.svg shows how the loss fell, loss.txt has the numbers");
+        assert!(losses[EPOCHS - 1] < losses[0] / 10.0 && share > 90.0);
     }
     Ok(())
 }
