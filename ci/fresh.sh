@@ -26,7 +26,7 @@ if [ "${FRESH_INSIDE:-}" != yes ]; then
     { tail -n 20 "$root.log" >&2; exit 1; }
   rm "$root.log"
   git clone -q . "$root/unisono"
-  FRESH_INSIDE=yes FRESH_ROOT=$root unshare --mount "$0" "$@"
+  FRESH_INSIDE=yes FRESH_ROOT=$root unshare --mount ci/fresh.sh "$@"
   exit
 fi
 root=$FRESH_ROOT
