@@ -354,19 +354,20 @@ fn where_processes_and_threads_run_out_it_ends() {
         command.arg(format!("--nproc={most}")).args(["timeout", "-k", "1", "20"]);
         command.arg(&program).args(["run", "-n", "4", "true"]);
         let output = match command.stdin(Stdio::null()).output() {
-            // 127: of setpriv itself, which only root may use so.
-            Ok(output) if output.status.code() != Some(127) => output,
+            // 127 with one process: of setpriv itself, which only root may use so; timeout(1) is not reached either.
+            Ok(output) if most > 1 || output.status.code() != Some(127) => output,
             _ => {
                 println!("SKIPPED: this takes setpriv and prlimit, and root");
                 return;
             }
         };
-        let code = output.status.code();
+        let (code, said) = (output.status.code(), text(&output.stderr));
         assert!(code.is_some_and(|code| code != 124 && code != 137), "{most}: {output:?}");
         if code != Some(0) {
-            counts += 1;
-            assert_eq!(text(&output.stderr).lines().count(), 1, "{most}: {output:?}");
+            assert_eq!(said.lines().count(), 1, "{most}: {output:?}");
+            // Or timeout(1) could not start the launcher.
+            counts += usize::from(said.starts_with("unisono run: "));
         }
     }
-    assert!(counts > 0, "none of these limits counted");
+    assert!(counts > 0, "the launcher met none of these limits");
 }
