@@ -4,15 +4,17 @@
 # since the same package has it, the test of MPICH's launcher.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+mpich=5.0.2
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
-venv=$(cd "$target" && pwd)/libfabric2
+# By its version, so that another one is installed anew.
+venv=$(cd "$target" && pwd)/mpich-$mpich
 
 ci/setup.sh build python
 if [ ! -e "$venv/lib/mpich/libfabric.so.1" ]; then
   rm -rf "$venv"
   python3 -m venv "$venv"
-  "$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: mpich==5.0.2
+  "$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: "mpich==$mpich"
 fi
 version=$("$venv/bin/python" - "$venv/lib/mpich/libfabric.so.1" <<'PYTHON'
 import ctypes, sys
@@ -33,4 +35,4 @@ for program in $programs; do
   echo "libfabric2: $(basename "$program") with libfabric $version"
   "$program"
 done
-PATH=$PATH:$venv/bin "$launchers" --show-output mpich
+PATH=$venv/bin:$PATH UNISONO_TEST_LAUNCHERS=mpiexec.hydra "$launchers" --show-output

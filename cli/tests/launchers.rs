@@ -1,7 +1,8 @@
 //! The launchers of clusters, the real ones: whichever of them is on this machine starts two ranks of a bench. One that
-//! is not there, or does not work by itself, is skipped with the reason.
+//! is not there, or does not work by itself, is skipped with the reason. If `UNISONO_TEST_LAUNCHERS` names launchers
+//! (separated by commas, for instance `mpiexec.hydra`), these and no others run, and must.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::{Command, Output, Stdio};
 
@@ -18,20 +19,14 @@ fn run(words: &[&str]) -> Option<Output> {
     command.args(&words[1..]).stdin(Stdio::null()).output().ok()
 }
 
-/// Starts two ranks by a launcher's words, if these start two processes of anything at all.
-fn started_by(launcher: &[&str]) {
-    let Some(tried) = run(&[launcher, &["echo", "here"]].concat()) else {
-        println!("SKIPPED {}: it is not on this machine", launcher[0]);
-        return;
-    };
+/// Starts two ranks by a launcher's words; or says why these start no two processes of anything at all.
+fn started_by(launcher: &[&str]) -> Result<(), String> {
+    let tried = run(&[launcher, &["echo", "here"]].concat()).ok_or("it is not on this machine")?;
     let said = String::from_utf8_lossy(&tried.stdout).lines().filter(|line| *line == "here").count();
     if said != 2 {
         let why = String::from_utf8_lossy(&tried.stderr);
-        println!(
-            "SKIPPED {launcher:?}: it starts no two processes here: {}",
-            why.lines().next().unwrap_or("no word")
-        );
-        return;
+        let why = why.lines().next().unwrap_or("no word");
+        return Err(format!("it starts no two processes here: {why}"));
     }
     let bench = [
         env!("CARGO_BIN_EXE_unisono"),
@@ -54,20 +49,30 @@ fn started_by(launcher: &[&str]) {
     assert!(table.contains("# all_reduce on 2 ranks over "), "{launcher:?}: {table}");
     // One line for each size, from rank 0 alone.
     assert_eq!(table.lines().filter(|line| !line.starts_with('#')).count(), 4, "{launcher:?}: {table}");
-    println!("ran under {launcher:?}");
+    Ok(())
 }
 
-#[test]
-fn slurm() {
-    started_by(&["srun", "--immediate=5", "--ntasks=2", "--overcommit"]);
-}
+/// Each with the options that two ranks on this machine take.
+const LAUNCHERS: &[&[&str]] = &[
+    &["srun", "--immediate=5", "--ntasks=2", "--overcommit"],
+    // MPICH's, and its kin's.
+    &["mpiexec.hydra", "-n", "2"],
+    // Open MPI's.
+    &["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2"],
+];
 
 #[test]
-fn mpich_and_its_kin() {
-    started_by(&["mpiexec.hydra", "-n", "2"]);
-}
-
-#[test]
-fn open_mpi() {
-    started_by(&["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2"]);
+fn launchers_start_ranks() {
+    let named = std::env::var("UNISONO_TEST_LAUNCHERS");
+    let all: Vec<_> = LAUNCHERS.iter().map(|launcher| launcher[0]).collect();
+    for name in named.as_deref().map_or_else(|_| all.clone(), |named| named.split(',').collect()) {
+        let Some(launcher) = LAUNCHERS.iter().find(|launcher| launcher[0] == name) else {
+            panic!("UNISONO_TEST_LAUNCHERS names {name:?}, which is none of {all:?}");
+        };
+        match started_by(launcher) {
+            Ok(()) => println!("ran under {launcher:?}"),
+            Err(why) if named.is_err() => println!("SKIPPED {launcher:?}: {why}"),
+            Err(why) => panic!("{launcher:?} must run here, and {why}"),
+        }
+    }
 }
