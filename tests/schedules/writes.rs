@@ -2,8 +2,8 @@
 
 use unisono::schedule::{
     Collective::{self, AllGather, AllReduce, ReduceScatter},
-    Job, Span, Step,
-    check::Fault,
+    Job, Schedule, Span, Step,
+    check::{Fault, Policy, Setup, check},
 };
 
 use crate::mutants::{RANKS, Script, caught_in, is_put, judge, scripts};
@@ -120,6 +120,35 @@ fn a_schedule_that_hides_or_feigns_its_writes() {
         let fault = judge(&scripts, &job, false).expect_err("broken").fault;
         assert!(matches!(fault, Fault::NotDirect(_) | Fault::NoWrite(_)), "{fault}");
     }
+}
+
+#[test]
+fn passed_on_from_the_slot_where_it_landed() {
+    // Where nobody may write, the engine keeps a slot until what is in it has gone on: with one, all wait for each other.
+    let job = Job { ranks: 3, lanes: 1, count: 4, ..job(AllGather) };
+    let mut scripts = scripts("ring", &job);
+    for (rank, script) in scripts.iter_mut().enumerate() {
+        let (to, from) = ((rank + 1) % 3, (rank + 2) % 3);
+        let block = |owner| Span::output(4 * owner, 4);
+        script.direct = true;
+        script.lanes[0] = [
+            Step::Write { to, from: Span::input(0, 4), at: 4 * rank },
+            Step::Copy { from: Span::input(0, 4), into: block(rank) },
+            Step::Await { from, into: block(from) },
+            Step::Write { to, from: block(from), at: 4 * from },
+            Step::Await { from, into: block(to) },
+        ]
+        .into();
+    }
+    let judge = |depth| {
+        let (policy, granted) = (Policy::Random, 0);
+        let setup = Setup { job, uneven: None, depth, in_place: false, granted, policy, seed: 1 };
+        let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
+        check(schedules, &setup, None)
+    };
+    judge(2).expect("one slot to take from and one to fill");
+    let fault = judge(1).expect_err("held by all").fault;
+    assert!(matches!(fault, Fault::Stuck(_)), "{fault}");
 }
 
 #[test]

@@ -45,7 +45,8 @@ pub struct Setup<'a> {
     /// Whether the input lies in the output: at its start, or at the rank's block, where it is one block and the
     /// output has many. Where it is the other way about, the output lies in the input.
     pub in_place: bool,
-    /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots.
+    /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots, in the
+    /// steps that the engine makes of it.
     pub granted: u64,
     /// The adversary.
     pub policy: Policy,

@@ -17,7 +17,7 @@ pub(super) struct World<'a> {
     limit: usize,
     /// Whether the schedules say that they write straight into outputs.
     pub(super) direct: bool,
-    schedules: Vec<Box<dyn Schedule>>,
+    pub(super) schedules: Vec<Box<dyn Schedule>>,
     /// Indexed by rank and lane.
     pub(super) lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
@@ -45,6 +45,8 @@ pub(super) struct World<'a> {
 pub(super) struct Lane {
     /// The step that waits for something.
     waits: Option<Step>,
+    /// Steps that come before the schedule's next, the last one first.
+    pub(super) before: Vec<Step>,
     /// Whether it is on the agenda.
     listed: bool,
     ended: bool,
@@ -188,7 +190,7 @@ impl<'a> World<'a> {
     fn advance(&mut self, rank: Rank, lane: usize) -> Result<(), Violation> {
         let index = rank * self.width + lane;
         self.lanes[index].listed = false;
-        let Some(step) = self.lanes[index].waits.take().or_else(|| self.schedules[rank].next(lane)) else {
+        let Some(step) = self.lanes[index].waits.take().or_else(|| self.next(rank, lane)) else {
             self.lanes[index].ended = true;
             return match self.schedules[rank].next(lane) {
                 Some(step) => Err(self.violation(rank, lane, Fault::NotOver(Box::new(step)))),
@@ -225,14 +227,12 @@ impl<'a> World<'a> {
             Step::Write { to, .. } if self.granted(to) => {
                 self.writes[self.flow(rank, to, lane)].has_room(self.setup.depth)
             }
-            Step::Await { from, .. } if self.granted(rank) => {
-                self.writes[self.flow(from, rank, lane)].next_has_landed()
-            }
+            Step::Await { from, .. } => self.writes[self.flow(from, rank, lane)].next_has_landed(),
             Step::Put { to, .. } | Step::Write { to, .. } => {
                 let flow = &self.flows[self.flow(rank, to, lane)];
                 flow.sent < flow.released + self.setup.depth
             }
-            Step::Take { from, .. } | Step::Await { from, .. } => {
+            Step::Take { from, .. } => {
                 let flow = &self.flows[self.flow(from, rank, lane)];
                 flow.slots.iter().any(|slot| slot.arrived == Some(flow.taken))
             }
@@ -268,7 +268,7 @@ impl<'a> World<'a> {
         Ok(true)
     }
 
-    pub(super) fn free(&mut self, rank: Rank, lane: usize, from: Rank) -> Result<(), Fault> {
+    fn free(&mut self, rank: Rank, lane: usize, from: Rank) -> Result<(), Fault> {
         let index = self.flow(from, rank, lane);
         if self.flows[index].freed == self.flows[index].taken {
             return Err(Fault::FreeNothing(from));
@@ -369,7 +369,7 @@ impl<'a> World<'a> {
         self.wake(sender, lane);
     }
 
-    pub(super) fn take(&mut self, rank: Rank, lane: usize, from: Rank, len: usize) -> Result<(), Fault> {
+    fn take(&mut self, rank: Rank, lane: usize, from: Rank, len: usize) -> Result<(), Fault> {
         let index = self.flow(from, rank, lane);
         let flow = &mut self.flows[index];
         let slot = &flow.slots[flow.taken % self.setup.depth];
@@ -430,7 +430,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    pub(super) fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
+    fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
         self.apart_or_same(rank, lane, &from, &into)?;
         if self.find(rank, lane, &from)? == self.find(rank, lane, &into)? {
             return Ok(());

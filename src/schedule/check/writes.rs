@@ -10,7 +10,7 @@ use super::{
     memory::{Area, Cell, overlap},
     run::World,
 };
-use crate::schedule::{Place, Rank, Span};
+use crate::schedule::{Place, Rank, Span, Step};
 
 /// The writes of one rank to another on one lane.
 #[derive(Default)]
@@ -50,6 +50,28 @@ impl World<'_> {
     pub(super) fn granted(&self, rank: Rank) -> bool {
         let super::Setup { job, in_place, granted, .. } = self.setup;
         granted >> rank & 1 == 1 && !(*in_place && job.collective.exchanges())
+    }
+
+    /// A lane's next step. Where nobody may write into this rank's output, the engine takes what is awaited from a slot,
+    /// and what is to be passed on leaves from there before it is copied: the slot is held until the next rank has room.
+    pub(super) fn next(&mut self, rank: Rank, lane: usize) -> Option<Step> {
+        let exposed = self.granted(rank);
+        let laid_aside = self.lane(rank, lane).before.pop();
+        let step = laid_aside.or_else(|| self.schedules[rank].next(lane))?;
+        let Step::Await { from, into } = step else { return Some(step) };
+        if exposed {
+            return Some(step);
+        }
+        let landed = Span::landed(from, into.len);
+        let (copy, free) = (Step::Copy { from: landed, into }, Step::Free { from });
+        let before = match self.schedules[rank].next(lane) {
+            Some(Step::Write { to, from, at }) if from == into => {
+                vec![free, copy, Step::Write { to, from: landed, at }]
+            }
+            after => after.into_iter().chain([free, copy]).collect(),
+        };
+        self.lane(rank, lane).before = before;
+        Some(Step::Take { from, len: into.len })
     }
 
     /// A write begins its way to element `at` of the output of `to`.
@@ -114,11 +136,6 @@ impl World<'_> {
         into: Span,
     ) -> Result<(), Fault> {
         let index = self.flow(from, rank, lane);
-        if !self.granted(rank) {
-            self.take(rank, lane, from, into.len)?;
-            self.copy(rank, lane, Span::landed(from, into.len), into)?;
-            return self.free(rank, lane, from);
-        }
         let alone = self.setup.job.long && lane == 0 && self.writes[index].sent == 1;
         if self.flows[index].taken == 0 && !alone {
             return Err(Fault::WriteFirst(from));
