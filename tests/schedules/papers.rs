@@ -14,9 +14,11 @@ use unisono::{
 
 use crate::{Case, job, plans};
 
-/// A quantity of n ranks, c elements and k chunks, as the paper writes it and as it is computed. Where it says
+/// A quantity of n ranks, c elements, k chunks and l lanes, which are [`LANES`] or fewer, one for each chunk, as the paper writes it and as it is computed. Where it says
 /// "for k = 1" everything a rank has fits into a message.
 struct Formula(&'static str, fn(usize, usize, usize) -> usize);
+
+const LANES: usize = 2;
 
 /// A row of the table.
 struct Row {
@@ -285,18 +287,38 @@ fn by_halves() -> [Formula; 5] {
     ]
 }
 
+/// The most elements of scratch that any rank needs, whoever is the root.
+fn scratch(row: &Row) -> Formula {
+    match (row.algorithm, row.collective) {
+        ("binomial", Gather) => Formula("max(p/2, n-p)c for k = 1, if n > 3", |n, c, k| {
+            if k == 1 && n > 3 { beyond(n).max((1 << floor(n)) / 2) * c } else { 0 }
+        }),
+        ("binomial", Scatter) => Formula("max(p/2, n-p)c for k = 1, if the root is not 0", |n, c, k| {
+            if k == 1 { beyond(n).max((1 << floor(n)) / 2) * c } else { 0 }
+        }),
+        ("rabenseifner", ReduceScatter) => Formula("l⌈n/2⌉⌈c/k⌉, if n > 2", |n, c, k| {
+            if n > 2 { LANES.min(k) * n.div_ceil(2) * c.div_ceil(k) } else { 0 }
+        }),
+        ("bruck", AllToAll) => Formula("lb⌈c/k⌉", |n, c, k| LANES.min(k) * ones(n) * c.div_ceil(k)),
+        ("star", ReduceScatter) => WHOLE,
+        ("star", AllToAll) => Formula("n²c", |n, c, _| n * n * c),
+        _ => NONE,
+    }
+}
+
 /// The table as it must stand in the paper.
 fn table(rows: &[Row]) -> String {
     let mut table =
         "| algorithm | collective | hops | messages, all ranks | elements, all ranks | elements, the \
-                     busiest rank | sources | slots |\n|---|---|---|---|---|---|---|---|\n"
+                     busiest rank | sources | slots | scratch |\n|---|---|---|---|---|---|---|---|---|\n"
             .to_owned();
     for row in rows {
         let collective = row.collective.name();
         let formulas =
             [&row.hops, &row.messages, &row.elements, &row.most, &row.sources].map(|formula| formula.0);
         let formulas = formulas.join(" | ");
-        table += &format!("| {} | {collective} | {formulas} | {} |\n", row.algorithm, row.depth);
+        let scratch = scratch(row).0;
+        table += &format!("| {} | {collective} | {formulas} | {} | {scratch} |\n", row.algorithm, row.depth);
     }
     table
 }
@@ -357,7 +379,7 @@ fn the_formulas_hold() {
             let in_slices = (row.algorithm, row.collective) == ("bruck", AllToAll);
             let slices = if in_slices { c.div_ceil(half / (n / 2)) } else { 2 };
             for (chunk, k) in [((n * c).max(1), 1), (half, if c > 0 { slices } else { 1 })] {
-                let (report, case) = report(row, job(row.collective, n, c, chunk, 2));
+                let (report, case) = report(row, job(row.collective, n, c, chunk, LANES));
                 let of = |formula: &Formula| formula.1(n, c, k);
                 let messages: usize = report.traffic.iter().map(|sent| sent.messages).sum();
                 let elements: usize = report.traffic.iter().map(|sent| sent.elements).sum();
@@ -374,6 +396,26 @@ fn the_formulas_hold() {
                 if k == 1 {
                     assert_eq!(report.hops, of(&row.hops), "hops: {case}");
                 }
+                assert_eq!(most_scratch(row, case.setup.job), of(&scratch(row)), "scratch: {case}");
+            }
+        }
+    }
+}
+
+/// Roots other than 0 need as much or more.
+fn most_scratch(row: &Row, job: Job<'static>) -> usize {
+    let plan = find(row.algorithm).unwrap().plan(row.collective).unwrap();
+    let root = usize::from(row.collective.has_root());
+    (0..job.ranks).map(|rank| plan.make(&Job { rank, root, ..job }).scratch()).max().unwrap()
+}
+
+#[test]
+fn the_formulas_of_scratch_hold_where_a_message_has_one_element() {
+    for row in rows().iter().filter(|row| row.collective != Barrier) {
+        for n in 2usize..=33 {
+            for c in [2, n + 1] {
+                let found = most_scratch(row, job(row.collective, n, c, 1, LANES));
+                assert_eq!(found, scratch(row).1(n, c, c), "{} of {n} ranks and {c} elements", row.algorithm);
             }
         }
     }
