@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod mutants;
+mod mutants_all;
 mod mutants_bruck;
 mod mutants_rabenseifner;
 mod mutants_star;
@@ -86,6 +87,11 @@ impl Draw {
 
     pub(crate) fn flip(&mut self) -> bool {
         self.below(2) == 1
+    }
+
+    /// One of so many ranks, but not this one.
+    pub(crate) fn other(&mut self, rank: usize, ranks: usize) -> usize {
+        (rank + 1 + self.below(ranks - 1)) % ranks
     }
 
     pub(crate) fn one<T: Copy>(&mut self, of: &[T]) -> T {

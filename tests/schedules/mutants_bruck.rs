@@ -7,8 +7,7 @@ use unisono::schedule::{
 };
 
 use crate::mutants::{
-    RANKS, Script, caught_at, caught_in, is_copy, is_free, is_put, is_reduce, is_settle, is_take, judge,
-    scripts,
+    RANKS, Script, caught_at, caught_in, is_copy, is_free, is_put, is_settle, is_take, judge, scripts,
 };
 
 /// Blocks of 3 elements, of which a message holds a hop's; the root is rank 3, so that subtrees go round the end.
@@ -23,54 +22,6 @@ fn cut(collective: Collective) -> Job<'static> {
 
 fn root(collective: Collective) -> Rank {
     if collective.has_root() { 3 } else { 0 }
-}
-
-#[test]
-fn a_dropped_free() {
-    let is = |fault: &Fault| matches!(fault, Fault::NeverFreed { .. } | Fault::Stuck(_));
-    for job in [whole, cut] {
-        for collective in [AllGather, AllToAll] {
-            caught_in("bruck", &job(collective), false, |script| script.drop(0, is_free), is);
-        }
-        // Counted from root 3 rank 0 is the second and has a child.
-        for collective in [Reduce, Gather, Scatter] {
-            caught_at(0, "binomial", &job(collective), false, |script| script.drop(0, is_free), is);
-        }
-    }
-}
-
-#[test]
-fn a_doubled_reduce() {
-    let double = |script: &mut Script| script.double(0, is_reduce);
-    let twice = |fault: &Fault| matches!(fault, Fault::Twice { .. });
-    caught_at(0, "binomial", &whole(Reduce), false, double, twice);
-    caught_at(3, "binomial", &cut(Reduce), false, double, twice);
-}
-
-#[test]
-fn a_swapped_peer() {
-    let swap = |script: &mut Script| {
-        if let Step::Put { to, .. } = script.nth(0, is_put) {
-            *to = (*to + 2) % RANKS;
-        }
-    };
-    let is = |fault: &Fault| {
-        matches!(
-            fault,
-            Fault::Stuck(_)
-                | Fault::Length { .. }
-                | Fault::NeverTaken { .. }
-                | Fault::Undefined { .. }
-                | Fault::Output { .. }
-        )
-    };
-    for job in [whole, cut] {
-        caught_in("bruck", &job(AllGather), false, swap, is);
-        caught_in("bruck", &job(AllToAll), false, swap, is);
-        caught_at(1, "binomial", &job(Reduce), false, swap, is);
-        caught_at(1, "binomial", &job(Gather), false, swap, is);
-        caught_at(3, "binomial", &job(Scatter), false, swap, is);
-    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! The star broken on purpose: the checker must say of it what is wrong.
 
 use unisono::schedule::{
-    Collective::{self, AllGather, AllReduce, AllToAll, Barrier, ReduceScatter},
+    Collective::{self, AllGather, AllReduce, AllToAll, Barrier},
     Job, Place, Step,
     check::Fault,
 };
 
-use crate::mutants::{RANKS, Script, caught_at, is_copy, is_free, is_put, is_reduce, is_take};
+use crate::mutants::{RANKS, Script, caught_at, is_copy, is_put, is_take};
 
 const HUB: usize = 0;
 
@@ -22,51 +22,6 @@ fn pieces(collective: Collective) -> Job<'static> {
 }
 
 const BOTH: [fn(Collective) -> Job<'static>; 2] = [bundles, pieces];
-
-#[test]
-fn a_dropped_free() {
-    let kept = |fault: &Fault| matches!(fault, Fault::NeverFreed { .. } | Fault::Stuck(_));
-    for job in BOTH {
-        for collective in [AllReduce, ReduceScatter, AllGather, AllToAll] {
-            for rank in [HUB, 3] {
-                caught_at(rank, "star", &job(collective), false, |script| script.drop(0, is_free), kept);
-            }
-        }
-    }
-    caught_at(HUB, "star", &bundles(Barrier), false, |script| script.drop(2, is_free), kept);
-}
-
-#[test]
-fn a_contribution_twice_or_never() {
-    let twice = |fault: &Fault| matches!(fault, Fault::Twice { .. });
-    let never = |fault: &Fault| matches!(fault, Fault::Last { last: true, .. } | Fault::Undefined { .. });
-    for job in BOTH {
-        for collective in [AllReduce, ReduceScatter] {
-            caught_at(HUB, "star", &job(collective), false, |script| script.double(1, is_reduce), twice);
-            caught_at(HUB, "star", &job(collective), false, |script| script.drop(1, is_reduce), never);
-        }
-    }
-}
-
-#[test]
-fn a_result_to_another_rank() {
-    let swap = |script: &mut Script| {
-        if let Step::Put { to, .. } = script.nth(1, is_put) {
-            *to = 4;
-        }
-    };
-    let is = |fault: &Fault| {
-        matches!(
-            fault,
-            Fault::Stuck(_) | Fault::Length { .. } | Fault::Output { .. } | Fault::NeverTaken { .. }
-        )
-    };
-    for job in BOTH {
-        for collective in [AllReduce, ReduceScatter, AllGather, AllToAll] {
-            caught_at(HUB, "star", &job(collective), false, swap, is);
-        }
-    }
-}
 
 #[test]
 fn a_block_sorted_to_the_wrong_place() {

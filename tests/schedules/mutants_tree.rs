@@ -6,9 +6,7 @@ use unisono::schedule::{
     check::Fault,
 };
 
-use crate::mutants::{
-    RANKS, Script, caught_in, is_copy, is_free, is_put, is_reduce, is_take, judge, scripts,
-};
+use crate::mutants::{RANKS, Script, caught_in, is_copy, is_put, is_reduce};
 
 /// Two lanes; on lane 0 two rounds go up, and then come down. With root 0, rank 1 is a leaf below rank 2 in the first
 /// tree, and between rank 0 and rank 3 in the second. With root 4 it has two children in the first.
@@ -24,44 +22,6 @@ fn caught(
     wanted: impl Fn(&Fault) -> bool,
 ) {
     caught_in("tree", &job(collective, root), false, breaks, wanted);
-}
-
-#[test]
-fn a_dropped_free() {
-    let kept = |fault: &Fault| matches!(fault, Fault::NeverFreed { count: 1, .. });
-    // The child's, the one that comes down inside the tree, and the one that comes down to the leaf.
-    for nth in [0, 2, 3] {
-        caught((AllReduce, 0), |script| script.drop(nth, is_free), kept);
-    }
-    // Of two children either.
-    for nth in [0, 1] {
-        caught((Reduce, 4), |script| script.drop(nth, is_free), kept);
-    }
-}
-
-#[test]
-fn a_doubled_free() {
-    let gone = |fault: &Fault| matches!(fault, Fault::FreeNothing(_));
-    caught((AllReduce, 0), |script| script.double(0, is_free), gone);
-    caught((Reduce, 4), |script| script.double(1, is_free), gone);
-}
-
-#[test]
-fn a_doubled_reduce() {
-    let twice = |fault: &Fault| matches!(fault, Fault::Twice { .. });
-    caught((AllReduce, 0), |script| script.double(0, is_reduce), twice);
-    for nth in [0, 1] {
-        caught((Reduce, 4), |script| script.double(nth, is_reduce), twice);
-    }
-}
-
-#[test]
-fn a_dropped_reduce() {
-    // The root misses a contribution: the own one, or those below the other child too.
-    let short = |wanted| move |fault: &Fault| matches!(*fault, Fault::Last { last: true, present, .. } if present == wanted);
-    caught((AllReduce, 0), |script| script.drop(0, is_reduce), short(4));
-    caught((Reduce, 4), |script| script.drop(0, is_reduce), short(4));
-    caught((Reduce, 4), |script| script.drop(1, is_reduce), short(3));
 }
 
 #[test]
@@ -90,28 +50,6 @@ fn halves_up_the_other_tree() {
 }
 
 #[test]
-fn a_swapped_peer() {
-    // To the other rank below, and from the other parent first.
-    let down = |script: &mut Script| {
-        if let Step::Put { to, .. } = script.nth(0, is_put) {
-            *to = 4;
-        }
-    };
-    caught((Broadcast, 0), down, |fault| {
-        matches!(
-            fault,
-            Fault::Stuck(_) | Fault::Length { .. } | Fault::Output { .. } | Fault::NeverTaken { .. }
-        )
-    });
-    let from = |script: &mut Script| {
-        if let Step::Take { from, .. } = script.nth(0, is_take) {
-            *from = 2;
-        }
-    };
-    caught((Broadcast, 0), from, |fault| matches!(fault, Fault::NotHeld(0) | Fault::Length { .. }));
-}
-
-#[test]
 fn sent_up_before_the_own_contribution_is_in() {
     let flight = |fault: &Fault| matches!(fault, Fault::InFlight { .. });
     caught((AllReduce, 0), |script| script.swap(0, is_reduce), flight);
@@ -120,13 +58,6 @@ fn sent_up_before_the_own_contribution_is_in() {
 #[test]
 fn freed_before_it_is_copied() {
     caught((AllReduce, 0), |script| script.swap(0, is_copy), |fault| matches!(fault, Fault::NotHeld(0)));
-}
-
-#[test]
-fn a_dropped_copy() {
-    for nth in [0, 1] {
-        caught((AllReduce, 0), |script| script.drop(nth, is_copy), |it| matches!(it, Fault::Output { .. }));
-    }
 }
 
 #[test]
@@ -157,14 +88,4 @@ fn written_on_before_it_is_awaited() {
         |script| script.swap(0, is_await),
         |it| matches!(it, Fault::Landing { from: 0, .. }),
     );
-}
-
-#[test]
-fn a_leaf_less() {
-    // Rank 4 is not heard in the first tree; its parent waits.
-    let job = job(AllReduce, 0);
-    let mut scripts = scripts("tree", &job);
-    scripts[4].drop(0, is_put);
-    let fault = judge(&scripts, &job, false).expect_err("broken").fault;
-    assert!(matches!(fault, Fault::Stuck(_) | Fault::Length { .. } | Fault::Elements { .. }), "{fault}");
 }

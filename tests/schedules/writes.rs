@@ -32,21 +32,6 @@ fn caught(
 }
 
 #[test]
-fn a_dropped_await() {
-    let open = |fault: &Fault| matches!(fault, Fault::NeverTaken { .. });
-    caught("two_shot", AllReduce, |script| script.drop(0, is_await), open);
-    // It is passed on as if it had come.
-    let used = |fault: &Fault| matches!(fault, Fault::Landing { .. });
-    caught("ring", AllGather, |script| script.drop(0, is_await), used);
-}
-
-#[test]
-fn a_dropped_write() {
-    let stuck = |fault: &Fault| matches!(fault, Fault::Stuck(_));
-    caught("two_shot", AllReduce, |script| script.drop(0, is_write), stuck);
-}
-
-#[test]
 fn a_write_to_the_wrong_place() {
     let shift = |script: &mut Script| {
         if let Step::Write { at, .. } = script.nth(0, is_write) {
