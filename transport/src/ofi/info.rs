@@ -10,11 +10,16 @@ use std::{
     ptr::{self, NonNull},
 };
 
-use super::{call, provider, sys};
+use super::{call, choice::library_version, provider, sys};
 use crate::Error;
 
-/// The interface version spoken: that of the oldest library supported, whichever one runs.
-const SPOKEN: u32 = (1 << 16) | 17;
+/// The interface version spoken with a library of this version: 1.17, that of the oldest one supported, or, where there is
+/// more, 1.18, before which efa does not let a card write by itself on its first two generations
+/// (prov/efa/src/rdm/efa_rdm_util.c, `efa_rdm_get_use_device_rdma`; what else differs concerns memory of GPUs).
+const fn spoken(library: (u32, u32)) -> u32 {
+    let newer = library.0 > 1 || library.1 >= 18;
+    (1 << 16) | if newer { 18 } else { 17 }
+}
 
 /// Memory registration modes that are honoured (see `region.rs`).
 const MR_MODES: u64 = sys::FI_MR_LOCAL
@@ -257,10 +262,10 @@ impl Ask {
         let hints = self.hints()?;
         let node = self.from.and_then(|from| CString::new(from.to_string()).ok());
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
-        let mut found = ptr::null_mut();
+        let (version, mut found) = (spoken(library_version()), ptr::null_mut());
         // SAFETY: the strings and the hints live through the call.
         let result =
-            unsafe { sys::fi_getinfo(SPOKEN, node, ptr::null(), flags, hints.pointer(), &raw mut found) };
+            unsafe { sys::fi_getinfo(version, node, ptr::null(), flags, hints.pointer(), &raw mut found) };
         match i64::from(result) {
             0 => Ok(NonNull::new(found).map(Info)),
             code if code == -call::NO_DATA => Ok(None),
@@ -334,4 +339,18 @@ pub(super) fn present() -> Result<Vec<String>, Error> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_library_is_spoken_to_beyond_its_version() {
+        let version = |major: u32, minor: u32| (major << 16) | minor;
+        assert_eq!(spoken((1, 17)), version(1, 17));
+        assert_eq!(spoken((1, 18)), version(1, 18));
+        assert_eq!(spoken((1, 22)), version(1, 18));
+        assert_eq!(spoken((2, 0)), version(1, 18));
+    }
 }
