@@ -147,7 +147,8 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
         infos.retain(|info| info.ip() == Some(from));
     }
     // Stable: among equals libfabric's order stands.
-    infos.sort_by_key(|info| rank(info.ip()));
+    let general = general();
+    infos.sort_by_key(|info| rank(info.ip(), general));
     // One line for each device and address: libfabric lists some with several sets of attributes.
     infos.dedup_by_key(|info| (info.device(), info.ip()));
     let why = match (&options.interface, options.towards, from) {
@@ -162,9 +163,11 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     Ok(Ok(infos.into_iter().map(|info| (info, why.clone())).collect()))
 }
 
-/// How good an address is when nothing is known of where the peers are; lower is better.
-fn rank(address: Option<IpAddr>) -> u8 {
+/// How good an address is when nothing is known of where the peers are; lower is better. `general` is the address that
+/// leads to most places: a host may have others, such as those of bridges to its containers, that lead nowhere.
+fn rank(address: Option<IpAddr>, general: Option<IpAddr>) -> u8 {
     match address {
+        Some(_) if address == general => 0,
         // Among those that have addresses, one without is of no use: verbs lists devices so, and then has
         // no domain for them.
         None => 7,
@@ -184,6 +187,12 @@ fn routed_from(towards: IpAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
     socket.connect(SocketAddr::new(towards, 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// The address of the default route. The host asked for is of a block reserved for documentation, which nobody has. Only by
+/// IPv4: where a rank knows the way to others, that is what it mostly takes.
+fn general() -> Option<IpAddr> {
+    routed_from(Ipv4Addr::new(203, 0, 113, 1).into())
 }
 
 /// Everything libfabric offers here, with what would become of it under these options: those that
@@ -236,4 +245,27 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
         seen.push(name);
     }
     Ok(survey)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_route_goes_first_and_what_leads_nowhere_last() {
+        let addresses = ["fe80::1", "169.254.0.1", "::1", "127.0.0.1", "fd00::1", "172.17.0.1", "10.0.0.7"];
+        let sorted = |general: Option<&str>| {
+            let general = general.map(|text| text.parse().unwrap());
+            let mut sorted = addresses.map(|text| Some(text.parse::<IpAddr>().unwrap())).to_vec();
+            sorted.push(None);
+            sorted.sort_by_key(|address| rank(*address, general));
+            sorted
+                .into_iter()
+                .map(|address| address.map(|it| it.to_string()).unwrap_or_default())
+                .collect::<Vec<_>>()
+        };
+        let rest = ["fd00::1", "127.0.0.1", "::1", "169.254.0.1", "fe80::1", ""];
+        assert_eq!(sorted(None), [&["172.17.0.1", "10.0.0.7"], &rest[..]].concat());
+        assert_eq!(sorted(Some("10.0.0.7")), [&["10.0.0.7", "172.17.0.1"], &rest[..]].concat());
+    }
 }
