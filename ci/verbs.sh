@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the conformance suite, the collectives at 2 and 4 ranks, mismatches, little memory that may be locked, a
-# rank that is killed, and a short checked bench over `verbs;ofi_rxm` on soft-RoCE, in the small emulated machine of
-# ci/verbs-vm.
+# Runs the conformance suite, the choice of a card beside the network in which ranks meet, the collectives at 2 and 4
+# ranks, mismatches, little memory that may be locked, a rank that is killed, and a short checked bench over
+# `verbs;ofi_rxm` on soft-RoCE, in the small emulated machine of ci/verbs-vm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "$(uname -m)" != x86_64 ]; then
@@ -9,8 +9,8 @@ if [ "$(uname -m)" != x86_64 ]; then
   exit 0
 fi
 ci/setup.sh build verbs
-programs=$(ci/test-binaries.sh conformance processes)
-{ read -r conformance; read -r processes; } <<<"$programs"
+programs=$(ci/test-binaries.sh conformance choice processes)
+{ read -r conformance; read -r choice; read -r processes; } <<<"$programs"
 cargo build --release -p unisono-cli
 unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 
@@ -19,6 +19,8 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4 UNISONO_TEST_BRIEF=1
 echo "test-verbs: conformance"
 ci/verbs-vm/run.sh . "$conformance"
+echo "test-verbs: choice"
+ci/verbs-vm/run.sh . "$choice" ranks_that_meet_beside
 for cases in collectives "messages, 2" "mismatches, 2" "little memory"; do
   echo "test-verbs: processes, $cases"
   ci/verbs-vm/run.sh . "$processes" "$cases"

@@ -42,6 +42,10 @@ ip link set lo up
 [ -e $r/sys/class/net/dummy0 ] || ip link add dummy0 type dummy
 ip link set dummy0 mtu 4200 up
 ip addr add 192.168.77.1/24 dev dummy0
+# A network without RDMA beside it, as clusters have one by which ranks meet.
+ip link add dummy1 type dummy
+ip link set dummy1 up
+ip addr add 192.168.78.1/24 dev dummy1
 chroot $r rdma link add rxe0 type rxe netdev dummy0 || finish 125
 say "rxe0 is up"
 

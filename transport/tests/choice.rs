@@ -66,3 +66,33 @@ fn an_address_that_is_not_ours_is_refused() {
     let report = refusal(&Options { interface, towards: None, ..tcp() });
     assert!(report.contains("203.0.113.77"), "{report}");
 }
+
+#[test]
+fn ranks_that_meet_beside_the_cards_network_use_the_cards_all_the_same() {
+    let addresses = |provider: &str, name: &str| -> Vec<IpAddr> {
+        let options = Options { provider: Some(provider.into()), ..Options::default() };
+        let of = survey(&options).unwrap().into_iter().filter(|candidate| candidate.name.starts_with(name));
+        of.filter_map(|candidate| candidate.address).collect()
+    };
+    let cards = addresses("verbs", "verbs;ofi_rxm");
+    let others = addresses("tcp", if library_version() >= (1, 18) { "tcp" } else { "net" });
+    let beside = others.into_iter().find(|ip| ip.is_ipv4() && !ip.is_loopback() && !cards.contains(ip));
+    let (Some(beside), false) = (beside, cards.is_empty()) else {
+        let required = std::env::var("UNISONO_TEST_PROVIDERS").is_ok_and(|names| names.contains("verbs"));
+        assert!(
+            !required,
+            "it must run here, but the cards have {cards:?}, and beside them there is {beside:?}"
+        );
+        println!("SKIPPED: there is no RDMA card with an address beside another network");
+        return;
+    };
+    let verbs = Options { provider: Some("verbs".into()), towards: Some(beside), ..Options::default() };
+    for options in [verbs.clone(), Options { provider: None, ..verbs }] {
+        let survey = survey(&options).unwrap();
+        let taken = survey.iter().find(|candidate| candidate.taken).unwrap();
+        assert_eq!(taken.name, "verbs;ofi_rxm", "{options:?}: {survey:?}");
+        assert!(cards.iter().any(|card| taken.address == Some(*card)), "{taken:?}");
+        assert!(taken.reason.contains("is no card's address"), "{}", taken.reason);
+        assert_eq!(Ofi::open(&options).unwrap().limits().provider, taken.name);
+    }
+}

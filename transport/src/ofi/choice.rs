@@ -23,7 +23,8 @@ pub struct Options {
     /// The network interface to use; `None` leaves the choice to `towards`.
     pub interface: Option<Interface>,
     /// A host to be reached: without `interface`, the address is taken from which the system would route
-    /// to it, so that a loopback address here means the loopback interface.
+    /// to it, so that a loopback address here means the loopback interface. Cards that have no such address have a network
+    /// of their own, and are taken as if nothing were known.
     pub towards: Option<IpAddr>,
     /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
     pub arrivals: usize,
@@ -129,11 +130,18 @@ pub(super) fn candidates(options: &Options) -> Result<(Vec<Offer>, Vec<String>),
 
 /// What one provider offers that fits the options, best first, or why nothing does.
 fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, Error> {
-    let from = options.from();
-    let mut infos = match info::query(name, from)? {
-        Ok(infos) => infos,
-        Err(reason) => return Ok(Err(reason)),
-    };
+    let facts = provider::facts(name);
+    let mut from = options.from().filter(|_| facts.by_ip);
+    let mut infos = info::fitting(name, from)?;
+    // Ranks meet by Ethernet as a rule, and the cards have a network beside it.
+    let way = from.filter(|_| options.interface.is_none() && facts.own_network && infos.is_empty());
+    if way.is_some() {
+        from = None;
+        infos = info::fitting(name, None)?;
+    }
+    if infos.is_empty() {
+        return Ok(Err(info::refusal(name, from)?));
+    }
     if let Some(Interface::Name(wanted)) = &options.interface {
         let devices: Vec<String> = infos.iter().map(Info::device).collect();
         infos.retain(|info| info.device() == *wanted);
@@ -151,14 +159,19 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     infos.sort_by_key(|info| rank(info.ip(), general));
     // One line for each device and address: libfabric lists some with several sets of attributes.
     infos.dedup_by_key(|info| (info.device(), info.ip()));
+    const BEST: &str = "the best in general: the default route's address, then IPv4 before IPv6, loopback and \
+                        link-local last";
     let why = match (&options.interface, options.towards, from) {
-        _ if !provider::facts(name).by_ip => "it fits, and no interface is to be chosen".to_owned(),
+        _ if !facts.by_ip => "it fits, and no interface is to be chosen".to_owned(),
         (Some(interface), _, _) => format!("interface {interface} was asked for"),
         (None, Some(towards), Some(_)) => format!("it is the way to {towards}"),
-        (None, Some(towards), None) => format!("no way to {towards} is known; it is the best in general"),
-        (None, None, _) => {
-            "it is the best in general: IPv4 before IPv6, loopback and link-local last".to_owned()
-        }
+        (None, Some(towards), None) => match way {
+            Some(way) => {
+                format!("{way}, from which the way leads to {towards}, is no card's address; it is {BEST}")
+            }
+            None => format!("no way to {towards} is known; it is {BEST}"),
+        },
+        (None, None, _) => format!("it is {BEST}"),
     };
     Ok(Ok(infos.into_iter().map(|info| (info, why.clone())).collect()))
 }

@@ -299,28 +299,20 @@ impl Ask {
     }
 }
 
-/// Everything of one provider that fits, or why nothing does.
-pub(super) fn query(name: &str, from: Option<IpAddr>) -> Result<Result<Vec<Info>, String>, Error> {
-    let from = from.filter(|_| provider::facts(name).by_ip);
-    let ask = Ask::all(Some(name), from);
-    let fitting = match ask.query()? {
+/// Everything of one provider that fits; nothing, if nothing does.
+pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
+    match Ask::all(Some(name), from).query()? {
         // A name may also bring providers layered over it: take the very one.
-        Some(list) => list
-            .entries()
-            .filter(|entry| provider_of(entry) == name)
-            .map(Info::copy)
-            .collect::<Result<Vec<_>, _>>()?,
-        None => Vec::new(),
-    };
-    if !fitting.is_empty() {
-        return Ok(Ok(fitting));
+        Some(list) => list.entries().filter(|entry| provider_of(entry) == name).map(Info::copy).collect(),
+        None => Ok(Vec::new()),
     }
-    let mut reason = ask.why_not()?;
+}
+
+/// Why nothing of a provider fits, and what would mend it.
+pub(super) fn refusal(name: &str, from: Option<IpAddr>) -> Result<String, Error> {
+    let reason = Ask::all(Some(name), from).why_not()?;
     let mend = provider::facts(name).mend;
-    if !mend.is_empty() {
-        reason = format!("{reason}; {mend}");
-    }
-    Ok(Err(reason))
+    Ok(if mend.is_empty() { reason } else { format!("{reason}; {mend}") })
 }
 
 /// The names of all providers that the library finds here, whether they fit or not.

@@ -9,6 +9,8 @@ pub(super) struct Provider {
     pub(super) name: &'static str,
     /// Whether its endpoints are addressed by IP, so that an interface is to be chosen.
     pub(super) by_ip: bool,
+    /// Whether its addresses are of cards, whose network need not be the one in which ranks meet.
+    pub(super) own_network: bool,
     /// Whether registering pins no page (software providers keep a table and no more).
     pub(super) cheap_registration: bool,
     /// Whether a remote write's completion tells its length.
@@ -39,6 +41,7 @@ pub(super) struct Provider {
 const UNKNOWN: Provider = Provider {
     name: "",
     by_ip: false,
+    own_network: false,
     cheap_registration: false,
     arrival_len: false,
     arrivals_per_peer: usize::MAX,
@@ -77,6 +80,7 @@ const PROVIDERS: &[Provider] = &[
     Provider {
         name: "verbs;ofi_rxm",
         by_ip: true,
+        own_network: true,
         // Each write with immediate data consumes a posted receive of the connection; ofi_rxm posts
         // FI_OFI_RXM_MSG_RX_SIZE of them (prov/rxm/src/rxm_init.c, default 128).
         arrivals_per_peer: 128,
