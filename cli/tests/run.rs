@@ -275,6 +275,23 @@ fn a_reader_that_stops_after_the_ranks_makes_it_no_success() {
 }
 
 #[test]
+fn a_signal_that_cuts_the_output_off_makes_it_no_success() {
+    // As above, but nobody reads any of it.
+    let (mut launcher, _output, pids) = start(1, "echo $$; exec seq 15000");
+    gone(&pids);
+    // Long enough for the launcher to know it; before, a signal only ends the ranks, and another one the waiting.
+    std::thread::sleep(Duration::from_millis(200));
+    let status = loop {
+        kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        if let Some(status) = launcher.try_wait().unwrap() {
+            break status;
+        }
+    };
+    assert_eq!(status.code(), Some(143));
+}
+
+#[test]
 fn output_that_cannot_be_written_is_told_once() {
     if !Path::new("/dev/full").exists() {
         println!("SKIPPED: there is no /dev/full");

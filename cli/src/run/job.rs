@@ -289,7 +289,8 @@ impl Ranks {
         }
     }
 
-    /// Waits until the ranks' output has been passed on. Where it cannot be, a job that did well fails after all.
+    /// Waits until the ranks' output has been passed on. Where it cannot be, or a signal ends the waiting, a job that did
+    /// well fails after all.
     fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
         while self.outputs > 0 {
             match events.recv_timeout(SILENCE) {
@@ -297,7 +298,11 @@ impl Ranks {
                 Ok(Event::OutputClosed(error)) if verdict.is_none() => *verdict = Some(unwritable(&error, 0)),
                 Ok(Event::OutputClosed(_) | Event::Ended(..)) => {}
                 Err(RecvTimeoutError::Timeout) if self.sink.is_writing() => {}
-                Ok(Event::Signal(_)) | Err(_) => return,
+                Ok(Event::Signal(signal)) => {
+                    verdict.get_or_insert(End::Signal(signal));
+                    return;
+                }
+                Err(_) => return,
             }
         }
     }
