@@ -14,7 +14,10 @@ use std::{
 };
 
 use rustix::{
-    process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process_group, waitid},
+    process::{
+        Pid, Resource, Signal, WaitId, WaitIdOptions, getpid, getrlimit, kill_process_group, setrlimit,
+        waitid,
+    },
     rand::{GetRandomFlags, getrandom},
 };
 use unisono::rendezvous::TcpServer;
@@ -30,6 +33,11 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long an output may stay silent after the last rank's end before it is left: a process that took itself
 /// out of its rank's process group may hold it open for ever.
 const SILENCE: Duration = Duration::from_millis(500);
+
+/// File descriptors that this process needs beside those of the ranks: its own, and those with which a rank is started.
+const OWN_DESCRIPTORS: u64 = 64;
+/// As many more it had better have, for connections to the store of whoever has not said who it is.
+const SPARE_DESCRIPTORS: u64 = 256;
 
 /// What to start.
 #[derive(Debug)]
@@ -117,6 +125,7 @@ impl Job {
         let to = tell.clone();
         signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot wait for signals: {error}")))?;
+        self.make_room()?;
         let token = token()?;
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
         let store = TcpServer::bind("127.0.0.1:0", count, &token, None).map_err(io::Error::other)?;
@@ -137,6 +146,29 @@ impl Job {
             }
         }
         Ok(ranks.supervise(&events, None))
+    }
+
+    /// Raises the limit on file descriptors to what the ranks take: two connections of each to the store, and the two
+    /// outputs where they are passed on.
+    fn make_room(&self) -> io::Result<()> {
+        let each = if self.output == Output::Prefixed { 4 } else { 2 };
+        let needed = each * u64::from(self.ranks) + OWN_DESCRIPTORS;
+        let mut limit = getrlimit(Resource::Nofile);
+        if let Some(most) = limit.maximum
+            && most < needed
+        {
+            return Err(io::Error::other(format!(
+                "{} ranks take {needed} file descriptors here, and this process may have {most} at most \
+                 (ulimit -Hn): raise that limit, or start fewer",
+                self.ranks
+            )));
+        }
+        let wanted = needed + SPARE_DESCRIPTORS;
+        if limit.current.is_some_and(|current| current < wanted) {
+            limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
+            setrlimit(Resource::Nofile, limit)?;
+        }
+        Ok(())
     }
 
     /// The command that becomes rank `number`; `meet` tells it where.
