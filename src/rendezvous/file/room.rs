@@ -21,7 +21,10 @@ use rustix::fs::FlockOperation;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::super::wire;
-use crate::{config::fnv, error::Failure, schedule::Rank};
+use crate::{error::Failure, schedule::Rank};
+
+/// The number of this process's next temporary file.
+static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// One round's directory, as one rank sees it.
 #[derive(Clone, Debug)]
@@ -148,13 +151,22 @@ impl Room {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
+    /// A new file with these bytes. Of a name that nobody has: in containers, processes of several ranks may have the same
+    /// number on hosts of the same name.
     fn temporary(&self, bytes: &[u8]) -> io::Result<(PathBuf, File)> {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = self.path.join(format!("tmp-{:016x}-{number}", fnv(wire::who().as_bytes())));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        io::Write::write_all(&mut &file, bytes)?;
-        Ok((path, file))
+        loop {
+            let number = LAST.fetch_add(1, Ordering::Relaxed);
+            let path = self.path.join(format!("tmp-{}-{number}", self.rank));
+            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    io::Write::write_all(&mut &file, bytes)?;
+                    return Ok((path, file));
+                }
+                // Of one that crashed, or of a second process with this rank, which is not let in.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Gives a file its name if nothing has it; `false` if something does.
@@ -179,5 +191,25 @@ pub(super) fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_are_writing_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let room = Room { path: directory.path().into(), rank: 3, ranks: 8 };
+        let next = LAST.load(Ordering::Relaxed);
+        let others: Vec<PathBuf> =
+            (next..next + 8).map(|number| room.path.join(format!("tmp-3-{number}"))).collect();
+        others.iter().for_each(|other| fs::write(other, "another's").unwrap());
+        room.write("world", b"8").unwrap();
+        assert_eq!(room.world().unwrap(), Some(8));
+        for other in others {
+            assert_eq!(fs::read(other).unwrap(), b"another's");
+        }
     }
 }
