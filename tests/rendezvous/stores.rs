@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
+use rustix::fs::{FlockOperation, flock};
 use unisono::{
     Error, Failure, Result,
     config::StoreAddress,
@@ -260,6 +262,25 @@ fn ranks_that_part_together_meet_again_at_once() {
             one.leave();
         }
     });
+}
+
+#[test]
+fn what_a_crash_left_of_a_round_keeps_nobody_out() {
+    let (mut place, all) = world(Kind::File, 2);
+    let directory = place.directory.as_ref().unwrap().path();
+    let base = fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
+    // After a crash of the machine a file may be empty that was written before.
+    let [over, lived_in] = ["round-1", "round-2"].map(|name| base.join(name));
+    for round in [&over, &lived_in] {
+        fs::create_dir(round).unwrap();
+        fs::write(round.join("world"), "").unwrap();
+        fs::write(round.join("rank-1"), "pid 1 on node01").unwrap();
+    }
+    let seat = fs::File::open(lived_in.join("rank-1")).unwrap();
+    flock(&seat, FlockOperation::LockExclusive).unwrap();
+    part(all);
+    drop(place.open(0, 2));
+    assert!(!over.exists() && lived_in.exists());
 }
 
 #[test]

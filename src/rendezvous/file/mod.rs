@@ -351,9 +351,11 @@ impl Host {
             };
             last = last.max(number);
             let room = Room { path: entry.path(), rank: 0, ranks: 0 };
-            let ranks = room.world()?.unwrap_or_default();
-            let anyone = (0..ranks)
-                .any(|rank| !matches!(room.seat(rank), Ok(Seat::Absent | Seat::Left | Seat::Dead(_))));
+            // Not by its world size: a crash of the machine may leave that file empty.
+            let seats = room.names("")?;
+            let mut ranks = seats.iter().filter_map(|name| name.strip_prefix("rank-")?.parse().ok());
+            let anyone =
+                ranks.any(|rank| !matches!(room.seat(rank), Ok(Seat::Absent | Seat::Left | Seat::Dead(_))));
             if !anyone {
                 fs::remove_dir_all(room.path)?;
             }
