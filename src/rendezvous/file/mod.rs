@@ -7,7 +7,8 @@
 //! token. The last one to leave removes the round.
 //!
 //! Ranks find changes by looking again, at most [`LOOK`] apart, so a death is known to all after three
-//! looks at most. On a network file system the client's caches may add to that.
+//! looks at most. On a network file system the client's caches may add to that: NFS, as it is mounted by default,
+//! believes for 30 to 60 s that a file is not there which was not at the first look. `lookupcache=positive` mends it.
 
 mod room;
 mod watch;
@@ -40,6 +41,9 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// How long another rank may hold the counters' lock.
 const LOCK: Duration = Duration::from_secs(10);
+
+/// The file system's type where it is NFS (`NFS_SUPER_MAGIC` in linux/magic.h).
+const NFS: i128 = 0x6969;
 
 /// Keys and their values.
 type Entries = Vec<(String, Vec<u8>)>;
@@ -86,9 +90,16 @@ impl FileStore {
                 return Err(Error::Refused { store: name, rank: member.rank, refusal: refused });
             }
             if !pause.sleep(deadline) {
+                let nfs = rustix::fs::statfs(directory).is_ok_and(|system| i128::from(system.f_type) == NFS);
+                let caches = if nfs {
+                    " It is on NFS, whose clients may take a minute to see new files; mount it with \
+                     lookupcache=positive, or set a longer UNISONO_JOIN_TIMEOUT."
+                } else {
+                    ""
+                };
                 let problem = format!(
                     "rank {} found no rank 0 there within {:.1?}; is rank 0 running, and has it the same directory, \
-                     shared between their machines, and the same token?",
+                     shared between their machines, and the same token?{caches}",
                     member.rank,
                     begun.elapsed()
                 );
