@@ -107,6 +107,15 @@ impl Config {
     /// nothing is an error, not a world of one.
     pub fn from_env() -> Result<Self> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        for row in Self::variables() {
+            if env::var_os(row.name).is_some_and(|value| value.to_str().is_none()) {
+                return Err(wrong(
+                    &variable,
+                    row.name,
+                    "is not UTF-8, and would be read as something else".into(),
+                ));
+            }
+        }
         let launch = detect(&variable)?;
         // Once is enough.
         for (name, _) in env::vars_os().filter(|_| launch.rank == 0) {

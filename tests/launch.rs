@@ -3,7 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::{os::unix::fs::PermissionsExt, process::Command};
+use std::{
+    ffi::OsStr,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    process::Command,
+};
 
 use unisono::{
     Error,
@@ -230,4 +234,17 @@ fn the_real_environment_is_read() {
     let meeting = directory.path().join(format!("unisono-{}", rustix::process::getuid().as_raw()));
     assert!(config.contains(&format!("store: Some(File({meeting:?}))")), "{config}");
     assert_eq!(meeting.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn what_is_no_text_is_refused() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_process_that_tells_its_config", "--ignored", "--nocapture"])
+        .env_clear()
+        .envs(TORCHRUN.split_whitespace().map(|word| word.split_once('=').unwrap()))
+        .env("UNISONO_STORE", OsStr::from_bytes(b"file:///tmp/caf\xe9"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.contains("told UNISONO_STORE=") && told.contains("is not UTF-8"), "{told}");
 }
