@@ -4,7 +4,7 @@
 
 mod slurm;
 
-use std::{env, fs, path::PathBuf};
+use std::{env, fs, os::unix::process::parent_id, path::PathBuf};
 
 use crate::{
     config::{Config, StoreAddress, fnv},
@@ -125,7 +125,17 @@ impl Config {
             }
         }
         let token = match launch.meeting {
-            Meeting::ThisMachine if launch.token.is_empty() => format!("job-{}", starter(launch.launcher)),
+            Meeting::ThisMachine if launch.token.is_empty() => {
+                let starter = daemon(launch.launcher).unwrap_or_else(parent_id);
+                format!("job-{starter}")
+            }
+            // One Slurm step may start several: in an interactive one, or by daemons that no srun starts.
+            Meeting::ThisMachine if launch.launcher == "MPICH" && variable("UNISONO_TOKEN").is_none() => {
+                match daemon(launch.launcher) {
+                    Some(daemon) => format!("{}-{daemon}", launch.token),
+                    None => launch.token,
+                }
+            }
             _ => launch.token,
         };
         let mut config = Self {
@@ -359,23 +369,20 @@ fn directory() -> Result<PathBuf> {
     Ok(base)
 }
 
-/// The nearest ancestor that is a launcher's daemon, else the parent: the same process for all local ranks,
+/// The nearest ancestor that is a launcher's daemon: the same process for all ranks that it has started on this machine,
 /// even if each has a shell script of its own above it.
-fn starter(launcher: &str) -> u32 {
+fn daemon(launcher: &str) -> Option<u32> {
     let daemons: &[&str] =
         if launcher == "Open MPI" { &["prte", "orted", "mpirun"] } else { &["hydra_", "mpiexec"] };
-    let parent = std::os::unix::process::parent_id();
-    let mut at = parent;
+    let mut at = parent_id();
     while at > 1 {
         // `pid (name) state parent ...`; a name may contain anything, but its last `)` ends it.
-        let Ok(stat) = fs::read_to_string(format!("/proc/{at}/stat")) else { break };
-        let Some((name, rest)) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')) else {
-            break;
-        };
+        let stat = fs::read_to_string(format!("/proc/{at}/stat")).ok()?;
+        let (name, rest) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'))?;
         if daemons.iter().any(|daemon| name.starts_with(daemon)) {
-            return at;
+            return Some(at);
         }
-        at = rest.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).unwrap_or_default();
+        at = rest.split_whitespace().nth(1)?.parse().ok()?;
     }
-    parent
+    None
 }

@@ -5,6 +5,7 @@
 
 use std::{
     ffi::OsStr,
+    fs,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     process::Command,
 };
@@ -234,6 +235,35 @@ fn the_real_environment_is_read() {
     let meeting = directory.path().join(format!("unisono-{}", rustix::process::getuid().as_raw()));
     assert!(config.contains(&format!("store: Some(File({meeting:?}))")), "{config}");
     assert_eq!(meeting.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn jobs_that_one_slurm_step_starts_do_not_meet() {
+    let directory = tempfile::tempdir().unwrap();
+    // A daemon by its name, which is all that it is known by. One of its ranks has a script of its own above it.
+    let daemon = directory.path().join("hydra_pmi_proxy");
+    fs::copy("/bin/sh", &daemon).unwrap();
+    let rank = "\"$0\" --exact a_process_that_tells_its_config --ignored --nocapture; :";
+    let tokens = |environment: &str| -> Vec<String> {
+        let output = Command::new(&daemon)
+            .args(["-c", &format!("{rank}; sh -c '{rank}' \"$0\"; :")])
+            .arg(std::env::current_exe().unwrap())
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("TMPDIR", directory.path())
+            .envs(MPICH.split_whitespace().map(|word| word.split_once('=').unwrap()))
+            .envs(environment.split_whitespace().map(|word| word.split_once('=').unwrap()))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let token = |line: &str| Some(line.split_once("token: \"")?.1.split_once('"')?.0.to_owned());
+        text.lines().filter_map(token).collect()
+    };
+    let step = "SLURM_JOB_ID=5 SLURM_STEP_ID=0";
+    let [first, second] = [tokens(step), tokens(step)];
+    assert!(first.len() == 2 && first[0] == first[1] && first[0].starts_with("slurm-5.0-"), "{first:?}");
+    assert_ne!(first, second);
+    assert_eq!(tokens(&format!("{step} UNISONO_TOKEN=mine")), ["mine", "mine"]);
 }
 
 #[test]
