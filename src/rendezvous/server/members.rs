@@ -1,6 +1,7 @@
 //! Who is there, who has left, who is dead, and what everybody is told of it. Knows no sockets.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::Arc,
     time::{Duration, Instant},
@@ -226,8 +227,13 @@ impl Members {
                 *stand = Some(Stand::left());
             }
         }
+        // At a deadline everybody asks. Each numbers its own questions, nearly all alike: one frame serves all of these.
+        let mut frames: BTreeMap<u64, Option<Frame>> = BTreeMap::new();
         for (id, number) in query.askers {
-            mail.extend(frame(&Told::Stands { number, stands: query.stands.clone() }).map(|told| (id, told)));
+            let told = frames
+                .entry(number)
+                .or_insert_with(|| frame(&Told::Stands { number, stands: query.stands.clone() }));
+            mail.extend(told.clone().map(|told| (id, told)));
         }
     }
 
@@ -257,4 +263,52 @@ impl Members {
 fn frame(told: &Told) -> Option<Frame> {
     let encoded: io::Result<Vec<u8>> = wire::frame(told);
     encoded.inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok().map(Arc::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_ask_at_once_share_one_answer() {
+        const RANKS: usize = 4096;
+        let (mut members, mut mail, now) = (Members::new(RANKS, "job"), Mail::new(), Instant::now());
+        let (token, ranks) = (wire::token_hash("job"), RANKS as u64);
+        let mut hello = |rank: Rank, purpose| {
+            let hello = Hello { token, rank: rank as u64, ranks, who: String::new(), purpose };
+            members.hello(rank as Id, &hello, &mut mail).unwrap()
+        };
+        let watches: Vec<Role> = (0..RANKS)
+            .map(|rank| {
+                let session = hello(rank, Purpose::Requests).session;
+                hello(rank, Purpose::Watch { session })
+            })
+            .collect();
+        let mut tell = |rank: Rank, tell| {
+            let mut mail = Mail::new();
+            members.tell(rank as Id, watches[rank], tell, now, &mut mail);
+            mail
+        };
+        // One of them has asked before.
+        let number = |rank: Rank| if rank == 7 { 2 } else { 1 };
+        let asked: Vec<_> = (0..RANKS)
+            .flat_map(|rank| tell(rank, Tell::WhereIsEveryone { number: number(rank), wait: 1000 }))
+            .collect();
+        assert_eq!(asked.len(), RANKS, "each is asked once");
+        let stand = |rank: Rank| (rank, Tell::Stand { query: 1, stand: Stand::left() });
+        let answers: Vec<_> =
+            (0..RANKS).rev().map(stand).flat_map(|(rank, stand)| tell(rank, stand)).collect();
+        let mut ids: Vec<Id> = answers.iter().map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        assert!(ids.into_iter().eq(0..RANKS as Id), "each gets one answer");
+        let (first, rest) = answers.split_first().unwrap();
+        let others: Vec<_> = rest.iter().filter(|(_, answer)| !Arc::ptr_eq(answer, &first.1)).collect();
+        assert!(matches!(others[..], [(7, _)]), "{} answers of their own", others.len());
+        for ((_, answer), wanted) in [(first, 1), (others[0], 2)] {
+            let told = wire::decode(&answer[4..]).unwrap();
+            assert!(
+                matches!(told, Told::Stands { number, stands } if number == wanted && stands.len() == RANKS)
+            );
+        }
+    }
 }
