@@ -2,11 +2,13 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::{
     Alarm, Position, Store, Watch,
@@ -237,10 +239,20 @@ fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
             );
         }
     }
-    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|error| match error.kind() {
+    listen_to_all(port).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
         _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
     })
+}
+
+/// Binds for IPv6 and IPv4 at once, also where the system would take the first alone (net.ipv6.bindv6only).
+fn listen_to_all(port: u16) -> io::Result<TcpListener> {
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+    rustix::net::listen(&socket, 4096)?;
+    Ok(socket.into())
 }
 
 /// Attempts to be let in.
@@ -365,5 +377,20 @@ impl Tries<'_> {
         let answer = wire::read(stream, MAX_FRAME)?;
         stream.set_read_timeout(None)?;
         Ok(Ok(answer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_reach_it_by_ipv4_and_ipv6() {
+        let listener = listen("0.0.0.0", 0).unwrap();
+        let at = listener.local_addr().unwrap();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
+        if at.is_ipv6() {
+            assert!(!sockopt::ipv6_v6only(&listener).unwrap());
+        }
     }
 }
