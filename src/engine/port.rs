@@ -67,6 +67,11 @@ impl Port {
         }
     }
 
+    /// Whether a header and so many bytes behind it must lie in one place to be one put.
+    pub(crate) fn joins(&self, bytes: usize) -> bool {
+        bytes > 0 && self.limits.max_sources == 1
+    }
+
     /// So many more arrivals may be under way at once; false if there is no room for them.
     pub(crate) fn expect(&mut self, arrivals: usize) -> bool {
         let fits = self.expected + arrivals <= self.limits.arrivals;

@@ -54,7 +54,7 @@ struct Staging {
 }
 
 impl Posts {
-    /// `staging_slots` of `staging_bytes` each are allocated when first needed.
+    /// `staging_slots` of `staging_bytes` each, and of a header before them, are allocated when first needed.
     pub(crate) fn new(
         transport: &mut dyn Transport,
         staging_slots: usize,
@@ -107,7 +107,7 @@ impl Posts {
     /// Takes a staging slot, if one is free. It comes back at the end of the put whose record names it.
     pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<usize>, Error> {
         if self.staging.is_none() {
-            let memory = Memory::map(self.staging_slots * self.staging_bytes, false)?;
+            let memory = Memory::map(self.staging_slots * (HEADER + self.staging_bytes), false)?;
             let region = transport.register(memory)?;
             self.staging = Some(Staging { region, free: (0..self.staging_slots).rev().collect() });
         }
@@ -121,8 +121,9 @@ impl Posts {
         }
     }
 
-    /// Where a staging slot lies, once there is staging.
+    /// Where the elements in a staging slot lie, behind room for a header, once there is staging.
     pub(crate) fn staged(&self, slot: usize) -> Option<(Region, usize)> {
-        self.staging.as_ref().map(|staging| (staging.region.clone(), slot * self.staging_bytes))
+        let at = slot * (HEADER + self.staging_bytes) + HEADER;
+        self.staging.as_ref().map(|staging| (staging.region.clone(), at))
     }
 }

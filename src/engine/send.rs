@@ -73,7 +73,8 @@ impl Run {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
         let injected = HEADER + bytes <= core.port.limits.max_inject;
-        let Some(origin) = self.origin(core, lane, from, injected)? else { return Ok(false) };
+        let joined = core.port.joins(bytes);
+        let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
 
         let opposite = core.circle.receiver(to, self.class, lane);
         let freed = opposite.map_or(0, |flow| core.circle.receivers[flow].freed());
@@ -122,7 +123,7 @@ impl Run {
             }));
         }
         let injected = bytes <= core.port.limits.max_inject;
-        let Some(origin) = self.origin(core, lane, from, injected)? else { return Ok(false) };
+        let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
         let immediate = Immediate::Data {
             flow: core.circle.senders[sender].writes.id,
             way: Way::Direct,
@@ -137,16 +138,18 @@ impl Run {
         Ok(true)
     }
 
-    /// Where the bytes of a span can be put from; staged, if they must be registered and are not, or lie in several
-    /// places. `None` if there is no room to stage them yet.
+    /// Where the bytes of a span can be put from; staged, if they must be registered and are not, lie in several places, or
+    /// are to be joined with a header. `None` if there is no room to stage them yet.
     fn origin(
         &mut self,
         core: &mut Core<'_>,
         lane: usize,
         from: Span,
-        injected: bool,
+        (injected, joined): (bool, bool),
     ) -> Result<Option<Origin>, Stop> {
-        if let Place::Landed(source) = from.place {
+        if let Place::Landed(source) = from.place
+            && !joined
+        {
             let (region, offset) = self.place(core, lane, from)?;
             let region = region.clone();
             let receiver = core.circle.receiver(source, self.class, lane);
@@ -163,6 +166,7 @@ impl Run {
         let pieces = self.operation.scattered(&from);
         let direct = bytes == 0 || injected || !core.port.limits.local_registration;
         let origin = match (registered, pieces) {
+            _ if joined => None,
             (Some(region), _) => Some((region.clone(), base + offset)),
             _ if !direct => None,
             (_, Some(pieces)) => pieces.together(offset, bytes).map(|region| (region, 0)),
@@ -175,10 +179,14 @@ impl Run {
         if self.lanes[lane].staged.is_none() {
             let Some(slot) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
             let Some((region, at)) = core.port.posts.staged(slot) else { return Ok(None) };
-            let copied = Bytes::new(&region, at, bytes).and_then(|staged| match pieces {
-                Some(pieces) => pieces.gather(offset, staged),
-                None => buffer::copy(Bytes::new(here, offset, bytes)?, staged),
-            });
+            let staged = Bytes::new(&region, at, bytes);
+            let copied = match pieces {
+                Some(pieces) => staged.and_then(|staged| pieces.gather(offset, staged)),
+                None => {
+                    let source = self.bytes(core, lane, from)?;
+                    staged.and_then(|staged| buffer::copy(source, staged))
+                }
+            };
             copied.map_err(|error| core.stop(format!("a step's span {from:?}: {error}")))?;
             self.lanes[lane].staged = Some(slot);
         }
@@ -195,11 +203,23 @@ impl Core<'_> {
         let peer = self.handle(to)?;
         let (headers, at) = self.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
+        let joined = header && self.port.joins(bytes);
         let both = [
             header_source,
-            if bytes == 0 { header_source } else { Source::new(&origin.region, origin.offset, bytes)? },
+            match (bytes, joined) {
+                (0, _) => header_source,
+                (_, false) => Source::new(&origin.region, origin.offset, bytes)?,
+                (_, true) => {
+                    // What is staged has room for it right before.
+                    let mut header = [0; HEADER];
+                    headers.read(at, &mut header)?;
+                    let at = origin.offset - HEADER;
+                    origin.region.write(at, &header)?;
+                    Source::new(&origin.region, at, HEADER + bytes)?
+                }
+            },
         ];
-        let sources = match (header, bytes) {
+        let sources = match (header && !joined, bytes) {
             (true, 0) => &both[..1],
             (true, _) => &both[..],
             (false, _) => &both[1..],

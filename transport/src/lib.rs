@@ -79,7 +79,7 @@ pub struct Limits {
     pub max_inject: usize,
     /// Puts of at most this many bytes are copied at once, whether or not their end is told; at least `max_inject`.
     pub max_copied: usize,
-    /// How many sources one put may gather; at least 2.
+    /// How many sources one put may gather; at least 1.
     pub max_sources: usize,
     /// Whether puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
     pub local_registration: bool,

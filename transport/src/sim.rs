@@ -228,7 +228,7 @@ impl Fabric {
                 max_put: config.max_put,
                 max_inject: config.max_inject,
                 max_copied: config.max_copied.max(config.max_inject),
-                max_sources: config.max_sources.max(2),
+                max_sources: config.max_sources.max(1),
                 local_registration: config.local_registration,
                 cheap_registration: config.cheap_registration,
                 arrivals: config.arrivals,

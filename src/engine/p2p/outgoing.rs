@@ -164,7 +164,8 @@ impl Core<'_> {
         let injected = HEADER + bytes <= self.port.limits.max_inject;
         let origin = match parcel.source {
             Some((region, offset, bytes)) if bytes > 0 => {
-                if parcel.registered || injected || !self.port.limits.local_registration {
+                let anywhere = parcel.registered || injected || !self.port.limits.local_registration;
+                if anywhere && !self.port.joins(bytes) {
                     Origin { region: region.clone(), offset, hold: None, staging: None }
                 } else {
                     let Some(slot) = self.port.posts.stage(&mut *self.port.transport)? else {

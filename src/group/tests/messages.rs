@@ -24,15 +24,18 @@ fn message(from: Rank, number: usize, len: usize) -> Vec<u64> {
 }
 
 /// Over the memory transport, where large messages are written to their places, and over one that must register
-/// what it reads, where they come in parts unless they lie in registered buffers.
+/// what it reads, where they come in parts unless they lie in registered buffers; over another such one, whose puts have one
+/// source.
 pub(super) fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {
     let tweak = |config: &mut Config| {
         small(config);
         config.timeout = Duration::from_secs(20);
     };
     world(ranks, tweak, &each);
-    let fabric = sim::Fabric::new(sim::Config::default());
-    world_over(ranks, || Box::new(fabric.open()), tweak, &each);
+    for max_sources in [2, 1] {
+        let fabric = sim::Fabric::new(sim::Config { max_sources, ..sim::Config::default() });
+        world_over(ranks, || Box::new(fabric.open()), tweak, &each);
+    }
 }
 
 #[test]

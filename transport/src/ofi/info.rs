@@ -203,7 +203,7 @@ impl Ask {
             one_thread: true,
             manual_progress: true,
             resources: true,
-            gathers: true,
+            gathers: provider.is_none_or(|name| !provider::facts(name).one_source),
         }
     }
 
@@ -310,9 +310,7 @@ pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Err
 
 /// Why nothing of a provider fits, and what would mend it.
 pub(super) fn refusal(name: &str, from: Option<IpAddr>) -> Result<String, Error> {
-    let reason = Ask::all(Some(name), from).why_not()?;
-    let mend = provider::facts(name).mend;
-    Ok(if mend.is_empty() { reason } else { format!("{reason}; {mend}") })
+    Ok(provider::facts(name).refusal(Ask::all(Some(name), from).why_not()?))
 }
 
 /// The names of all providers that the library finds here, whether they fit or not.

@@ -17,6 +17,9 @@ pub(super) struct Provider {
     pub(super) arrival_len: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
+    /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
+    /// `fi_writedata`, and none is injected.
+    pub(super) one_source: bool,
     /// Whether an injected write may wait in a queue of the provider, unseen, until somebody polls: then none
     /// is injected, so that the end of every put is reported.
     pub(super) queues_injected: bool,
@@ -37,6 +40,13 @@ pub(super) struct Provider {
     pub(super) mend: &'static str,
 }
 
+impl Provider {
+    /// Why it is refused, and what would mend that.
+    pub(super) fn refusal(&self, reason: String) -> String {
+        if self.mend.is_empty() { reason } else { format!("{reason}; {}", self.mend) }
+    }
+}
+
 /// Facts of a provider that has no row: nothing is taken for granted.
 const UNKNOWN: Provider = Provider {
     name: "",
@@ -45,6 +55,7 @@ const UNKNOWN: Provider = Provider {
     cheap_registration: false,
     arrival_len: false,
     arrivals_per_peer: usize::MAX,
+    one_source: false,
     queues_injected: false,
     to_itself: true,
     stuck_descriptor: false,
@@ -58,13 +69,18 @@ const UNKNOWN: Provider = Provider {
 const PROVIDERS: &[Provider] = &[
     Provider {
         name: "efa",
+        // Of several it makes sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
+        // efa_rdm_rma_should_write_using_rdma).
+        one_source: true,
         mend: "it needs an Elastic Fabric Adapter (/sys/class/infiniband/efa_*) and a libfabric built with efa",
         ..UNKNOWN
     },
     Provider {
         name: "cxi",
-        // Writes with immediate data are off by default since libfabric 2.5 (prov/cxi/src/cxip_ep.c).
-        mend: "it needs a Slingshot card (/dev/cxi*) and, from libfabric 2.5 on, FI_CXI_ENABLE_WRITEDATA=1",
+        // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
+        one_source: true,
+        // Writes with immediate data came with 2.5, and are off by default (man/fi_cxi.7.md).
+        mend: "it needs a Slingshot card (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1",
         ..UNKNOWN
     },
     Provider {
@@ -74,7 +90,10 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "opx",
-        mend: "it needs an Omni-Path card (/dev/hfi1_*) and a libfabric built with opx",
+        // It has no fi_inject_writedata, not even one that says so (prov/opx/src/fi_opx_rma.c).
+        one_source: true,
+        // Writes with immediate data came with 2.1.
+        mend: "it needs an Omni-Path card (/dev/hfi1_*) and libfabric 2.1 or later, built with opx",
         ..UNKNOWN
     },
     Provider {

@@ -114,6 +114,66 @@ impl Vectors {
         }
         Self { spans, descriptors, count }
     }
+
+    /// Begins a write of all of them; tells by which call, and what it gave. `copied` has the library copy them at once.
+    ///
+    /// # Safety
+    /// The endpoint is open. The sources, unless they are copied, and the context stay where they are until the write's
+    /// completion or the endpoint's end.
+    pub(super) unsafe fn write_message(
+        &mut self,
+        endpoint: *mut sys::fid_ep,
+        to: u64,
+        remote: &sys::fi_rma_iov,
+        immediate: u32,
+        context: *mut c_void,
+        copied: bool,
+    ) -> (&'static str, isize) {
+        let message = sys::fi_msg_rma {
+            msg_iov: self.spans.as_ptr(),
+            desc: self.descriptors.as_mut_ptr(),
+            iov_count: self.count,
+            addr: to,
+            rma_iov: ptr::from_ref(remote),
+            rma_iov_count: 1,
+            context,
+            data: immediate.into(),
+        };
+        let flags = sys::FI_REMOTE_CQ_DATA | sys::FI_COMPLETION | if copied { sys::FI_INJECT } else { 0 };
+        // SAFETY: by this function's contract; the message's arrays live through the call.
+        ("fi_writemsg", unsafe { sys::fi_writemsg(endpoint, &raw const message, flags) })
+    }
+
+    /// Begins a write of the first of them, which is the only one, by the call that all providers have for that.
+    ///
+    /// # Safety
+    /// As of [`Self::write_message`].
+    pub(super) unsafe fn write_data(
+        &mut self,
+        endpoint: *mut sys::fid_ep,
+        to: u64,
+        remote: &sys::fi_rma_iov,
+        immediate: u32,
+        context: *mut c_void,
+    ) -> (&'static str, isize) {
+        let ([span, ..], [descriptor, ..]) = (self.spans, self.descriptors);
+        let data = immediate.into();
+        // SAFETY: by this function's contract.
+        let result = unsafe {
+            sys::fi_writedata(
+                endpoint,
+                span.iov_base,
+                span.iov_len,
+                descriptor,
+                data,
+                to,
+                remote.addr,
+                remote.key,
+                context,
+            )
+        };
+        ("fi_writedata", result)
+    }
 }
 
 /// Where a source begins.

@@ -68,7 +68,7 @@ impl Kind {
             let config = Config {
                 seed,
                 max_inject: if seed % 2 == 0 { 64 } else { 0 },
-                max_sources: if seed % 2 == 0 { 4 } else { 2 },
+                max_sources: [4, 2, 1][usize::try_from(seed % 3).unwrap_or(0)],
                 local_registration: seed % 3 != 0,
                 virtual_addresses: seed % 2 == 0,
                 depth: if seed % 3 == 0 { 3 } else { 64 },
