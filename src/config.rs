@@ -57,8 +57,8 @@ pub struct Config {
     pub thread_cores: Option<ThreadCores>,
     /// The algorithms that may be taken; alike. Names after commas, all but those after a `^`, lists for one
     /// collective alone after its name and a colon, semicolons between lists: `ring`, `^ring`,
-    /// `all_reduce:two_shot,ring;broadcast:binomial`. Where none of them can do what is called, others do it. `None`:
-    /// all.
+    /// `all_reduce:two_shot,ring;broadcast:binomial`; one list for each, and one for all. Where none of them can do what is
+    /// called, others do it. `None`: all.
     pub algorithm: Option<String>,
     /// The file of a table of choices that `unisono tune` has measured; alike in its contents. `None`: the built-in
     /// table alone.

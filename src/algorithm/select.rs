@@ -27,10 +27,12 @@ impl Selection {
     /// collectives of which it leaves no algorithm.
     ///
     /// # Errors
-    /// What is wrong with it, in words: a name that does not exist, or a list for a collective that leaves none.
+    /// What is wrong with it, in words: a name that does not exist, a list that leaves no algorithm, or two lists for
+    /// the same.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut selection = Self::default();
         let mut own = [false; Collective::ALL.len()];
+        let mut for_all = false;
         for list in text.split(';') {
             let (collective, names) = match list.split_once(':') {
                 Some((collective, names)) => (Some(collective.trim()), names.trim()),
@@ -41,6 +43,14 @@ impl Selection {
                 Some(name) => Some(Collective::parse(name).ok_or_else(|| unknown_collective(name))?),
                 None => None,
             };
+            if named.is_none() {
+                if std::mem::replace(&mut for_all, true) {
+                    return Err(twice("all collectives"));
+                }
+                if Collective::ALL.iter().all(|&collective| bits & able(collective) == 0) {
+                    return Err(format!("{names:?} leaves no algorithm for any collective"));
+                }
+            }
             for (index, &collective) in Collective::ALL.iter().enumerate() {
                 let able = able(collective);
                 let left = bits & able;
@@ -51,6 +61,9 @@ impl Selection {
                         return Err(format!(
                             "{names:?} leaves no algorithm for {name}, which can be done by {able}"
                         ));
+                    }
+                    Some(named) if named == collective && own[index] => {
+                        return Err(twice(collective.name()));
                     }
                     Some(named) if named == collective => {
                         (selection.allowed[index], own[index]) = (left, true);
@@ -104,6 +117,11 @@ fn list_of<'a>(algorithms: impl Iterator<Item = &'a Algorithm>) -> String {
     algorithms.map(|algorithm| algorithm.name).collect::<Vec<_>>().join(", ")
 }
 
+/// A second list would take the place of the first, of which whoever wrote it would not hear.
+fn twice(what: &str) -> String {
+    format!("there are two lists for {what}; wanted one, of names after commas such as \"^ring,tree\"")
+}
+
 fn unknown_collective(name: &str) -> String {
     let names = Collective::ALL.map(Collective::name).join(", ");
     format!("there is no collective {name:?}; there are {names}")
@@ -142,6 +160,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_told() {
+        let every = format!("^{}", list_of(ALGORITHMS.iter()));
         for (text, words) in [
             ("magic", "no algorithm \"magic\"; there are direct, ring"),
             ("", "no algorithm \"\""),
@@ -150,6 +169,10 @@ mod tests {
             ("all_things:ring", "no collective \"all_things\"; there are all_reduce"),
             ("barrier:ring", "leaves no algorithm for barrier, which can be done by direct, dissemination"),
             ("barrier:^direct,dissemination,star", "leaves no algorithm for barrier"),
+            ("^ring;^tree", "two lists for all collectives; wanted one, of names after commas"),
+            ("ring;all_reduce:tree;ring", "two lists for all collectives"),
+            ("all_reduce:^ring;broadcast:ring;all_reduce:^tree", "two lists for all_reduce; wanted one"),
+            (&every, "leaves no algorithm for any collective"),
         ] {
             let error = Selection::parse(text).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
