@@ -96,6 +96,13 @@ fn options_are_heeded() {
 }
 
 #[test]
+fn memory_is_what_is_registered() {
+    let told = said("simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400 --algorithm ring");
+    // A window of chunks, and 736 bytes for each rank.
+    assert!(told.lines().any(|line| line.starts_with("* ring") && line.ends_with(" 8.03 MiB")), "{told}");
+}
+
+#[test]
 fn a_thousand_ranks_and_great_sizes_end() {
     let said = said("simulate all_reduce --ranks 1000 --bytes 1000G --fabric ndr400");
     let rows = rows(&said);

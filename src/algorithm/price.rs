@@ -3,7 +3,9 @@
 use super::Plan;
 use crate::schedule::{
     Job,
-    cost::{Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, simulate, simulate_one},
+    cost::{
+        Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, memory, simulate, simulate_one, slot_bytes,
+    },
 };
 
 /// How exactly prices are wanted.
@@ -23,8 +25,15 @@ impl Effort {
     pub const QUICK: Self = Self { steps: 100_000, ..Self::EXACT };
 }
 
-/// What a job costs by this plan, whoever's rank it names, for elements of so many bytes. Flows have the slots
-/// that the configuration gives them by default, and as many as the plan needs at least.
+/// `Config`'s default `eager`, `eager_slots`, `chunk`, `bulk_slots` and `lanes`.
+const EAGER: usize = 32 << 10;
+const EAGER_SLOTS: usize = 8;
+const CHUNK: usize = 256 << 10;
+const BULK_SLOTS: usize = 2;
+const LANES: usize = 2;
+
+/// What a job costs by this plan, whoever's rank it names, for elements of so many bytes. Windows are those of the
+/// default configuration, or as large as the job and the plan need them at least.
 ///
 /// # Errors
 /// If it would take too long to simulate, or the schedules come to no end.
@@ -43,10 +52,7 @@ pub fn price_with(
     fabric: &Fabric,
     effort: Effort,
 ) -> Result<Cost, Unpriced> {
-    // As `Config::eager_slots` for schedules with one lane, and `Config::bulk_slots`; and as the engine's writes.
-    let slots = if job.lanes == 1 { 8 } else { 2 }.max(plan.depth);
-    let writes = (16 / job.lanes.max(1)).clamp(2, 8);
-    let setup = Setup { fabric, element: element_size, slots, writes, limit: effort.limit };
+    let setup = setup(plan, job, element_size, fabric, effort.limit);
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort.steps);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
@@ -62,7 +68,25 @@ pub fn price_with(
     let cost = extrapolate((few, first), (more, second), job.count);
     // A pipeline's first turns may cost a little less than the later ones.
     let bound = lower_bound(job.collective, job.ranks, job.count.saturating_mul(element_size), fabric);
-    Ok(Cost { seconds: cost.seconds.max(bound), ..cost })
+    // Scratch is that of the whole.
+    let ranks = if one { 1 } else { job.ranks };
+    let each = (0..ranks).map(|rank| memory(&*plan.make(&Job { rank, ..*job }), job.ranks, &setup));
+    Ok(Cost { seconds: cost.seconds.max(bound), memory: each.max().unwrap_or(0), ..cost })
+}
+
+/// What the engine would run the job with.
+fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, limit: u64) -> Setup<'a> {
+    let schedule = plan.make(&Job { rank: 0, ..*job });
+    let message = schedule.max_message().saturating_mul(element);
+    let most = job.lanes.max(LANES);
+    let (lanes, slots, bytes) = if schedule.is_small(element, EAGER) {
+        (1, EAGER_SLOTS, EAGER)
+    } else {
+        (most, BULK_SLOTS, message.max(CHUNK))
+    };
+    let slots = slots.max(plan.depth);
+    let window = lanes.saturating_mul(slots).saturating_mul(slot_bytes(bytes));
+    Setup { fabric, element, slots, window, writes: (16 / most).clamp(2, 8), limit }
 }
 
 /// Up to so many ranks that share cores are all simulated.
@@ -306,5 +330,47 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn windows_are_those_of_the_default_configuration() {
+        let config = crate::Config::default();
+        let ours = (EAGER, EAGER_SLOTS, CHUNK, BULK_SLOTS, LANES);
+        assert_eq!(ours, (config.eager, config.eager_slots, config.chunk, config.bulk_slots, config.lanes));
+        assert_eq!(DEFAULTS, (config.chunk, config.eager, config.lanes));
+    }
+
+    #[test]
+    fn memory_is_what_a_rank_registers() {
+        let letters = |ranks: usize| 736 * ranks + 8192;
+        let of = |name, job: &Job<'_>| {
+            let plan = find(name).and_then(|it| it.plan(job.collective)).unwrap();
+            price_with(plan, job, 4, &Fabric::NDR400, Effort::QUICK).unwrap().memory
+        };
+        let (eager, bulk) = (EAGER_SLOTS * (EAGER + 64), LANES * BULK_SLOTS * (CHUNK + 64));
+        let one_round =
+            Job { chunk: CHUNK / 4, lanes: LANES, ..Job::new(Collective::AllReduce, 0, 10_000, 1 << 22) };
+        assert_eq!(of("ring", &one_round), eager + letters(10_000), "short messages on one lane");
+        let rounds = Job { ranks: 100, count: 20_000_000, ..one_round };
+        assert_eq!(of("ring", &rounds), bulk + letters(100), "slots for chunks, however long the messages");
+        let small = Job { chunk: EAGER / 4, ..Job::new(Collective::AllReduce, 0, 8, 2) };
+        assert_eq!(of("direct", &small), 7 * eager + letters(8));
+        // The hub holds what all have for all, of which most is not simulated.
+        let blocks = Job { chunk: EAGER / 4, ..Job::new(Collective::AllToAll, 0, 8, 1 << 20) };
+        assert_eq!(of("star", &blocks), 7 * eager + letters(8) + 8 * 8 * (4 << 20));
+    }
+
+    #[test]
+    fn few_chunks_go_through_the_slots_that_the_engine_gives_them() {
+        let slots = |job: &Job<'_>| {
+            let plan = find("ring").and_then(|it| it.plan(job.collective)).unwrap();
+            setup(plan, job, 4, &Fabric::NDR400, 1).slots
+        };
+        let job = Job { chunk: CHUNK / 4, lanes: LANES, ..Job::new(Collective::Broadcast, 0, 8, 1000) };
+        assert_eq!(slots(&job), EAGER_SLOTS, "one small message, whatever lanes there might be");
+        assert_eq!(slots(&Job { count: EAGER / 4 + 1, ..job }), BULK_SLOTS, "one larger one");
+        let one_lane = Job { chunk: EAGER / 4, lanes: 1, count: 1 << 20, ..job };
+        assert_eq!(slots(&one_lane), EAGER_SLOTS);
+        assert_eq!(slots(&Job { direct: true, ..one_lane }), BULK_SLOTS, "written straight into outputs");
     }
 }

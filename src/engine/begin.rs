@@ -17,7 +17,7 @@ impl Run {
         }
         let bytes = schedule.max_message() * operation.size;
         let settings = &core.circle.settings;
-        let small = schedule.lanes() == 1 && bytes <= settings.eager_bytes && !schedule.direct();
+        let small = schedule.is_small(operation.size, settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };
         let (lanes, _, slot_bytes) = settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {

@@ -192,6 +192,16 @@ pub trait Schedule: Send {
     fn next(&mut self, lane: usize) -> Option<Step>;
 }
 
+impl dyn Schedule {
+    /// Whether its messages go through the small slots of one lane, which hold `eager_bytes`, if its elements have so
+    /// many bytes.
+    #[must_use]
+    pub fn is_small(&self, element_size: usize, eager_bytes: usize) -> bool {
+        let message = self.max_message().saturating_mul(element_size);
+        self.lanes() == 1 && message <= eager_bytes && !self.direct()
+    }
+}
+
 /// What one rank sends in one collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {

@@ -189,7 +189,7 @@ fn table(
     }
     writeln!(
         out,
-        "\n* the fastest; messages, bytes sent and memory of windows are those of the rank with the most"
+        "\n* the fastest; messages, bytes sent and registered memory are those of the rank with the most"
     )?;
     if priced.iter().any(|it| it.cost.is_ok_and(|cost| cost.extrapolated)) {
         writeln!(out, "~ extrapolated from smaller sizes")?;

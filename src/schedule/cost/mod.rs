@@ -45,6 +45,8 @@ pub struct Setup<'a> {
     pub element: usize,
     /// How many slots every flow has.
     pub slots: usize,
+    /// Bytes of the window for one source.
+    pub window: usize,
     /// How many writes of a flow may be under way straight into an output.
     pub writes: usize,
     /// With more steps than that, on all simulated ranks together, [`Unpriced::TooLong`] is the answer.
@@ -71,8 +73,7 @@ pub struct Cost {
     pub bytes: Load,
     /// Bytes of results of reductions.
     pub reduced: Load,
-    /// Bytes of the windows of the rank with the most of them: sources × lanes × slots × bytes in a slot, where slots
-    /// are as large as this collective's messages (`docs/wire.md`).
+    /// Bytes that the rank with the most registers for it ([`memory`]).
     pub memory: usize,
     /// Steps that were simulated, on all simulated ranks together.
     pub steps: u64,
@@ -132,7 +133,22 @@ pub fn simulate_one(
     run::World::one(rank, ranks, alike, schedule, setup).run()
 }
 
+/// Bytes that a rank of a world of so many registers to run a schedule: a window for each source, the scratch, and what
+/// it has for letters of all ranks (`docs/wire.md`, "Windows and memory"); no staging.
+#[must_use]
+pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize {
+    let mut sources = 0_usize;
+    schedule.sources(&mut |_| sources += 1);
+    let scratch = match schedule.scratch().saturating_mul(setup.element) {
+        0 => 0,
+        bytes => bytes.checked_next_power_of_two().unwrap_or(usize::MAX),
+    };
+    let letters = ranks.saturating_mul(736).saturating_add(8192);
+    sources.saturating_mul(setup.window).saturating_add(scratch).saturating_add(letters)
+}
+
 /// Bytes that a slot for messages of so many bytes takes in a window: a line for the header, and whole lines.
-fn slot_bytes(message: usize) -> usize {
+#[must_use]
+pub fn slot_bytes(message: usize) -> usize {
     message.checked_next_multiple_of(64).and_then(|bytes| bytes.checked_add(64)).unwrap_or(usize::MAX)
 }

@@ -8,7 +8,7 @@ use std::{
 use super::{
     Alike, Cost, Load, Setup, Unpriced,
     flow::{Flow, Mixed, Way},
-    slot_bytes,
+    memory,
 };
 use crate::schedule::{Place, Rank, Schedule, Span, Step};
 
@@ -229,14 +229,7 @@ impl<'a> World<'a> {
             let total = each.clone().fold(0, u64::saturating_add);
             Load { most: each.max().unwrap_or(0), total: total.saturating_mul(stand_for) }
         };
-        let memory = self.actors.iter().map(|actor| {
-            let mut sources = 0_usize;
-            actor.schedule.sources(&mut |_| sources += 1);
-            let message = actor.schedule.max_message().saturating_mul(self.setup.element);
-            [actor.lanes.len(), self.setup.slots, slot_bytes(message)]
-                .into_iter()
-                .fold(sources, usize::saturating_mul)
-        });
+        let memory = self.actors.iter().map(|actor| memory(&*actor.schedule, self.ranks, self.setup));
         Cost {
             seconds: self.end,
             messages: load(|actor| actor.messages),

@@ -33,7 +33,7 @@ fn job(collective: Collective, ranks: usize, count: usize) -> Job<'static> {
 }
 
 fn setup(fabric: &Fabric) -> Setup<'_> {
-    Setup { fabric, element: 4, slots: 2, writes: 8, limit: 10_000_000 }
+    Setup { fabric, element: 4, slots: 2, window: 1 << 20, writes: 8, limit: 10_000_000 }
 }
 
 fn all(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Cost {
@@ -272,7 +272,11 @@ fn memory_is_that_of_the_windows() {
     let plan = find("two_shot").and_then(|it| it.plan(Collective::AllReduce)).unwrap();
     let job = Job { chunk: 1000, lanes: 3, ..job(Collective::AllReduce, 8, 1_000_000) };
     let cost = all(plan, &job, &setup(&PLAIN));
-    assert_eq!(cost.memory, 7 * 3 * 2 * (64 + 4032));
+    assert_eq!(cost.memory, 7 * setup(&PLAIN).window + 8 * 736 + 8192);
+    let halves = find("rabenseifner").and_then(|it| it.plan(Collective::ReduceScatter)).unwrap();
+    let schedule = halves.make(&Job::new(Collective::ReduceScatter, 0, 8, 1000));
+    let scratch = (schedule.scratch() * 4).next_power_of_two();
+    assert!(scratch > 0 && memory(&*schedule, 8, &setup(&PLAIN)) == 3 * (1 << 20) + 8 * 736 + 8192 + scratch);
 }
 
 /// Two ranks that wait for each other.
