@@ -12,7 +12,7 @@ use crate::schedule::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// From how many steps on, of all simulated ranks together, two smaller counts are simulated and the rest is
-    /// extrapolated: pipelines take longer in proportion.
+    /// extrapolated: pipelines take longer in proportion, once they are full, for which there may be ten times as many.
     pub steps: u64,
     /// With more steps than that there is no price.
     pub limit: u64,
@@ -54,7 +54,7 @@ pub fn price_with(
 ) -> Result<Cost, Unpriced> {
     let setup = setup(plan, job, element_size, fabric, effort.limit);
     let one = alike(plan, job.ranks, fabric).is_some();
-    let parts = parts(plan, job, one, effort.steps);
+    let parts = parts(plan, job, one, effort);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
     // Refused at once rather than after so many steps.
     if is_long(plan, &longest, one, effort.limit) {
@@ -109,8 +109,9 @@ fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced
 
 /// Two smaller counts whose chunks are as long and whose steps are few enough, or as few as can be; `None` if the job's
 /// are few enough as they are, or it is hardly longer.
-fn parts(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> Option<(usize, usize)> {
-    if !is_long(plan, job, one, wanted) {
+fn parts(plan: &Plan, job: &Job<'_>, one: bool, effort: Effort) -> Option<(usize, usize)> {
+    let long = |count, most| is_long(plan, &Job { count, ..*job }, one, most);
+    if !long(job.count, effort.steps) {
         return None;
     }
     // A turn of every lane; two where a chunk is two messages, and as many for every rank where each has a piece of its
@@ -132,9 +133,22 @@ fn parts(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> Option<(usize, u
     let mut more = job.count;
     while more > least {
         more = (more / 4 / unit * unit).max(least);
-        if !is_long(plan, &Job { count: more, ..*job }, one, wanted) {
+        if !long(more, effort.steps) {
             break;
         }
+    }
+    // Before a pipeline is full a round more costs less than afterwards. Where all do the same at the same time, or would
+    // if they were a power of two, no rounds are on their way but those that lanes work on.
+    if plan.alike(job.ranks.next_power_of_two()).is_none() {
+        let most = effort.limit.min(effort.steps.saturating_mul(10));
+        let mut full = unit.saturating_mul((4 * plan.hops(job.ranks)).div_ceil(lanes));
+        if full >= job.count / 2 && !long(job.count, most) {
+            return None;
+        }
+        while full > more && (full >= job.count || long(full, most)) {
+            full = full / 2 / unit * unit;
+        }
+        more = more.max(full);
     }
     Some((more / unit / 2 * unit, more))
 }
@@ -243,11 +257,25 @@ mod tests {
     }
 
     #[test]
+    fn trees_are_extrapolated_from_full_pipelines() {
+        let few = Effort { steps: 20_000, ..Effort::EXACT };
+        for collective in [Collective::AllReduce, Collective::Broadcast, Collective::Reduce] {
+            let plan = find("tree").and_then(|it| it.plan(collective)).unwrap();
+            let job = Job { chunk: 1 << 16, lanes: 2, ..Job::new(collective, 0, 100, 1 << 26) };
+            let whole = price(plan, &job, 4, &Fabric::NDR400).unwrap();
+            let part = price_with(plan, &job, 4, &Fabric::NDR400, few).unwrap();
+            let told = format!("{collective:?}: {whole:?} and {part:?}");
+            assert!(part.extrapolated && !whole.extrapolated, "{told}");
+            assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{told}");
+        }
+    }
+
+    #[test]
     fn chunks_of_few_elements_are_extrapolated_from_whole_ones() {
         let plan = find("two_shot").and_then(|it| it.plan(Collective::AllReduce)).unwrap();
         let job = Job { chunk: 8, lanes: 1, ..Job::new(Collective::AllReduce, 0, 6, 200_000) };
         let few = Effort { steps: 10_000, ..Effort::EXACT };
-        let (less, more) = parts(plan, &job, true, few.steps).unwrap();
+        let (less, more) = parts(plan, &job, true, few).unwrap();
         assert!(less.is_multiple_of(8) && more.is_multiple_of(8), "{less} and {more} are no whole chunks");
         let whole = price(plan, &job, 4, &Fabric::NDR400).unwrap();
         let part = price_with(plan, &job, 4, &Fabric::NDR400, few).unwrap();
