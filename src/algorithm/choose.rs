@@ -47,10 +47,24 @@ struct Row {
     collective: Collective,
     ranks: usize,
     bytes: usize,
+    /// Whether there may be so many bytes for each rank.
+    each: bool,
     algorithm: &'static str,
     /// Chunks are made small enough to give every lane one, but within these bounds.
     chunk: (usize, usize),
     lanes: usize,
+}
+
+impl Row {
+    /// The same, but for so many bytes for each rank.
+    const fn each(self) -> Self {
+        Self { each: true, ..self }
+    }
+
+    /// The most bytes, among so many ranks.
+    const fn most(&self, ranks: usize) -> usize {
+        if self.each { self.bytes.saturating_mul(ranks) } else { self.bytes }
+    }
 }
 
 const KIB: usize = 1 << 10;
@@ -68,7 +82,7 @@ const fn row(
     chunk: (usize, usize),
     lanes: usize,
 ) -> Row {
-    Row { collective, ranks, bytes, algorithm, chunk, lanes }
+    Row { collective, ranks, bytes, each: false, algorithm, chunk, lanes }
 }
 
 const MIB: usize = 1 << 20;
@@ -109,7 +123,8 @@ static CROWDED: &[Row] = &[
 ///
 /// Up to 8 ranks the rows were measured over TCP on two cores. Beyond, they are what the cost model says of NDR 400
 /// InfiniBand with one rank on a host (`unisono simulate`), but for schedules in which a rank takes chunks from all
-/// others, which would want too much memory for windows: there, small slots on one lane must do.
+/// others, which would want too much memory for windows: there, small slots on one lane must do. Of an all_reduce and a
+/// broadcast a ring has a hop for each rank, which costs as much as so many bytes for each rank do in a tree or by halves.
 const TABLE: &[Row] = &[
     row(AllReduce, 3, 16 * KIB, "direct", WHOLE, 1),
     row(AllReduce, 4, 32 * KIB, "recursive_doubling", WHOLE, 1),
@@ -118,24 +133,20 @@ const TABLE: &[Row] = &[
     row(AllReduce, 8, 256 * KIB, "rabenseifner", PIPED, 2),
     row(AllReduce, 8, ANY, "two_shot", PIPED, 3),
     row(AllReduce, ANY, 16 * KIB, "recursive_doubling", WHOLE, 1),
-    row(AllReduce, 64, 8 * MIB, "rabenseifner", PIPED, 4),
-    row(AllReduce, 64, ANY, "ring", PIPED, 4),
-    row(AllReduce, ANY, 64 * MIB, "rabenseifner", PIPED, 4),
+    row(AllReduce, ANY, 256 * KIB, "rabenseifner", PIPED, 4).each(),
     row(AllReduce, ANY, ANY, "ring", PIPED, 4),
     // Taken by those that need contributions in the order of ranks.
     row(AllReduce, ANY, 8 * KIB, "direct", WHOLE, 1),
     row(AllReduce, ANY, ANY, "two_shot", WHOLE, 1),
     row(ReduceScatter, 8, 8 * KIB, "direct", WHOLE, 1),
     row(ReduceScatter, 8, ANY, "ring", PIPED, 4),
-    row(ReduceScatter, 64, 128 * KIB, "rabenseifner", PIPED, 4),
-    row(ReduceScatter, ANY, MIB, "rabenseifner", PIPED, 4),
+    row(ReduceScatter, ANY, 128 * KIB, "rabenseifner", PIPED, 4),
     row(ReduceScatter, ANY, ANY, "ring", PIPED, 4),
     row(ReduceScatter, ANY, ANY, "direct", WHOLE, 1),
     row(AllGather, 8, 8 * KIB, "direct", WHOLE, 1),
     row(AllGather, 2, 48 * KIB, "ring", PIPED, 4),
     row(AllGather, 2, 4 * MIB, "direct", PIPED, 4),
     row(AllGather, 8, ANY, "ring", PIPED, 4),
-    row(AllGather, 64, 32 * KIB, "rabenseifner", PIPED, 4),
     row(AllGather, ANY, 256 * KIB, "rabenseifner", PIPED, 4),
     row(AllGather, ANY, ANY, "ring", PIPED, 4),
     row(Broadcast, 2, 64 * KIB, "binomial", WHOLE, 1),
@@ -144,7 +155,7 @@ const TABLE: &[Row] = &[
     row(Broadcast, ANY, 64 * KIB, "binomial", WHOLE, 1),
     row(Broadcast, 8, MIB, "tree", PIPED, 4),
     row(Broadcast, 8, ANY, "ring", PIPED, 4),
-    row(Broadcast, ANY, 8 * MIB, "tree", PIPED, 4),
+    row(Broadcast, ANY, 128 * KIB, "tree", PIPED, 4).each(),
     row(Broadcast, ANY, ANY, "ring", PIPED, 4),
     row(Barrier, 4, ANY, "direct", WHOLE, 1),
     row(Barrier, ANY, ANY, "dissemination", WHOLE, 1),
@@ -154,20 +165,24 @@ const TABLE: &[Row] = &[
     row(Reduce, ANY, ANY, "direct", WHOLE, 1),
     row(Gather, 8, 8 * KIB, "direct", WHOLE, 1),
     row(Gather, 8, ANY, "direct", PIPED, 4),
-    row(Gather, ANY, 4 * KIB, "binomial", WHOLE, 1),
+    row(Gather, 16, ANY, "direct", WHOLE, 1),
+    row(Gather, ANY, 32 * KIB, "binomial", WHOLE, 1),
     row(Gather, ANY, ANY, "direct", WHOLE, 1),
     row(Scatter, 8, 8 * KIB, "direct", WHOLE, 1),
     row(Scatter, 8, ANY, "direct", PIPED, 4),
-    row(Scatter, ANY, 4 * KIB, "binomial", WHOLE, 1),
+    row(Scatter, 16, ANY, "direct", WHOLE, 1),
+    row(Scatter, ANY, 8 * KIB, "binomial", WHOLE, 1),
     row(Scatter, ANY, ANY, "direct", WHOLE, 1),
     row(AllToAll, 8, 8 * KIB, "direct", WHOLE, 1),
     row(AllToAll, 8, ANY, "direct", PIPED, 4),
-    row(AllToAll, ANY, 256, "bruck", WHOLE, 1),
+    row(AllToAll, ANY, 512, "bruck", WHOLE, 1),
     row(AllToAll, ANY, ANY, "direct", WHOLE, 1),
 ];
 
-/// From how many ranks a rank takes messages at most in schedules of one lane and of several, with the
-/// choices of the table: what its windows may come to, where ranks have a core each. (The hub of a star takes from all.)
+/// From how many ranks a rank takes small messages, and chunks: what its windows may come to with the choices of the
+/// table, where ranks have a core each, but for those in which one takes from all others. More than 8 do that only at the
+/// root of a gather, in an all_to_all and in a reproducible reduction, and the hub of a star does. A window from everybody
+/// is then what these cost; whoever never calls them is not to have smaller chunks because of it.
 #[must_use]
 pub fn neighbours(ranks: usize) -> (usize, usize) {
     let others = ranks.saturating_sub(1);
@@ -216,8 +231,9 @@ fn applying(
     world: World,
     bytes: usize,
 ) -> impl Iterator<Item = (&'static Row, &'static Algorithm)> {
-    let fits =
-        move |row: &&Row| row.collective == collective && world.ranks <= row.ranks && bytes <= row.bytes;
+    let fits = move |row: &&Row| {
+        row.collective == collective && world.ranks <= row.ranks && bytes <= row.most(world.ranks)
+    };
     let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
     let crowded = if world.crowded() { CROWDED } else { &[] };
     crowded.iter().chain(TABLE).filter(fits).filter_map(move |row| Some((row, of(row)?)))
@@ -234,6 +250,9 @@ impl fmt::Display for Row {
             ANY => write!(f, ", any size")?,
             bytes if bytes < KIB => write!(f, ", at most {bytes} B")?,
             bytes => write!(f, ", at most {} KiB", bytes / KIB)?,
+        }
+        if self.each {
+            write!(f, " for each rank")?;
         }
         let (least, most) = (self.chunk.0 / KIB, self.chunk.1 / KIB);
         let lanes = if self.lanes == 1 { "lane" } else { "lanes" };
@@ -262,9 +281,22 @@ pub fn long(algorithm: &Algorithm, bytes: usize) -> bool {
     algorithm.name == "direct" && bytes >= 64 * KIB
 }
 
+/// The sizes at which another row is taken, in ascending order.
+#[cfg(test)]
+pub(super) fn borders(collective: Collective, world: World) -> Vec<usize> {
+    let row = |bytes| applying(collective, world, bytes).next().map(|(row, _)| std::ptr::from_ref(row));
+    let rows = CROWDED.iter().chain(TABLE).filter(|row| row.collective == collective);
+    let mut borders: Vec<_> = rows.map(|row| row.most(world.ranks)).filter(|&most| most < ANY).collect();
+    borders.retain(|&most| row(most) != row(most + 1));
+    borders.sort_unstable();
+    borders.dedup();
+    borders
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Job;
 
     #[test]
     fn there_is_always_a_choice_that_can_do_it() -> Result<(), String> {
@@ -291,9 +323,12 @@ mod tests {
             told,
             "all_reduce, at most 4 ranks, any size: two_shot, chunks of 128 to 256 KiB, at most 3 lanes"
         );
+        let told = reason(Broadcast, World::new(1000), MIB).unwrap();
         assert!(
-            reason(Broadcast, World::new(usize::MAX), usize::MAX).is_some_and(|told| told.contains("ring"))
+            told.starts_with("broadcast, any number of ranks, at most 128 KiB for each rank: tree"),
+            "{told}"
         );
+        assert!(reason(Broadcast, World::new(1000), usize::MAX).is_some_and(|told| told.contains("ring")));
     }
 
     #[test]
@@ -304,6 +339,54 @@ mod tests {
             "{told}"
         );
         assert!(reason(Barrier, World::new(8), 0).is_some_and(|told| told.starts_with("barrier")));
+    }
+
+    /// How many sources rank 0 has by each row that many ranks may take, with default windows; and whether they are
+    /// for small messages.
+    fn sources(ranks: usize, bytes: usize) -> Vec<(&'static Row, usize, bool)> {
+        let rows = TABLE.iter().filter(|row| row.ranks >= ranks);
+        let of = |row: &'static Row| {
+            let algorithm = ALGORITHMS.iter().find(|it| it.name == row.algorithm)?;
+            let choice = Choice { algorithm, chunk_bytes: row.chunk.1, lanes: row.lanes }.within(
+                256 * KIB,
+                32 * KIB,
+                2,
+            );
+            let job = Job {
+                chunk: choice.chunk_bytes,
+                lanes: choice.lanes,
+                direct: direct(row.collective, ranks, bytes, 256 * KIB),
+                ..Job::new(row.collective, 0, ranks, if row.collective == Barrier { 0 } else { bytes })
+            };
+            let schedule = algorithm.make(&job)?;
+            let mut sources = 0;
+            schedule.sources(&mut |_| sources += 1);
+            Some((row, sources, schedule.is_small(1, 32 * KIB)))
+        };
+        rows.filter_map(of).collect()
+    }
+
+    #[test]
+    fn neighbours_are_all_that_rows_come_to_but_for_those_who_take_from_everybody() {
+        for ranks in [2, 3, 8, 9, 16, 100, 257, 1000] {
+            let (small, chunks) = neighbours(ranks);
+            for (row, sources, is_small) in
+                [8, 20 * KIB, 8 * MIB].into_iter().flat_map(|bytes| sources(ranks, bytes))
+            {
+                let most = if is_small { small } else { chunks };
+                let everybody = match row.algorithm {
+                    "direct" => {
+                        matches!(row.collective, Gather | AllToAll | AllReduce | ReduceScatter | Reduce)
+                    }
+                    name => name == "two_shot",
+                };
+                let fits = sources <= most;
+                assert!(
+                    fits || everybody && sources == ranks - 1,
+                    "{row} among {ranks}: {sources} sources, {most}"
+                );
+            }
+        }
     }
 
     #[test]
