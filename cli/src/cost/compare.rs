@@ -96,19 +96,20 @@ impl Compare {
             }
         };
         let sizes = bench::sweep(self.min_bytes, self.max_bytes, self.factor);
-        let list: Vec<_> = sizes.iter().map(ToString::to_string).collect();
-        let arguments = [self.collective.name().to_owned(), format!("--bytes={}", list.join(","))];
         let (mut cells, mut pairs) = (Score::default(), Score::default());
         for &ranks in &self.ranks {
             let ranks = ranks as usize;
-            let found = measure::run(ranks, provider, &arguments)?;
             // All of them are on this machine, whatever a preset says.
             let fabric = Fabric { ranks_per_host: ranks, ..fabric };
+            let case = |bytes| Case::new(self.collective, ranks, bytes, Dtype::F32).on(&fabric);
+            let sizes = super::distinct(sizes.iter().copied(), case);
+            let list: Vec<_> = sizes.iter().map(|(bytes, _)| bytes.to_string()).collect();
+            let arguments = [self.collective.name().to_owned(), format!("--bytes={}", list.join(","))];
+            let found = measure::run(ranks, fabric.at_once(ranks), provider, &arguments)?;
             let mut out = io::stdout().lock();
             writeln!(out, "{} among {ranks} ranks over {}", self.collective.name(), found.library)?;
             writeln!(out, "predicted on {}", describe(&fabric, ranks))?;
-            for &bytes in &sizes {
-                let case = Case::new(self.collective, ranks, bytes, Dtype::F32).on(&fabric);
+            for &(bytes, case) in &sizes {
                 let both = both(&case, &found, bytes, &fabric);
                 let (right, order) = judge(&both);
                 cells.add(Score { right: usize::from(right), of: 1 });

@@ -23,14 +23,19 @@ const MOST_CORES: usize = 16;
 /// Where both directions at once are so much slower than one alone, the processors move the bytes.
 const SLOWED: f64 = 0.9;
 
-/// Runs so many ranks here and tells what rank 0 found.
-pub(super) fn run(ranks: usize, provider: Option<&str>, arguments: &[String]) -> Result<Found> {
+/// Runs so many ranks here, of which so many can run at once, and tells what rank 0 found.
+pub(super) fn run(
+    ranks: usize,
+    at_once: usize,
+    provider: Option<&str>,
+    arguments: &[String],
+) -> Result<Found> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(&program);
     // The launcher, and with it the ranks, ends with this process.
     command.args([crate::run::rank::NAME, &id().to_string(), "--"]).arg(&program);
     command.args(["run", "-n", &ranks.to_string(), "--"]).arg(&program).arg(rank::NAME).args(arguments);
-    command.args(provider.map(|name| format!("--provider={name}")));
+    command.arg(format!("--at-once={at_once}")).args(provider.map(|name| format!("--provider={name}")));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(
@@ -50,7 +55,7 @@ const CROWDED_RUNS: usize = 3;
 pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
     let cores = available_parallelism().map_or(1, Into::into);
     let small = [Collective::AllReduce.name(), "--bytes=8"].map(str::to_owned);
-    let pair = run(2, provider, &[&small[..], &["--raw".to_owned()]].concat())?;
+    let pair = run(2, cores.min(2), provider, &[&small[..], &["--raw".to_owned()]].concat())?;
     let raw = pair.raw.ok_or("the run that was to be measured told nothing of raw puts")?;
     // One hop as the engine does it, with headers and credits.
     let hop = pair.of(8).find(|(it, _)| it.name == "direct").map_or(raw.one_way, |it| it.1);
@@ -62,7 +67,7 @@ pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
     // Small runs of ranks that share cores are easily disturbed.
     let mut times = Vec::new();
     for _ in 0..CROWDED_RUNS {
-        let found = run(crowd, provider, &small)?;
+        let found = run(crowd, cores, provider, &small)?;
         times.extend(found.of(8).find(|(it, _)| it.name == FITTED).map(|it| it.1));
     }
     times.sort_by(f64::total_cmp);

@@ -193,6 +193,13 @@ impl Case {
     }
 }
 
+/// The cases of these sizes, in ascending order, without those that come to as many elements as the one before.
+fn distinct(sizes: impl IntoIterator<Item = usize>, case: impl Fn(usize) -> Case) -> Vec<(usize, Case)> {
+    let mut cases: Vec<_> = sizes.into_iter().map(|bytes| (bytes, case(bytes))).collect();
+    cases.dedup_by_key(|(_, case)| case.count);
+    cases
+}
+
 /// An algorithm with its price or why it has none.
 struct Priced {
     algorithm: &'static Algorithm,
@@ -243,5 +250,13 @@ mod tests {
         let choice = algorithm::choose(Collective::AllReduce, case.world(), 8 << 10, only).unwrap();
         assert!(choice.chunk_bytes < Config::default().chunk, "not what the configuration says anyway");
         assert_eq!(shape.chunk, choice.chunk_bytes);
+    }
+
+    #[test]
+    fn sizes_that_come_to_the_same_are_one() {
+        let case = |bytes| Case::new(Collective::AllGather, 100, bytes, Dtype::F32);
+        let cases = distinct([8, 64, 512, 1000, 4096], case);
+        let all: Vec<_> = cases.iter().map(|(bytes, case)| (*bytes, case.count, case.whole())).collect();
+        assert_eq!(all, [(8, 1, 400), (1000, 2, 800), (4096, 10, 4000)]);
     }
 }

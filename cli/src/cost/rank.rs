@@ -38,6 +38,9 @@ pub(crate) struct OneRank {
     /// Only this algorithm
     #[arg(long, value_parser = super::parse_algorithm)]
     algorithm: Option<&'static unisono::algorithm::Algorithm>,
+    /// How many of the ranks can run at once, by which algorithms' chunks and lanes are chosen
+    #[arg(long)]
+    at_once: usize,
     /// Also measure raw puts and loops
     #[arg(long)]
     raw: bool,
@@ -103,7 +106,8 @@ impl OneRank {
         let progress = Progress::new(0, false);
         let mut times = Vec::new();
         for &bytes in &self.bytes {
-            let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
+            let case =
+                Case { cores: self.at_once, ..Case::new(self.collective, group.size(), bytes, Dtype::F32) };
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
             let ways = plans.map(|(algorithm, _)| {
