@@ -99,8 +99,8 @@ impl Simulate {
             sizes.push(1 << 30);
             let mut lines: Vec<plot::Line> = Vec::new();
             let mut bounds = Vec::new();
-            for bytes in sizes {
-                let case = self.case(bytes).on(&fabric);
+            for (_, case) in super::distinct(sizes, |bytes| self.case(bytes).on(&fabric)) {
+                let bytes = case.whole();
                 bounds.push((bytes, lower_bound(self.about.collective, case.ranks, case.bytes(), &fabric)));
                 for priced in self.price(&case, &fabric, Effort::QUICK) {
                     let Some(seconds) = priced.seconds() else { continue };
@@ -111,10 +111,10 @@ impl Simulate {
                     }
                 }
             }
-            lines.push(plot::Line { name: "lower bound", points: bounds });
+            let bound = plot::Line { name: "lower bound", points: bounds };
             let ranks = if case.ranks == 1 { "rank" } else { "ranks" };
             let title = format!("{} among {} {ranks}, {}", case.collective.name(), case.ranks, fabric.name);
-            plot::draw(file, &title, &lines)?;
+            plot::draw(file, &title, &lines, &bound)?;
         }
         Ok(())
     }
