@@ -96,6 +96,17 @@ fn options_are_heeded() {
 }
 
 #[test]
+fn the_hint_explains_the_choice_of_the_same_hosts() {
+    let told = said("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400");
+    let hint = told.lines().last().unwrap();
+    let (taken, call) = hint.split_once(": unisono ").unwrap();
+    let algorithm = taken.strip_prefix("The library's table takes ").unwrap();
+    assert!(said(call).contains(&format!("  takes {algorithm}: ")), "{hint}");
+    let other = said("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400 --cores 2");
+    assert_eq!(other.lines().last(), Some("The library's table takes star"));
+}
+
+#[test]
 fn memory_is_what_is_registered() {
     let told = said("simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400 --algorithm ring");
     // A window of chunks, and 736 bytes for each rank.

@@ -24,7 +24,8 @@ const COUNTED: u64 = 20_000_000;
 
 /// Says which algorithm a collective takes and why, and shows one rank's steps.
 ///
-/// The choice is that of a group with the default configuration.
+/// The choice is that of a group with the default configuration on such hosts as the fabric has (`--fabric`): by default
+/// with 2 cores for every 8 ranks, where other algorithms are chosen than with a core for each.
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     #[command(flatten)]
@@ -35,7 +36,8 @@ pub(crate) struct Explain {
     /// Whose steps are shown
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     rank: usize,
-    /// The fabric for which times are predicted: ndr400, hdr, efa, tcp
+    /// The fabric: ndr400, hdr, efa, tcp; the choice depends on how many cores its hosts have for their ranks, the
+    /// predicted times on all of it
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = super::parse_fabric)]
     fabric: Fabric,
     /// Show all steps, however many there are

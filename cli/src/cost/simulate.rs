@@ -90,7 +90,9 @@ impl Simulate {
         }
         let priced = self.price(&case, &fabric, Effort::EXACT);
         let bound = lower_bound(self.about.collective, case.ranks, case.bytes(), &fabric);
-        table(&mut io::stdout().lock(), &case, &fabric, bound, &priced)?;
+        let mut out = io::stdout().lock();
+        table(&mut out, &case, &fabric, bound, &priced)?;
+        self.hint(&mut out, &case)?;
         if let Some(file) = &self.plot {
             // Many ranks take long.
             let factor = if case.ranks > 2000 { 8 } else { 2 };
@@ -133,6 +135,21 @@ impl Simulate {
             cores: self.cores.map_or(fabric.cores, |cores| cores as usize),
             ..fabric
         })
+    }
+
+    /// What would be chosen, and how to learn why.
+    fn hint(&self, out: &mut impl Write, case: &Case) -> io::Result<()> {
+        let Some(choice) = choose(case.collective, case.world(), case.bytes(), |_| true) else {
+            return Ok(());
+        };
+        write!(out, "The library's table takes {}", choice.algorithm.name)?;
+        // That of other hosts than the fabric's it cannot explain.
+        if let (Some(fabric), None, None) = (self.fabric, self.ranks_per_host, self.cores) {
+            let About { collective, ranks, bytes } = &self.about;
+            let name = collective.name();
+            write!(out, ": unisono explain {name} --ranks {ranks} --bytes {bytes} --fabric {}", fabric.name)?;
+        }
+        writeln!(out)
     }
 
     fn price(&self, case: &Case, fabric: &Fabric, effort: Effort) -> Vec<Priced> {
@@ -193,9 +210,6 @@ fn table(
     )?;
     if priced.iter().any(|it| it.cost.is_ok_and(|cost| cost.extrapolated)) {
         writeln!(out, "~ extrapolated from smaller sizes")?;
-    }
-    if let Some(choice) = choose(case.collective, case.world(), case.bytes(), |_| true) {
-        writeln!(out, "The library's table takes {}: unisono explain", choice.algorithm.name)?;
     }
     Ok(())
 }
