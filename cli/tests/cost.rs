@@ -173,7 +173,17 @@ fn long_schedules_are_cut() {
 
 #[test]
 fn any_world_and_any_size_end_well() {
-    for collective in ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"] {
+    for collective in [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "broadcast",
+        "barrier",
+        "reduce",
+        "gather",
+        "scatter",
+        "all_to_all",
+    ] {
         for (ranks, bytes) in [("1", "17179869183G"), ("100", "1"), ("100", "17179869183G")] {
             said(&format!("simulate {collective} --ranks {ranks} --bytes {bytes} --fabric ndr400"));
         }

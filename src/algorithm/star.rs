@@ -140,12 +140,17 @@ impl Star {
         (takes, others * down)
     }
 
+    /// Where the hub has, in its scratch, what all have for a rank: beyond all memory, if there is more than can be counted.
+    fn place(&self, to: Rank, at: usize) -> usize {
+        to.saturating_mul(self.down.len()).saturating_add(at)
+    }
+
     /// Where the hub has what it hands out, for this rank.
     fn result(&self, to: Rank, range: &Range<usize>) -> Span {
         match self.collective {
             Collective::Barrier => Span::input(0, 0),
             Collective::ReduceScatter => Span::scratch(to * self.count + range.start, range.len()),
-            Collective::AllToAll => Span::scratch(to * self.down.len() + range.start, range.len()),
+            Collective::AllToAll => Span::scratch(self.place(to, range.start), range.len()),
             _ => Span::output(range.start, range.len()),
         }
     }
@@ -212,7 +217,7 @@ impl Star {
         let landed = Span { offset: at - whole.start, ..Span::landed(from, len) };
         let source = if from == HUB { Span::input(at, len) } else { landed };
         let place = from * self.count + range.start;
-        steps.copy(source, Span::scratch(to * self.down.len() + place, len));
+        steps.copy(source, Span::scratch(self.place(to, place), len));
         if from != HUB && last {
             steps.free(from);
         }

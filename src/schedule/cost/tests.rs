@@ -184,8 +184,10 @@ fn nothing_is_below_the_lower_bound() {
     for (algorithm, plan) in plans() {
         for ranks in [1, 2, 3, 4, 5, 8, 13, 16] {
             for (count, lanes) in [(0, 1), (1, 3), (1000, 1), (30_000, 3)] {
-                for fabric in fabrics().into_iter().chain(shared) {
-                    let job = Job { chunk: 4096, lanes, ..job(plan.collective, ranks, count) };
+                for (number, fabric) in fabrics().into_iter().chain(shared).enumerate() {
+                    let direct = number % 2 == 0;
+                    let long = direct && number % 4 == 0;
+                    let job = Job { chunk: 4096, lanes, direct, long, ..job(plan.collective, ranks, count) };
                     let bound = lower_bound(plan.collective, ranks, job.count * 4, &fabric);
                     let setup = setup(&fabric);
                     let told =
