@@ -179,10 +179,10 @@ const TABLE: &[Row] = &[
     row(AllToAll, ANY, ANY, "direct", WHOLE, 1),
 ];
 
-/// From how many ranks a rank takes small messages, and chunks: what its windows may come to with the choices of the
-/// table, where ranks have a core each, but for those in which one takes from all others. More than 8 do that only at the
-/// root of a gather, in an all_to_all and in a reproducible reduction, and the hub of a star does. A window from everybody
-/// is then what these cost; whoever never calls them is not to have smaller chunks because of it.
+/// From how many ranks a rank takes small messages, and chunks: what windows are made for as a rule, where ranks have a core
+/// each. No choice of the table comes to more, but for those in which one takes from all others. More than 8 ranks do that
+/// only at the root of a gather, in an all_to_all and in a reproducible reduction, and the hub of a star does. A window from
+/// everybody is then what these cost; whoever never calls them is not to have smaller chunks because of it.
 #[must_use]
 pub fn neighbours(ranks: usize) -> (usize, usize) {
     let others = ranks.saturating_sub(1);
