@@ -143,7 +143,7 @@ pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize
         0 => 0,
         bytes => bytes.checked_next_power_of_two().unwrap_or(usize::MAX),
     };
-    let letters = ranks.saturating_mul(736).saturating_add(8192);
+    let letters = ranks.saturating_mul(736).saturating_add(10_240);
     sources.saturating_mul(setup.window).saturating_add(scratch).saturating_add(letters)
 }
 
