@@ -7,7 +7,6 @@ use unisono_transport::Region;
 use super::{p2p::Form, wire::Header};
 use crate::{
     buffer::Pieces,
-    config::fnv,
     dtype::Dtype,
     error::Failure,
     reduce::{Kernel, ReduceOp},
@@ -69,20 +68,13 @@ const ORDERED: u8 = 0x80;
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root, or what else stands there for this collective: [`SPLIT`], and of many tensors what [`shapes`] gives.
+    /// The root, or what else stands there for this collective: [`SPLIT`], and of many tensors a hash
+    /// of their shapes.
     pub root: u32,
     pub count: u64,
     /// The most elements of a message, and lanes.
     pub chunk: u32,
     pub lanes: u32,
-}
-
-/// What stands for the shapes of many tensors, in their order, where a root would stand.
-pub(crate) fn shapes<'s>(shapes: impl Iterator<Item = &'s [usize]>) -> Rank {
-    let words = shapes.flat_map(|shape| std::iter::once(shape.len()).chain(shape.iter().copied()));
-    let bytes: Vec<u8> = words.flat_map(|word| (word as u64).to_le_bytes()).collect();
-    let hash = fnv(&bytes);
-    ((hash ^ hash >> 32) & 0xffff_ffff) as u32 as Rank
 }
 
 impl Signature {

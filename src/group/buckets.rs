@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::{ProcessGroup, request::Request, turn::Turn};
 use crate::{
     buffer::Lent,
+    config::fnv,
     dtype::{Dtype, Element},
-    engine::shapes,
     error::{Error, Result},
     reduce::{Kernel, KernelError, ReduceOp},
     schedule::{Collective, Rank},
@@ -108,6 +108,14 @@ impl ProcessGroup {
         }
         Ok(())
     }
+}
+
+/// What stands for the shapes of many tensors, in their order, where a root would stand.
+fn shapes<'s>(shapes: impl Iterator<Item = &'s [usize]>) -> Rank {
+    let words = shapes.flat_map(|shape| std::iter::once(shape.len()).chain(shape.iter().copied()));
+    let bytes: Vec<u8> = words.flat_map(|word| (word as u64).to_le_bytes()).collect();
+    let hash = fnv(&bytes);
+    ((hash ^ hash >> 32) & 0xffff_ffff) as u32 as Rank
 }
 
 /// What the call is called.

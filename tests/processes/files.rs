@@ -157,6 +157,7 @@ fn play_sends(told: &str) -> rank::Outcome {
             drop(signal_myself(Signal::KILL));
         }
     };
+    #[allow(clippy::needless_update, reason = "a feature adds a field")]
     let options = FileOptions { piece: PIECE, progress: Some(&mut tell), ..FileOptions::default() };
     let done = match group.rank() {
         0 => group.send_file(&place.join("model"), 2, 9, options).map(Some),
