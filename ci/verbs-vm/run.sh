@@ -7,8 +7,8 @@
 # real hardware. Inside, this machine's file system is visible at the same paths (writes to it are lost), so
 # that programs find their libraries; DIR is shared for reading and writing and is the working directory.
 # The device rxe0 sits at 192.168.77.1; beside it there is 192.168.78.1, without RDMA. COMMAND runs as root with
-# the variables FI_*, UNISONO_* and RUST_* of the caller. Exit status: COMMAND's; 124 when it ran longer than SECONDS, 125 when the machine failed
-# (its console is then printed).
+# the variables FI_*, UNISONO_* and RUST_* of the caller. Exit status: COMMAND's; 124 when it ran longer than
+# SECONDS, 125 when the machine failed (its console is then printed).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/unisono-verbs-vm

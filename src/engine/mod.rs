@@ -270,9 +270,9 @@ impl Engine {
         }
     }
 
-    /// Goes on with all operations until `until` says so, none is left, or somebody else wants to drive. After an
-    /// error the engine must be [abandoned](Self::abandon).
-    /// `until` may come true by itself at that moment.
+    /// Goes on with all operations until the first of `until` says so, none is left, or somebody else wants to drive. The
+    /// second is a moment at which the first may come true by itself, so that nobody sleeps beyond it. After an error the
+    /// engine must be [abandoned](Self::abandon).
     pub(crate) fn drive(
         &mut self,
         until: (&dyn Fn() -> bool, Option<Instant>),

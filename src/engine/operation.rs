@@ -68,8 +68,8 @@ const ORDERED: u8 = 0x80;
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root, or what else stands there for this collective: [`SPLIT`], and of many tensors a hash
-    /// of their shapes.
+    /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`FAREWELL`]; of many tensors, and of a bucket of
+    /// gradients, a hash of their shapes.
     pub root: u32,
     pub count: u64,
     /// The most elements of a message, and lanes.

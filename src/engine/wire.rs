@@ -187,7 +187,7 @@ pub(crate) struct Header {
     pub op: u32,
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root, or 0.
+    /// The root, or what else stands there: see [`Signature`](super::operation::Signature).
     pub root: u32,
     /// The sender's account of the opposite flow (same lane and class): how many messages of it it has
     /// freed; its low 32 bits. Saves most credit messages where both sides talk. In a grant, how many writes of the
@@ -252,7 +252,8 @@ impl Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Grant {
-    /// The operation, as this rank calls it; only `op`, `codes`, `root` and `count` count.
+    /// The operation, as this rank calls it, and in `freed` how many writes of the first lane it has awaited; `reply` and
+    /// `len` do not count.
     pub header: Header,
     /// 1 if the output may be written; 0 if what belongs there is to go through slots.
     pub granted: u64,

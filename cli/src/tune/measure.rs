@@ -89,10 +89,9 @@ fn sources(config: &Config, case: &Case, plan: &Plan, choice: &Choice, rank: usi
     let long = case.cheap_registration && algorithm::long(algorithm, case.bytes());
     let direct = long || algorithm::direct(case.collective, case.ranks, case.bytes(), config.chunk);
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk, lanes, direct, long }) });
-    let message = schedule.max_message().saturating_mul(case.dtype.size());
     let mut sources = 0;
     // Others go through small ones.
-    if schedule.lanes() > 1 || schedule.direct() || message > config.eager {
+    if !schedule.is_small(case.dtype.size(), config.eager) {
         schedule.sources(&mut |_| sources += 1);
     }
     sources

@@ -110,6 +110,7 @@ impl Kind {
             Form::Plain => format!("{} {} elements", self.count, self.dtype.name()),
             Form::Tensors => "tensors".to_owned(),
             Form::Object => "an object".to_owned(),
+            Form::Inner if self.dtype == Dtype::U64 => format!("{} words about a file", self.count),
             Form::Inner => format!("{} bytes of tensors", self.count),
             Form::File => "a file".to_owned(),
             Form::Answer => "an answer to a file".to_owned(),

@@ -43,19 +43,6 @@ fn handles_that_cut_otherwise_are_said() {
 }
 
 #[test]
-fn handles_with_other_algorithms_are_said() {
-    for count in [1, 60, 4000] {
-        let told = told(|group| {
-            let algorithm = if group.rank() == 0 { "ring" } else { "two_shot" };
-            group.with_algorithms(algorithm)?.all_reduce(&mut vec![1_i32; count], ReduceOp::Sum)
-        });
-        for words in ["rank 0 uses algorithm ring", "rank 1 uses algorithm two_shot"] {
-            assert!(told.contains(words), "{count}: {told}");
-        }
-    }
-}
-
-#[test]
 fn tensors_in_another_order_are_said() {
     for lens in [[2, 3], [200, 3000]] {
         let other = [lens[1], lens[0]];

@@ -143,8 +143,13 @@ pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize
         0 => 0,
         bytes => bytes.checked_next_power_of_two().unwrap_or(usize::MAX),
     };
-    let letters = ranks.saturating_mul(736).saturating_add(10_240);
-    sources.saturating_mul(setup.window).saturating_add(scratch).saturating_add(letters)
+    sources.saturating_mul(setup.window).saturating_add(scratch).saturating_add(letters(ranks))
+}
+
+/// Bytes that a rank of a world of so many registers for its mailbox, letters and headers.
+#[must_use]
+pub fn letters(ranks: usize) -> usize {
+    ranks.saturating_mul(736).saturating_add(10_240)
 }
 
 /// Bytes that a slot for messages of so many bytes takes in a window: a line for the header, and whole lines.
