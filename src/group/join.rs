@@ -337,7 +337,7 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
 
 /// All ranks must speak the same wire, over the same kind of provider, with the same settings.
 fn agree(cards: &[Card]) -> Result<()> {
-    let differs = |name: &str, what: &dyn Fn(&Card) -> String| {
+    let differs = |name: &str, what: &dyn Fn(&Card) -> String, advice: &str| {
         let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         for (rank, card) in cards.iter().enumerate() {
             camps.entry(what(card)).or_default().push(rank);
@@ -350,16 +350,19 @@ fn agree(cards: &[Card]) -> Result<()> {
         Err(Error::Config {
             name: name.to_owned(),
             value: None,
-            problem: format!("must be alike on all ranks, and is {}", camps.join("; ")),
+            problem: format!("must be alike on all ranks, and is {}{advice}", camps.join("; ")),
         })
     };
-    differs("the version of the wire", &|card| card.wire.to_string())?;
-    differs("the provider (UNISONO_PROVIDER)", &|card| card.provider.clone())?;
+    differs("the version of the wire", &|card| card.wire.to_string(), "")?;
+    let advice =
+        "; set it to one that all hosts have: `unisono doctor` says on each what the others lack there";
+    differs("the provider (UNISONO_PROVIDER)", &|card| card.provider.clone(), advice)?;
     let mut settings = cards.first().into_iter().flat_map(|card| &card.settings);
     settings.try_for_each(|(wanted, _)| {
-        differs(wanted, &|card| {
+        let of = |card: &Card| {
             let setting = card.settings.iter().find(|(name, _)| name == wanted);
             setting.map_or_else(|| "unknown".to_owned(), |(_, value)| value.clone())
-        })
+        };
+        differs(wanted, &of, "")
     })
 }

@@ -34,7 +34,13 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     // A link goes on leading there.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let partial = &path.with_file_name(format!(".unisono-tune-{}", process::id()));
-    let file = match File::create_new(partial) {
+    let mut made = File::create_new(partial);
+    // Of one that was killed and had the same number, as processes in containers have.
+    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+        fs::remove_file(partial)?;
+        made = File::create_new(partial);
+    }
+    let file = match made {
         // Where nobody may make files, this one may be written to all the same.
         Err(error)
             if matches!(

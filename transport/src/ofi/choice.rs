@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    path::Path,
     str::FromStr,
 };
 
@@ -23,8 +24,8 @@ pub struct Options {
     /// The network interface to use; `None` leaves the choice to `towards`.
     pub interface: Option<Interface>,
     /// A host to be reached: without `interface`, the address is taken from which the system would route
-    /// to it, so that a loopback address here means the loopback interface. Cards that have no such address have a network
-    /// of their own, and are taken as if nothing were known.
+    /// to it, so that a loopback address here means the loopback interface. Where it is another, cards that have a network of
+    /// their own beside that one's are taken by their own addresses.
     pub towards: Option<IpAddr>,
     /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
     pub arrivals: usize,
@@ -134,10 +135,13 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let mut from = options.from().filter(|_| facts.by_ip);
     let mut infos = info::fitting(name, from)?;
     // Ranks meet by Ethernet as a rule, and the cards have a network beside it.
-    let way = from.filter(|_| options.interface.is_none() && facts.own_network && infos.is_empty());
+    let beside = |way: &IpAddr| !way.is_loopback() && options.interface.is_none() && facts.own_network;
+    let mut way = from.filter(|way| infos.is_empty() && beside(way));
     if way.is_some() {
-        from = None;
         infos = info::fitting(name, None)?;
+        // One that is not set up has a link-local address by itself, at which other hosts may not reach it.
+        infos.retain(|info| info.ip().is_some() && rank(info.ip(), false) < ANYWHERE);
+        (from, way) = if infos.is_empty() { (way, None) } else { (None, way) };
     }
     if infos.is_empty() {
         return Ok(Err(info::refusal(name, from)?));
@@ -156,11 +160,11 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     }
     // Stable: among equals libfabric's order stands.
     let general = general();
-    infos.sort_by_key(|info| rank(info.ip(), general));
+    infos.sort_by_key(|info| rank(info.ip(), info.ip() != general && is_bridge(&info.device())));
     // One line for each device and address: libfabric lists some with several sets of attributes.
     infos.dedup_by_key(|info| (info.device(), info.ip()));
-    const BEST: &str = "the best in general: the default route's address, then IPv4 before IPv6, loopback and \
-                        link-local last";
+    const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
+                        and link-local last";
     let why = match (&options.interface, options.towards, from) {
         _ if !facts.by_ip => "it fits, and no interface is to be chosen".to_owned(),
         (Some(interface), _, _) => format!("interface {interface} was asked for"),
@@ -176,21 +180,29 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     Ok(Ok(infos.into_iter().map(|info| (info, why.clone())).collect()))
 }
 
-/// How good an address is when nothing is known of where the peers are; lower is better. `general` is the address that
-/// leads to most places: a host may have others, such as those of bridges to its containers, that lead nowhere.
-fn rank(address: Option<IpAddr>, general: Option<IpAddr>) -> u8 {
+/// How good an address is when nothing is known of where the peers are; lower is better. One of an `inner` network leads to
+/// guests of this host alone.
+fn rank(address: Option<IpAddr>, inner: bool) -> u8 {
     match address {
-        Some(_) if address == general => 0,
         // Among those that have addresses, one without is of no use: verbs lists devices so, and then has
         // no domain for them.
         None => 7,
         Some(IpAddr::V4(v4)) if v4.is_loopback() => 3,
         Some(IpAddr::V4(v4)) if v4.is_link_local() => 5,
-        Some(IpAddr::V4(_)) => 1,
         Some(IpAddr::V6(v6)) if v6.is_loopback() => 4,
         Some(IpAddr::V6(v6)) if v6.is_unicast_link_local() => 6,
-        Some(IpAddr::V6(_)) => 2,
+        Some(_) if inner => ANYWHERE,
+        Some(IpAddr::V4(_)) => 0,
+        Some(IpAddr::V6(_)) => 1,
     }
+}
+
+/// The rank from which on addresses do not lead to other hosts, or not all.
+const ANYWHERE: u8 = 2;
+
+/// Whether a device is a bridge: as a rule to the containers or virtual machines of this host.
+fn is_bridge(device: &str) -> bool {
+    Path::new("/sys/class/net").join(device).join("bridge").exists()
 }
 
 /// The address from which the system would send to `towards`. Nothing is sent.
@@ -265,20 +277,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_route_goes_first_and_what_leads_nowhere_last() {
+    fn what_leads_nowhere_goes_last() {
         let addresses = ["fe80::1", "169.254.0.1", "::1", "127.0.0.1", "fd00::1", "172.17.0.1", "10.0.0.7"];
-        let sorted = |general: Option<&str>| {
-            let general = general.map(|text| text.parse().unwrap());
+        let sorted = |inner: &str| {
             let mut sorted = addresses.map(|text| Some(text.parse::<IpAddr>().unwrap())).to_vec();
             sorted.push(None);
-            sorted.sort_by_key(|address| rank(*address, general));
-            sorted
-                .into_iter()
-                .map(|address| address.map(|it| it.to_string()).unwrap_or_default())
-                .collect::<Vec<_>>()
+            sorted.sort_by_key(|address| rank(*address, address.is_some_and(|it| it.to_string() == inner)));
+            let text = |address: Option<IpAddr>| address.map(|it| it.to_string()).unwrap_or_default();
+            sorted.into_iter().map(text).collect::<Vec<_>>()
         };
-        let rest = ["fd00::1", "127.0.0.1", "::1", "169.254.0.1", "fe80::1", ""];
-        assert_eq!(sorted(None), [&["172.17.0.1", "10.0.0.7"], &rest[..]].concat());
-        assert_eq!(sorted(Some("10.0.0.7")), [&["10.0.0.7", "172.17.0.1"], &rest[..]].concat());
+        let rest = ["127.0.0.1", "::1", "169.254.0.1", "fe80::1", ""];
+        assert_eq!(sorted("none"), [&["172.17.0.1", "10.0.0.7", "fd00::1"], &rest[..]].concat());
+        assert_eq!(sorted("172.17.0.1"), [&["10.0.0.7", "fd00::1", "172.17.0.1"], &rest[..]].concat());
+        assert_eq!(sorted("fe80::1"), sorted("none"));
     }
 }
