@@ -75,6 +75,10 @@ impl Net {
     /// Goes on with leaving groups. True if a letter went.
     pub(crate) fn sweep(&mut self) -> Result<bool, Stop> {
         let mut any = false;
+        // Members that part need not hear of it, and may be gone.
+        if self.circles.first().is_some_and(|world| world.as_ref().is_some_and(|world| world.parting)) {
+            return Ok(any);
+        }
         let mut index = 0;
         while let Some(&channel) = self.leaving.get(index) {
             let mut core = self.core(channel)?;

@@ -36,6 +36,9 @@ use crate::{
 /// How long, where all shall end, what has not is gone on with before it is looked at again.
 const DRAIN: Duration = Duration::from_millis(20);
 
+/// For how long, where all shall end, no message must have come for receives that nobody waits for.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The bit of the tag of what answers a message: by that and what the message said of its own.
 pub(super) const ANSWER: u32 = 1 << 31;
 
@@ -247,24 +250,20 @@ impl Node {
         }
     }
 
-    /// Waits until nothing is under way any more, but receives that nobody waits for.
+    /// Waits until nothing is under way any more, but receives that nobody waits for and for which nothing comes.
     pub(super) fn drain(&self) {
+        let (mut open, mut since) = (0, Instant::now());
         while self.has_open() && !self.desk().gone {
-            let lead = self.claim();
-            // What was handed in is to be known.
-            self.drive(None, (&|| true, None));
-            let forsaken = self
-                .engine
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .as_ref()
-                .is_none_or(|engine| engine.forsaken());
-            if !forsaken {
-                let until = Instant::now() + DRAIN;
-                self.drive(None, (&|| Instant::now() >= until, Some(until)));
+            let now = Instant::now();
+            if std::mem::replace(&mut open, self.open.load(Ordering::Acquire)) != open {
+                since = now;
             }
-            drop(lead);
-            if forsaken {
+            let lead = self.claim();
+            self.drive(None, (&|| Instant::now() >= now + DRAIN, Some(now + DRAIN)));
+            let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            let forsaken = engine.as_ref().is_none_or(|engine| engine.forsaken());
+            drop((engine, lead));
+            if forsaken && now >= since + SILENCE {
                 return;
             }
         }

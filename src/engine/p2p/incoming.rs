@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use unisono_transport::{Region, RemoteRegion};
 
-use super::{Asked, Early, Form, Item, Kind, Landing, PIECE, Place, Receiving, Stage, matching::Envelope};
+use super::{
+    Asked, Early, Form, Item, Kind, LONG, Landing, PIECE, Place, Receiving, Sending, Stage, Talk,
+    matching::Envelope,
+};
 use crate::{
     buffer::{self, Bytes, Fresh},
     dtype::Dtype,
@@ -150,9 +153,14 @@ impl Core<'_> {
             self.circle.talk.received(receiving.asked, envelope.from, fresh);
             return Ok(true);
         }
-        let aside = self.circle.talk.aside;
-        if aside > 0 && aside + bytes > super::ASIDE {
-            return Ok(false);
+        let Talk { aside, sendings, .. } = &self.circle.talk;
+        if *aside > 0 && aside + bytes > super::ASIDE {
+            // What this rank waits for may be behind it.
+            let now = Instant::now();
+            let waits = |sending: &Sending| sending.outbound.to == envelope.from && sending.stuck(now, LONG);
+            if !sendings.values().any(waits) {
+                return Ok(false);
+            }
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);
@@ -459,7 +467,7 @@ fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
     Envelope { from, tag, inner: kind.form.is_inner() }
 }
 
-impl super::Talk {
+impl Talk {
     /// A receive has ended.
     fn received(&mut self, asked: Asked, from: Rank, fresh: Option<Fresh>) {
         let elements = fresh.map(Fresh::into_elements);

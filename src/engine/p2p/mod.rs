@@ -172,6 +172,11 @@ impl Outbound {
 }
 
 impl Sending {
+    /// Whether it has waited for so long, and nothing of it has gone.
+    fn stuck(&self, now: Instant, how_long: Duration) -> bool {
+        matches!(self.stage, Stage::Queued | Stage::Announced) && now >= self.asked.at + how_long
+    }
+
     /// The header of a message of this sort, but for what the flow adds.
     fn header(&self, sort: Message, len: u32) -> Header {
         let Outbound { tag, kind, .. } = self.outbound;
@@ -493,20 +498,16 @@ impl Core<'_> {
     /// receive or, as it `waits`, in a collective, one is taken aside.
     pub(super) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
         let Talk { sendings, matching, aside, .. } = &mut self.circle.talk;
-        let stuck = |sending: &Sending, how_long| {
-            matches!(sending.stage, Stage::Queued | Stage::Announced) && now >= sending.asked.at + how_long
-        };
-        let sends = sendings.values().any(|sending| stuck(sending, STALE));
+        let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
         let receives = matching.receives().any(|(_, receiving)| now >= receiving.asked.at + LONG);
         if !sends && !receives && !waits || self.circle.left {
             return Ok(false);
         }
         // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
         let fits = |from: Rank, kind: &Kind| {
-            let each_other = |sending: &Sending| sending.outbound.to == from && stuck(sending, LONG);
             aside.saturating_add(kind.bytes()) <= ASIDE
                 || sends && *aside == 0
-                || sendings.values().any(each_other)
+                || sendings.values().any(|sending| sending.outbound.to == from && sending.stuck(now, LONG))
         };
         let mut announced = matching.messages().filter_map(|(envelope, early)| match *early {
             Early::Announced { kind, number, writes, since } => {

@@ -34,6 +34,23 @@ fn receives_that_were_dropped_keep_nobody_from_leaving() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
+/// More than there are slots, and a large one in more pieces than may be under way.
+#[test]
+fn receives_that_were_dropped_get_what_comes_for_them() {
+    worlds(2, |group| {
+        let other = 1 - group.rank();
+        if group.rank() == 0 {
+            (0..100).for_each(|tag| drop(group.irecv(vec![0_u8; 8], other, tag).unwrap()));
+            drop(group.recv_vec_async::<u64>(other, 100).unwrap());
+        } else {
+            std::thread::sleep(Duration::from_millis(100));
+            (0..100).for_each(|tag| group.send(&[0_u8; 8], other, tag).unwrap());
+            group.send(&large(1), other, 100).unwrap();
+        }
+        group.leave().unwrap();
+    });
+}
+
 #[test]
 fn receives_that_were_dropped_fail_nobody_at_their_deadline() {
     let impatient = |config: &mut Config| {
@@ -66,11 +83,14 @@ fn ranks_may_both_send_more_first_than_is_kept_aside() {
         let other = 1 - group.rank();
         let mine = tensors(group.rank(), 3 << 20);
         let views: Vec<_> = mine.iter().map(Tensor::view).collect();
-        group.send_tensors(&views, other, 4).unwrap();
-        let (theirs, _) = group.recv_tensors(other, 4).unwrap();
-        let wanted = tensors(other, 3 << 20);
-        assert!(theirs.iter().zip(&wanted).all(|(got, wanted)| got.bytes() == wanted.bytes()));
-        assert_eq!(theirs.len(), wanted.len());
+        // Small ones stand between them.
+        (0..3).for_each(|_| group.send_tensors(&views, other, 4).unwrap());
+        for _ in 0..3 {
+            let (theirs, _) = group.recv_tensors(other, 4).unwrap();
+            let wanted = tensors(other, 3 << 20);
+            assert!(theirs.iter().zip(&wanted).all(|(got, wanted)| got.bytes() == wanted.bytes()));
+            assert_eq!(theirs.len(), wanted.len());
+        }
         group.leave().unwrap();
     });
 }
