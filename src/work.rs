@@ -31,7 +31,8 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 ///
 /// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. A `Work` that is
 /// dropped is finished all the same, for the other ranks wait for it; what it works on is dropped when it has ended.
-/// Only a receive that was dropped and for which no message comes is given up: at its deadline, or when its group is left.
+/// Only a receive that was dropped and for which no message comes is given up: at its deadline, when all have left its
+/// group, or a second after this rank has begun to leave the world.
 #[must_use = "what it works on comes back from `wait`"]
 pub struct Work<T> {
     ticket: Arc<Ticket>,
