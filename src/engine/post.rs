@@ -2,7 +2,7 @@
 
 use unisono_transport::{Error, Memory, Region, Transport};
 
-use super::wire::HEADER;
+use super::wire::{HEADER, PAYLOAD, stride};
 
 /// How many puts of one engine may be under way at once. Each message of a chunk takes one; more than
 /// the slots of a few neighbours together bring nothing.
@@ -107,7 +107,7 @@ impl Posts {
     /// Takes a staging slot, if one is free. It comes back at the end of the put whose record names it.
     pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<usize>, Error> {
         if self.staging.is_none() {
-            let memory = Memory::map(self.staging_slots * (HEADER + self.staging_bytes), false)?;
+            let memory = Memory::map(self.staging_slots * stride(self.staging_bytes), false)?;
             let region = transport.register(memory)?;
             self.staging = Some(Staging { region, free: (0..self.staging_slots).rev().collect() });
         }
@@ -123,7 +123,7 @@ impl Posts {
 
     /// Where the elements in a staging slot lie, behind room for a header, once there is staging.
     pub(crate) fn staged(&self, slot: usize) -> Option<(Region, usize)> {
-        let at = slot * (HEADER + self.staging_bytes) + HEADER;
+        let at = slot * stride(self.staging_bytes) + PAYLOAD;
         self.staging.as_ref().map(|staging| (staging.region.clone(), at))
     }
 }

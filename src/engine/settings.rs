@@ -38,7 +38,7 @@ impl Settings {
         };
         windows(Class::Eager, eager)
             + windows(Class::Bulk, bulk)
-            + self.staging() * (wire::HEADER + self.chunk_bytes.max(self.eager_bytes))
+            + self.staging() * wire::stride(self.chunk_bytes.max(self.eager_bytes))
     }
 
     /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two

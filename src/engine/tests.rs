@@ -376,6 +376,6 @@ fn sources_that_are_not_registered_are_staged() {
     );
     // The staging, one bulk window, and nothing more.
     let (lanes, slots, bytes) = settings.window(wire::Class::Bulk);
-    let staging = settings.staging() * (wire::HEADER + bytes.max(64));
+    let staging = settings.staging() * wire::stride(bytes.max(64));
     assert_eq!(memory, [staging + lanes * slots * wire::stride(bytes); 3]);
 }

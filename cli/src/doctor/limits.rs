@@ -79,7 +79,7 @@ impl Windows {
         let eager_window = config.eager_slots as u64 * slot(config.eager);
         let bulk_window = |chunk: usize| config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
         let of = |chunk: usize| {
-            let staging = 2 * config.lanes.max(2) as u64 * (40 + chunk.max(config.eager) as u64);
+            let staging = 2 * config.lanes.max(2) as u64 * slot(chunk.max(config.eager));
             let windows = eager * eager_window + bulk * bulk_window(chunk) + letters(ranks) as u64;
             (windows, windows + staging)
         };
@@ -418,8 +418,8 @@ mod tests {
         };
         let windows = Windows::of(&config, 2, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
-        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 736 + 10_240 + 2 * 4 * (40 + 131_072);
-        assert_eq!(windows.bytes, (wanted - 2 * 4 * (40 + 131_072), wanted));
+        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 736 + 10_240 + 2 * 4 * (64 + 131_072);
+        assert_eq!(windows.bytes, (wanted - 2 * 4 * (64 + 131_072), wanted));
         // Up to 8 ranks everyone may send to everyone.
         assert!(Windows::of(&config, 8, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));
         assert!(Windows::of(&config, 9, 9).bytes.0 < Windows::of(&config, 8, 8).bytes.0);
