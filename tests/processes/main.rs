@@ -9,6 +9,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
+#[path = "../../transport/tests/arguments/mod.rs"]
+mod arguments;
 mod blocks;
 mod collectives;
 mod failures;
@@ -21,6 +23,8 @@ mod mismatch;
 mod numbers;
 mod objects;
 mod pinning;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod rank;
 mod world;
 
@@ -86,7 +90,7 @@ fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
         return rank::run(&role);
     }
-    let filter = filter();
+    let filter = arguments::filter();
     let named = std::env::var("UNISONO_TEST_PROVIDERS");
     let mut failed = false;
     for provider in named.as_deref().unwrap_or("tcp,shm").split(',') {
@@ -110,22 +114,6 @@ fn main() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-/// Options of tests that are followed by their value.
-const VALUED: [&str; 6] = ["--color", "--format", "--logfile", "--skip", "--test-threads", "-Z"];
-
-/// The first argument that is neither an option nor an option's value.
-fn filter() -> String {
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        if VALUED.contains(&argument.as_str()) {
-            arguments.next();
-        } else if !argument.starts_with('-') {
-            return argument;
-        }
-    }
-    String::new()
 }
 
 /// Runs all cases over a provider; says whether any failed, or, if some must run, none did.

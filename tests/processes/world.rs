@@ -4,7 +4,6 @@
 use std::{
     error::Error,
     io::Read,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     os::fd::OwnedFd,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
@@ -15,15 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    net::{
-        AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt::set_socket_reuseaddr,
-    },
-    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use unisono::rendezvous::TcpServer;
 
-use crate::{ensure, rank};
+use crate::{ensure, ports, rank};
 
 /// The longest a process may take, by far more than any needs: four ranks in an emulated machine take 90 s, and have taken
 /// twice that on a busy host.
@@ -76,7 +70,7 @@ impl World {
 
     /// A world whose rank 0 serves the store.
     pub(crate) fn served_by_rank_0(provider: &str, ranks: usize) -> Result<Self> {
-        let (held, port) = held_port()?;
+        let (held, port) = ports::held()?;
         let mut world = Self::empty(provider, ranks);
         world.stores.push(format!("tcp://127.0.0.1:{port}"));
         world._held = Some(held);
@@ -186,16 +180,6 @@ impl World {
     pub(crate) fn end_all(mut self) -> Result<Vec<End>> {
         self.end(|_| true)
     }
-}
-
-/// A port of the loopback at which nobody listens, and that nobody is given who asks for any, as long as the socket is
-/// open; who asks for this one may listen there nevertheless.
-fn held_port() -> Result<(OwnedFd, u16)> {
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
-    let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
-    Ok((socket, port))
 }
 
 /// Processes that do not outlive this.

@@ -14,7 +14,7 @@ use unisono::{
     rendezvous::{TcpServer, TcpStore, open},
 };
 
-use crate::world::{Kind, One, SOON, after, held_port, member, part, soon, stores, world};
+use crate::world::{Kind, One, SOON, after, member, part, soon, stores, world};
 
 const PREAMBLE: &[u8] = b"unisono\x1a\x01\x00";
 
@@ -143,7 +143,7 @@ fn another_program_at_the_port_is_recognised() {
 
 #[test]
 fn the_master_may_come_late() {
-    let (_held, port) = held_port();
+    let (_held, port) = crate::ports::held().unwrap();
     thread::scope(|scope| {
         let late = scope.spawn(move || {
             thread::sleep(Duration::from_millis(100));

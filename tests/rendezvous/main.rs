@@ -5,5 +5,7 @@
 
 mod death;
 mod hostile;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod stores;
 mod world;

@@ -16,9 +16,7 @@ use unisono::{
     rendezvous::{Alarm, MAX_KEY, Place as Where, Position, Stand, Store, Watch, exchange, open, report},
 };
 
-use crate::world::{
-    KINDS, Kind, One, Place, SOON, after, held_port, member, part, soon, stores, together, world,
-};
+use crate::world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world};
 
 #[test]
 fn values_are_set_got_and_replaced() {
@@ -193,7 +191,7 @@ fn those_that_go_at_once_are_not_taken_for_the_missing() {
 
 #[test]
 fn without_rank_0_the_others_say_so() {
-    let (_held, port) = held_port();
+    let (_held, port) = crate::ports::held().unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
     let error = open(&address, &member(1, 2), after(100)).err().unwrap();
     assert!(matches!(error, Error::Rendezvous { .. }), "{error}");

@@ -1,16 +1,12 @@
 //! Worlds to test in: several ranks' stores, watches and alarms in one process.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener},
-    os::fd::OwnedFd,
+    net::TcpListener,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt::set_socket_reuseaddr,
-};
 use tempfile::TempDir;
 use unisono::{
     config::{Member, StoreAddress},
@@ -60,16 +56,6 @@ impl Place {
             None => open(&self.address, &member, soon()).unwrap(),
         }
     }
-}
-
-/// A port of the loopback at which nobody listens, and that nobody is given who asks for any, as long as the socket is
-/// open; who asks for this one may listen there nevertheless.
-pub(crate) fn held_port() -> (OwnedFd, u16) {
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    set_socket_reuseaddr(&socket, true).unwrap();
-    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap().port();
-    (socket, port)
 }
 
 pub(crate) fn member(rank: usize, ranks: usize) -> Member {

@@ -5,6 +5,8 @@
 //! others run, and must. An argument that is no option selects cases whose name contains it, as with any test; where
 //! providers are named, it must select one.
 
+#[path = "../arguments/mod.rs"]
+mod arguments;
 mod kit;
 mod landing;
 mod lifetime;
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
     if let Some(provider) = std::env::var_os(processes::CHILD) {
         return processes::child(&provider.to_string_lossy());
     }
-    let filter = filter();
+    let filter = arguments::filter();
     let level = tracing_subscriber::EnvFilter::try_from_default_env();
     if let Ok(level) = level {
         tracing_subscriber::fmt().with_env_filter(level).init();
@@ -83,22 +85,6 @@ fn main() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-/// Options of tests that are followed by their value.
-const VALUED: [&str; 6] = ["--color", "--format", "--logfile", "--skip", "--test-threads", "-Z"];
-
-/// The first argument that is neither an option nor an option's value.
-fn filter() -> String {
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        if VALUED.contains(&argument.as_str()) {
-            arguments.next();
-        } else if !argument.starts_with('-') {
-            return argument;
-        }
-    }
-    String::new()
 }
 
 /// Runs and prints; says whether it failed.
