@@ -1,7 +1,7 @@
 //! A group as the engine knows it: its members, its mailbox, its windows and flows, and what its operations leave behind
 //! for the next.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use bytemuck::Zeroable;
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
@@ -10,6 +10,7 @@ use super::{
     Settings,
     flow::{Incoming, Outgoing},
     letters::Letter,
+    operation::Signature,
     p2p::Talk,
     task::Turn,
     wire::{self, Class, Entry, Grant, Header, Way},
@@ -163,6 +164,13 @@ impl Circle {
             introduced: false,
             left: false,
         })
+    }
+
+    /// Where the message stands that has waited longest, as [`Talk::stand`] by ranks of the world.
+    pub(super) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+        let (at, signature, peer) = self.talk.stand()?;
+        let world = |rank| self.world(rank);
+        Some((at, signature.worldwide(world), peer.map(world)))
     }
 
     /// The number of the latest operation.

@@ -262,8 +262,7 @@ impl Engine {
                 Ok(())
             }
             Err(stop) => {
-                let mut halt = halt(stop, Some(number), signature, asked.at);
-                halt.culprit.iter_mut().for_each(|culprit| culprit.group.clone_from(&group));
+                let halt = halt(stop, (Some(number), group), signature, asked.at);
                 self.lost.push(asked);
                 Err(halt)
             }
@@ -288,11 +287,10 @@ impl Engine {
         }
         let messages = self.talking.iter().filter_map(|&channel| {
             let circle = self.net.circles.get(usize::from(channel))?.as_ref()?;
-            let (at, signature, _) = circle.talk.stand()?;
-            Some((at, signature.worldwide(|rank| circle.world(rank))))
+            circle.stand()
         });
-        Err(match messages.min_by_key(|(at, _)| *at) {
-            Some((at, signature)) => halt(stop, None, signature, at),
+        Err(match messages.min_by_key(|(at, ..)| *at) {
+            Some((at, signature, _)) => halt(stop, (None, None), signature, at),
             None => stop.into(),
         })
     }
@@ -446,9 +444,8 @@ impl Engine {
 
     /// Whether all that is under way are receives whose message has not come, and that nobody waits for any more.
     pub(crate) fn forsaken(&self) -> bool {
-        let circles = self.net.circles.iter().flatten();
-        self.running.is_empty()
-            && circles.into_iter().all(|circle| circle.tasks.is_empty() && circle.talk.forsaken())
+        let mut circles = self.net.circles.iter().flatten();
+        self.running.is_empty() && circles.all(|circle| circle.tasks.is_empty() && circle.talk.forsaken())
     }
 
     /// The earliest deadline, unless it has passed.
@@ -464,7 +461,7 @@ impl Engine {
             let circle = self.net.core(channel)?.circle;
             if let Some((at, signature)) = circle.talk.late(now) {
                 let signature = signature.worldwide(|rank| circle.world(rank));
-                return Err(halt(Stop::Deadline, None, signature, at));
+                return Err(halt(Stop::Deadline, (None, None), signature, at));
             }
             let talk = &mut circle.talk;
             let next = [talk.deadline(), talk.patience().filter(|&patience| patience > now)];
@@ -501,12 +498,6 @@ impl Engine {
             doubted.map_err(|stop| task.halt(stop))?;
             waits |= now >= *task.doubted.get_or_insert(now) + p2p::LONG;
         }
-        self.relieve(now, waits)
-    }
-
-    /// Takes aside large messages that wait for each other, or for a rank that `waits` in a collective. True if there were
-    /// any.
-    fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Halt> {
         let mut relieved = false;
         for circle in self.net.circles.iter_mut().flatten() {
             relieved |= Core { port: &mut self.net.port, circle }.relieve(now, waits)?;
@@ -526,11 +517,10 @@ impl Engine {
         let since = oldest.map(|oldest| oldest.asked.at);
         for &channel in &self.talking {
             let circle = self.net.core(channel)?.circle;
-            if let Some((at, signature, peer)) = circle.talk.stand()
+            if let Some((at, signature, peer)) = circle.stand()
                 && since.is_none_or(|since| at < since)
             {
-                let waits = peer.map(|peer| (0, circle.world(peer)));
-                let signature = signature.worldwide(|rank| circle.world(rank));
+                let waits = peer.map(|peer| (0, peer));
                 overseer.stand(Call::Message(circle.latest(), signature), 0, waits);
                 return Ok(());
             }
@@ -583,10 +573,7 @@ impl Engine {
 impl UnderWay {
     fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
-        let mut halt = halt(stop, Some(operation.number), operation.signature, self.asked.at);
-        if let Some(culprit) = &mut halt.culprit {
-            culprit.group.clone_from(&operation.group);
-        }
-        halt
+        let which = (Some(operation.number), operation.group.clone());
+        halt(stop, which, operation.signature, self.asked.at)
     }
 }

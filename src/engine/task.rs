@@ -101,8 +101,13 @@ pub(crate) enum What {
 /// A collective that waits for its turn.
 pub(super) type Turn = (Box<Operation>, Box<dyn Schedule>, Asked);
 
-pub(super) fn halt(stop: Stop, number: Option<u64>, signature: Signature, since: Instant) -> Halt {
-    let culprit = Culprit { number, group: None, call: signature.call(), waited: since.elapsed() };
+pub(super) fn halt(
+    stop: Stop,
+    (number, group): (Option<u64>, Option<Arc<str>>),
+    signature: Signature,
+    since: Instant,
+) -> Halt {
+    let culprit = Culprit { number, group, call: signature.call(), waited: since.elapsed() };
     Halt { stop, culprit: Some(Box::new(culprit)) }
 }
 

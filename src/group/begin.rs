@@ -87,10 +87,7 @@ impl ProcessGroup {
             same_length(Collective::Reduce, count, output.elements().len())?;
         }
         let request = Request { root, op, ..Request::new(Collective::Reduce, count) };
-        match scaled(Collective::Reduce, input.elements(), op)? {
-            Some(scaled) => self.begin_scaled(request, scaled, output, |output| (input, output)),
-            None => self.begin_apart(&request, input, output),
-        }
+        self.begin_reduction(request, input, output)
     }
 
     /// Begins a [`broadcast`](Self::broadcast).
@@ -140,10 +137,7 @@ impl ProcessGroup {
         let count = output.elements().len();
         self.blocks(Collective::ReduceScatter, count, input.elements().len())?;
         let request = Request { op, ..Request::new(Collective::ReduceScatter, count) };
-        match scaled(Collective::ReduceScatter, input.elements(), op)? {
-            Some(scaled) => self.begin_scaled(request, scaled, output, |output| (input, output)),
-            None => self.begin_apart(&request, input, output),
-        }
+        self.begin_reduction(request, input, output)
     }
 
     /// Begins a [`reduce_scatter_in_place`](Self::reduce_scatter_in_place); `data` comes back, and which of its elements are
@@ -249,6 +243,23 @@ impl ProcessGroup {
     {
         let lent = Lent::kept(&mut input, &mut output);
         self.begin::<I::Element, _>(request, &lent, (input, output))
+    }
+
+    /// The same of a reduction, whose input stays as it is where it is scaled.
+    fn begin_reduction<I, O>(
+        &self,
+        request: Request<'static>,
+        mut input: I,
+        output: O,
+    ) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        match scaled(request.collective, input.elements(), request.op)? {
+            Some(scaled) => self.begin_scaled(request, scaled, output, |output| (input, output)),
+            None => self.begin_apart(&request, input, output),
+        }
     }
 
     /// Begins a reduction of a scaled copy, and makes what comes back of the output.

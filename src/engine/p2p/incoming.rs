@@ -5,8 +5,7 @@ use std::time::Instant;
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{
-    Asked, Early, Form, Item, Kind, LONG, Landing, PIECE, Place, Receiving, Sending, Stage, Talk,
-    matching::Envelope,
+    Asked, Early, Form, Item, Kind, Landing, PIECE, Place, Receiving, Stage, Talk, matching::Envelope,
 };
 use crate::{
     buffer::{self, Bytes, Fresh},
@@ -154,13 +153,10 @@ impl Core<'_> {
             return Ok(true);
         }
         let Talk { aside, sendings, .. } = &self.circle.talk;
-        if *aside > 0 && aside + bytes > super::ASIDE {
-            // What this rank waits for may be behind it.
-            let now = Instant::now();
-            let waits = |sending: &Sending| sending.outbound.to == envelope.from && sending.stuck(now, LONG);
-            if !sendings.values().any(waits) {
-                return Ok(false);
-            }
+        let full = *aside > 0 && aside + bytes > super::ASIDE;
+        // What this rank waits for may be behind it.
+        if full && !super::wait_for(sendings, envelope.from, Instant::now()) {
+            return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);

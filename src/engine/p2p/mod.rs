@@ -326,11 +326,15 @@ pub(super) struct Talk {
 }
 
 impl Talk {
+    /// Whether anything that was asked for is on its way, or has ended and nobody was told.
+    fn busy(&self) -> bool {
+        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
+        !self.sendings.is_empty() || landing || !self.ended.is_empty()
+    }
+
     /// Whether anybody waits for the end of a send or a receive.
     pub(super) fn open(&self) -> bool {
-        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
-        let receives = self.matching.receives().next().is_some();
-        !self.sendings.is_empty() || landing || receives || !self.ended.is_empty()
+        self.busy() || self.matching.receives().next().is_some()
     }
 
     /// Whether anything waits to be sent.
@@ -340,9 +344,7 @@ impl Talk {
 
     /// Whether all that anybody waits for are messages that have not come, and nobody waits for them any more.
     pub(super) fn forsaken(&self) -> bool {
-        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
-        let forsaken = self.matching.receives().all(|(_, receiving)| receiving.forsaken());
-        self.sendings.is_empty() && !landing && self.ended.is_empty() && forsaken
+        !self.busy() && self.matching.receives().all(|(_, receiving)| receiving.forsaken())
     }
 
     /// Gives up the receives that have got no message, and that nobody waits for any more, if this is so of them and of the
@@ -507,7 +509,7 @@ impl Core<'_> {
         let fits = |from: Rank, kind: &Kind| {
             aside.saturating_add(kind.bytes()) <= ASIDE
                 || sends && *aside == 0
-                || sendings.values().any(|sending| sending.outbound.to == from && sending.stuck(now, LONG))
+                || wait_for(sendings, from, now)
         };
         let mut announced = matching.messages().filter_map(|(envelope, early)| match *early {
             Early::Announced { kind, number, writes, since } => {
@@ -564,6 +566,11 @@ impl Core<'_> {
             receiver: (self.port.me, wanted),
         })
     }
+}
+
+/// Whether a large message to this rank has waited so long that the rank may wait for something from here.
+fn wait_for(sendings: &BTreeMap<u64, Sending>, to: Rank, now: Instant) -> bool {
+    sendings.values().any(|sending| sending.outbound.to == to && sending.stuck(now, LONG))
 }
 
 impl Talk {
