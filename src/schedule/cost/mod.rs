@@ -65,7 +65,8 @@ pub struct Load {
 /// What a collective costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// From when all ranks begin until the last one has ended and its puts have left (s).
+    /// The longest that any rank takes, from when it begins until it has ended and its puts have left (s). All begin at
+    /// once, but for those that first have to wait for a core: nobody's clock runs before it does, as in measurements.
     pub seconds: f64,
     /// Messages sent, empty ones too.
     pub messages: Load,

@@ -42,7 +42,8 @@ pub(super) struct World<'a> {
     steps: u64,
     /// By how much processor work takes longer because others share the core and are not simulated.
     share: f64,
-    end: f64,
+    /// The longest that a rank took (s).
+    longest: f64,
 }
 
 /// A rank that is simulated.
@@ -53,6 +54,8 @@ struct Actor {
     turn: usize,
     working: usize,
     state: State,
+    /// When it first had a core (s).
+    begun: Option<f64>,
     /// When it is woken next; infinite while nothing is known that would wake it (s).
     alarm: f64,
     /// When its port is free, out and in (s).
@@ -169,6 +172,7 @@ impl<'a> World<'a> {
             turn: 0,
             working: 0,
             state: State::Waits,
+            begun: None,
             alarm: f64::INFINITY,
             out: 0.0,
             inward: 0.0,
@@ -188,7 +192,7 @@ impl<'a> World<'a> {
             events: 0,
             steps: 0,
             share,
-            end: 0.0,
+            longest: 0.0,
         }
     }
 
@@ -231,7 +235,7 @@ impl<'a> World<'a> {
         };
         let memory = self.actors.iter().map(|actor| memory(&*actor.schedule, self.ranks, self.setup));
         Cost {
-            seconds: self.end,
+            seconds: self.longest,
             messages: load(|actor| actor.messages),
             bytes: load(|actor| actor.bytes),
             reduced: load(|actor| actor.reduced),
@@ -297,6 +301,7 @@ impl<'a> World<'a> {
 
     /// A rank that has a core does what it can, until it waits or something else happens first.
     fn resume(&mut self, actor: usize, mut now: f64) -> Result<(), Unpriced> {
+        self.actors[actor].begun.get_or_insert(now);
         loop {
             let Some(spent) = self.advance(actor, now)? else {
                 return self.park(actor, now);
@@ -323,7 +328,8 @@ impl<'a> World<'a> {
         let state = &mut self.actors[actor];
         state.state = if ended { State::Ended } else { State::Waits };
         if ended {
-            self.end = self.end.max(now).max(state.out);
+            let took = now.max(state.out) - state.begun.unwrap_or_default();
+            self.longest = self.longest.max(took);
         } else if soonest.is_finite() {
             self.set_alarm(actor, soonest);
         }

@@ -140,6 +140,15 @@ fn ranks_share_cores() {
     assert!(all(plan, &job, &setup(&slow)).seconds > got + 7e-3);
 }
 
+#[test]
+fn nobodys_clock_runs_before_it_has_a_core() {
+    let busy = Fabric { latency: 0.0, send_overhead: 5e-6, receive_overhead: 2e-6, ..PLAIN };
+    assert!(near(seconds("direct", Collective::Broadcast, 2, 0, &busy), 5e-6 + 2e-6));
+    // One sends while the other has no core, and then that one takes what is there.
+    let crowded = Fabric { ranks_per_host: 2, ..busy };
+    assert!(near(seconds("direct", Collective::Broadcast, 2, 0, &crowded), 5e-6));
+}
+
 /// Fabrics with one rank on a host.
 fn fabrics() -> [Fabric; 5] {
     let alone = |fabric| Fabric { ranks_per_host: 1, ..fabric };
