@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -36,7 +36,8 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 #[must_use = "what it works on comes back from `wait`"]
 pub struct Work<T> {
     ticket: Arc<Ticket>,
-    driver: Arc<dyn Driver>,
+    /// Gone with the last handle of the world, which ends all that is under way: a forgotten work keeps nothing alive.
+    driver: Weak<dyn Driver>,
     /// What comes back of what was held.
     open: fn(Done) -> Option<Result<T>>,
     /// The end, if it was taken from the ticket and not from here yet.
@@ -50,24 +51,27 @@ impl<T> fmt::Debug for Work<T> {
 }
 
 impl<T: Send + 'static> Work<T> {
-    pub(crate) fn new(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn new(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
+        let driver = Arc::downgrade(driver);
         Self { ticket, driver, open: |done| held(done.held).map(Ok), end: None }
     }
 
     /// Of a collective, which also holds what was copied aside for it.
-    pub(crate) fn begun(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn begun(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
         let open = |done: Done| held::<(T, Vec<u8>)>(done.held).map(|(held, _)| Ok(held));
+        let driver = Arc::downgrade(driver);
         Self { ticket, driver, open, end: None }
     }
 
     /// Of what holds an [`Opening`].
-    pub(crate) fn opened(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn opened(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
         let open = |done: Done| held::<Opening<T>>(done.held).map(|open| open());
+        let driver = Arc::downgrade(driver);
         Self { ticket, driver, open, end: None }
     }
 
     /// Of what has ended already.
-    pub(crate) fn done(held: T, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn done(held: T, driver: &Arc<dyn Driver>) -> Self {
         let ticket = Arc::new(Ticket::default());
         ticket.end(Ok(Done { held: Some(Box::new(held)), ..Done::default() }));
         Self::new(ticket, driver)
@@ -76,19 +80,25 @@ impl<T: Send + 'static> Work<T> {
 
 impl<B: Send + 'static> Work<(B, Rank)> {
     /// Of a receive: what was held, and who sent the message.
-    pub(crate) fn received(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn received(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
         let open = |done: Done| Some(Ok((held(done.held)?, done.received.first()?.from)));
+        let driver = Arc::downgrade(driver);
         Self { ticket, driver, open, end: None }
     }
 
     /// Of a receive or of a send, which knows to whom.
-    pub(crate) fn either(ticket: Arc<Ticket>, driver: Arc<dyn Driver>) -> Self {
+    pub(crate) fn either(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
         let open = |done: Done| {
             let (data, to): (B, Option<Rank>) = held(done.held)?;
             Some(Ok((data, to.or_else(|| Some(done.received.first()?.from))?)))
         };
+        let driver = Arc::downgrade(driver);
         Self { ticket, driver, open, end: None }
     }
+}
+
+fn ended() -> Failure {
+    Failure::StoreLost { how: "the group has ended".to_owned() }
 }
 
 /// What was held, if it is that.
@@ -100,7 +110,7 @@ impl<T> Work<T> {
     /// Whether it has ended, well or not. Never blocks.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.end.is_some() || self.ticket.ended() || self.driver.failed().is_some()
+        self.end.is_some() || self.ticket.ended() || self.failed().is_some()
     }
 
     /// Waits for its end, and gives back what the call was given.
@@ -108,7 +118,7 @@ impl<T> Work<T> {
     /// # Errors
     /// As the blocking call; what it worked on is gone then.
     pub fn wait(mut self) -> Result<T> {
-        self.driver.wait(&self.ticket, None);
+        self.wait_until(None);
         self.take().unwrap_or_else(|| Err(self.lost()))
     }
 
@@ -118,7 +128,7 @@ impl<T> Work<T> {
     /// As [`wait`](Self::wait).
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<std::result::Result<T, Self>> {
         let until = Instant::now().checked_add(timeout);
-        if !self.driver.wait(&self.ticket, until) {
+        if !self.wait_until(until) {
             return Ok(Err(self));
         }
         self.take().unwrap_or_else(|| Err(self.lost())).map(Ok)
@@ -129,9 +139,18 @@ impl<T> Work<T> {
         Some(end.and_then(|done| (self.open)(done).unwrap_or_else(|| Err(self.lost()))))
     }
 
+    /// False if the end has not come until then.
+    fn wait_until(&self, until: Option<Instant>) -> bool {
+        self.driver.upgrade().is_none_or(|driver| driver.wait(&self.ticket, until))
+    }
+
+    /// Why all is over, if it is.
+    fn failed(&self) -> Option<Failure> {
+        self.driver.upgrade().map_or_else(|| Some(ended()), |driver| driver.failed())
+    }
+
     fn lost(&self) -> Error {
-        let ended = || Failure::StoreLost { how: "the group has ended".to_owned() };
-        Error::Failed(self.driver.failed().unwrap_or_else(ended))
+        Error::Failed(self.failed().unwrap_or_else(ended))
     }
 }
 
@@ -144,7 +163,7 @@ impl<T> Future for Work<T> {
                 self.end = Some(end.map_err(Error::Failed));
                 Poll::Ready(self.take().unwrap_or_else(|| Err(self.lost())))
             }
-            Poll::Pending => match self.driver.failed() {
+            Poll::Pending => match self.failed() {
                 Some(failure) => Poll::Ready(Err(Error::Failed(failure))),
                 None => Poll::Pending,
             },

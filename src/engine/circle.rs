@@ -17,10 +17,6 @@ use super::{
 };
 use crate::schedule::Rank;
 
-/// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
-/// 16 KiB at first, and a connection that is established has at least 20 segments).
-const LITTLE: usize = 16 << 10;
-
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -58,6 +54,13 @@ pub(crate) struct Sender {
     pub slot_bytes: usize,
     /// What goes straight into the receiver's output.
     pub writes: Outgoing,
+}
+
+impl Sender {
+    /// No more bytes than these are on their way.
+    pub(super) fn bytes(&self) -> usize {
+        self.flow.bytes() + self.writes.bytes()
+    }
 }
 
 #[derive(Debug)]
@@ -98,7 +101,7 @@ pub(crate) struct Circle {
     /// Receivers whose senders should hear of their credit when there is time.
     pub(super) debts: Vec<(usize, Way)>,
     /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies, with those of
-    /// messages that [surely leave](Self::quiet).
+    /// messages that [surely leave](super::port::Port::quiet).
     pub(super) letters_under_way: usize,
     pub(super) copies_under_way: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
@@ -203,9 +206,9 @@ impl Circle {
         if self.talk.open() {
             return;
         }
-        // The end comes after all else: whoever has got it may forget the group.
+        // The end comes after all else: whoever has got it may forget the group. Not all providers keep the order of puts.
         self.settle_debts();
-        if !self.letters_landed() {
+        if !self.letters_landed() || self.under_way > 0 || self.talk.under_way > 0 {
             return;
         }
         for (rank, member) in self.members.iter().enumerate() {
@@ -266,16 +269,6 @@ impl Circle {
     pub(crate) fn sender(&self, to: Rank, class: Class, lane: usize) -> Option<usize> {
         let first = self.members.get(to)?.outgoing[class.index()];
         (first != NONE).then_some(first as usize + lane)
-    }
-
-    /// Whether so little is on its way to a member that a copy of one more small message surely leaves at once, and does
-    /// not wait in a queue of the provider's for room in the socket, unseen, until somebody polls.
-    pub(super) fn quiet(&self, to: Rank) -> bool {
-        let flows = Class::ALL.iter().filter_map(|&class| {
-            let first = self.sender(to, class, 0)?;
-            self.senders.get(first..first + self.settings.window(class).0)
-        });
-        flows.flatten().map(|sender| sender.flow.bytes() + sender.writes.bytes()).sum::<usize>() <= LITTLE
     }
 
     /// The receiving end of a flow, if its window is open.

@@ -103,6 +103,17 @@ impl Core<'_> {
         Ok(())
     }
 
+    /// Does something to a sending end that changes how much of it is on its way.
+    pub(super) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut Sender) -> R) -> R {
+        let Self { port, circle } = self;
+        let end = &mut circle.senders[sender];
+        let before = end.bytes();
+        let result = change(end);
+        let (to, now) = (end.flow.to, end.bytes());
+        port.fly(circle.world(to), now, before);
+        result
+    }
+
     /// A put has left; it was recorded so.
     pub(crate) fn sent(&mut self, record: &Record) {
         let circle = &mut *self.circle;
@@ -137,7 +148,7 @@ impl Core<'_> {
         let sender = circle.sender(from, window.class, flow - window.first_flow);
         if let Some(sender) = sender {
             let freed = circle.header(flow, slot)?.freed;
-            let credit = circle.senders[sender].flow.credit((freed & 0xffff) as u16);
+            let credit = self.sending(sender, |end| end.flow.credit((freed & 0xffff) as u16));
             credit.map_err(|violation| self.violation(from, violation))?;
         }
         Ok(())
@@ -163,10 +174,11 @@ impl Core<'_> {
 
     /// A receiver has freed messages.
     pub(crate) fn credit_arrived(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Stop> {
-        let sender = &mut self.circle.senders[sender];
-        let flow = if way == Way::Slots { &mut sender.flow } else { &mut sender.writes };
-        let to = flow.to;
-        flow.credit(freed).map_err(|violation| self.violation(to, violation))
+        let credit = self.sending(sender, |end| match way {
+            Way::Slots => end.flow.credit(freed),
+            Way::Direct => end.writes.credit(freed),
+        });
+        credit.map_err(|violation| self.violation(self.circle.senders[sender].flow.to, violation))
     }
 
     /// A member has written to the mailbox.
@@ -201,7 +213,7 @@ impl Core<'_> {
                 // Nothing was written yet to a peer whose window is unknown.
                 let Some(sender) = self.circle.sender(from, Class::Bulk, 0) else { return Ok(()) };
                 let freed = (grant.header.freed & 0xffff) as u16;
-                let credit = self.circle.senders[sender].writes.credit(freed);
+                let credit = self.sending(sender, |end| end.writes.credit(freed));
                 credit.map_err(|violation| self.violation(from, violation))
             }
         }

@@ -58,7 +58,10 @@ impl Engine {
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();
         match next {
-            Some(turn) => self.begin(channel, turn, overseer),
+            Some((operation, schedule, mut asked)) => {
+                asked.anew(Instant::now());
+                self.begin(channel, (operation, schedule, asked), overseer)
+            }
             // It may have been the last of a group that this rank has left.
             None => Ok(self.net.sweep().map(drop)?),
         }
@@ -80,8 +83,8 @@ impl Engine {
             Held::Then(then) => match then(done) {
                 Ok(Step::Done(held)) => Done { held, number, ..Done::default() },
                 Ok(Step::More(what, held)) => {
-                    let now = Instant::now();
-                    let asked = Asked { at: now, deadline: now + (deadline - at), ticket, held };
+                    let mut asked = Asked { at, deadline, ticket, held };
+                    asked.anew(Instant::now());
                     return Ok(Some(Task { what, asked }));
                 }
                 Err(failure) => {

@@ -5,11 +5,17 @@ use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
 use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes};
 use crate::{error::Failure, schedule::Rank};
 
+/// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
+/// 16 KiB at first, and a connection that is established has at least 20 segments).
+const LITTLE: usize = 16 << 10;
+
 /// Another process of the world, or this one.
 #[derive(Debug)]
 struct Link {
     address: Address,
     handle: Option<Peer>,
+    /// No more bytes than these are on their way to it, of all groups: they share a connection.
+    bytes: usize,
 }
 
 /// A process's one endpoint.
@@ -55,16 +61,29 @@ impl Port {
 
     /// Where all processes of the world are, by rank.
     pub(crate) fn meet(&mut self, addresses: Vec<Address>) {
-        self.links = addresses.into_iter().map(|address| Link { address, handle: None }).collect();
+        self.links = addresses.into_iter().map(|address| Link { address, handle: None, bytes: 0 }).collect();
     }
 
     /// The handle of a process, connecting on first use.
     pub(crate) fn handle(&mut self, world: Rank) -> Result<Peer, Stop> {
         match self.links.get_mut(world) {
             Some(Link { handle: Some(handle), .. }) => Ok(*handle),
-            Some(Link { address, handle }) => Ok(*handle.insert(self.transport.connect(address)?)),
+            Some(Link { address, handle, .. }) => Ok(*handle.insert(self.transport.connect(address)?)),
             None => Err(self.stop(format!("there is no rank {world}"))),
         }
+    }
+
+    /// So many bytes of a flow to a process are on their way, and so many were.
+    pub(crate) fn fly(&mut self, world: Rank, now: usize, before: usize) {
+        if let Some(link) = self.links.get_mut(world) {
+            link.bytes = (link.bytes + now).saturating_sub(before);
+        }
+    }
+
+    /// Whether so little is on its way to a process that a copy of one more small message surely leaves at once, and does
+    /// not wait in a queue of the provider's for room in the socket, unseen, until somebody polls.
+    pub(crate) fn quiet(&self, world: Rank) -> bool {
+        self.links.get(world).is_some_and(|link| link.bytes <= LITTLE)
     }
 
     /// Whether a header and so many bytes behind it must lie in one place to be one put.
@@ -89,6 +108,9 @@ impl Port {
         }
         for (number, lanes) in circle.speaks() {
             self.outgoing.give_back(number, lanes);
+        }
+        for sender in &circle.senders {
+            self.fly(circle.world(sender.flow.to), 0, sender.bytes());
         }
     }
 

@@ -15,8 +15,8 @@ type Lead = (u8, usize);
 pub(crate) struct Routes {
     /// Where each number leads; `None` once it came back.
     leads: Vec<Option<Lead>>,
-    /// Runs that came back: their first numbers and lengths.
-    returned: VecDeque<(usize, usize)>,
+    /// Those that came back, in that order.
+    returned: VecDeque<usize>,
 }
 
 impl Routes {
@@ -27,8 +27,13 @@ impl Routes {
             self.leads.resize(fresh + lanes, None);
             fresh
         } else {
-            let place = self.returned.iter().position(|&(_, len)| len == lanes)?;
-            self.returned.remove(place)?.0
+            // Whatever runs they came back in: groups come and go with windows of this class or that.
+            let free = |number| {
+                self.leads.get(number..number + lanes).is_some_and(|run| run.iter().all(Option::is_none))
+            };
+            let number = self.returned.iter().copied().find(|&number| free(number))?;
+            self.returned.retain(|it| !(number..number + lanes).contains(it));
+            number
         };
         for (lane, lead) in self.leads.iter_mut().skip(number).take(lanes).enumerate() {
             *lead = Some((channel, first + lane));
@@ -44,7 +49,7 @@ impl Routes {
     /// Takes back a run.
     pub(crate) fn give_back(&mut self, number: usize, lanes: usize) {
         self.leads.iter_mut().skip(number).take(lanes).for_each(|lead| *lead = None);
-        self.returned.push_back((number, lanes));
+        self.returned.extend(number..number + lanes);
     }
 }
 
@@ -69,10 +74,31 @@ mod tests {
         routes.give_back(given[5], 2);
         routes.give_back(given[3], 2);
         assert_eq!(routes.find(at(given[5])), None);
-        assert_eq!(routes.take(3, 0, 1), None, "runs are not cut");
         assert_eq!(routes.take(3, 7, 2), Some(given[5]));
         assert_eq!(routes.find(at(given[5]) + 1), Some((3, 8)));
         assert_eq!(routes.take(3, 7, 2), Some(given[3]));
+        assert_eq!(routes.take(3, 7, 1), None);
+    }
+
+    #[test]
+    fn runs_are_cut_and_put_together() {
+        let mut routes = Routes::default();
+        let single = |routes: &mut Routes| routes.take(1, 0, 1).unwrap();
+        // More groups than there are numbers, one after the other, each with one flow.
+        for _ in 0..MAX_FLOWS + 100 {
+            let number = single(&mut routes);
+            routes.give_back(number, 1);
+        }
+        let mut runs: Vec<usize> = (0..MAX_FLOWS / 4).map(|_| routes.take(2, 0, 4).unwrap()).collect();
+        runs.sort_unstable();
+        assert!(runs.windows(2).all(|two| two[0] + 4 <= two[1]), "no number is given out twice");
+        assert_eq!(routes.take(3, 0, 1), None);
+        routes.give_back(runs[7], 4);
+        assert_eq!(
+            (0..4).map(|_| single(&mut routes)).collect::<Vec<_>>(),
+            (runs[7]..runs[7] + 4).collect::<Vec<_>>()
+        );
+        assert_eq!(routes.take(3, 0, 1), None);
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Run {
         if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
             return Ok(false);
         }
-        core.circle.senders[sender].flow.advance(HEADER + bytes);
+        core.sending(sender, |end| end.flow.advance(HEADER + bytes));
         if let Some(flow) = opposite {
             core.circle.receivers[flow].tell();
         }
@@ -134,7 +134,7 @@ impl Run {
         if !core.post(Ready { to, origin, bytes, record, header: false, target, immediate, whose })? {
             return Ok(false);
         }
-        core.circle.senders[sender].writes.advance(bytes);
+        core.sending(sender, |end| end.writes.advance(bytes));
         Ok(true)
     }
 
@@ -235,7 +235,10 @@ impl Core<'_> {
         };
         let ends_told = put.ends_told(&self.port.limits);
         // Nobody need wait for the end of what was copied and leaves; before it closes, whoever parts does.
-        let leaves = ends_told && lane && put.len() <= self.port.limits.max_copied && self.circle.quiet(to);
+        let leaves = ends_told
+            && lane
+            && put.len() <= self.port.limits.max_copied
+            && self.port.quiet(self.circle.world(to));
         if leaves {
             put.token = post::letter(self.circle.channel, true);
         }

@@ -77,6 +77,13 @@ pub(crate) struct Asked {
     pub held: Held,
 }
 
+impl Asked {
+    /// Its turn has come now: it has all its time yet.
+    pub(super) fn anew(&mut self, now: Instant) {
+        (self.at, self.deadline) = (now, now + (self.deadline - self.at));
+    }
+}
+
 /// What an operation leaves to who asked for it.
 #[derive(Default)]
 pub(crate) struct Done {

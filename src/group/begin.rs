@@ -302,6 +302,6 @@ impl ProcessGroup {
         held: B,
     ) -> Result<Work<B>> {
         let ticket = self.shared.begin(T::DTYPE, request, lent, held, &self.wishes)?;
-        Ok(Work::begun(ticket, self.driver()))
+        Ok(Work::begun(ticket, &self.driver()))
     }
 }

@@ -115,7 +115,7 @@ impl ProcessGroup {
         let what =
             self.outbound::<B::Element>(&Lent::kept(&mut data, &mut Vec::<u8>::new()), to, tag, Form::Plain)?;
         let ticket = self.start(what, Some(Box::new(data)))?;
-        Ok(Work::new(ticket, self.driver()))
+        Ok(Work::new(ticket, &self.driver()))
     }
 
     /// Begins a [`recv`](Self::recv); `data`, filled, and who sent it come back from [`Work::wait`].
@@ -126,7 +126,7 @@ impl ProcessGroup {
         let lent = Lent::kept(&mut Vec::<u8>::new(), &mut data);
         let what = self.inbound::<B::Element>(&lent, from.into(), tag)?;
         let ticket = self.start(what, Some(Box::new(data)))?;
-        Ok(Work::received(ticket, self.driver()))
+        Ok(Work::received(ticket, &self.driver()))
     }
 
     /// Begins a [`recv_vec`](Self::recv_vec).
@@ -197,7 +197,7 @@ impl ProcessGroup {
         }
         let works = ready.into_iter().map(|(what, data, to)| {
             let ticket = self.start(what, Some(Box::new((data, to))))?;
-            Ok(Work::either(ticket, self.driver()))
+            Ok(Work::either(ticket, &self.driver()))
         });
         works.collect()
     }

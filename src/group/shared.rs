@@ -247,11 +247,13 @@ pub(super) fn asked(timeout: Duration, held: Held) -> Asked {
 }
 
 impl Drop for Membership {
-    /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death.
+    /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death. Another group's also
+    /// then: who catches the panic goes on with the world.
     fn drop(&mut self) {
         let Shared { node, channel, .. } = &*self.shared;
         // After the farewell the others may be gone: there is nobody to tell.
-        let over = std::thread::panicking() || node.over() || node.has_left();
+        let dying = *channel == WORLD && std::thread::panicking();
+        let over = dying || node.over() || node.has_left();
         let parted = match *channel {
             _ if over => Ok(()),
             WORLD => self.shared.part(),

@@ -150,14 +150,14 @@ impl ProcessGroup {
         let call = Box::pin(call(Turn { how: How::Later(between.clone()), latest: None }));
         let mut call = Call { shared: Arc::clone(&self.shared), call, between, open };
         if let Poll::Ready(end) = call.look() {
-            let done = end.and_then(call.open).map(|done| Work::done(done, self.driver()));
+            let done = end.and_then(call.open).map(|done| Work::done(done, &self.driver()));
             return done.map_err(|error| match error {
                 Error::Failed(failure) => self.shared.over(failure),
                 error => error,
             });
         }
         let (what, held) = call.rest().map_err(|failure| self.shared.over(failure))?;
-        Ok(Work::opened(self.shared.hand_in(name, what, held)?, self.driver()))
+        Ok(Work::opened(self.shared.hand_in(name, what, held)?, &self.driver()))
     }
 }
 

@@ -138,6 +138,8 @@ impl Core<'_> {
         number: u32,
     ) -> Result<bool, Stop> {
         let bytes = kind.bytes();
+        // Before there is memory for what it says it is.
+        self.landed(flow, slot, bytes)?;
         if let Some(receiving) = self.circle.talk.matching.taker(envelope) {
             let (receiving, mut fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
             let place = match (&receiving.inbound.place, &mut fresh) {
@@ -153,7 +155,7 @@ impl Core<'_> {
             return Ok(true);
         }
         let Talk { aside, sendings, .. } = &self.circle.talk;
-        let full = *aside > 0 && aside + bytes > super::ASIDE;
+        let full = *aside > 0 && aside + kind.kept() > super::ASIDE;
         // What this rank waits for may be behind it.
         if full && !super::wait_for(sendings, envelope.from, Instant::now()) {
             return Ok(false);
@@ -161,7 +163,7 @@ impl Core<'_> {
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
-        self.circle.talk.aside += bytes;
+        self.circle.talk.aside += kind.kept();
         self.circle.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
         Ok(true)
     }
@@ -229,7 +231,7 @@ impl Core<'_> {
         match early {
             Early::Whole { kind, number, bytes } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                self.circle.talk.aside -= kind.bytes();
+                self.circle.talk.aside -= kind.kept();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
             Early::Announced { kind, number, writes, .. } => {
@@ -401,7 +403,7 @@ impl Core<'_> {
         match (receiving, fresh) {
             (Some(receiving), Some(kept)) => {
                 if aside {
-                    self.circle.talk.aside -= bytes;
+                    self.circle.talk.aside -= kind.kept();
                     // There may be messages that have waited for that room.
                     self.port.stir(self.circle.channel);
                 }

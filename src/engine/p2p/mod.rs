@@ -25,7 +25,7 @@ use super::{
     core::Core,
     operation::Signature,
     ticket::{Asked, Held, Received, Ticket},
-    wire::{Class, Header, Message},
+    wire::{Header, Message},
 };
 use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
 
@@ -44,6 +44,9 @@ const ASIDE: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 /// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
 /// takes to be asked for right after a send.
 const STALE: Duration = Duration::from_millis(1);
+
+/// What a message that is kept aside counts beside its elements: its entry, and memory of its own.
+const ENTRY: usize = 256;
 
 /// How long a collective or a receive has waited before it may be for a rank whose large message waits to be taken: far
 /// longer than they take, since what is taken aside is copied once more.
@@ -102,6 +105,11 @@ impl Form {
 impl Kind {
     pub(crate) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.size())
+    }
+
+    /// What it counts among what is kept aside.
+    pub(super) fn kept(&self) -> usize {
+        self.bytes().saturating_add(ENTRY)
     }
 
     /// For people: `5 f32 elements`.
@@ -467,12 +475,6 @@ impl Core<'_> {
 
     /// Takes on a receive.
     pub(super) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
-        if let Some(from) = inbound.from
-            && let Err(stop) = self.listen(from, Class::Message)
-        {
-            self.circle.talk.lost.push(asked);
-            return Err(stop);
-        }
         let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
         self.circle.talk.wait_until(asked.deadline);
         match self.circle.talk.matching.receive(want, Receiving { inbound, asked }) {
@@ -507,7 +509,7 @@ impl Core<'_> {
         }
         // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
         let fits = |from: Rank, kind: &Kind| {
-            aside.saturating_add(kind.bytes()) <= ASIDE
+            aside.saturating_add(kind.kept()) <= ASIDE
                 || sends && *aside == 0
                 || wait_for(sendings, from, now)
         };
@@ -523,7 +525,7 @@ impl Core<'_> {
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         *early = Early::Coming { kind, number };
         drop(announced);
-        *aside += kind.bytes();
+        *aside += kind.kept();
         let into = fresh.region().clone();
         let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
         self.grant_message((envelope.from, number), landing, None, writes)?;

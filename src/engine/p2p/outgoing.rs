@@ -202,7 +202,7 @@ impl Core<'_> {
             }
             return Ok(Sent::No);
         }
-        self.circle.senders[sender].flow.advance(HEADER + bytes);
+        self.sending(sender, |end| end.flow.advance(HEADER + bytes));
         if let Some(flow) = opposite {
             self.circle.receivers[flow].tell();
         }
@@ -241,7 +241,7 @@ impl Core<'_> {
                 return Ok((false, any));
             }
             any = true;
-            self.circle.senders[sender].writes.advance(bytes);
+            self.sending(sender, |end| end.writes.advance(bytes));
             let injected = bytes <= self.port.limits.max_inject;
             if let Some(sending) = self.circle.talk.sendings.get_mut(&id) {
                 sending.gone += bytes;

@@ -34,6 +34,68 @@ fn receives_that_were_dropped_keep_nobody_from_leaving() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
+/// The other one has left the group before, and has never met this one there.
+#[test]
+fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
+    worlds(2, |group| {
+        let other = 1 - group.rank();
+        let part = group.new_group(&[0, 1]).unwrap().unwrap();
+        if group.rank() == 0 {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(part.irecv(vec![0_u8; 64], other, 7).unwrap());
+        }
+        drop(part);
+        // The world is as well as ever, and so is another group.
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(20));
+            group.barrier().unwrap();
+        }
+        group.new_group(&[0, 1]).unwrap().unwrap().barrier().unwrap();
+        group.leave().unwrap();
+    });
+}
+
+/// The time of an operation runs from when its turn comes.
+#[test]
+fn what_waits_behind_others_has_its_time_yet() {
+    let impatient = |config: &mut Config| {
+        small(config);
+        config.timeout = Duration::from_secs(1);
+    };
+    world(2, impatient, |group| {
+        if group.rank() == 0 {
+            let all: Vec<_> =
+                (0..6).map(|_| group.all_reduce_async(vec![1_u32; 10], ReduceOp::Sum).unwrap()).collect();
+            for work in all {
+                assert_eq!(work.wait().unwrap(), [2; 10]);
+            }
+        } else {
+            for _ in 0..6 {
+                std::thread::sleep(Duration::from_millis(250));
+                group.all_reduce(&mut [1_u32; 10], ReduceOp::Sum).unwrap();
+            }
+        }
+        group.leave().unwrap();
+    });
+}
+
+/// Whoever catches the panic goes on with the world, and makes as many groups as there may be.
+#[test]
+fn a_group_is_left_by_a_thread_that_panics() {
+    worlds(2, |group| {
+        for _ in 0..300 {
+            let part = group.new_group(&[0, 1]).unwrap().unwrap();
+            part.barrier().unwrap();
+            let thread = std::thread::spawn(move || {
+                let _held = part;
+                std::panic::resume_unwind(Box::new("as this test wants"));
+            });
+            assert!(thread.join().is_err());
+        }
+        group.leave().unwrap();
+    });
+}
+
 /// More than there are slots, and a large one in more pieces than may be under way.
 #[test]
 fn receives_that_were_dropped_get_what_comes_for_them() {

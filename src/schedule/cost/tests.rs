@@ -142,11 +142,17 @@ fn ranks_share_cores() {
 
 #[test]
 fn nobodys_clock_runs_before_it_has_a_core() {
+    let plan = find("direct").and_then(|it| it.plan(Collective::Barrier)).unwrap();
     let busy = Fabric { latency: 0.0, send_overhead: 5e-6, receive_overhead: 2e-6, ..PLAIN };
-    assert!(near(seconds("direct", Collective::Broadcast, 2, 0, &busy), 5e-6 + 2e-6));
-    // One sends while the other has no core, and then that one takes what is there.
-    let crowded = Fabric { ranks_per_host: 2, ..busy };
-    assert!(near(seconds("direct", Collective::Broadcast, 2, 0, &crowded), 5e-6));
+    let took = |cores| {
+        let fabric = Fabric { ranks_per_host: 3, cores, ..busy };
+        all(plan, &job(Collective::Barrier, 3, 0), &setup(&fabric)).seconds
+    };
+    assert!(near(took(3), 14e-6), "{}", took(3));
+    // The third gets a core after 10 us, when it has 14 to go, and others wait for it.
+    assert!((14e-6..24e-6).contains(&took(2)), "{}", took(2));
+    // With one core the clock is that of the first.
+    assert!(near(took(1), 3.0 * 14e-6), "{}", took(1));
 }
 
 /// Fabrics with one rank on a host.
@@ -189,7 +195,7 @@ fn one_rank_stands_for_all() {
 
 #[test]
 fn nothing_is_below_the_lower_bound() {
-    let shared = [Fabric::TCP, Fabric { cores: 3, ..Fabric::NDR400 }];
+    let shared = [Fabric::TCP, Fabric { cores: 3, ..Fabric::NDR400 }, Fabric { cores: 1, ..Fabric::TCP }];
     for (algorithm, plan) in plans() {
         for ranks in [1, 2, 3, 4, 5, 8, 13, 16] {
             for (count, lanes) in [(0, 1), (1, 3), (1000, 1), (30_000, 3)] {

@@ -303,9 +303,19 @@ impl Ask {
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
     match Ask::all(Some(name), from).query()? {
         // A name may also bring providers layered over it: take the very one.
-        Some(list) => list.entries().filter(|entry| provider_of(entry) == name).map(Info::copy).collect(),
+        Some(list) => {
+            let its_own = |entry: &&sys::fi_info| provider_of(entry) == name && !meets_first(entry);
+            list.entries().filter(its_own).map(Info::copy).collect()
+        }
         None => Ok(Vec::new()),
     }
+}
+
+/// Whether both sides must know each other's address before either writes, as on efa's second fabric, `efa-direct`
+/// (`fi_efa(7)`, "Limitations"). Ranks learn an address when they first send there.
+fn meets_first(entry: &sys::fi_info) -> bool {
+    // SAFETY: `whole` entries have it; the name is a string or null.
+    unsafe { call::text((*entry.fabric_attr).name) == "efa-direct" }
 }
 
 /// Why nothing of a provider fits, and what would mend it.
