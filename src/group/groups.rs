@@ -93,8 +93,10 @@ impl ProcessGroup {
     /// groups, everywhere.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a member is in as many groups already as there may be at once (256); [`Error::Transport`] if
-    /// there is no memory; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// [`Error::Argument`] on all members of a group if one of them is in as many groups already as there may be at
+    /// once (256). If one has no memory for it, [`Error::Transport`] there, and on the other members
+    /// [`Error::Argument`], which says which rank of the world has none. Ranks of other groups, or of none, are not
+    /// told. [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut state = self.shared.state();
         let said = self.everyone(&mut state, SPLIT, color, ordered(key))?;

@@ -83,9 +83,11 @@ impl ProcessGroup {
     /// Joins the group that a configuration describes. Returns when all ranks have met.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] if the store cannot be reached or refuses this rank, [`Error::Missing`] if
-    /// ranks do not come, [`Error::Transport`] if no provider fits, [`Error::Config`] if the ranks are
-    /// configured differently, [`Error::Failed`] if the first contact fails.
+    /// [`Error::Config`] if a setting has no sense or cannot be had here, or the ranks are configured differently;
+    /// [`Error::Tuning`] if the file that `UNISONO_TUNING` names cannot be read or is not well-formed;
+    /// [`Error::Rendezvous`] if the store cannot be reached or used, or this rank comes too late; [`Error::Refused`] if
+    /// the store does not want this rank; [`Error::Missing`] if ranks do not come; [`Error::Transport`] if no provider
+    /// fits or there is no memory; [`Error::Failed`] if a rank dies or fails meanwhile, or the first contact fails.
     pub fn join(config: Config) -> Result<Self> {
         config.validate()?;
         let deadline = Instant::now() + config.join_timeout;

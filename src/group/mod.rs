@@ -63,6 +63,12 @@ use crate::{
 ///
 /// It may be shared by threads: their operations run one after the other, those of different groups side by side.
 ///
+/// Roots, sources and destinations are ranks of the group; torch.distributed's `src` and `dst` are those of the world.
+/// [`local`](Self::local) gives the group's rank of one of the world, [`global`](Self::global) that in the world of one
+/// of the group. An [`Error::Argument`] that rejects a rank given here names ranks of the group. Other errors, failures
+/// and mismatches above all, name those of the world; only the root in a call that they quote, as in
+/// `broadcast(i8, root 0)`, is one of the group.
+///
 /// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline) and
 /// [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in another
 /// way. The group ends with its last handle.
@@ -84,13 +90,13 @@ impl fmt::Debug for ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// This process's rank, from 0.
+    /// This process's rank in this group, from 0; [`global_rank`](Self::global_rank) is that in the world.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.shared.rank
     }
 
-    /// The world size.
+    /// How many ranks this group has.
     #[must_use]
     pub fn size(&self) -> usize {
         self.shared.world.ranks
@@ -235,12 +241,15 @@ impl ProcessGroup {
         self.shared.run(&mut self.shared.state(), T::DTYPE, request, lent, &self.wishes)
     }
 
-    /// Parts from the others in good order: waits, at most five seconds, for them to come here too, because
-    /// an endpoint that closes may take along what it has sent and the network has not delivered. Dropping
-    /// the group's last handle does the same, but cannot tell what came of it.
+    /// Called on the world, parts from the others in good order, and with it leaves all groups: waits, at most five
+    /// seconds, for the others to come here too, because an endpoint that closes may take along what it has sent and
+    /// the network has not delivered. Dropping the last handle of the world and of the groups made of it does the same,
+    /// but cannot tell what came of it.
+    ///
+    /// Called on another group, ends this handle, waits for nobody, and is always `Ok`.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the group is over, or the others call something else: a rank that leaves while
+    /// On the world, [`Error::Failed`] if it is over, or the others call something else: a rank that leaves while
     /// others call a collective is a mismatch, and so is a call whose messages nobody took, or a message that was
     /// sent to this rank and that it has not received.
     pub fn leave(self) -> Result<()> {

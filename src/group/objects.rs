@@ -26,7 +26,8 @@ use crate::{
 /// A value that cannot be sent, because its `Serialize` fails, it lies too deep, or it takes more bytes than
 /// [`Config::object_limit`](crate::Config::object_limit), is an [`Error::Object`] on every rank that was to get it and on
 /// its own; a value that is not of the type that a rank wants is one on that rank alone. After either the group goes
-/// on, with all ranks at the same place. Numbers are of the same type if their value fits.
+/// on, with all ranks at the same place. Types are told apart by the shape of their values, not by their names: whole
+/// numbers are of the same type if their value fits, a struct may be read as a map, and more, as [`decode()`] says.
 ///
 /// ```
 /// # use unisono::{Config, ProcessGroup};

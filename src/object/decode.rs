@@ -13,8 +13,11 @@ use super::{DEPTH, ObjectError, tag};
 
 /// The value whose bytes these are, all of them.
 ///
-/// Whole numbers go between types if their value fits, f32 become f64, and what is no option may be read as one. No
-/// other type is taken for another.
+/// Whole numbers go between types if their value fits, f32 become f64, and what is no option may be read as one. Beyond
+/// that, types whose values look alike in bytes are taken for one another: tuples and sequences, structs and maps with
+/// string keys, variants without data and their names, those with data and maps of one such name, newtypes and what is
+/// in them. What serde itself takes comes on top: a character for a string and a string of one for a character, and
+/// more within `flatten` and `untagged`.
 ///
 /// # Errors
 /// An [`ObjectError`] that says what is wrong with the bytes, or what they are instead of a `T`. Decoding takes as

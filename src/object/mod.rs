@@ -1,7 +1,7 @@
 //! Values of any serde type as bytes, and back. Pure: nothing here communicates.
 //!
 //! A format of our own, because bytes come from elsewhere and nothing may be lost on the way. It describes itself, so
-//! that a value of another type is noticed and `flatten` and `untagged` work, and it tells `Some(None)` from `None`,
+//! that a value of another shape is noticed and `flatten` and `untagged` work, and it tells `Some(None)` from `None`,
 //! which JSON, MessagePack and CBOR do not. Every value takes at least a byte, and the elements that sequences and maps
 //! announce are counted against the bytes there are, all of them together: so whatever the bytes, decoding ends after
 //! as many steps as there are bytes, and asks for no more elements than that. Values lie at most [`DEPTH`] deep in one
