@@ -188,8 +188,15 @@ fn tensors_are_reduced_together_while_others_are() {
                     assert!(work.wait().unwrap() == wanted);
                 }
             }
-            let nothing = group.all_reduce_coalesced_async(Vec::new(), ReduceOp::Sum).unwrap();
-            assert!(nothing.is_done() && nothing.wait().unwrap().is_empty());
+            for op in ReduceOp::PLAIN.into_iter().chain([ReduceOp::PreMulSum(0.5)]) {
+                let before = group.operations();
+                group.all_reduce_coalesced(&mut [], op).unwrap();
+                // What ranks compare where there are others.
+                assert_eq!(group.operations() - before, u64::from(ranks > 1));
+                let nothing = group.all_reduce_coalesced_async(Vec::new(), op).unwrap();
+                assert!(ranks > 1 || nothing.is_done());
+                assert!(nothing.wait().unwrap().is_empty());
+            }
             drop(group.all_reduce_coalesced_async(tensors, ReduceOp::Sum).unwrap());
         });
     }
