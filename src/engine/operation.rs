@@ -19,7 +19,7 @@ pub(crate) const FAREWELL: u32 = 1;
 pub(crate) const SPLIT: u32 = 1;
 pub(crate) const NEW_GROUP: u32 = 2;
 
-/// The root of the all_reduces of no tensors, many as there may be; that of others is never this.
+/// The root of an all_reduce of many tensors where there are none: never a hash of some.
 pub(crate) const NO_TENSORS: u32 = 0;
 
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.

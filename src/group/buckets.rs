@@ -10,7 +10,7 @@ use crate::{
     dtype::{Dtype, Element},
     engine::NO_TENSORS,
     error::{Error, Result},
-    reduce::{Kernel, KernelError, ReduceOp},
+    reduce::{Kernel, KernelError, ReduceOp, Reduction},
     schedule::{Collective, Rank},
     tensor::{Tensor, TensorViewMut},
     work::Work,
@@ -204,6 +204,9 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// Buckets for parameters of these numbers of elements, in the order in which a forward pass comes to them; each of
     /// about so many bytes (PyTorch's default is 25 MiB), but at least of one gradient. Alike on all ranks.
     ///
+    /// [`ReduceOp::Avg`] of `f16` is done as [`ReduceOp::PreMulSum`] of one by the number of ranks, unless the reduction
+    /// is [reproducible](Reduction::Reproducible): so no sum becomes infinite where the average is not.
+    ///
     /// # Errors
     /// [`Error::Argument`] if the operation does not fit the type; [`Error::Tensor`] if there is no memory.
     pub fn new(
@@ -215,6 +218,12 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         let problem =
             |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
+        let op = match (op, group.wishes.reduction) {
+            (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {
+                ReduceOp::PreMulSum(1.0 / group.size() as f64)
+            }
+            _ => op,
+        };
         let most = bucket_bytes / size_of::<T>();
         let mut places = vec![(0, 0..0); lengths.len()];
         // Elements and gradients of each bucket.
