@@ -48,7 +48,7 @@ use self::{
 };
 pub(crate) use self::{
     net::Channels,
-    operation::{Cargo, FAREWELL, NEW_GROUP, Operation, SPLIT, Signature},
+    operation::{Cargo, FAREWELL, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},

@@ -19,6 +19,9 @@ pub(crate) const FAREWELL: u32 = 1;
 pub(crate) const SPLIT: u32 = 1;
 pub(crate) const NEW_GROUP: u32 = 2;
 
+/// The root of an all_reduce of many tensors where there are none: never a hash of some.
+pub(crate) const NO_TENSORS: u32 = 0;
+
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
 const SEND: u8 = 0x7e;
 const RECV: u8 = 0x7d;
@@ -69,7 +72,7 @@ pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
     /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`FAREWELL`]; of many tensors, and of a bucket of
-    /// gradients, a hash of their shapes.
+    /// gradients, a hash of their types and shapes, or [`NO_TENSORS`].
     pub root: u32,
     pub count: u64,
     /// The most elements of a message, and lanes.
@@ -180,7 +183,12 @@ impl Signature {
             return format!("{}{suffix}({root})", collective.name());
         }
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
-        let mut arguments = dtype.to_owned();
+        let kind = code & KINDS;
+        let mut arguments = match (kind, self.root) {
+            (COALESCED, NO_TENSORS) => "no tensors",
+            _ => dtype,
+        }
+        .to_owned();
         if collective.reduces() {
             let ordered = if op & ORDERED == 0 { "" } else { ", reproducible" };
             let op = ReduceOp::from_code(op & !ORDERED, 0).map_or("unknown reduction", ReduceOp::name);
@@ -189,7 +197,7 @@ impl Signature {
         if collective.has_root() {
             arguments = format!("{arguments}, root {}", self.root);
         }
-        let kind = match code & KINDS {
+        let kind = match kind {
             0 => "",
             COALESCED => "_coalesced",
             _ => "_v",
@@ -224,7 +232,9 @@ impl Signature {
             say(a.call(), &|signature| format!("uses algorithm {}", algorithm(signature.codes[3])))
         } else if a.root != b.root {
             // The calls would differ, if it were a root.
-            say(a.call(), &|signature| format!("has tensors whose shapes hash to {:08x}", signature.root))
+            say(a.call(), &|signature| {
+                format!("has tensors whose types and shapes hash to {:08x}", signature.root)
+            })
         } else {
             say(a.call(), &|Self { chunk, lanes, .. }| {
                 format!("cuts it into messages of {chunk} elements on {lanes} lanes")

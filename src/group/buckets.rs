@@ -8,8 +8,9 @@ use crate::{
     buffer::Lent,
     config::fnv,
     dtype::{Dtype, Element},
+    engine::NO_TENSORS,
     error::{Error, Result},
-    reduce::{Kernel, KernelError, ReduceOp},
+    reduce::{Kernel, KernelError, ReduceOp, Reduction},
     schedule::{Collective, Rank},
     tensor::{Tensor, TensorViewMut},
     work::Work,
@@ -19,15 +20,16 @@ impl ProcessGroup {
     /// Every rank gets the reduction of all ranks' tensors, each in its place. The tensors may be of any types, shapes
     /// and strides, but types and shapes must be the same on all ranks, in the same order. Those of one type are reduced
     /// as one, from where they lie and to there: a thousand small ones take little longer than one large one. Tensors that
-    /// are not contiguous are packed.
+    /// are not contiguous are packed. Ranks compare their lists, empty ones too.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        let kernels = kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
+        let kernels = self.kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
+        let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
         self.now(async |turn| {
             for kernel in kernels {
-                self.reduce_together(turn, kernel, tensors, op).await?;
+                self.reduce_together(turn, kernel, tensors, op, list).await?;
             }
             Ok(())
         })
@@ -42,18 +44,18 @@ impl ProcessGroup {
         tensors: Vec<Tensor>,
         op: ReduceOp,
     ) -> Result<Work<Vec<Tensor>>> {
-        let kernels = kernels(tensors.iter().map(Tensor::dtype), op)?;
+        let kernels = self.kernels(tensors.iter().map(Tensor::dtype), op)?;
+        let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
         let group = self.under_way();
         let steps = |mut turn: Turn<'static>| async move {
             let mut tensors = tensors;
             for kernel in kernels {
                 let of_type = |tensor: &Tensor| tensor.dtype() == kernel.dtype();
-                let shapes = shapes(tensors.iter().filter(|tensor| of_type(tensor)).map(Tensor::shape));
                 let mut pieces = Vec::new();
                 for tensor in tensors.iter_mut().filter(|tensor| of_type(tensor)) {
                     pieces.push(tensor.bytes_mut());
                 }
-                group.reduce_pieces(&mut turn, kernel, op, shapes, pieces).await?;
+                group.reduce_pieces(&mut turn, kernel, op, list, pieces).await?;
             }
             Ok(tensors)
         };
@@ -66,7 +68,7 @@ impl ProcessGroup {
         turn: &mut Turn<'_>,
         kernel: Kernel,
         op: ReduceOp,
-        shapes: Rank,
+        list: Rank,
         mut pieces: Vec<&mut [u8]>,
     ) -> Result<()> {
         let dtype = kernel.dtype();
@@ -75,7 +77,7 @@ impl ProcessGroup {
         }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
         let request = Request::new(Collective::AllReduce, bytes / dtype.size());
-        let request = Request { op, root: shapes, coalesced: true, ..request };
+        let request = Request { op, root: list, coalesced: true, ..request };
         turn.run(self, dtype, &request, &Lent::scattered(pieces.into_iter())).await
     }
 
@@ -86,10 +88,10 @@ impl ProcessGroup {
         kernel: Kernel,
         tensors: &mut [TensorViewMut<'_>],
         op: ReduceOp,
+        list: Rank,
     ) -> Result<()> {
         let dtype = kernel.dtype();
         let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
-        let shapes = shapes(tensors.iter().map(|tensor| tensor.shape()));
         // What stands for those that cannot be reduced where they lie.
         let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
         let mut packed =
@@ -100,7 +102,7 @@ impl ProcessGroup {
             bytes => bytes,
         });
         let pieces = pieces.collect();
-        self.reduce_pieces(turn, kernel, op, shapes, pieces).await?;
+        self.reduce_pieces(turn, kernel, op, list, pieces).await?;
         let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
         // In this order nobody is looked at where nothing was packed.
         for (packed, tensor) in packed.iter().zip(scattered) {
@@ -108,14 +110,38 @@ impl ProcessGroup {
         }
         Ok(())
     }
+
+    /// How to reduce each of these types, in the order in which all ranks do. Where there are none an empty reduction
+    /// is done, in which ranks compare that.
+    fn kernels(&self, dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kernel>> {
+        let mut found: Vec<Dtype> = Vec::new();
+        for dtype in dtypes {
+            if found.last() != Some(&dtype) && !found.contains(&dtype) {
+                found.push(dtype);
+            }
+        }
+        if found.is_empty() && self.size() > 1 {
+            // One that the operation fits, whatever the factor, which is each rank's own.
+            found.push(if let ReduceOp::PreMulSum(_) = op { Dtype::F64 } else { Dtype::U8 });
+        }
+        let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
+        in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
+    }
 }
 
-/// What stands for the shapes of many tensors, in their order, where a root would stand.
-fn shapes<'s>(shapes: impl Iterator<Item = &'s [usize]>) -> Rank {
-    let words = shapes.flat_map(|shape| std::iter::once(shape.len()).chain(shape.iter().copied()));
-    let bytes: Vec<u8> = words.flat_map(|word| (word as u64).to_le_bytes()).collect();
+/// What stands for the types and shapes of many tensors, in their order, where a root would stand: a hash; of no
+/// tensors [`NO_TENSORS`].
+fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> Rank {
+    let mut bytes = Vec::new();
+    for (dtype, shape) in tensors {
+        let words = [usize::from(dtype.code()), shape.len()].into_iter().chain(shape.iter().copied());
+        bytes.extend(words.flat_map(|word| (word as u64).to_le_bytes()));
+    }
+    if bytes.is_empty() {
+        return NO_TENSORS as Rank;
+    }
     let hash = fnv(&bytes);
-    ((hash ^ hash >> 32) & 0xffff_ffff) as u32 as Rank
+    (((hash ^ hash >> 32) & 0xffff_ffff) as u32).max(NO_TENSORS + 1) as Rank
 }
 
 /// What the call is called.
@@ -123,18 +149,6 @@ const NAME: &str = "all_reduce_coalesced";
 
 fn argument(error: KernelError) -> Error {
     Error::Argument { call: NAME, problem: error.to_string() }
-}
-
-/// How to reduce each of these types, in the order in which all ranks do.
-fn kernels(dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kernel>> {
-    let mut found: Vec<Dtype> = Vec::new();
-    for dtype in dtypes {
-        if found.last() != Some(&dtype) && !found.contains(&dtype) {
-            found.push(dtype);
-        }
-    }
-    let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
-    in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
 }
 
 /// The gradients of a network's parameters, reduced over all ranks in buckets: each bucket is on its way as soon as all
@@ -182,13 +196,16 @@ struct Bucket<T> {
     gradients: usize,
     missing: usize,
     /// What ranks compare of their lengths.
-    shapes: Rank,
+    list: Rank,
     work: Option<Work<Vec<T>>>,
 }
 
 impl<'g, T: Element> GradientBuckets<'g, T> {
     /// Buckets for parameters of these numbers of elements, in the order in which a forward pass comes to them; each of
     /// about so many bytes (PyTorch's default is 25 MiB), but at least of one gradient. Alike on all ranks.
+    ///
+    /// [`ReduceOp::Avg`] of `f16` is done as [`ReduceOp::PreMulSum`] of one by the number of ranks, unless the reduction
+    /// is [reproducible](Reduction::Reproducible): so no sum becomes infinite where the average is not.
     ///
     /// # Errors
     /// [`Error::Argument`] if the operation does not fit the type; [`Error::Tensor`] if there is no memory.
@@ -201,6 +218,12 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         let problem =
             |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
+        let op = match (op, group.wishes.reduction) {
+            (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {
+                ReduceOp::PreMulSum(1.0 / group.size() as f64)
+            }
+            _ => op,
+        };
         let most = bucket_bytes / size_of::<T>();
         let mut places = vec![(0, 0..0); lengths.len()];
         // Elements and gradients of each bucket.
@@ -223,9 +246,9 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         let buckets = sizes.into_iter().map(|(elements, gradients)| {
             let data = Tensor::zeros(T::DTYPE, &[elements])?.into_vec()?;
             let of_bucket = lengths.iter().rev().skip(skipped).take(gradients);
-            let shapes = shapes(of_bucket.map(std::slice::from_ref));
+            let list = list(of_bucket.map(|len| (T::DTYPE, std::slice::from_ref(len))));
             skipped += gradients;
-            Ok(Bucket { data, gradients, missing: gradients, shapes, work: None })
+            Ok(Bucket { data, gradients, missing: gradients, list, work: None })
         });
         let buckets = buckets.collect::<Result<Vec<_>>>()?;
         Ok(Self { group, op, ready: vec![false; places.len()], places, buckets, begun: 0 })
@@ -267,8 +290,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         }
         while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
             let data = std::mem::take(&mut bucket.data);
-            let (op, shapes) = (self.op, bucket.shapes);
-            let work = self.group.begin_within(Collective::AllReduce, data, op, shapes, |data, _| data)?;
+            let (op, list) = (self.op, bucket.list);
+            let work = self.group.begin_within(Collective::AllReduce, data, op, list, |data, _| data)?;
             bucket.work = Some(work);
             self.begun += 1;
         }

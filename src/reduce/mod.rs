@@ -1,9 +1,9 @@
 //! Reductions: which operations there are, which elements they fit, and the kernels that do them.
 //!
 //! All operations are commutative. Integer sums and products wrap. 16-bit floats are computed in `f32` and
-//! rounded once, to nearest, ties to even. NaN propagates through min and max, and -0 is below +0 there.
-//! Which NaN comes out (its sign and payload) is not said, except by min and max, which give the canonical
-//! one.
+//! rounded to nearest, ties to even: once per step, and by [`Reduction::Reproducible`] once in all. NaN
+//! propagates through min and max, and -0 is below +0 there. Which NaN comes out (its sign and payload) is not
+//! said, except by min and max, which give the canonical one.
 
 mod arithmetic;
 mod kernel;
@@ -55,7 +55,9 @@ pub enum ReduceOp {
     Min,
     /// The greatest; NaN if there is one.
     Max,
-    /// The sum divided by the number of ranks; integers are truncated toward zero, as in NCCL.
+    /// The sum divided by the number of ranks; integers are truncated toward zero, as in NCCL. The sum is taken in the
+    /// type: integers wrap, and an `f16` beyond 65504 becomes infinite, even where the average would not. Of `f16`,
+    /// [`ReduceOp::PreMulSum`] of one by the number of ranks and [`Reduction::Reproducible`] avoid that.
     Avg,
     /// The bits that are set in all; integers only.
     BitAnd,

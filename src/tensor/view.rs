@@ -144,7 +144,11 @@ impl<'a> TensorView<'a> {
         if self.dtype != T::DTYPE {
             return Err(TensorError::Dtype { holds: self.dtype, wanted: T::DTYPE });
         }
-        bytemuck::try_cast_slice(self.reached()).map_err(misaligned::<T>)
+        match self.reached() {
+            // Nothing has no alignment: an empty slice may point anywhere.
+            [] => Ok(&[]),
+            bytes => bytemuck::try_cast_slice(bytes).map_err(misaligned::<T>),
+        }
     }
 
     /// The elements.

@@ -156,7 +156,11 @@ impl<'a> TensorViewMut<'a> {
         if self.dtype != T::DTYPE {
             return Err(TensorError::Dtype { holds: self.dtype, wanted: T::DTYPE });
         }
-        bytemuck::try_cast_slice_mut(self.reached()).map_err(misaligned::<T>)
+        match self.reached() {
+            // Nothing has no alignment: an empty slice may point anywhere.
+            [] => Ok(&mut []),
+            bytes => bytemuck::try_cast_slice_mut(bytes).map_err(misaligned::<T>),
+        }
     }
 
     /// The elements, to be changed.

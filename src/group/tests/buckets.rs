@@ -188,8 +188,15 @@ fn tensors_are_reduced_together_while_others_are() {
                     assert!(work.wait().unwrap() == wanted);
                 }
             }
-            let nothing = group.all_reduce_coalesced_async(Vec::new(), ReduceOp::Sum).unwrap();
-            assert!(nothing.is_done() && nothing.wait().unwrap().is_empty());
+            for op in ReduceOp::PLAIN.into_iter().chain([ReduceOp::PreMulSum(0.5)]) {
+                let before = group.operations();
+                group.all_reduce_coalesced(&mut [], op).unwrap();
+                // What ranks compare where there are others.
+                assert_eq!(group.operations() - before, u64::from(ranks > 1));
+                let nothing = group.all_reduce_coalesced_async(Vec::new(), op).unwrap();
+                assert!(ranks > 1 || nothing.is_done());
+                assert!(nothing.wait().unwrap().is_empty());
+            }
             drop(group.all_reduce_coalesced_async(tensors, ReduceOp::Sum).unwrap());
         });
     }
@@ -258,4 +265,30 @@ fn gradients_that_make_no_sense_are_refused() {
         assert_eq!((buckets.gradient(0), buckets.gradient(2)), (&[1.0, 2.0][..], &[][..]));
         GradientBuckets::<f64>::new(&group, &[], ReduceOp::Avg, 1).unwrap().finish().unwrap();
     });
+}
+
+/// As a sum they would be infinite. The averages are those of what was divided before.
+#[test]
+fn averages_of_large_gradients_of_16_bits_are_finite() {
+    for reduction in [Reduction::Fastest, Reduction::Reproducible] {
+        for ranks in [1, 2, 3] {
+            let tweak = |config: &mut Config| (config.reduction, config.eager) = (reduction, 128);
+            world(ranks, tweak, |group| {
+                let mut buckets = GradientBuckets::new(&group, &[3, 700], ReduceOp::Avg, 0).unwrap();
+                let large = f16::from_f32(40_000.0);
+                for _ in 0..2 {
+                    for parameter in [0, 1] {
+                        buckets.ready(parameter, &vec![large; buckets.len_of(parameter)]).unwrap();
+                    }
+                    buckets.finish().unwrap();
+                    for parameter in [0, 1] {
+                        let near = |it: &f16| (it.to_f32() - 40_000.0).abs() <= 32.0 * (ranks - 1) as f32;
+                        let averages = buckets.gradient(parameter);
+                        assert!(averages.iter().all(near), "{ranks} ranks: {:?}", averages.first());
+                        assert!(ranks != 2 || averages.iter().all(|it| *it == large));
+                    }
+                }
+            });
+        }
+    }
 }

@@ -68,7 +68,7 @@ fn tensors_in_another_order_are_said() {
             buckets.finish()
         });
         for told in [blocking, begun, buckets] {
-            assert!(told.contains("rank 0 has tensors whose shapes hash to "), "{told}");
+            assert!(told.contains("rank 0 has tensors whose types and shapes hash to "), "{told}");
         }
     }
     // As many elements in other shapes.
@@ -78,4 +78,70 @@ fn tensors_in_another_order_are_said() {
         group.all_reduce_coalesced(&mut [TensorViewMut::new(&mut data, &shape).unwrap()], ReduceOp::Max)
     });
     assert!(told.contains("all_reduce_coalesced(i32, max)") && told.contains("shapes"), "{told}");
+}
+
+/// A tensor of ones, or so, of a type and as many elements.
+type Like = (Dtype, usize);
+
+/// What two ranks are told that reduce these together, now or later.
+fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
+    let tensors = |group: &ProcessGroup| -> Vec<Tensor> {
+        let list = if group.rank() == 0 { ours } else { theirs };
+        list.iter().map(|&(dtype, len)| Tensor::zeros(dtype, &[len]).unwrap()).collect()
+    };
+    let now = told(|group| {
+        let mut tensors = tensors(group);
+        let mut views: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
+        group.all_reduce_coalesced(&mut views, op)
+    });
+    let later = told(|group| group.all_reduce_coalesced_async(tensors(group), op)?.wait().map(drop));
+    [now, later]
+}
+
+#[test]
+fn tensors_of_another_type_more_are_said() {
+    // Each type is reduced by an operation of its own: the first of them says it, whichever it is.
+    for more in [Dtype::F64, Dtype::F16] {
+        for told in told_of_lists(&[(Dtype::F32, 3)], &[(Dtype::F32, 3), (more, 2)], ReduceOp::Sum) {
+            let words = match more {
+                Dtype::F16 => "rank 1 calls all_reduce_coalesced(f16, sum)",
+                _ => "rank 1 has tensors whose types and shapes hash to ",
+            };
+            assert!(told.contains("all_reduce_coalesced(f32, sum)") && told.contains(words), "{told}");
+        }
+    }
+    // Nor is what is left of a list taken for a list.
+    let both = [(Dtype::F32, 3), (Dtype::F64, 2)];
+    let told = told(|group| {
+        for list in if group.rank() == 0 { [&both[..1], &both[1..]] } else { [&both[..], &both[1..]] } {
+            let tensors = list.iter().map(|&(dtype, len)| Tensor::zeros(dtype, &[len]).unwrap()).collect();
+            group.all_reduce_coalesced_async(tensors, ReduceOp::Sum)?.wait()?;
+        }
+        Ok(())
+    });
+    assert!(told.contains("all_reduce_coalesced(f32, sum)") && told.contains("hash to "), "{told}");
+}
+
+#[test]
+fn tensors_of_the_same_types_in_another_order_are_said() {
+    let ours = [(Dtype::F32, 3), (Dtype::F64, 3), (Dtype::F32, 5)];
+    for theirs in [[0, 2, 1], [1, 0, 2]] {
+        for told in told_of_lists(&ours, &theirs.map(|which| ours[which]), ReduceOp::Sum) {
+            assert!(told.contains("rank 0 has tensors whose types and shapes hash to "), "{told}");
+        }
+    }
+}
+
+#[test]
+fn no_tensors_beside_some_are_said() {
+    for (dtype, len) in [(Dtype::F32, 3), (Dtype::U8, 3), (Dtype::U8, 0), (Dtype::F64, 0)] {
+        for op in [ReduceOp::Sum, ReduceOp::PreMulSum(2.0)] {
+            for told in told_of_lists(&[(dtype, len)], &[], op) {
+                let theirs = format!("rank 1 calls all_reduce_coalesced(no tensors, {})", op.name());
+                assert!(told.contains(&theirs), "{told}");
+                let ours = format!("rank 0 calls all_reduce_coalesced({dtype}, {})", op.name());
+                assert!(told.contains(&ours), "{told}");
+            }
+        }
+    }
 }

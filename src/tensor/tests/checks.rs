@@ -210,6 +210,27 @@ fn bytes_at_odd_addresses_are_never_reinterpreted() {
     }
 }
 
+/// Nothing has no alignment, wherever it lies.
+#[test]
+fn no_elements_may_lie_at_any_address() {
+    for (dtype, other) in Dtype::ALL.into_iter().zip(Dtype::ALL.into_iter().cycle().skip(1)) {
+        let mut words = [0_u64; 2];
+        let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+        let view = TensorView::from_bytes(dtype, &bytes[1..1], &[0, 3]).unwrap();
+        let nowhere = TensorView::from_bytes(dtype, &[], &[2, 0]).unwrap();
+        let turned = view.transpose(0, 1).unwrap();
+        for view in [view, nowhere, turned] {
+            typed!(dtype, T => assert!(view.as_slice::<T>().unwrap().is_empty()));
+            let wrong = TensorError::Dtype { holds: dtype, wanted: other };
+            typed!(other, T => assert_eq!(view.as_slice::<T>(), Err(wrong)));
+        }
+        let view = TensorViewMut::from_bytes(dtype, &mut bytes[1..1], &[0, 3]).unwrap();
+        typed!(dtype, T => assert!(view.into_slice::<T>().unwrap().is_empty()));
+        let view = TensorViewMut::from_bytes(dtype, &mut [], &[2, 0]).unwrap();
+        typed!(dtype, T => assert!(view.into_slice::<T>().unwrap().is_empty()));
+    }
+}
+
 #[test]
 fn a_mutable_view_is_cut_like_another() {
     let mut whole = Tensor::zeros(Dtype::I32, &[2, 3, 2]).unwrap();

@@ -74,6 +74,15 @@ mod arrays {
     }
 
     #[test]
+    fn no_elements_at_any_address_become_arrays() {
+        let mut bytes = [0; 0];
+        let view = TensorView::from_bytes(Dtype::F64, &bytes, &[0, 3]).unwrap();
+        assert_eq!(ArrayViewD::<f64>::try_from(&view).unwrap().shape(), [0, 3]);
+        let view = TensorViewMut::from_bytes(Dtype::F64, &mut bytes, &[3, 0]).unwrap();
+        assert_eq!(ArrayViewMutD::<f64>::try_from(view).unwrap().shape(), [3, 0]);
+    }
+
+    #[test]
     fn tensors_and_arrays_own_the_same_memory() {
         let vec = data::<f64>(6);
         let place = vec.as_ptr();
@@ -126,6 +135,19 @@ mod files {
             assert_eq!((view.dtype(), view.shape()), (tensor.dtype(), tensor.shape()));
             assert_eq!(view.bytes().unwrap(), tensor.bytes());
         }
+    }
+
+    #[test]
+    fn no_elements_behind_odd_bytes_are_read() {
+        let header = concat!(
+            r#"{"odd":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"#,
+            r#""none":{"dtype":"F64","shape":[0,3],"data_offsets":[1,1]}}"#
+        );
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length, header.as_bytes(), &[7]].concat();
+        let read = SafeTensors::deserialize(&file).unwrap();
+        let view = TensorView::try_from(read.tensor("none").unwrap()).unwrap();
+        assert_eq!((view.shape(), view.as_slice::<f64>().unwrap()), (&[0, 3][..], &[][..]));
     }
 
     #[test]
