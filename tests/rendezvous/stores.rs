@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -279,6 +280,30 @@ fn what_a_crash_left_of_a_round_keeps_nobody_out() {
     part(all);
     drop(place.open(0, 2));
     assert!(!over.exists() && lived_in.exists());
+}
+
+/// The folder of the only round.
+fn round(place: &Place) -> PathBuf {
+    let only = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let base = only(place.directory.as_ref().unwrap().path()).next().unwrap();
+    only(&base).find(|path| path.is_dir()).unwrap()
+}
+
+#[test]
+fn a_death_is_told_where_nothing_can_be_written() {
+    let (place, mut all) = world(Kind::File, 3);
+    let room = round(&place);
+    // A failure cannot be latched, nor a question be answered.
+    std::os::unix::fs::symlink("nowhere", room.join("failure")).unwrap();
+    fs::remove_dir(room.join("stands")).unwrap();
+    fs::write(room.join("stands"), "").unwrap();
+    fs::write(room.join("asks/2-0"), "").unwrap();
+    drop(all.pop());
+    let failure = all[1].alarm.wait(Duration::from_secs(5));
+    assert!(matches!(failure, Some(Failure::Died { rank: 2, .. })), "{failure:?}");
+    // It is told to all as soon as that can be done.
+    fs::remove_file(room.join("failure")).unwrap();
+    assert_eq!(all[0].alarm.wait(Duration::from_secs(5)), failure);
 }
 
 #[test]

@@ -161,7 +161,7 @@ impl FileStore {
                 Seat::Left | Seat::Absent => Refusal::Left,
                 Seat::Dead(who) => {
                     let how = format!("{who}: it let go of its lock in the store without a farewell");
-                    Refusal::Failed(Box::new(room.latch(&Failure::Died { rank: room.rank, how })?))
+                    Refusal::Failed(Box::new(room.settle(Failure::Died { rank: room.rank, how })))
                 }
             }));
         };
