@@ -14,7 +14,9 @@ use unisono::{
     Error, Failure, Result,
     config::StoreAddress,
     error::Refusal,
-    rendezvous::{Alarm, MAX_KEY, Place as Where, Position, Stand, Store, Watch, exchange, open, report},
+    rendezvous::{
+        Alarm, MAX_KEY, MAX_VALUE, Place as Where, Position, Stand, Store, Watch, exchange, open, report,
+    },
 };
 
 use crate::world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world};
@@ -28,9 +30,28 @@ fn values_are_set_got_and_replaced() {
             all[1].set("a/b c%\u{e4}", value).unwrap();
             assert_eq!(all[0].get("a/b c%\u{e4}", soon()).unwrap().as_deref(), Some(value), "{kind:?}");
         }
-        let error = all[0].set(&"k".repeat(MAX_KEY + 1), b"").unwrap_err();
-        assert!(error.to_string().contains("1024"), "{kind:?}: {error}");
-        assert_eq!(all[0].get("", after(0)).unwrap(), None, "{kind:?}: still usable after a bad request");
+    }
+}
+
+#[test]
+fn what_is_too_long_is_told_at_once_and_the_store_goes_on() {
+    for kind in KINDS {
+        let (_place, all) = stores(kind, 2);
+        let (store, key, begun) = (&all[1], "k".repeat(MAX_KEY + 1), Instant::now());
+        let errors = [
+            store.set(&key, b"").unwrap_err(),
+            store.get(&key, soon()).unwrap_err(),
+            store.collect(&key, 1, soon()).unwrap_err(),
+            store.add(&key, 1).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.to_string().contains("a key of 1025 bytes; at most 1024"), "{kind:?}: {error}");
+        }
+        assert!(begun.elapsed() < SOON / 2, "{kind:?}: nothing waits for the deadline");
+        let error = store.set("much", &vec![0; MAX_VALUE + 4096]).unwrap_err();
+        let wanted = format!("much has {} bytes; at most {MAX_VALUE} are allowed", MAX_VALUE + 4096);
+        assert!(error.to_string().contains(&wanted), "{kind:?}: {error}");
+        assert_eq!(store.get("", after(0)).unwrap(), None, "{kind:?}: still usable after a bad request");
     }
 }
 

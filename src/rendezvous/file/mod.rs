@@ -30,7 +30,7 @@ use self::{
     room::{Room, Seat, there},
     watch::FileWatch,
 };
-use super::{Alarm, MAX_KEY, MAX_VALUE, Position, Store, Watch};
+use super::{Alarm, Position, Store, Watch, limits};
 use crate::{
     config::{Member, StoreAddress, fnv},
     error::{Error, Failure, Refusal, Result},
@@ -173,20 +173,6 @@ impl FileStore {
         problem(&self.name, error.to_string())
     }
 
-    fn limits(&self, key: &str, value: usize) -> Result<()> {
-        if key.len() > MAX_KEY {
-            return Err(problem(
-                &self.name,
-                format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len()),
-            ));
-        }
-        if value > MAX_VALUE {
-            let problem = format!("{key} has {value} bytes; at most {MAX_VALUE} are allowed");
-            return Err(self::problem(&self.name, problem));
-        }
-        Ok(())
-    }
-
     /// Looks again and again until `look` finds something, the group fails or the time is over.
     fn wait<T>(&self, deadline: Instant, look: impl Fn() -> io::Result<Option<T>>) -> Result<Option<T>> {
         let mut pause = Pause::new();
@@ -244,16 +230,18 @@ impl Store for FileStore {
     }
 
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.limits(key, value.len())?;
+        limits(&self.name, key, value.len())?;
         self.room.write(&format!("values/{}", file(key)), &join(key, value)).map_err(|error| self.bad(&error))
     }
 
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        limits(&self.name, key, 0)?;
         let file = file(key);
         Ok(self.wait(deadline, || self.value(&file))?.map(|(_, value)| value))
     }
 
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        limits(&self.name, prefix, 0)?;
         match self.wait(deadline, || self.with(prefix, count))? {
             Some(all) => Ok(all),
             None => Ok(self.with(prefix, 0).map_err(|error| self.bad(&error))?.unwrap_or_default()),
@@ -261,7 +249,7 @@ impl Store for FileStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        self.limits(key, 0)?;
+        limits(&self.name, key, 0)?;
         let change = || -> io::Result<Option<i64>> {
             let lock = OpenOptions::new()
                 .write(true)
