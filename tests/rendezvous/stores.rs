@@ -328,6 +328,24 @@ fn a_death_is_told_where_nothing_can_be_written() {
 }
 
 #[test]
+fn a_key_never_gets_the_value_of_another() {
+    let (place, all) = stores(Kind::File, 2);
+    let values = round(&place).join("values");
+    let files = || -> BTreeSet<PathBuf> {
+        fs::read_dir(&values).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    all[0].set("one", b"1").unwrap();
+    let one = files();
+    all[0].set("two", b"2").unwrap();
+    let all_files = files();
+    // As if both had the same hash.
+    fs::copy(one.first().unwrap(), all_files.difference(&one).next().unwrap()).unwrap();
+    let error = all[1].get("two", after(0)).unwrap_err().to_string();
+    assert!(error.contains("\"one\"") && error.contains("\"two\""), "{error}");
+    assert_eq!(all[1].get("one", after(0)).unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
 fn who_has_left_is_not_heard_any_more() {
     let (_place, all) = world(Kind::Tcp, 2);
     all[1].watch.leave();

@@ -237,7 +237,11 @@ impl Store for FileStore {
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
         limits(&self.name, key, 0)?;
         let file = file(key);
-        Ok(self.wait(deadline, || self.value(&file))?.map(|(_, value)| value))
+        let value = || match self.value(&file)? {
+            Some((found, value)) => same(&file, &found, key).map(|()| Some(value)),
+            None => Ok(None),
+        };
+        self.wait(deadline, value)
     }
 
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
@@ -263,10 +267,15 @@ impl Store for FileStore {
                     return Err(error.into());
                 }
             }
-            let name = format!("counters/{}", file(key));
-            let sum = self.room.message::<i64>(&name)?.unwrap_or_default().checked_add(delta);
+            let file = file(key);
+            let name = format!("counters/{file}");
+            let old = match self.room.message::<(String, i64)>(&name)? {
+                Some((found, old)) => same(&file, &found, key).map(|()| old)?,
+                None => 0,
+            };
+            let sum = old.checked_add(delta);
             if let Some(sum) = sum {
-                self.room.write_message(&name, &sum)?;
+                self.room.write_message(&name, &(key, sum))?;
             }
             Ok(sum)
         };
@@ -293,6 +302,16 @@ fn split(bytes: &[u8]) -> Option<(String, usize)> {
     let len = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<8>()?)).ok()?;
     let end = len.checked_add(8)?;
     Some((String::from_utf8(bytes.get(8..end)?.to_vec()).ok()?, end))
+}
+
+/// Two keys may have the same hash, and so the same file.
+fn same(file: &str, found: &str, wanted: &str) -> io::Result<()> {
+    if found == wanted {
+        return Ok(());
+    }
+    let problem =
+        format!("{file} holds key {found:?}, and {wanted:?} is wanted: use keys of different hashes");
+    Err(super::wire::invalid(problem))
 }
 
 fn file(key: &str) -> String {

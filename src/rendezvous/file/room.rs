@@ -7,7 +7,7 @@
 //! | `rank-R` | locked by rank R as long as it lives; says which process that is |
 //! | `left-R` | rank R's farewell |
 //! | `failure` | the group's first failure |
-//! | `values/`, `counters/` | one file per key, named by the key's hash, which begins with the key |
+//! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
 //! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
 
 use std::{
