@@ -11,7 +11,7 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::{
-    Alarm, Position, Store, Watch,
+    Alarm, Position, Store, Watch, limits,
     server::{self, TcpServer},
     watch::TcpWatch,
     wire::{self, Answer, Hello, MAX_FRAME, PREAMBLE, Purpose, Reply, Request},
@@ -159,12 +159,14 @@ impl Store for TcpStore {
     }
 
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        limits(&self.name, key, value.len())?;
         self.request(&Request::Set { key, value }, Duration::ZERO, |reply| {
             matches!(reply, Reply::Done).then_some(())
         })
     }
 
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        limits(&self.name, key, 0)?;
         let (left, wait) = until(deadline);
         self.request(&Request::Get { key, wait }, left, |reply| match reply {
             Reply::Value(bytes) => Some(Some(bytes.to_vec())),
@@ -174,6 +176,7 @@ impl Store for TcpStore {
     }
 
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        limits(&self.name, prefix, 0)?;
         let (left, wait) = until(deadline);
         self.request(&Request::Collect { prefix, count: count as u64, wait }, left, |reply| match reply {
             Reply::Entries(entries) => {
@@ -184,6 +187,7 @@ impl Store for TcpStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        limits(&self.name, key, 0)?;
         self.request(&Request::Add { key, delta }, Duration::ZERO, |reply| match reply {
             Reply::Count(sum) => Some(sum),
             _ => None,

@@ -54,6 +54,23 @@ pub const MAX_KEY: usize = 1024;
 /// The largest value, in bytes: a table of the addresses of 100,000 ranks fits well.
 pub const MAX_VALUE: usize = 64 << 20;
 
+/// What every store asks before it does anything: whether a key or the beginning of keys, and a value of so many bytes,
+/// are short enough.
+fn limits(store: &str, key: &str, value: usize) -> Result<()> {
+    let problem = if key.len() > MAX_KEY {
+        too_long(key)
+    } else if value > MAX_VALUE {
+        format!("{key} has {value} bytes; at most {MAX_VALUE} are allowed")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Rendezvous { store: store.to_owned(), problem })
+}
+
+fn too_long(key: &str) -> String {
+    format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len())
+}
+
 /// A key-value service that all ranks of a job reach. Keys are at most [`MAX_KEY`] bytes long, values at
 /// most [`MAX_VALUE`]. After a failure of the group, whatever would have to wait fails with it.
 pub trait Store: Send + Sync {

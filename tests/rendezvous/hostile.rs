@@ -11,7 +11,7 @@ use unisono::{
     Error,
     config::{Member, StoreAddress},
     error::Refusal,
-    rendezvous::{TcpServer, TcpStore, open},
+    rendezvous::{MAX_KEY, TcpServer, TcpStore, open},
 };
 
 use crate::world::{Kind, One, SOON, after, member, part, soon, stores, world};
@@ -200,6 +200,44 @@ fn a_member_that_does_not_read_holds_up_nobody() {
     // Once it reads, everything is there.
     let mut back = vec![0; 200 << 20];
     raw.read_exact(&mut back).unwrap();
+}
+
+#[test]
+fn what_a_member_asks_for_waits_until_it_reads() {
+    let (server, address) = server(2);
+    let store = open(&address, &member(0, 2), soon()).unwrap();
+    store.set("big", &vec![7; 1 << 20]).unwrap();
+    let mut raw = connect(server.address());
+    raw.write_all(&hello(1, 2)).unwrap();
+    let frame = |body: Vec<u8>| [&u32::try_from(body.len()).unwrap().to_le_bytes(), &body[..]].concat();
+    // Collect { prefix: "b", count: 0, wait: 0 } more often than a socket takes replies, and Set { key, value }.
+    let collect = frame(postcard::to_allocvec(&(2_u32, "b", 0_u64, 0_u64)).unwrap());
+    let set = frame(postcard::to_allocvec(&(0_u32, "after", &b"v"[..])).unwrap());
+    raw.write_all(&[collect.repeat(64), set].concat()).unwrap();
+    assert_eq!(store.get("after", after(500)).unwrap(), None, "the server has answered all at once");
+    raw.read_exact(&mut vec![0; 64 << 20]).unwrap();
+    assert_eq!(store.get("after", soon()).unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn keys_that_are_too_long_are_refused_by_the_server_too() {
+    let (server, _address) = server(2);
+    let mut raw = connect(server.address());
+    raw.write_all(&hello(1, 2)).unwrap();
+    let key = "k".repeat(MAX_KEY + 1);
+    // Get { key, wait } and Collect { prefix, count, wait }, with a wait of a minute.
+    let get = postcard::to_allocvec(&(1_u32, &key, 60_000_u64)).unwrap();
+    let collect = postcard::to_allocvec(&(2_u32, &key, 1_u64, 60_000_u64)).unwrap();
+    for body in [get, collect] {
+        raw.write_all(&u32::try_from(body.len()).unwrap().to_le_bytes()).unwrap();
+        raw.write_all(&body).unwrap();
+    }
+    let (mut back, wanted) = (Vec::new(), b"a key of 1025 bytes");
+    while back.windows(wanted.len()).filter(|window| window == wanted).count() < 2 {
+        let mut byte = [0];
+        raw.read_exact(&mut byte).unwrap();
+        back.extend(byte);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -13,7 +14,9 @@ use unisono::{
     Error, Failure, Result,
     config::StoreAddress,
     error::Refusal,
-    rendezvous::{Alarm, MAX_KEY, Place as Where, Position, Stand, Store, Watch, exchange, open, report},
+    rendezvous::{
+        Alarm, MAX_KEY, MAX_VALUE, Place as Where, Position, Stand, Store, Watch, exchange, open, report,
+    },
 };
 
 use crate::world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world};
@@ -27,9 +30,28 @@ fn values_are_set_got_and_replaced() {
             all[1].set("a/b c%\u{e4}", value).unwrap();
             assert_eq!(all[0].get("a/b c%\u{e4}", soon()).unwrap().as_deref(), Some(value), "{kind:?}");
         }
-        let error = all[0].set(&"k".repeat(MAX_KEY + 1), b"").unwrap_err();
-        assert!(error.to_string().contains("1024"), "{kind:?}: {error}");
-        assert_eq!(all[0].get("", after(0)).unwrap(), None, "{kind:?}: still usable after a bad request");
+    }
+}
+
+#[test]
+fn what_is_too_long_is_told_at_once_and_the_store_goes_on() {
+    for kind in KINDS {
+        let (_place, all) = stores(kind, 2);
+        let (store, key, begun) = (&all[1], "k".repeat(MAX_KEY + 1), Instant::now());
+        let errors = [
+            store.set(&key, b"").unwrap_err(),
+            store.get(&key, soon()).unwrap_err(),
+            store.collect(&key, 1, soon()).unwrap_err(),
+            store.add(&key, 1).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.to_string().contains("a key of 1025 bytes; at most 1024"), "{kind:?}: {error}");
+        }
+        assert!(begun.elapsed() < SOON / 2, "{kind:?}: nothing waits for the deadline");
+        let error = store.set("much", &vec![0; MAX_VALUE + 4096]).unwrap_err();
+        let wanted = format!("much has {} bytes; at most {MAX_VALUE} are allowed", MAX_VALUE + 4096);
+        assert!(error.to_string().contains(&wanted), "{kind:?}: {error}");
+        assert_eq!(store.get("", after(0)).unwrap(), None, "{kind:?}: still usable after a bad request");
     }
 }
 
@@ -279,6 +301,48 @@ fn what_a_crash_left_of_a_round_keeps_nobody_out() {
     part(all);
     drop(place.open(0, 2));
     assert!(!over.exists() && lived_in.exists());
+}
+
+/// The folder of the only round.
+fn round(place: &Place) -> PathBuf {
+    let only = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let base = only(place.directory.as_ref().unwrap().path()).next().unwrap();
+    only(&base).find(|path| path.is_dir()).unwrap()
+}
+
+#[test]
+fn a_death_is_told_where_nothing_can_be_written() {
+    let (place, mut all) = world(Kind::File, 3);
+    let room = round(&place);
+    // A failure cannot be latched, nor a question be answered.
+    std::os::unix::fs::symlink("nowhere", room.join("failure")).unwrap();
+    fs::remove_dir(room.join("stands")).unwrap();
+    fs::write(room.join("stands"), "").unwrap();
+    fs::write(room.join("asks/2-0"), "").unwrap();
+    drop(all.pop());
+    let failure = all[1].alarm.wait(Duration::from_secs(5));
+    assert!(matches!(failure, Some(Failure::Died { rank: 2, .. })), "{failure:?}");
+    // It is told to all as soon as that can be done.
+    fs::remove_file(room.join("failure")).unwrap();
+    assert_eq!(all[0].alarm.wait(Duration::from_secs(5)), failure);
+}
+
+#[test]
+fn a_key_never_gets_the_value_of_another() {
+    let (place, all) = stores(Kind::File, 2);
+    let values = round(&place).join("values");
+    let files = || -> BTreeSet<PathBuf> {
+        fs::read_dir(&values).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    all[0].set("one", b"1").unwrap();
+    let one = files();
+    all[0].set("two", b"2").unwrap();
+    let all_files = files();
+    // As if both had the same hash.
+    fs::copy(one.first().unwrap(), all_files.difference(&one).next().unwrap()).unwrap();
+    let error = all[1].get("two", after(0)).unwrap_err().to_string();
+    assert!(error.contains("\"one\"") && error.contains("\"two\""), "{error}");
+    assert_eq!(all[1].get("one", after(0)).unwrap().as_deref(), Some(&b"1"[..]));
 }
 
 #[test]

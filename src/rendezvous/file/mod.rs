@@ -30,7 +30,7 @@ use self::{
     room::{Room, Seat, there},
     watch::FileWatch,
 };
-use super::{Alarm, MAX_KEY, MAX_VALUE, Position, Store, Watch};
+use super::{Alarm, Position, Store, Watch, limits};
 use crate::{
     config::{Member, StoreAddress, fnv},
     error::{Error, Failure, Refusal, Result},
@@ -161,7 +161,7 @@ impl FileStore {
                 Seat::Left | Seat::Absent => Refusal::Left,
                 Seat::Dead(who) => {
                     let how = format!("{who}: it let go of its lock in the store without a farewell");
-                    Refusal::Failed(Box::new(room.latch(&Failure::Died { rank: room.rank, how })?))
+                    Refusal::Failed(Box::new(room.settle(Failure::Died { rank: room.rank, how })))
                 }
             }));
         };
@@ -171,20 +171,6 @@ impl FileStore {
 
     fn bad(&self, error: &io::Error) -> Error {
         problem(&self.name, error.to_string())
-    }
-
-    fn limits(&self, key: &str, value: usize) -> Result<()> {
-        if key.len() > MAX_KEY {
-            return Err(problem(
-                &self.name,
-                format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len()),
-            ));
-        }
-        if value > MAX_VALUE {
-            let problem = format!("{key} has {value} bytes; at most {MAX_VALUE} are allowed");
-            return Err(self::problem(&self.name, problem));
-        }
-        Ok(())
     }
 
     /// Looks again and again until `look` finds something, the group fails or the time is over.
@@ -244,16 +230,22 @@ impl Store for FileStore {
     }
 
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.limits(key, value.len())?;
+        limits(&self.name, key, value.len())?;
         self.room.write(&format!("values/{}", file(key)), &join(key, value)).map_err(|error| self.bad(&error))
     }
 
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        limits(&self.name, key, 0)?;
         let file = file(key);
-        Ok(self.wait(deadline, || self.value(&file))?.map(|(_, value)| value))
+        let value = || match self.value(&file)? {
+            Some((found, value)) => same(&file, &found, key).map(|()| Some(value)),
+            None => Ok(None),
+        };
+        self.wait(deadline, value)
     }
 
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        limits(&self.name, prefix, 0)?;
         match self.wait(deadline, || self.with(prefix, count))? {
             Some(all) => Ok(all),
             None => Ok(self.with(prefix, 0).map_err(|error| self.bad(&error))?.unwrap_or_default()),
@@ -261,7 +253,7 @@ impl Store for FileStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        self.limits(key, 0)?;
+        limits(&self.name, key, 0)?;
         let change = || -> io::Result<Option<i64>> {
             let lock = OpenOptions::new()
                 .write(true)
@@ -275,10 +267,15 @@ impl Store for FileStore {
                     return Err(error.into());
                 }
             }
-            let name = format!("counters/{}", file(key));
-            let sum = self.room.message::<i64>(&name)?.unwrap_or_default().checked_add(delta);
+            let file = file(key);
+            let name = format!("counters/{file}");
+            let old = match self.room.message::<(String, i64)>(&name)? {
+                Some((found, old)) => same(&file, &found, key).map(|()| old)?,
+                None => 0,
+            };
+            let sum = old.checked_add(delta);
             if let Some(sum) = sum {
-                self.room.write_message(&name, &sum)?;
+                self.room.write_message(&name, &(key, sum))?;
             }
             Ok(sum)
         };
@@ -305,6 +302,16 @@ fn split(bytes: &[u8]) -> Option<(String, usize)> {
     let len = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<8>()?)).ok()?;
     let end = len.checked_add(8)?;
     Some((String::from_utf8(bytes.get(8..end)?.to_vec()).ok()?, end))
+}
+
+/// Two keys may have the same hash, and so the same file.
+fn same(file: &str, found: &str, wanted: &str) -> io::Result<()> {
+    if found == wanted {
+        return Ok(());
+    }
+    let problem =
+        format!("{file} holds key {found:?}, and {wanted:?} is wanted: use keys of different hashes");
+    Err(super::wire::invalid(problem))
 }
 
 fn file(key: &str) -> String {

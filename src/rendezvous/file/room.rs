@@ -7,7 +7,7 @@
 //! | `rank-R` | locked by rank R as long as it lives; says which process that is |
 //! | `left-R` | rank R's farewell |
 //! | `failure` | the group's first failure |
-//! | `values/`, `counters/` | one file per key, named by the key's hash, which begins with the key |
+//! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
 //! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
 
 use std::{
@@ -66,7 +66,8 @@ impl Room {
     /// ever sees it unlocked while this rank lives.
     pub(super) fn sit(&self) -> io::Result<Option<File>> {
         let (temporary, file) = self.temporary(wire::who().as_bytes())?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        locked.inspect_err(|_| discard(&temporary))?;
         Ok(self.link(&temporary, &format!("rank-{}", self.rank))?.then_some(file))
     }
 
@@ -106,6 +107,14 @@ impl Room {
         self.failure()?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Latches a failure and gives the first one: `failure` itself where it cannot be latched, as on a full disk.
+    pub(super) fn settle(&self, failure: Failure) -> Failure {
+        self.latch(&failure).unwrap_or_else(|error| {
+            tracing::warn!("rank {} cannot tell the others that {failure}: {error}", self.rank);
+            failure
+        })
+    }
+
     /// Gives the group's failure, or looks whether the next rank that is not known to have left still
     /// lives, and latches its death. Every living rank looks after one other, so that together they look
     /// after all, at a cost that does not grow with the world.
@@ -118,7 +127,7 @@ impl Room {
                 Seat::Alive => break,
                 Seat::Dead(who) => {
                     let how = format!("{who}: it let go of its lock in the store without a farewell");
-                    return self.latch(&Failure::Died { rank, how }).map(Some);
+                    return Ok(Some(self.settle(Failure::Died { rank, how })));
                 }
                 Seat::Left | Seat::Absent => {}
             }
@@ -129,7 +138,7 @@ impl Room {
     /// Writes a file that appears whole.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let (temporary, _) = self.temporary(bytes)?;
-        fs::rename(temporary, self.path.join(name))
+        fs::rename(&temporary, self.path.join(name)).inspect_err(|_| discard(&temporary))
     }
 
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
@@ -151,15 +160,15 @@ impl Room {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
-    /// A new file with these bytes. Of a name that nobody has: in containers, processes of several ranks may have the same
-    /// number on hosts of the same name.
+    /// A new file with these bytes, or none at all. Of a name that nobody has: in containers, processes of several ranks
+    /// may have the same number on hosts of the same name.
     fn temporary(&self, bytes: &[u8]) -> io::Result<(PathBuf, File)> {
         loop {
             let number = LAST.fetch_add(1, Ordering::Relaxed);
             let path = self.path.join(format!("tmp-{}-{number}", self.rank));
             match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
                 Ok(file) => {
-                    io::Write::write_all(&mut &file, bytes)?;
+                    io::Write::write_all(&mut &file, bytes).inspect_err(|_| discard(&path))?;
                     return Ok((path, file));
                 }
                 // Of one that crashed, or of a second process with this rank, which is not let in.
@@ -178,6 +187,13 @@ impl Room {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Removes a temporary file that came to nothing.
+fn discard(temporary: &Path) {
+    if let Err(error) = fs::remove_file(temporary) {
+        tracing::debug!("{} stays: {error}", temporary.display());
     }
 }
 
@@ -211,5 +227,13 @@ mod tests {
         for other in others {
             assert_eq!(fs::read(other).unwrap(), b"another's");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let room = Room { path: directory.path().into(), rank: 0, ranks: 2 };
+        room.write("asks/0-0", b"").unwrap_err();
+        assert_eq!(room.names("").unwrap(), [""; 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! This rank's watch in a directory: a thread that looks again and again.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     fs::{self, File},
     io,
     sync::{
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::error::Failure;
 
-/// How long the store may fail to answer before it counts as lost.
+/// How long this rank may be unable to look after the others before the store counts as lost.
 const TROUBLE: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -101,12 +101,14 @@ impl FileWatch {
 
 impl Shared {
     fn look_until_gone(&self) {
-        let mut answered = HashSet::new();
+        let mut asked = HashMap::new();
         let mut trouble = None;
         let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
         while !*going {
             drop(going);
-            match self.look(&mut answered) {
+            // The dead before those that ask: where nothing can be written, deaths can still be found.
+            let looked = self.look();
+            match self.answer(&mut asked).and(looked) {
                 Ok(()) => trouble = None,
                 Err(error) => {
                     let since = *trouble.get_or_insert_with(|| {
@@ -114,11 +116,8 @@ impl Shared {
                         Instant::now()
                     });
                     // It may be a bad moment of a network file system or of this process; a missing room is not.
-                    let gone = match self.room.world() {
-                        Ok(world) => world.is_none(),
-                        Err(_) => since.elapsed() > TROUBLE,
-                    };
-                    if gone {
+                    let missing = matches!(self.room.world(), Ok(None));
+                    if missing || since.elapsed() > TROUBLE {
                         let how = format!("{} cannot be read any more: {error}", self.room.path.display());
                         self.alarm.raise(Failure::StoreLost { how });
                     }
@@ -131,20 +130,36 @@ impl Shared {
         }
     }
 
-    fn look(&self, answered: &mut HashSet<String>) -> io::Result<()> {
-        let asks = self.room.names("asks")?;
-        answered.retain(|ask| asks.contains(ask));
-        for ask in asks {
-            if !answered.contains(&ask) {
-                self.room
-                    .write_message(&format!("stands/{ask}-{}", self.room.rank), &self.position.snapshot())?;
-                answered.insert(ask);
+    /// Looks after the others, and raises the alarm if the group failed.
+    fn look(&self) -> io::Result<()> {
+        if let Some(failure) = self.alarm.failure() {
+            // Where it could not be told when it was found.
+            if self.room.failure()?.is_none() {
+                self.room.latch(&failure)?;
             }
-        }
-        if !self.alarm.raised()
-            && let Some(failure) = self.room.patrol()?
-        {
+        } else if let Some(failure) = self.room.patrol()? {
             self.alarm.raise(failure);
+        }
+        Ok(())
+    }
+
+    /// Answers who asks where this rank stands. `asked` tells whether a question is answered. One that cannot be answered
+    /// is no trouble of the group's: it is tried again, and the one who asks waits no longer than it wanted to.
+    fn answer(&self, asked: &mut HashMap<String, bool>) -> io::Result<()> {
+        let asks = self.room.names("asks")?;
+        asked.retain(|ask, _| asks.contains(ask));
+        for ask in asks {
+            if asked.get(&ask) == Some(&true) {
+                continue;
+            }
+            let stand = format!("stands/{ask}-{}", self.room.rank);
+            let written = self.room.write_message(&stand, &self.position.snapshot());
+            if let Err(error) = &written
+                && !asked.contains_key(&ask)
+            {
+                tracing::warn!("rank {} cannot write {stand}: {error}", self.room.rank);
+            }
+            asked.insert(ask, written.is_ok());
         }
         Ok(())
     }
@@ -152,10 +167,7 @@ impl Shared {
 
 impl Watch for FileWatch {
     fn report(&self, failure: &Failure) -> Failure {
-        let first = self.shared.room.latch(failure).unwrap_or_else(|error| {
-            tracing::warn!("rank {} cannot report {failure}: {error}", self.shared.room.rank);
-            failure.clone()
-        });
+        let first = self.shared.room.settle(failure.clone());
         self.shared.alarm.raise(first.clone());
         self.shared.alarm.failure().unwrap_or(first)
     }

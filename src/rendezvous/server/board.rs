@@ -9,14 +9,14 @@ use std::{
 
 use super::{
     super::{
-        MAX_KEY, MAX_VALUE,
+        MAX_KEY, MAX_VALUE, too_long,
         wire::{self, Reply, Request},
     },
     Frame, Id, Mail,
 };
 use crate::error::Failure;
 
-/// All values together, in bytes: what a job can make the process that serves the store hold.
+/// All values with their keys and the keys of all counters, in bytes: what a job can make the process that serves the store hold.
 const MAX_TOTAL: usize = 1 << 30;
 
 /// The longest a request may wait at the server, longer than any time that can be configured: no time that a client asks
@@ -80,20 +80,16 @@ impl Board {
         mail: &mut Mail,
     ) -> io::Result<Option<Instant>> {
         let reply = match request {
-            Request::Set { key, value } => self.set(key, value, mail)?,
-            Request::Add { key, .. } if key.len() > MAX_KEY => too_long(key)?,
-            Request::Add { key, delta } => {
-                let counter = self.counters.entry(key.to_owned()).or_default();
-                match counter.checked_add(delta) {
-                    Some(sum) => {
-                        *counter = sum;
-                        frame(&Reply::Count(sum))?
-                    }
-                    None => {
-                        frame(&Reply::Impossible(format!("counter {key}: {counter} + {delta} overflows")))?
-                    }
-                }
+            Request::Set { key, .. }
+            | Request::Add { key, .. }
+            | Request::Get { key, .. }
+            | Request::Collect { prefix: key, .. }
+                if key.len() > MAX_KEY =>
+            {
+                frame(&Reply::Impossible(too_long(key)))?
             }
+            Request::Set { key, value } => self.set(key, value, mail)?,
+            Request::Add { key, delta } => self.add(key, delta)?,
             Request::Get { key, wait } => match self.values.get(key) {
                 Some(value) => Arc::clone(&value.reply),
                 None if wait == 0 => frame(&Reply::NotInTime)?,
@@ -159,14 +155,11 @@ impl Board {
     }
 
     fn set(&mut self, key: &str, bytes: &[u8], mail: &mut Mail) -> io::Result<Frame> {
-        if key.len() > MAX_KEY {
-            return too_long(key);
-        }
         let old = self.values.get(key).map(|value| value.bytes().len() + key.len());
         let total = self.total - old.unwrap_or_default() + bytes.len() + key.len();
         if bytes.len() > MAX_VALUE || total > MAX_TOTAL {
             return frame(&Reply::Impossible(format!(
-                "{key} has {} bytes; at most {MAX_VALUE} are allowed, and {MAX_TOTAL} for all values together",
+                "{key} has {} bytes; at most {MAX_VALUE} are allowed, and {MAX_TOTAL} for all values and keys together",
                 bytes.len()
             )));
         }
@@ -190,6 +183,24 @@ impl Board {
             }
         }
         frame(&Reply::Done)
+    }
+
+    fn add(&mut self, key: &str, delta: i64) -> io::Result<Frame> {
+        let old = self.counters.get(key).copied();
+        let total = self.total + if old.is_some() { 0 } else { key.len() };
+        if total > MAX_TOTAL {
+            return frame(&Reply::Impossible(format!(
+                "counter {key}: its key has {} bytes; at most {MAX_TOTAL} are allowed for all values and keys together",
+                key.len()
+            )));
+        }
+        let old = old.unwrap_or_default();
+        let Some(sum) = old.checked_add(delta) else {
+            return frame(&Reply::Impossible(format!("counter {key}: {old} + {delta} overflows")));
+        };
+        self.counters.insert(key.to_owned(), sum);
+        self.total = total;
+        frame(&Reply::Count(sum))
     }
 
     fn with(&self, prefix: &str) -> impl Iterator<Item = (&str, &Value)> {
@@ -238,6 +249,25 @@ fn frame(reply: &Reply<'_>) -> io::Result<Frame> {
     wire::frame(reply).map(Arc::from)
 }
 
-fn too_long(key: &str) -> io::Result<Frame> {
-    frame(&Reply::Impossible(format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len())))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_counters_count() {
+        let mut board = Board { total: MAX_TOTAL - 5, ..Board::default() };
+        let mut add = |key| {
+            let mut mail = Mail::new();
+            board.request(1, Request::Add { key, delta: 2 }, Instant::now(), &mut mail).unwrap();
+            let (_, reply) = mail.pop().unwrap();
+            match wire::decode(&reply[4..]).unwrap() {
+                Reply::Count(sum) => Ok(sum),
+                Reply::Impossible(problem) => Err(problem),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(add("four"), Ok(2));
+        assert!(add("more").unwrap_err().contains("counter more: its key has 4 bytes; at most 1073741824"));
+        assert_eq!(add("four"), Ok(4), "a key counts once");
+    }
 }

@@ -13,7 +13,7 @@ use super::{
     members::Role,
 };
 
-/// What a connection may have unread by its client before it is no longer read from.
+/// What a connection may have unread by its client before it is no longer read from, nor heard.
 const MAX_QUEUED: usize = 1 << 20;
 
 /// What one connection may bring in one turn, so that none starves the others.
@@ -35,6 +35,8 @@ pub(super) struct Connection {
     /// Nothing more is read; it is closed when the output has gone.
     pub(super) ending: bool,
     shut: bool,
+    /// The client's stream has ended.
+    ended: bool,
 }
 
 /// What the first bytes of a connection are.
@@ -63,11 +65,19 @@ impl Connection {
             queued: 0,
             ending: false,
             shut: false,
+            ended: false,
         })
     }
 
     pub(super) fn wants_read(&self) -> bool {
-        !self.ending && self.queued <= MAX_QUEUED && self.input.len() <= MAX_FRAME + 4
+        !self.ending && !self.is_full(0) && self.input.len() <= MAX_FRAME + 4
+    }
+
+    /// Whether its client has to read before it is heard again, if it is to be sent `more` bytes. The rest of what a watch
+    /// said that is gone is heard in any case: a farewell may be in it.
+    pub(super) fn is_full(&self, more: usize) -> bool {
+        self.queued.saturating_add(more) > MAX_QUEUED
+            && !(self.ended && self.role.is_some_and(|role| role.watch))
     }
 
     pub(super) fn wants_write(&self) -> bool {
@@ -79,7 +89,10 @@ impl Connection {
         let mut got = 0;
         while got < TURN {
             match self.stream.read(scratch) {
-                Ok(0) => return Ok(false),
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(false);
+                }
                 Ok(n) => {
                     got += n;
                     self.input.extend_from_slice(scratch.get(..n).unwrap_or_default());

@@ -6,7 +6,7 @@ mod members;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::unix::net::UnixStream,
@@ -290,21 +290,24 @@ impl Server {
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mut open = Ok(true);
+        let mut hear = false;
         if flags.intersects(PollFlags::OUT) {
             open = connection.write().map(|()| !connection.ending || connection.wants_write());
+            // There may be room again for answers to what was said before.
+            hear = matches!(open, Ok(true));
         }
         if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
             if connection.wants_read() {
                 open = connection.read(&mut self.scratch);
                 // At the end of the stream what came before it counts, a farewell above all; but who has gone before being
                 // let in is no member who died: where this process was held up, it tries again.
-                let heard = connection.role.is_some() || matches!(open, Ok(true));
-                if heard && let Err(error) = self.hear(id, now) {
-                    open = Err(error);
-                }
+                hear = connection.role.is_some() || matches!(open, Ok(true));
             } else if flags.intersects(PollFlags::HUP | PollFlags::ERR) {
                 open = Ok(false);
             }
+        }
+        if hear && let Err(error) = self.hear(id, now) {
+            open = Err(error);
         }
         match open {
             Ok(true) => {}
@@ -359,9 +362,14 @@ impl Server {
         }
     }
 
-    /// Handles the whole frames a connection has brought.
+    /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time
+    /// that the mail is delivered.
     fn hear(&mut self, id: Id, now: Instant) -> io::Result<()> {
+        let (mut answered, mut seen) = (0, self.mail.len());
         loop {
+            let new = self.mail.get(seen..).unwrap_or_default().iter();
+            answered += new.filter(|(to, _)| *to == id).map(|(_, frame)| frame.len()).sum::<usize>();
+            seen = self.mail.len();
             let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.ending)
             else {
                 return Ok(());
@@ -379,7 +387,7 @@ impl Server {
                 }
                 continue;
             };
-            if self.board.waits(id) {
+            if self.board.waits(id) || connection.is_full(answered) {
                 return Ok(());
             }
             let Some(frame) = connection.next_frame(MAX_FRAME)? else { return Ok(()) };
@@ -479,20 +487,21 @@ impl Server {
     fn deliver(&mut self) {
         let now = Instant::now();
         while !self.mail.is_empty() {
-            let mut broken = Vec::new();
+            let mut reached = BTreeSet::new();
             for (id, frame) in std::mem::take(&mut self.mail) {
                 let Some(connection) = self.connections.get_mut(&id) else { continue };
                 connection.send(frame);
-                if let Err(error) = connection.write() {
-                    broken.push((id, error));
-                    continue;
-                }
-                if let Err(error) = self.hear(id, now) {
-                    broken.push((id, error));
+                match connection.write() {
+                    Ok(()) => {
+                        reached.insert(id);
+                    }
+                    Err(error) => self.drop_broken(id, &error, now),
                 }
             }
-            for (id, error) in broken {
-                self.drop_broken(id, &error, now);
+            for id in reached {
+                if let Err(error) = self.hear(id, now) {
+                    self.drop_broken(id, &error, now);
+                }
             }
         }
     }
