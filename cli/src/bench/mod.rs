@@ -169,7 +169,7 @@ impl Bench {
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         self.check(ranks as usize)?;
         // Rank 0 opens it again; here it is told before there are ranks.
-        report::json_file(self.json.as_deref())?;
+        report::check_json(self.json.as_deref())?;
         Ok(Job::again(ranks)?.run()?.exit_code())
     }
 

@@ -2,7 +2,7 @@
 
 mod decide;
 pub(crate) mod measure;
-mod output;
+pub(crate) mod output;
 
 use std::{
     io::{self, Write},
