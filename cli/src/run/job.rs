@@ -30,8 +30,8 @@ use super::{
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an output may stay silent after the last rank's end before it is left: a process that took itself
-/// out of its rank's process group may hold it open for ever.
+/// How long all outputs may stay silent after the last rank's end before they are left: a process that took itself
+/// out of its rank's process group may hold one open for ever. Where it says something for ever, a signal ends the job.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// File descriptors that this process needs beside those of the ranks: its own, and those with which a rank is started.
@@ -324,12 +324,15 @@ impl Ranks {
     /// Waits until the ranks' output has been passed on. Where it cannot be, or a signal ends the waiting, a job that did
     /// well fails after all.
     fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
+        let mut reads = self.sink.reads();
         while self.outputs > 0 {
             match events.recv_timeout(SILENCE) {
                 Ok(Event::OutputEnded) => self.outputs -= 1,
                 Ok(Event::OutputClosed(error)) if verdict.is_none() => *verdict = Some(unwritable(&error, 0)),
                 Ok(Event::OutputClosed(_) | Event::Ended(..)) => {}
-                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() => {}
+                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
+                    reads = self.sink.reads();
+                }
                 Ok(Event::Signal(signal)) => {
                     verdict.get_or_insert(End::Signal(signal));
                     return;
