@@ -170,7 +170,7 @@ impl Bench {
         self.check(ranks as usize)?;
         // Rank 0 opens it again; here it is told before there are ranks.
         report::check_json(self.json.as_deref())?;
-        Ok(Job::again(ranks)?.run()?.exit_code())
+        Ok(Job::again(ranks).run()?.exit_code())
     }
 
     /// What clap cannot check.

@@ -28,6 +28,9 @@ use super::{
     rank, signals,
 };
 
+/// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
+pub(crate) const ITSELF: &str = "/proc/self/exe";
+
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long all outputs may stay silent after the last rank's end before they are left: a process that took itself
@@ -97,7 +100,7 @@ enum Event {
 
 impl Job {
     /// This program once more as every rank, with the same command line but for `--ranks`, and our output.
-    pub(crate) fn again(ranks: u32) -> io::Result<Self> {
+    pub(crate) fn again(ranks: u32) -> Self {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut words = std::env::args_os().skip(1);
         while let Some(word) = words.next() {
@@ -107,8 +110,7 @@ impl Job {
                 arguments.push(word);
             }
         }
-        let program = std::env::current_exe()?.into_os_string();
-        Ok(Self { ranks, program, arguments, environment: Vec::new(), output: Output::Passed })
+        Self { ranks, program: ITSELF.into(), arguments, environment: Vec::new(), output: Output::Passed }
     }
 
     /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
@@ -132,10 +134,7 @@ impl Job {
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot start this program again by /proc/self/exe: {error}"),
-            )
+            io::Error::new(error.kind(), format!("cannot start this program again by {ITSELF}: {error}"))
         })?;
         let mut ranks =
             Ranks { guard, sink: Arc::default(), tell, children: Vec::new(), watched: 0, outputs: 0 };
@@ -173,8 +172,7 @@ impl Job {
 
     /// The command that becomes rank `number`; `meet` tells it where.
     fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
-        // The link stays good when the file of this program has been replaced by a newer one.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(ITSELF);
         command.arg0("unisono").arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
         command.arg("--").arg(&self.program).args(&self.arguments);
         let (rank, size) = (number.to_string(), self.ranks.to_string());

@@ -87,7 +87,7 @@ impl Tune {
         // Told before there are ranks, and before minutes of measuring.
         self.check()?;
         output::check(&self.output)?;
-        Ok(Job::again(ranks)?.run()?.exit_code())
+        Ok(Job::again(ranks).run()?.exit_code())
     }
 
     /// What clap cannot check.
