@@ -335,6 +335,8 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-o", "middle"], 2, &["middle", "--op", "avg"]),
     (&["all_scatter", "--ranks", "2"], 2, &["all_scatter", "reduce_scatter", "put"]),
     (&["all_reduce", "--ranks", "2", "-o", "bor"], 1, &["bor", "f32"]),
+    (&["all_reduce", "--ranks", "2", "-o", "premulsum:nan"], 1, &["-o premulsum:NaN", "finite"]),
+    (&["all_reduce", "--ranks", "2", "-o", "premulsum:-inf"], 1, &["-o premulsum:-inf", "finite"]),
     (&["all_reduce", "--ranks", "2", "--provider", "pigeon"], 1, &["pigeon"]),
     (&["all_reduce", "--ranks", "2", "--algorithm", "magic"], 1, &["magic", "ring"]),
     (&["barrier", "--ranks", "2", "--algorithm", "binomial"], 1, &["binomial", "dissemination"]),

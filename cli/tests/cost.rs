@@ -203,6 +203,21 @@ fn this_machine_may_be_the_fabric() {
 }
 
 #[test]
+fn the_file_of_the_program_may_be_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    for line in
+        ["compare all_gather --ranks 2 -b 1K -e 1K --fabric tcp", "bench barrier --ranks 2 --provider tcp"]
+    {
+        // As where a newer one takes its place: it is begun by a file that has no name any more.
+        let script = format!("cp \"$0\" it && exec 9<it && rm it && exec /proc/self/fd/9 {line}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_unisono")]).current_dir(directory.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+}
+
+#[test]
 fn the_model_is_compared_with_what_is() {
     let told = said("compare all_gather --ranks 2,3 -b 1K -e 8K -f 8 --fabric tcp");
     for ranks in [2, 3] {

@@ -247,6 +247,27 @@ fn a_process_that_left_its_group_does_not_hold_us() {
 }
 
 #[test]
+fn what_such_a_process_says_comes_through() {
+    let output =
+        script(1, "setsid sh -c 'for it in 1 2 3 4 5 6 7 8 9; do sleep 0.1; echo $it; done' & echo 0");
+    let wanted: String = (0..10).map(|it| format!("[0] {it}\n")).collect();
+    assert_eq!(text(&output.stdout), wanted);
+    assert!(output.status.success(), "{output:?}");
+    // Also where it never ends; then a signal ends the job.
+    let (mut launcher, mut output, pids) =
+        start(1, "setsid sh -c 'while sleep 0.1; do echo on; done' & echo $$");
+    gone(&pids);
+    let mut line = String::new();
+    for _ in 0..10 {
+        line.clear();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "[0] on\n");
+    }
+    kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
+    assert_eq!(launcher.wait().unwrap().code(), Some(143));
+}
+
+#[test]
 fn a_killed_launcher_leaves_no_orphan() {
     // The ranks themselves, and what ranks have started.
     for started in ["echo $$; exec sleep 60", "sleep 60 & echo $!; wait"] {

@@ -76,6 +76,26 @@ fn what_it_writes_is_what_programs_take() {
     assert!(written.contains("\nbarrier ranks 2 bytes any "), "{written}");
 }
 
+#[test]
+fn what_is_smaller_than_the_smallest_is_done_as_without_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table");
+    let tune = ["tune", "--ranks", "2", "--provider", "tcp", "--collective", "all_reduce,barrier"];
+    let sizes = ["-b", "1M", "-e", "1M", "--output", file.to_str().unwrap()];
+    let output = unisono(&[&tune[..], &sizes].concat(), None);
+    assert!(output.status.success(), "{output:?}");
+    let rows = text(&output.stdout).lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(rows, 2, "what is not measured is not told: {output:?}");
+    let written = fs::read_to_string(&file).unwrap();
+    // In one small message, as nothing of 1 MiB is done.
+    let first = written.lines().find(|line| line.starts_with("all_reduce ")).unwrap();
+    assert!(first.ends_with(" chunk 32K lanes 1") && !first.contains(" any "), "{written}");
+    assert_eq!(written.lines().filter(|line| line.starts_with("barrier ")).count(), 1, "{written}");
+    let plain = directory.path().join("plain");
+    fs::write(&plain, "unisono tuning 1\n").unwrap();
+    assert_eq!(algorithms(&file, ["8", "8K"]), algorithms(&plain, ["8", "8K"]));
+}
+
 /// A process that tunes these collectives between two ranks, each for one size.
 fn tuning(collectives: &str, output: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));

@@ -11,7 +11,7 @@ const MAX_PIECE: u64 = 256 << 20;
 /// The most pieces, for each of which every rank keeps a checksum.
 const MAX_PIECES: u64 = 1 << 20;
 /// The longest name that the systems we know allow.
-const MAX_NAME: usize = 255;
+pub(super) const MAX_NAME: usize = 255;
 
 /// What is handed over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,9 +4,13 @@
 //! file, which is on the disk before it is renamed, and the rename is before the journal goes.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    ffi::OsString,
+    fs::{self, File, Metadata, OpenOptions, Permissions},
     io,
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -17,13 +21,19 @@ use rustix::{
         futimens,
     },
     io::Errno,
-    process::{Resource, getrlimit},
+    process::{Resource, geteuid, getrlimit},
 };
 
-use super::{BLOCK, FileProblem, Plan, Result, Sum, flusher::Flusher, journal::Journal, summed};
+use super::{
+    BLOCK, FileProblem, Plan, Result, Sum, digest, flusher::Flusher, journal::Journal, plan::MAX_NAME, summed,
+};
 
 /// A symbolic link somebody has laid in the way is no partial file.
 pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
+/// What the hidden names end with.
+const PARTIAL: &str = ".unisono-part";
+const JOURNAL: &str = ".unisono-journal";
 
 /// A file that is being received.
 #[derive(Debug)]
@@ -63,8 +73,16 @@ impl Target {
         let path = partial(directory, plan);
         let opening = |error| FileProblem::writing("opening the partial file", plan.len, &error);
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(plan.mode | 0o600);
-        let file = options.custom_flags(NO_FOLLOW).open(&path).map_err(opening)?;
+        options.read(true).write(true).mode(plan.mode | 0o600).custom_flags(NO_FOLLOW);
+        let (file, made) = match options.clone().create_new(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options.open(&path), false),
+            file => (file, true),
+        };
+        let file = match file {
+            // Whoever had it may just have finished and renamed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !made => return Err(FileProblem::Busy),
+            file => file.map_err(opening)?,
+        };
         // Not every network's file system has locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             return Err(FileProblem::Busy);
@@ -74,7 +92,15 @@ impl Target {
         if !path.symlink_metadata().is_ok_and(|it| (it.dev(), it.ino()) == (about.dev(), about.ino())) {
             return Err(FileProblem::Busy);
         }
-        let opened = Journal::open(&journal(directory, plan), plan);
+        if !made {
+            narrow(&file, &about, plan)?;
+        }
+        let opened = Journal::open(&journal(directory, plan), plan).inspect_err(|_| {
+            // There is no target yet whose end would remove it.
+            if about.len() == 0 {
+                remove(&path);
+            }
+        });
         let (journal, sums) =
             opened.map_err(|error| FileProblem::writing("opening the journal", plan.len, &error))?;
         let holds = AtomicBool::new(about.len() == plan.len && sums.iter().any(|&sum| sum != 0));
@@ -181,12 +207,28 @@ impl Target {
         fs::rename(partial(&self.directory, &self.plan), self.directory.join(self.plan.name()))
             .map_err(renaming)?;
         self.done = true;
+        self.protect();
         // Some file systems have no such thing.
         let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
         if let Err(error) = synced {
             tracing::debug!(directory = %self.directory.display(), %error, "the directory was not synced");
         }
         Ok(())
+    }
+
+    /// Takes away the owner's right to write where the source's has none. Not before it has its name: another attempt
+    /// has to open a partial file for writing.
+    fn protect(&self) {
+        if self.plan.mode & 0o200 != 0 {
+            return;
+        }
+        let protected = self.partial.metadata().and_then(|about| {
+            self.partial.set_permissions(Permissions::from_mode(about.mode() & 0o7777 & !0o200))
+        });
+        // Some file systems have no permissions.
+        if let Err(error) = protected.and_then(|()| self.partial.sync_all()) {
+            tracing::debug!(directory = %self.directory.display(), %error, "the file stays writable");
+        }
     }
 }
 
@@ -196,10 +238,34 @@ impl Drop for Target {
         let kept = !self.done && self.holds.load(Ordering::Relaxed);
         let paths = [partial(&self.directory, &self.plan), journal(&self.directory, &self.plan)];
         for path in paths.iter().skip(usize::from(self.done)).filter(|_| !kept) {
-            if let Err(error) = fs::remove_file(path) {
-                tracing::warn!(file = %path.display(), %error, "a file stays behind");
-            }
+            remove(path);
         }
+    }
+}
+
+/// Takes from a partial file that was there what its source does not permit, before there is a byte of it.
+fn narrow(file: &File, about: &Metadata, plan: &Plan) -> Result<()> {
+    let (has, may) = (about.mode() & 0o7777, plan.mode | 0o600);
+    if has & !may == 0 {
+        return Ok(());
+    }
+    match file.set_permissions(Permissions::from_mode(has & may)) {
+        // Some file systems have no permissions, and nobody else can have made this one.
+        Err(error) if about.uid() == geteuid().as_raw() => {
+            tracing::debug!(%error, "the partial file keeps its permissions");
+            Ok(())
+        }
+        narrowed => narrowed.map_err(|error| {
+            let doing =
+                format!("narrowing the partial file's permissions from {has:03o} to {:03o}", has & may);
+            FileProblem::io(&doing, &error)
+        }),
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::warn!(file = %path.display(), %error, "a file stays behind");
     }
 }
 
@@ -227,16 +293,21 @@ pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &Ato
 }
 
 fn partial(directory: &Path, plan: &Plan) -> PathBuf {
-    hidden(directory, plan, "part")
+    hidden(directory, plan, PARTIAL)
 }
 
 fn journal(directory: &Path, plan: &Plan) -> PathBuf {
-    hidden(directory, plan, "journal")
+    hidden(directory, plan, JOURNAL)
 }
 
 fn hidden(directory: &Path, plan: &Plan, what: &str) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(plan.name());
-    name.push(format!(".unisono-{what}"));
-    directory.join(name)
+    let name = plan.name();
+    let mut hidden = OsString::from(".");
+    if 1 + name.len() + JOURNAL.len() > MAX_NAME {
+        hidden.push(format!("{:032x}", digest(name.as_bytes())));
+    } else {
+        hidden.push(name);
+    }
+    hidden.push(what);
+    directory.join(hidden)
 }

@@ -137,6 +137,52 @@ fn a_partial_file_keeps_what_came() {
 }
 
 #[test]
+fn the_longest_names_arrive() {
+    for (len, short) in [(1, false), (238, false), (239, true), (255, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let (name, data) = ("x".repeat(len), bytes(20));
+        let plan = plan(&name, 20, 10);
+        let (mut target, _) = Target::open(directory.path(), &plan).unwrap();
+        let hidden = if short { format!("{:032x}", digest(name.as_bytes())) } else { name.clone() };
+        let wanted = ["journal", "part"].map(|what| format!(".{hidden}.unisono-{what}"));
+        assert_eq!(names(directory.path()), wanted);
+        for (piece, data) in (0..).zip(data.chunks(10)) {
+            target.write(piece, data, digest(data)).unwrap();
+        }
+        target.sync().unwrap();
+        target.rename().unwrap();
+        drop(target);
+        assert_eq!(names(directory.path()), [name]);
+    }
+}
+
+#[test]
+fn permissions_are_those_of_the_source() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut plan = plan("model", 20, 10);
+    let mode = |name: &str| fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o777;
+    let (target, _) = Target::open(directory.path(), &plan).unwrap();
+    target.write(0, &bytes(10), 1).unwrap();
+    drop(target);
+    // Whatever the umask of whoever runs this.
+    let partial = directory.path().join(".model.unisono-part");
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o640)).unwrap();
+    // Meanwhile the source has been closed to others, and protected.
+    for (now, resumed, finished) in [(0o664, 0o640, None), (0o400, 0o600, Some(0o400))] {
+        plan.mode = now;
+        let (mut target, _) = Target::open(directory.path(), &plan).unwrap();
+        assert_eq!(mode(".model.unisono-part"), resumed, "{now:o}");
+        target.write(1, &bytes(10), 1).unwrap();
+        if let Some(finished) = finished {
+            target.sync().unwrap();
+            assert_eq!(mode(".model.unisono-part"), resumed, "another attempt could open it");
+            target.rename().unwrap();
+            assert_eq!(mode("model"), finished, "{now:o}");
+        }
+    }
+}
+
+#[test]
 fn what_arrives_damaged_does_not_count() {
     let directory = tempfile::tempdir().unwrap();
     let plan = plan("a", 900, 300);
@@ -189,6 +235,7 @@ fn links_in_the_way_are_not_followed() {
         assert!(matches!(refused, Err(FileProblem::Io { .. })), "{hidden}: {refused:?}");
         assert_eq!(fs::read(&other).unwrap(), b"precious");
         let _ = fs::remove_file(directory.path().join(hidden));
+        assert_eq!(names(directory.path()), ["other"], "an empty partial file stays behind");
     }
 }
 

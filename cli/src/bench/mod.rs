@@ -169,8 +169,8 @@ impl Bench {
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         self.check(ranks as usize)?;
         // Rank 0 opens it again; here it is told before there are ranks.
-        report::json_file(self.json.as_deref())?;
-        Ok(Job::again(ranks)?.run()?.exit_code())
+        report::check_json(self.json.as_deref())?;
+        Ok(Job::again(ranks).run()?.exit_code())
     }
 
     /// What clap cannot check.
@@ -209,6 +209,14 @@ impl Bench {
             return Err(format!("{flag}: it has no meaning for {}", self.what.name()).into());
         }
         self.op().check(self.dtype())?;
+        if let ReduceOp::PreMulSum(factor) = self.op()
+            && !factor.is_finite()
+        {
+            return Err(format!(
+                "-o premulsum:{factor}: what comes of it cannot be checked; give a finite factor"
+            )
+            .into());
+        }
         if let (Some(name), What::Collective(collective)) = (&self.algorithm, self.what) {
             let able: Vec<_> = ALGORITHMS
                 .iter()

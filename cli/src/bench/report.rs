@@ -12,6 +12,7 @@ use serde_json::json;
 use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
 
 use super::{Bench, Result, What, raw::second};
+use crate::tune::output::is_fifo;
 
 /// Where results go.
 pub(super) struct Report {
@@ -154,8 +155,13 @@ fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     }
 }
 
+/// Makes sure that there can be a file for lines of JSON, if one is wanted. One that is there is emptied.
+pub(super) fn check_json(path: Option<&Path>) -> Result<()> {
+    json_file(path.filter(|path| !is_fifo(path))).map(drop)
+}
+
 /// The file for lines of JSON, empty, if one is wanted.
-pub(super) fn json_file(path: Option<&Path>) -> Result<Option<File>> {
+fn json_file(path: Option<&Path>) -> Result<Option<File>> {
     let create =
         |path: &Path| File::create(path).map_err(|error| format!("--json {}: {error}", path.display()));
     Ok(path.map(create).transpose()?)

@@ -17,6 +17,7 @@ use super::{
     rank::{self, Found, Raw},
     words,
 };
+use crate::run::job::ITSELF;
 
 /// With more cores than that a crowd is not measured: it would be too many processes.
 const MOST_CORES: usize = 16;
@@ -30,13 +31,13 @@ pub(super) fn run(
     provider: Option<&str>,
     arguments: &[String],
 ) -> Result<Found> {
-    let program = std::env::current_exe()?;
-    let mut command = Command::new(&program);
+    let mut command = Command::new(ITSELF);
     // The launcher, and with it the ranks, ends with this process.
-    command.args([crate::run::rank::NAME, &id().to_string(), "--"]).arg(&program);
-    command.args(["run", "-n", &ranks.to_string(), "--"]).arg(&program).arg(rank::NAME).args(arguments);
+    command.args([crate::run::rank::NAME, &id().to_string(), "--", ITSELF]);
+    command.args(["run", "-n", &ranks.to_string(), "--", ITSELF, rank::NAME]).args(arguments);
     command.arg(format!("--at-once={at_once}")).args(provider.map(|name| format!("--provider={name}")));
-    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cannot start this program again by {ITSELF}: {error}"))?;
     if !output.status.success() {
         return Err(
             format!("the run of {ranks} ranks that was to be measured ended with {}", output.status).into()

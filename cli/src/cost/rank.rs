@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use unisono::{
-    Config, ProcessGroup, ReduceOp,
+    Config, ProcessGroup, ReduceOp, Reduction,
     algorithm::{Choice, find},
     dtype::Dtype,
     reduce::Kernel,
@@ -88,6 +88,7 @@ impl OneRank {
         }
         // As the predictions assume.
         config.tuning = None;
+        config.reduction = Reduction::Fastest;
         (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
         (config.bulk_slots, config.eager_slots) = (usual.bulk_slots, usual.eager_slots);
         let options = ProcessGroup::transport_options(&config);

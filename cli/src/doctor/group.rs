@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, ReduceOp};
 
 use super::report::{bytes, some};
+use crate::run::job::ITSELF;
 
 /// What the subcommand is called.
 pub(crate) const NAME: &str = "doctor-one-rank";
@@ -102,12 +103,10 @@ fn examine() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Lets two ranks do so, with what is asked for on the command line; the rest is the environment's.
 pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result<Reduced, String> {
-    // The link stays good when the file of this program has been replaced by a newer one.
-    let program = "/proc/self/exe";
-    let mut command = Command::new(program);
+    let mut command = Command::new(ITSELF);
     command.args(["run", "--no-prefix", "--timeout", TIMEOUT, "-n"]).arg(RANKS.to_string());
     command.args(provider.map(|provider| format!("--provider={provider}")));
-    command.args(["--", program, NAME]).env("UNISONO_JOIN_TIMEOUT", TIMEOUT);
+    command.args(["--", ITSELF, NAME]).env("UNISONO_JOIN_TIMEOUT", TIMEOUT);
     command.envs(interface.map(|interface| ("UNISONO_INTERFACE", interface)));
     judge(command, PATIENCE)
 }

@@ -47,7 +47,7 @@ pub(super) struct Hold {
 impl Hold {
     /// Starts the guard, out of reach of the signals that a terminal sends to us.
     pub(super) fn start() -> io::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(super::job::ITSELF);
         command.arg0("unisono").arg(NAME).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut guard = command.spawn()?;

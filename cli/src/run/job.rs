@@ -28,10 +28,13 @@ use super::{
     rank, signals,
 };
 
+/// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
+pub(crate) const ITSELF: &str = "/proc/self/exe";
+
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an output may stay silent after the last rank's end before it is left: a process that took itself
-/// out of its rank's process group may hold it open for ever.
+/// How long all outputs may stay silent after the last rank's end before they are left: a process that took itself
+/// out of its rank's process group may hold one open for ever. Where it says something for ever, a signal ends the job.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// File descriptors that this process needs beside those of the ranks: its own, and those with which a rank is started.
@@ -97,7 +100,7 @@ enum Event {
 
 impl Job {
     /// This program once more as every rank, with the same command line but for `--ranks`, and our output.
-    pub(crate) fn again(ranks: u32) -> io::Result<Self> {
+    pub(crate) fn again(ranks: u32) -> Self {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut words = std::env::args_os().skip(1);
         while let Some(word) = words.next() {
@@ -107,8 +110,7 @@ impl Job {
                 arguments.push(word);
             }
         }
-        let program = std::env::current_exe()?.into_os_string();
-        Ok(Self { ranks, program, arguments, environment: Vec::new(), output: Output::Passed })
+        Self { ranks, program: ITSELF.into(), arguments, environment: Vec::new(), output: Output::Passed }
     }
 
     /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
@@ -132,10 +134,7 @@ impl Job {
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot start this program again by /proc/self/exe: {error}"),
-            )
+            io::Error::new(error.kind(), format!("cannot start this program again by {ITSELF}: {error}"))
         })?;
         let mut ranks =
             Ranks { guard, sink: Arc::default(), tell, children: Vec::new(), watched: 0, outputs: 0 };
@@ -173,8 +172,7 @@ impl Job {
 
     /// The command that becomes rank `number`; `meet` tells it where.
     fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
-        // The link stays good when the file of this program has been replaced by a newer one.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(ITSELF);
         command.arg0("unisono").arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
         command.arg("--").arg(&self.program).args(&self.arguments);
         let (rank, size) = (number.to_string(), self.ranks.to_string());
@@ -324,12 +322,15 @@ impl Ranks {
     /// Waits until the ranks' output has been passed on. Where it cannot be, or a signal ends the waiting, a job that did
     /// well fails after all.
     fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
+        let mut reads = self.sink.reads();
         while self.outputs > 0 {
             match events.recv_timeout(SILENCE) {
                 Ok(Event::OutputEnded) => self.outputs -= 1,
                 Ok(Event::OutputClosed(error)) if verdict.is_none() => *verdict = Some(unwritable(&error, 0)),
                 Ok(Event::OutputClosed(_) | Event::Ended(..)) => {}
-                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() => {}
+                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
+                    reads = self.sink.reads();
+                }
                 Ok(Event::Signal(signal)) => {
                     verdict.get_or_insert(End::Signal(signal));
                     return;

@@ -5,7 +5,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -30,12 +30,18 @@ pub(super) enum Stream {
 pub(super) struct Sink {
     lock: Mutex<()>,
     writing: AtomicUsize,
+    reads: AtomicU64,
 }
 
 impl Sink {
     /// Whether a rank's output is on its way to a reader that is slow to take it.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.load(Ordering::Acquire) > 0
+    }
+
+    /// How many times something of the ranks' output has come.
+    pub(super) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Acquire)
     }
 
     fn write(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
@@ -70,6 +76,7 @@ impl Sink {
                 lines.end(&mut out);
                 return self.write(stream, &out);
             }
+            self.reads.fetch_add(1, Ordering::AcqRel);
             lines.feed(&buffer[..count], &mut out);
             self.write(stream, &out)?;
         }

@@ -24,6 +24,7 @@ Examples:
 /// Each rank finds its number and where to meet the others in its environment (UNISONO_* and torchrun's RANK,
 /// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and its exit status
 /// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all.
+/// Output of processes that ranks leave behind is passed on until it has been silent for half a second.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {

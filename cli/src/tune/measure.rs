@@ -47,16 +47,18 @@ impl Way {
 /// What the group does if no table says otherwise, and what may be faster. All ranks get the same.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
     let config = group.config();
-    let choice = group.choice(case.collective, case.count, case.dtype)?;
-    let usual = Way {
-        // Not with_pipeline, which does not come to all that the built-in table does.
-        handle: group.with_algorithms(choice.algorithm.name)?,
-        choice: told(config, choice),
-    };
+    let choice = usual(group, case)?;
+    // Not with_pipeline, which does not come to all that the built-in table does.
+    let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
     let case = Case { cheap_registration: group.limits().cheap_registration, ..*case };
     let others = others(config, &case).into_iter().filter(|other| !same(other, &usual.choice));
     let others: Vec<Way> = others.map(|choice| Way::new(group, choice)).collect::<unisono::Result<_>>()?;
     Ok(std::iter::once(usual).chain(others).collect())
+}
+
+/// What a table has to say for what the group does if no table says otherwise. All ranks get the same.
+pub(super) fn usual(group: &ProcessGroup, case: &Case) -> unisono::Result<Choice> {
+    Ok(told(group.config(), group.choice(case.collective, case.count, case.dtype)?))
 }
 
 /// What a table has to say so that a group configured so comes to this choice.

@@ -2,7 +2,7 @@
 
 mod decide;
 pub(crate) mod measure;
-mod output;
+pub(crate) mod output;
 
 use std::{
     io::{self, Write},
@@ -26,6 +26,9 @@ use crate::{
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Bytes of a whole vector below which nobody asks how it is done.
+const SMALLEST: usize = 8;
 
 /// What people begin with.
 const EXAMPLES: &str = "\
@@ -53,7 +56,8 @@ pub(crate) struct Tune {
     /// The collectives to tune, after commas [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = crate::cost::parse_collective)]
     collective: Vec<Collective>,
-    /// The smallest size in bytes: of the whole vector, as in unisono bench
+    /// The smallest size in bytes: of the whole vector, as in unisono bench; what is smaller is done as without the file,
+    /// but for less than 8 bytes, which go with 8
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
     /// The largest size in bytes; what is larger is done likewise
@@ -87,7 +91,7 @@ impl Tune {
         // Told before there are ranks, and before minutes of measuring.
         self.check()?;
         output::check(&self.output)?;
-        Ok(Job::again(ranks)?.run()?.exit_code())
+        Ok(Job::again(ranks).run()?.exit_code())
     }
 
     /// What clap cannot check.
@@ -147,7 +151,7 @@ impl Tune {
         ));
         let mut rows: Vec<Row> = Vec::new();
         for (index, (collective, cases)) in cases.iter().enumerate() {
-            let mut found = Vec::new();
+            let mut found = self.below(group, cases)?;
             for case in cases {
                 progress.size(case.whole());
                 let ways = measure::candidates(group, case)?;
@@ -172,6 +176,18 @@ impl Tune {
         said.map_err(|error| format!("writing the results: {error}"))?;
         // So that all ranks tell the same.
         Ok(group.barrier()?)
+    }
+
+    /// What is done below the sizes to be measured, as if all else took longer: a row for those is none for these.
+    fn below(&self, group: &ProcessGroup, cases: &[Case]) -> Result<Vec<Measured>> {
+        let Some(first) = cases.first() else { return Ok(Vec::new()) };
+        let sizes = bench::sweep(SMALLEST, self.min_bytes, 2).into_iter();
+        let cases = sizes.map(|bytes| Case::new(first.collective, first.ranks, bytes, first.dtype));
+        let below = cases.filter(|case| case.bytes() < first.bytes());
+        let unmeasured = |case: Case| {
+            Ok(Measured { bytes: case.bytes(), ways: vec![(measure::usual(group, &case)?, 0.0)] })
+        };
+        below.map(unmeasured).collect()
     }
 
     /// The sizes of a collective, those alike left out.

@@ -3,12 +3,16 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
+    os::unix::fs::FileTypeExt,
     path::Path,
     process,
 };
 
 /// Makes sure that the file can be written, without harm to what it holds.
 pub(super) fn check(path: &Path) -> Result<(), String> {
+    if is_fifo(path) {
+        return Ok(());
+    }
     let there = path.symlink_metadata().is_ok();
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| unwritable(path, &error))?;
@@ -21,6 +25,11 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
 /// Whether another file can take its place: not that of /dev/stdout or a pipe, to which all is written that they are given.
 pub(super) fn is_plain(path: &Path) -> bool {
     path.metadata().map_or(true, |about| about.is_file())
+}
+
+/// Whether it is a pipe that has a name: whoever reads it takes it for ended when it has been opened and closed.
+pub(crate) fn is_fifo(path: &Path) -> bool {
+    path.metadata().is_ok_and(|about| about.file_type().is_fifo())
 }
 
 /// Gives the file this text.
@@ -105,6 +114,23 @@ mod tests {
         assert!(!is_plain(Path::new("/dev/null")));
         write(Path::new("/dev/null"), "text").unwrap();
         assert!(!is_plain(Path::new("/dev/null")), "it is where it was");
+    }
+
+    #[test]
+    fn whoever_reads_a_pipe_does_not_see_the_check() {
+        use rustix::{
+            event::{PollFd, PollFlags, poll},
+            fs::{CWD, FileType, Mode, OFlags, mknodat, open},
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let reader = open(&pipe, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        check(&pipe).unwrap();
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut polled = [PollFd::new(&reader, PollFlags::IN)];
+        poll(&mut polled, Some(&now)).unwrap();
+        assert_eq!(polled[0].revents(), PollFlags::empty(), "it was opened and closed");
     }
 
     #[test]

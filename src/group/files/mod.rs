@@ -68,10 +68,10 @@ impl ProcessGroup {
     /// other thread may use the group meanwhile.
     ///
     /// The file goes in pieces, each with a checksum, and however long it is a rank needs memory for four of them. While
-    /// it comes it lies in the directory as `.NAME.unisono-part`, beside a journal, `.NAME.unisono-journal`. When the
-    /// whole is on the disks of all ranks it takes its name, in place of what had it. A call that was cut short leaves
-    /// the two behind, and the next one of the same file goes on from there: it sends only what a rank lacks, or has
-    /// otherwise than the root. A file that is there already, as long and as old, is compared likewise.
+    /// it comes it lies in the directory as `.NAME.unisono-part`, beside a journal, `.NAME.unisono-journal`
+    /// (both with a checksum in place of a NAME of more than 238 bytes). When the whole is on the disks of all ranks it
+    /// takes its name, in place of what had it. A call that was cut short leaves the two behind, and the next one of the
+    /// same file goes on from there: it sends only what a rank lacks, or has otherwise than the root. A file that is there already, as long and as old, is compared likewise.
     ///
     /// # Errors
     /// [`Error::File`], on all ranks the same, if the file cannot be read or written somewhere, there is no room for it,
