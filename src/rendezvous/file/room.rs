@@ -160,8 +160,8 @@ impl Room {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
-    /// A new file with these bytes, or none at all. Of a name that nobody has: in containers, processes of several ranks
-    /// may have the same number on hosts of the same name.
+    /// A new file with these bytes, or none at all. Of a name that nobody has: in containers, processes of several
+    /// ranks may have the same number on hosts of the same name.
     fn temporary(&self, bytes: &[u8]) -> io::Result<(PathBuf, File)> {
         loop {
             let number = LAST.fetch_add(1, Ordering::Relaxed);

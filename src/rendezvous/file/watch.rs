@@ -143,8 +143,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers who asks where this rank stands. `asked` tells whether a question is answered. One that cannot be answered
-    /// is no trouble of the group's: it is tried again, and the one who asks waits no longer than it wanted to.
+    /// Answers who asks where this rank stands. `asked` tells whether a question is answered. One that cannot be
+    /// answered is no trouble of the group's: it is tried again, and the one who asks waits no longer than it
+    /// wanted to.
     fn answer(&self, asked: &mut HashMap<String, bool>) -> io::Result<()> {
         let asks = self.room.names("asks")?;
         asked.retain(|ask, _| asks.contains(ask));

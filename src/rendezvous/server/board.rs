@@ -16,7 +16,8 @@ use super::{
 };
 use crate::error::Failure;
 
-/// All values with their keys and the keys of all counters, in bytes: what a job can make the process that serves the store hold.
+/// All values with their keys and the keys of all counters, in bytes: what a job can make the process that serves
+/// the store hold.
 const MAX_TOTAL: usize = 1 << 30;
 
 /// The longest a request may wait at the server, longer than any time that can be configured: no time that a client asks

@@ -73,8 +73,8 @@ impl Connection {
         !self.ending && !self.is_full(0) && self.input.len() <= MAX_FRAME + 4
     }
 
-    /// Whether its client has to read before it is heard again, if it is to be sent `more` bytes. The rest of what a watch
-    /// said that is gone is heard in any case: a farewell may be in it.
+    /// Whether its client has to read before it is heard again, if it is to be sent `more` bytes. The rest of what
+    /// a watch said that is gone is heard in any case: a farewell may be in it.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.queued.saturating_add(more) > MAX_QUEUED
             && !(self.ended && self.role.is_some_and(|role| role.watch))
