@@ -246,16 +246,26 @@ fn a_process_that_left_its_group_does_not_hold_us() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
+/// A script that says `first` and ends when a process has left its group, which then does this.
+fn leaving(first: &str, then: &str) -> String {
+    // The script removes it.
+    let directory = tempfile::tempdir().unwrap().keep();
+    let file = directory.join("away").display().to_string();
+    format!(
+        "setsid sh -c 'touch {file}; while [ -e {file} ]; do sleep 0.01; done; {then}' &
+        until [ -e {file} ]; do sleep 0.01; done; echo {first}; rm -r $(dirname {file})"
+    )
+}
+
 #[test]
 fn what_such_a_process_says_comes_through() {
-    let output =
-        script(1, "setsid sh -c 'for it in 1 2 3 4 5 6 7 8 9; do sleep 0.1; echo $it; done' & echo 0");
+    let output = script(1, &leaving("0", "for it in 1 2 3 4 5 6 7 8 9; do sleep 0.1; echo $it; done"));
     let wanted: String = (0..10).map(|it| format!("[0] {it}\n")).collect();
     assert_eq!(text(&output.stdout), wanted);
     assert!(output.status.success(), "{output:?}");
     // Also where it never ends; then a signal ends the job.
-    let (mut launcher, mut output, pids) =
-        start(1, "setsid sh -c 'while sleep 0.1; do echo on; done' & echo $$");
+    let for_ever = leaving("$$", "while sleep 0.1; do echo on; done");
+    let (mut launcher, mut output, pids) = start(1, &for_ever);
     gone(&pids);
     let mut line = String::new();
     for _ in 0..10 {

@@ -38,7 +38,8 @@ impl Plan {
         Self { name: name.into_vec(), len, piece, mode: 0o644, modified: (0, 0) }.check()
     }
 
-    /// The plan, if it is one: a name without a way out of the directory, and pieces that fit in memory.
+    /// The plan, if it is one: a name without a way out of the directory, pieces that fit in memory, and permissions alone,
+    /// so that no peer makes a file that runs with its owner's rights.
     pub(crate) fn check(self) -> Result<Self> {
         let name = &*self.name;
         let odd = name.is_empty() || name.len() > MAX_NAME || name == b"." || name == b"..";
@@ -48,7 +49,7 @@ impl Plan {
         if !(1..=MAX_PIECE).contains(&self.piece) || self.pieces() > MAX_PIECES {
             return Err(FileProblem::Piece { given: self.piece, most: MAX_PIECE });
         }
-        Ok(self)
+        Ok(Self { mode: self.mode & 0o777, ..self })
     }
 
     pub(crate) fn name(&self) -> OsString {

@@ -160,6 +160,9 @@ fn the_longest_names_arrive() {
 fn permissions_are_those_of_the_source() {
     let directory = tempfile::tempdir().unwrap();
     let mut plan = plan("model", 20, 10);
+    plan.mode = 0o4755;
+    plan = plan.check().unwrap();
+    assert_eq!(plan.mode, 0o755, "permissions alone");
     let mode = |name: &str| fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o777;
     let (target, _) = Target::open(directory.path(), &plan).unwrap();
     target.write(0, &bytes(10), 1).unwrap();
