@@ -73,7 +73,7 @@ impl<T: Send + 'static> Work<T> {
     /// Of what has ended already.
     pub(crate) fn done(held: T, driver: &Arc<dyn Driver>) -> Self {
         let ticket = Arc::new(Ticket::default());
-        ticket.end(Ok(Done { held: Some(Box::new(held)), ..Done::default() }));
+        Arc::clone(&ticket).end(Ok(Done { held: Some(Box::new(held)), ..Done::default() })).finish();
         Self::new(ticket, driver)
     }
 }

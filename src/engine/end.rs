@@ -96,8 +96,7 @@ impl Engine {
             // Of several this is the last.
             Held::Jointly(..) => done,
         };
-        ticket.end(Ok(done));
-        overseer.ended(latest);
+        overseer.ended(latest, ticket.end(Ok(done)));
         Ok(None)
     }
 }

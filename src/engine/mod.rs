@@ -52,7 +52,7 @@ pub(crate) use self::{
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
-    ticket::{Asked, Come, Done, Held, Kept, Step, Ticket},
+    ticket::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
 };

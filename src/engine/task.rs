@@ -10,7 +10,7 @@ use unisono_transport::Error;
 use super::{
     operation::{Operation, Signature},
     p2p::{Inbound, Outbound},
-    ticket::Asked,
+    ticket::{Asked, Rest},
 };
 use crate::{
     error::Failure,
@@ -48,8 +48,11 @@ pub(crate) trait Overseer {
     /// An operation begins.
     fn began(&self, _: &Operation) {}
 
-    /// The operation of that number, or a message after it, has ended, and its ticket says so.
-    fn ended(&self, _: Option<u64>) {}
+    /// The operation of that number, or a message after it, has ended, and its ticket says so. The rest is done when
+    /// nobody drives the engine here.
+    fn ended(&self, _: Option<u64>, rest: Rest) {
+        rest.finish();
+    }
 
     /// What somebody has asked for meanwhile, and the channel of the group.
     fn asked(&self) -> Option<(u8, Wish)> {

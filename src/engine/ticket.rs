@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     mem,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -112,6 +113,42 @@ pub(crate) struct Ticket {
     state: Mutex<State>,
 }
 
+/// What is left to do of an operation that has ended: whoever awaits it is woken, and what nobody wants any more is
+/// dropped. Both run code of an executor or of a user, which may call anything of this library, or panic.
+#[must_use]
+pub(crate) struct Rest {
+    waker: Option<Waker>,
+    /// Nobody has its work any more.
+    forgotten: Option<Ticket>,
+    held: Option<Held>,
+}
+
+impl Rest {
+    /// With what was kept for an operation that has failed.
+    pub(crate) fn with(self, held: Held) -> Self {
+        Self { held: Some(held), ..self }
+    }
+
+    /// Whether nothing is left to do.
+    pub(crate) fn is_none(&self) -> bool {
+        self.waker.is_none() && self.forgotten.is_none() && matches!(self.held, None | Some(Held::Back(None)))
+    }
+
+    /// Does it. A panic is that code's own affair, and of no group.
+    pub(crate) fn finish(self) {
+        fn alone(what: &str, part: impl FnOnce()) {
+            if catch_unwind(AssertUnwindSafe(part)).is_err() {
+                tracing::error!("{what} has panicked");
+            }
+        }
+        let Self { waker, forgotten, held } = self;
+        if let Some(waker) = waker {
+            alone("the waker of an operation that has ended", || waker.wake());
+        }
+        alone("the drop of what an operation worked on", || drop((forgotten, held)));
+    }
+}
+
 #[derive(Default)]
 enum State {
     #[default]
@@ -128,13 +165,16 @@ impl Ticket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The operation has ended: nothing of it touches its memory any more.
-    pub(crate) fn end(&self, end: Result<Done, Failure>) {
+    /// The operation has ended: nothing of it touches its memory any more. What is left to do of it is to be
+    /// [done](Rest::finish) where nothing is locked.
+    pub(crate) fn end(self: Arc<Self>, end: Result<Done, Failure>) -> Rest {
         let before = mem::replace(&mut *self.lock(), State::Ended(end));
         self.ended.store(true, Ordering::Release);
-        if let State::Awaited(waker) = before {
-            waker.wake();
-        }
+        let waker = match before {
+            State::Awaited(waker) => Some(waker),
+            _ => None,
+        };
+        Rest { waker, forgotten: Arc::into_inner(self), held: None }
     }
 
     /// Whether the operation has ended.
@@ -159,11 +199,14 @@ impl Ticket {
         if let Some(end) = self.take() {
             return Poll::Ready(end);
         }
+        let waker = waker.clone();
         let mut state = self.lock();
-        if matches!(*state, State::Pending | State::Awaited(_)) {
-            *state = State::Awaited(waker.clone());
-        }
+        let replaced = match *state {
+            State::Pending | State::Awaited(_) => Some(mem::replace(&mut *state, State::Awaited(waker))),
+            State::Ended(_) | State::Taken => None,
+        };
         drop(state);
+        drop(replaced);
         // It may have ended just before.
         self.take().map_or(Poll::Pending, Poll::Ready)
     }

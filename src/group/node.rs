@@ -26,7 +26,7 @@ use crate::{
     algorithm::table::Table,
     buffer::Registry,
     config::Config,
-    engine::{Call, Done, Engine, Halt, Held, Operation, Overseer, Settings, Stop, Task, Ticket, Wish},
+    engine::{Call, Done, Engine, Halt, Held, Operation, Overseer, Rest, Settings, Stop, Task, Ticket, Wish},
     error::{Error, Failure, Result},
     rendezvous::Store,
     schedule::Rank,
@@ -66,6 +66,8 @@ pub(super) struct Node {
     rested: Condvar,
     /// Whether there is a task on the desk, so that whoever leads need not lock it to know.
     asked: AtomicBool,
+    /// Whether there is a rest on the desk.
+    rests: AtomicBool,
     /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
     claims: AtomicUsize,
     waiters: AtomicUsize,
@@ -85,6 +87,8 @@ pub(super) struct Node {
 #[derive(Default)]
 struct Desk {
     wishes: VecDeque<(u8, Wish)>,
+    /// What is left to do of operations that have ended, when their leader has given the lead back.
+    rests: Vec<Rest>,
     /// Whether somebody leads, and sleeps meanwhile.
     leading: bool,
     asleep: bool,
@@ -121,7 +125,9 @@ impl Drop for Lead<'_> {
         }
         let mut desk = node.desk();
         desk.leading = false;
+        let rests = node.rests(&mut desk);
         node.hand_over(desk);
+        rests.into_iter().for_each(Rest::finish);
     }
 }
 
@@ -149,6 +155,7 @@ impl Node {
             changed: Condvar::new(),
             rested: Condvar::new(),
             asked: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
@@ -167,7 +174,7 @@ impl Node {
         let mut desk = self.desk();
         if let Some(failure) = desk.failed.clone() {
             drop(desk);
-            return task.asked.ticket.end(Err(failure));
+            return task.asked.ticket.end(Err(failure)).with(task.asked.held).finish();
         }
         desk.wishes.push_back((channel, Wish::Do(task)));
         self.open.fetch_add(1, Ordering::Release);
@@ -355,10 +362,18 @@ impl Node {
             tracing::error!(rank = self.rank, "the thread that goes on with operations has panicked");
         }
         self.end(self.abandon(), ended());
+        let rests = self.rests(&mut self.desk());
+        rests.into_iter().for_each(Rest::finish);
         self.claims.fetch_sub(1, Ordering::Relaxed);
         if let (Some(watch), false) = (&self.guard.watch, std::thread::panicking()) {
             watch.leave();
         }
+    }
+
+    /// What is to be done once nobody leads here.
+    fn rests(&self, desk: &mut Desk) -> Vec<Rest> {
+        self.rests.store(false, Ordering::Relaxed);
+        std::mem::take(&mut desk.rests)
     }
 
     fn lead(&self, mut desk: MutexGuard<'_, Desk>) -> Lead<'_> {
@@ -390,14 +405,16 @@ impl Node {
         desk
     }
 
-    /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
-    /// which has not come by the desk.
+    /// Drives the engine until `until` says so, nothing is left to do, somebody else wants it, or somebody is to be woken,
+    /// which happens without the lead; takes this on before, which has not come by the desk.
     fn drive(&self, first: Option<(u8, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
+        let (until, at) = until;
+        let until = || self.rests.load(Ordering::Relaxed) || until();
         let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
-        match taken.and_then(|()| engine.drive(until, self)) {
+        match taken.and_then(|()| engine.drive((&until, at), self)) {
             Ok(()) => {}
             Err(Halt { stop, culprit }) => {
                 drop(slot);
@@ -422,7 +439,7 @@ impl Node {
         engine.map(|engine| engine.abandon()).unwrap_or_default()
     }
 
-    /// All is over: those who wait for operations are told.
+    /// All is over: those who wait for operations are told, and woken when nobody leads here any more.
     fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
         let mut desk = self.desk();
         let failure = desk.failed.get_or_insert(failure).clone();
@@ -432,11 +449,12 @@ impl Node {
             Wish::Do(task) => Some((task.asked.ticket, task.asked.held)),
             Wish::Leave => None,
         });
-        for (ticket, held) in left.into_iter().chain(handed_in) {
-            ticket.end(Err(failure.clone()));
-            drop(held);
-        }
-        self.desk().gone = true;
+        let told = |(ticket, held): (Arc<Ticket>, Held)| ticket.end(Err(failure.clone())).with(held);
+        let rests: Vec<_> = left.into_iter().chain(handed_in).map(told).collect();
+        let mut desk = self.desk();
+        desk.rests.extend(rests);
+        desk.gone = true;
+        drop(desk);
         self.changed.notify_all();
         failure
     }
@@ -533,11 +551,17 @@ impl Overseer for Node {
         self.guard.position.enter(operation.number, operation.signature.bits());
     }
 
-    fn ended(&self, number: Option<u64>) {
+    fn ended(&self, number: Option<u64>, rest: Rest) {
         self.guard.position.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
+        let mut desk = self.desk();
+        if !rest.is_none() {
+            desk.rests.push(rest);
+            self.rests.store(true, Ordering::Relaxed);
+        }
         // It may be another's than the one's who leads.
-        if self.desk().waiting > 0 {
+        if desk.waiting > 0 {
+            drop(desk);
             self.changed.notify_all();
         }
     }

@@ -30,6 +30,7 @@ mod reproducible;
 mod stuck;
 mod tensors;
 mod uneven;
+mod wakers;
 mod work;
 
 /// An operation and what it makes of all ranks' numbers.

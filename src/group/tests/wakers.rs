@@ -1,0 +1,196 @@
+//! Code of executors and of users that runs when an operation ends: it may call anything, drop anything, and panic.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Barrier, Mutex, mpsc},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use crate::Work;
+
+/// Does that where an executor would note that a task is to go on.
+struct Deed(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Wake for Deed {
+    fn wake(self: Arc<Self>) {
+        let deed = self.0.lock().unwrap().take();
+        if let Some(deed) = deed {
+            deed();
+        }
+    }
+}
+
+fn waker(deed: impl FnOnce() + Send + 'static) -> Waker {
+    Waker::from(Arc::new(Deed(Mutex::new(Some(Box::new(deed))))))
+}
+
+/// Asks to be woken when it has ended, which it has not yet.
+fn await_by<T: fmt::Debug>(work: &mut Work<T>, waker: &Waker) {
+    let polled = Pin::new(work).poll(&mut Context::from_waker(waker));
+    assert!(matches!(polled, Poll::Pending), "{polled:?}");
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Two ranks sum; rank 0 has awaited its work by that waker before it can end. Gives back what is left of rank 0.
+fn summed(awaited: &Barrier, group: &ProcessGroup, waker: &Waker) -> Work<Vec<i32>> {
+    if group.rank() == 1 {
+        awaited.wait();
+    }
+    let mut work = group.all_reduce_async(vec![1, 2], ReduceOp::Sum).unwrap();
+    if group.rank() == 0 {
+        await_by(&mut work, waker);
+        awaited.wait();
+    }
+    work
+}
+
+#[test]
+fn who_is_woken_may_call_anything() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        let (rank, group) = (group.rank(), Arc::new(group));
+        // On the thread that goes on by itself, and on one that waits for something else.
+        for waits in [false, true] {
+            let (tell, told) = mpsc::channel();
+            let calls = {
+                let group = Arc::clone(&group);
+                move || {
+                    let mut data = [7_i32, 8];
+                    group.broadcast(&mut data, 1).unwrap();
+                    let part = group.split(Some(0), 0).unwrap().unwrap();
+                    part.barrier().unwrap();
+                    drop(part);
+                    tell.send(data).unwrap();
+                }
+            };
+            let work = summed(&awaited, &group, &waker(calls));
+            if rank == 0 {
+                if waits {
+                    group.recv(&mut [0_u8], 1, 0).unwrap();
+                }
+                assert_eq!(told.recv_timeout(SOON).unwrap(), [5, 6]);
+            } else {
+                group.broadcast(&mut [5, 6], 1).unwrap();
+                group.split(Some(0), 0).unwrap().unwrap().barrier().unwrap();
+                if waits {
+                    group.send(&[1_u8], 0, 0).unwrap();
+                }
+            }
+            assert_eq!(work.wait().unwrap(), [2, 4]);
+        }
+    });
+}
+
+#[test]
+fn who_is_woken_may_drop_the_last_handle() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        // Of a group, and of the world.
+        let part = group.split(Some(0), 0).unwrap().unwrap();
+        for group in [part, group] {
+            let (tell, told) = mpsc::channel();
+            let handle = Arc::new(Mutex::new(None));
+            let drops = {
+                let handle = Arc::clone(&handle);
+                move || {
+                    // Until it is there.
+                    let mut last = None;
+                    while last.is_none() {
+                        last = handle.lock().unwrap().take();
+                    }
+                    drop::<Option<ProcessGroup>>(last);
+                    tell.send(()).unwrap();
+                }
+            };
+            let rank = group.rank();
+            let work = summed(&awaited, &group, &waker(drops));
+            if rank == 0 {
+                *handle.lock().unwrap() = Some(group);
+                told.recv_timeout(SOON).unwrap();
+            }
+            assert_eq!(work.wait().unwrap(), [2, 4]);
+        }
+    });
+}
+
+#[test]
+fn who_is_woken_may_panic() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        let panics = || panic!("as this test wants");
+        let work = summed(&awaited, &group, &waker(panics));
+        assert_eq!(work.wait().unwrap(), [2, 4]);
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn the_woken_may_call_where_a_group_fails() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        let (rank, group) = (group.rank(), Arc::new(group));
+        if rank == 1 {
+            awaited.wait();
+            return group.abort("it has had enough");
+        }
+        let (tell, told) = mpsc::channel();
+        let mut works = Vec::new();
+        for _ in 0..2 {
+            let (group, tell) = (Arc::clone(&group), tell.clone());
+            let mut work = group.all_reduce_async(vec![1, 2], ReduceOp::Sum).unwrap();
+            let calls = move || {
+                group.abort("too late");
+                tell.send(group.barrier().unwrap_err()).unwrap();
+            };
+            await_by(&mut work, &waker(calls));
+            works.push(work);
+        }
+        awaited.wait();
+        for work in works {
+            let error = told.recv_timeout(SOON).unwrap();
+            assert!(error.to_string().contains("it has had enough"), "{error}");
+            let error = work.wait().unwrap_err();
+            assert!(error.to_string().contains("it has had enough"), "{error}");
+        }
+    });
+}
+
+/// Calls when it is dropped.
+#[derive(Serialize, Deserialize, Default)]
+struct Last {
+    value: u8,
+    #[serde(skip)]
+    calls: Option<(Arc<ProcessGroup>, mpsc::Sender<()>)>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some((group, tell)) = self.calls.take() {
+            group.barrier().unwrap();
+            tell.send(()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_a_forgotten_work_has_may_call_when_it_is_dropped() {
+    world(2, small, |group| {
+        let (rank, group) = (group.rank(), Arc::new(group));
+        for _ in 0..5 {
+            if rank == 1 {
+                assert_eq!(group.broadcast_object::<Last>(None, 0).unwrap().value, 7);
+                group.barrier().unwrap();
+                continue;
+            }
+            let (tell, told) = mpsc::channel();
+            let value = Last { value: 7, calls: Some((Arc::clone(&group), tell)) };
+            drop(group.broadcast_object_async(Some(value), 0).unwrap());
+            told.recv_timeout(SOON).unwrap();
+        }
+    });
+}
