@@ -93,8 +93,8 @@ impl ProcessGroup {
     /// groups, everywhere.
     ///
     /// # Errors
-    /// [`Error::Argument`] on all members of a group if one of them is in as many groups already as there may be at
-    /// once (256). If one has no memory for it, [`Error::Transport`] there, and on the other members
+    /// [`Error::Argument`] on all members of a group if they are in as many groups already, taken together, as there may
+    /// be at once (256). If one has no memory for it, [`Error::Transport`] there, and on the other members
     /// [`Error::Argument`], which says which rank of the world has none. Ranks of other groups, or of none, are not
     /// told. [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
@@ -266,7 +266,10 @@ impl ProcessGroup {
         };
         let Some(me) = me else { return Ok(None) };
         let (Some(opened), Some(channel)) = (opened, channel) else {
-            let problem = "a member is in 256 groups already, which is the most at once".to_owned();
+            let problem =
+                "its members are in 256 groups already, taken together, which is the most at once: \
+                 drop some"
+                    .to_owned();
             return Err(Error::Argument { call, problem });
         };
         let opened = opened?;
