@@ -235,12 +235,11 @@ fn judge_overlap(line: &Value, collective: &str, ranks: u64) {
     }
 }
 
-/// What each of these collectives hides, with this root.
-fn hides_between_none_and_all_of_itself(collectives: &[&str], root: &str) {
+/// What each of these collectives hides.
+fn hides_between_none_and_all_of_itself(collectives: &[&str], more: &[&str]) {
     for collective in collectives {
         let few = ["--overlap", "-b", "24", "-e", "6K", "-f", "256", "-n", "3", "-w", "1"];
-        let found =
-            lines(&[&[*collective, "--ranks", "3", "--provider", "tcp", "-r", root][..], &few].concat());
+        let found = lines(&[&[*collective, "--ranks", "3", "--provider", "tcp"][..], more, &few].concat());
         found.iter().for_each(|line| judge_overlap(line, collective, 3));
         let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
         assert_eq!(bytes, if *collective == "barrier" { vec![0] } else { vec![24, 6144] }, "{collective}");
@@ -250,12 +249,12 @@ fn hides_between_none_and_all_of_itself(collectives: &[&str], root: &str) {
 #[test]
 fn what_overlaps_among_equals() {
     let collectives = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"];
-    hides_between_none_and_all_of_itself(&collectives, "0");
+    hides_between_none_and_all_of_itself(&collectives, &[]);
 }
 
 #[test]
 fn what_overlaps_with_a_root() {
-    hides_between_none_and_all_of_itself(&["broadcast", "reduce", "gather", "scatter"], "1");
+    hides_between_none_and_all_of_itself(&["broadcast", "reduce", "gather", "scatter"], &["-r", "1"]);
 }
 
 #[test]
@@ -353,6 +352,8 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["put", "--ranks", "2", "--registered"], 1, &["--registered:", "put"]),
     (&["put", "--ranks", "2", "-o", "sum"], 1, &["-o:", "put"]),
     (&["send_recv", "--ranks", "2", "-r", "1"], 1, &["-r:", "send_recv"]),
+    (&["all_gather", "--ranks", "2", "-o", "max"], 1, &["-o:", "all_gather"]),
+    (&["all_reduce", "--ranks", "2", "-r", "1"], 1, &["-r:", "all_reduce"]),
     (&["send_recv", "--ranks", "2", "--reproducible"], 1, &["--reproducible:", "send_recv"]),
     (&["all_gather", "--ranks", "2", "--reproducible"], 1, &["--reproducible:", "all_gather"]),
     (&["all_reduce", "--ranks", "2", "--provider", ""], 2, &["--provider"]),

@@ -196,13 +196,14 @@ impl Bench {
         if self.what == What::Put && self.max_bytes == 0 {
             return Err("-e 0: a put has at least one byte".into());
         }
-        let (put, messages) = (self.what == What::Put, self.what == What::SendRecv);
+        let put = self.what == What::Put;
         let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
+        let has_root = matches!(self.what, What::Collective(collective) if collective.has_root());
         let given_for_nothing = [
             ("-d", put && self.dtype.is_some()),
             ("--registered", put && self.registered),
-            ("-o", (put || messages) && self.op.is_some()),
-            ("-r", (put || messages) && self.root.is_some()),
+            ("-o", self.op.is_some() && !reduces),
+            ("-r", self.root.is_some() && !has_root),
             ("--reproducible", self.reproducible && !reduces),
         ];
         if let Some((flag, _)) = given_for_nothing.iter().find(|(_, given)| *given) {
