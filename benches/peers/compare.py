@@ -104,7 +104,7 @@ def command(who, options, name, ranks, count, iterations, warmup, report):
     numbers = [str(count), str(iterations), str(warmup)]
     if who == "unisono":
         words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", "tcp", "-d", "f32"]
-        words += ["-o", "sum", "-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup)]
+        words += ["-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup)]
         return words + ["--json", report], same_libfabric(options)
     if who == "mpich":
         # The wheel's first choice is UCX, and ranks on one host share memory unless told they are not local.
