@@ -1,6 +1,9 @@
 //! Some of the tensors of a .safetensors file, as a .safetensors file.
 
+use std::collections::BTreeMap;
+
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Serialize;
 
 use super::{FileProblem, Result, Source, source::Part};
 
@@ -11,11 +14,22 @@ const SHOWN: usize = 8;
 /// How much of what is wrong is told, in characters: names may be as long as the header, and every rank is told.
 const TOLD: usize = 1000;
 
+/// A header that is the same bytes whenever it is made: the format's own writer has the order of a hash map.
+#[derive(Serialize)]
+struct Header<'m> {
+    #[serde(rename = "__metadata__", skip_serializing_if = "Option::is_none")]
+    about: Option<BTreeMap<&'m str, &'m str>>,
+    #[serde(flatten)]
+    tensors: BTreeMap<&'m str, &'m TensorInfo>,
+}
+
 impl Source {
     /// Sends of it, from now on, only the tensors whose names fit one of the patterns.
     pub(crate) fn only(mut self, patterns: &[String]) -> Result<Self> {
         let (metadata, data) = self.header()?;
-        let names = metadata.offset_keys();
+        let mut names = metadata.offset_keys();
+        // Those without elements may begin where others do, and have no order among them.
+        names.sort_by_cached_key(|name| (metadata.info(name).map(|info| info.data_offsets), name.clone()));
         for pattern in patterns {
             if !names.iter().any(|name| fits(pattern, name)) {
                 let shown: Vec<_> = names.iter().take(SHOWN).map(String::as_str).collect();
@@ -47,9 +61,13 @@ impl Source {
             }
             end = end.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
         }
-        let metadata = Metadata::new(metadata.metadata().clone(), chosen);
-        let metadata = metadata.map_err(|error| bad(error.to_string()))?;
-        let mut json = serde_json::to_vec(&metadata).map_err(|error| bad(error.to_string()))?;
+        let about = metadata.metadata().as_ref();
+        let header = Header {
+            about: about
+                .map(|about| about.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()),
+            tensors: chosen.iter().map(|(name, info)| (name.as_str(), info)).collect(),
+        };
+        let mut json = serde_json::to_vec(&header).map_err(|error| bad(error.to_string()))?;
         // As the format's own writer does, so that what follows is aligned.
         json.resize(json.len().next_multiple_of(8), b' ');
         let head = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
