@@ -7,9 +7,13 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::{FileProblem, Result};
+
+/// Marks so old are of ranks that were killed.
+const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A rank's mark in a directory, removed with it.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ impl Marker {
         if !there {
             tracing::info!(directory = %directory.display(), "made the directory");
         }
+        clear(directory);
         let path = name(directory, transfer, rank);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         made.map_err(|error| FileProblem::writing("writing to the directory", 0, &error))?;
@@ -43,6 +48,60 @@ impl Drop for Marker {
     }
 }
 
+/// Removes old marks, as far as that can be done: they harm nobody.
+fn clear(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_mark)) {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        if modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > OLD)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether [`name`] may have made it.
+fn is_mark(name: &str) -> bool {
+    let parts = name.strip_prefix(".unisono-").and_then(|parts| parts.split_once('-'));
+    parts.is_some_and(|(transfer, rank)| {
+        transfer.len() == 16
+            && transfer.bytes().all(|byte| byte.is_ascii_hexdigit())
+            && !rank.is_empty()
+            && rank.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
 fn name(directory: &Path, transfer: u64, rank: usize) -> PathBuf {
     directory.join(format!(".unisono-{transfer:016x}-{rank}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, time::SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn only_old_marks_are_cleared_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let names = [
+            ".unisono-00112233445566ff-0",
+            ".unisono-00112233445566ff-12",
+            ".unisono-00112233445566ff-",
+            ".unisono-0011-0",
+            ".unisono-model.partial",
+            "mine",
+        ];
+        for name in names {
+            let file = File::create(path(name)).unwrap();
+            file.set_modified(SystemTime::now() - 2 * OLD).unwrap();
+        }
+        let other = Marker::leave(directory.path(), 1, 0).unwrap();
+        let own = Marker::leave(directory.path(), 2, 0).unwrap();
+        let there: Vec<_> = names.map(|name| path(name).exists()).to_vec();
+        assert_eq!(there, [false, false, true, true, true, true]);
+        assert!(Marker::seen(directory.path(), 1, 0) && Marker::seen(directory.path(), 2, 0));
+        drop((other, own));
+        assert!(!Marker::seen(directory.path(), 1, 0));
+    }
 }
