@@ -94,8 +94,8 @@ impl ProcessGroup {
         let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
         // What stands for those that cannot be reduced where they lie.
         let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
-        let mut packed =
-            scattered.map(|tensor| tensor.view().pack()).collect::<std::result::Result<Vec<_>, _>>()?;
+        let packed: std::result::Result<Vec<_>, _> = scattered.map(|tensor| tensor.view().pack()).collect();
+        let mut packed = packed.map_err(|error| turn.stuck(self, error))?;
         let mut standing_in = packed.iter_mut();
         let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
             None => standing_in.next().map(Tensor::bytes_mut),
@@ -106,7 +106,7 @@ impl ProcessGroup {
         let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
         // In this order nobody is looked at where nothing was packed.
         for (packed, tensor) in packed.iter().zip(scattered) {
-            tensor.unpack_from(packed.bytes())?;
+            tensor.unpack_from(packed.bytes()).map_err(|error| turn.stuck(self, error))?;
         }
         Ok(())
     }

@@ -89,11 +89,17 @@ impl Turn<'_> {
         };
         match done {
             Ok(number) => self.latest = number,
-            // The others go on, and this rank cannot.
-            Err(error) if self.latest.is_some() => return Err(Error::Failed(shared.midway(error))),
-            Err(error) => return Err(error),
+            Err(error) => return Err(self.stuck(group, error)),
         }
         Ok(())
+    }
+
+    /// What an error is to the call: once it has done an operation, the others go on, and this rank cannot.
+    pub(super) fn stuck(&self, group: &ProcessGroup, error: impl Into<Error>) -> Error {
+        match self.latest {
+            Some(_) => Error::Failed(group.shared.midway(error.into())),
+            None => error.into(),
+        }
     }
 
     /// Sends, receives, or does several of these side by side; gives what each receive among them has got. Memory as of
