@@ -60,6 +60,13 @@ macro_rules! storage {
                 }
             }
 
+            /// How many there are, which touches none of them.
+            const fn len(&self) -> usize {
+                match self {
+                    $(Self::$dtype(vec) => vec.len(),)*
+                }
+            }
+
             fn start(&mut self) -> *mut u8 {
                 match self {
                     $(Self::$dtype(vec) => vec.as_mut_ptr().cast(),)*
@@ -129,7 +136,7 @@ impl Tensor {
     /// is there is not touched.
     pub(crate) fn grow(&mut self, count: usize) {
         self.storage.grow(count);
-        self.shape = vec![self.storage.bytes().len() / self.dtype().size()];
+        self.shape = vec![self.storage.len()];
     }
 
     /// Where the elements begin, those too for which there is only room.
