@@ -61,6 +61,7 @@ pub(super) fn sweep(
                 row.case.wrong
             }
         };
+        report.check()?;
     }
     progress.end();
     Ok(wrong)

@@ -46,7 +46,7 @@ pub(crate) trait Sample: Element {
 }
 
 macro_rules! floats {
-    ($($type:ty: $of:expr, $get:expr;)*) => {$(
+    ($($type:ty: $of:expr, $get:expr, $factor:expr;)*) => {$(
         impl Sample for $type {
             const DIGITS: u32 = <$type>::MANTISSA_DIGITS;
             const SPOILT: Self = <$type>::NAN;
@@ -57,6 +57,7 @@ macro_rules! floats {
                 $get(self)
             }
             fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
+                let factor = $factor(factor);
                 $of(numbers.map(|number| $get($of(number * factor))).sum::<f64>())
             }
             #[allow(clippy::cast_precision_loss, reason = "small numbers")]
@@ -72,11 +73,16 @@ const fn narrow(value: f64) -> f32 {
     value as f32
 }
 
+/// A factor as those types have it that are computed in f32: very small ones have few digits there.
+const fn narrowed(factor: f64) -> f64 {
+    narrow(factor) as f64
+}
+
 floats! {
-    f16: f16::from_f64, f16::to_f64;
-    bf16: bf16::from_f64, bf16::to_f64;
-    f32: narrow, f64::from;
-    f64: std::convert::identity, std::convert::identity;
+    f16: f16::from_f64, f16::to_f64, narrowed;
+    bf16: bf16::from_f64, bf16::to_f64, narrowed;
+    f32: narrow, f64::from, narrowed;
+    f64: std::convert::identity, std::convert::identity, std::convert::identity;
 }
 
 macro_rules! integers {
@@ -377,6 +383,10 @@ mod tests {
             let wrong = |value| wrong_reduced(ReduceOp::PreMulSum(factor), 3, 0, &[value; 7]);
             assert_eq!((wrong(value), wrong(f16::ONE)), (0, 7), "{factor}");
         }
+        // A factor of which f32 has five digits.
+        let tiny = f32::from_bits(71362);
+        let sum: f32 = sums::<f32>().next().unwrap();
+        assert_eq!(wrong_reduced(ReduceOp::PreMulSum(1e-40), 3, 0, &[tiny * sum]), 0);
         // Zeros that some ranks give to sums.
         assert_eq!(wrong_reduced(ReduceOp::PreMulSum(f64::INFINITY), 30, 0, &[bf16::NAN; 7]), 0);
         assert_eq!(wrong_reduced(ReduceOp::Sum, 3, 0, &[f32::INFINITY, f32::NAN]), 2);

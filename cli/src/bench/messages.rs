@@ -34,6 +34,7 @@ pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) ->
         let row = with_dtype!(bench.dtype(), T => measure::<T>(group, bench, count))?;
         wrong += row.wrong;
         progress.done(|| report.messages(&row));
+        report.check()?;
     }
     progress.end();
     Ok(wrong)

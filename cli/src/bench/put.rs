@@ -36,6 +36,7 @@ pub(super) fn sweep(
         };
         group.barrier()?;
         progress.done(|| report.put(&row));
+        report.check()?;
     }
     progress.end();
     Ok(())

@@ -260,6 +260,18 @@ impl Report {
             && let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush())
         {
             self.trouble.get_or_insert(error);
+            self.json = None;
+        }
+    }
+
+    /// Whether what is measured reaches anybody yet.
+    ///
+    /// # Errors
+    /// If not, why it could not be written.
+    pub(super) fn check(&mut self) -> Result<()> {
+        match self.trouble.take_if(|_| self.json.is_none()) {
+            Some(error) => Err(format!("writing the results: {error}").into()),
+            None => Ok(()),
         }
     }
 
@@ -287,7 +299,8 @@ impl Report {
             &row.case,
             json!({
                 "time_us": { "min": min, "p50": p50, "p99": p99, "mean": mean },
-                "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "cpu_s_per_GB": cpu,
+                "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "raw_GBps": self.raw.map(|raw| raw / 1e9),
+                "raw_pair": self.raw.and_then(|_| Some([0, second(self.ranks)?])), "cpu_s_per_GB": cpu,
                 "registered_bytes": row.memory,
             }),
         ));
@@ -383,7 +396,7 @@ impl Report {
             row.both_ways.millions
         ));
         self.record(json!({
-            "put": true, "ranks": 2, "pair": [0, second(self.ranks)], "provider": self.provider,
+            "put": true, "ranks": self.ranks, "pair": [0, second(self.ranks)], "provider": self.provider,
             "libfabric": self.library, "bytes": row.bytes,
             "latency_us": { "min": min, "p50": p50, "p99": p99 },
             "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
