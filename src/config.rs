@@ -20,7 +20,7 @@ use crate::{
 pub struct Config {
     /// This process's rank.
     pub rank: Rank,
-    /// The world size; alike.
+    /// The world size, from 1 to 524288; alike.
     pub ranks: usize,
     /// Its number among the ranks of this machine, where it is known.
     pub local_rank: Option<usize>,
@@ -34,24 +34,25 @@ pub struct Config {
     pub provider: Option<String>,
     /// The network interface or its address. `None`: the provider's choice.
     pub interface: Option<String>,
-    /// How long anything that waits for another rank may take.
+    /// How long anything that waits for another rank may take, 300 s by default.
     pub timeout: Duration,
-    /// How long joining may take: until the last rank has come.
+    /// How long joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
-    /// The unit of pipelining, in bytes; alike.
+    /// The unit of pipelining, in bytes: from 16 to 64 MiB, 256 KiB by default; alike.
     pub chunk: usize,
-    /// How many chunks are worked on side by side; alike.
+    /// How many chunks are worked on side by side: from 1 to 64, 2 by default; alike. With `bulk_slots` at most 64 in all.
     pub lanes: usize,
-    /// How many chunks from one neighbour may wait on one lane; alike.
+    /// How many chunks from one neighbour may wait on one lane: from 2 to 64, 2 by default; alike.
     pub bulk_slots: usize,
-    /// The largest message of schedules with one lane (small data), in bytes; alike.
+    /// The largest message of schedules with one lane (small data), in bytes: from 128 to 1 MiB, 32 KiB by default; alike.
     pub eager: usize,
-    /// How many such messages from one neighbour may wait; alike.
+    /// How many such messages from one neighbour may wait: from 2 to 64, 8 by default; alike.
     pub eager_slots: usize,
     /// Whether windows and buffers are asked for in huge pages.
     pub huge_pages: bool,
-    /// How long a wait spins before it sleeps. `None`: a little, but not at all where the ranks of this
-    /// machine outnumber its cores.
+    /// How long a wait polls hot before it yields its processor between polls, for 200 µs at most, and then sleeps; both
+    /// get shorter where waits are long. `None`: 20 µs, but not at all where the ranks of this machine outnumber the
+    /// processors that they may run on.
     pub spin: Option<Duration>,
     /// Where the thread runs that goes on with asynchronous calls while nobody waits. `None`: wherever the process may.
     pub thread_cores: Option<ThreadCores>,
@@ -194,8 +195,8 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_SPIN",
-        "how long a wait spins before it sleeps: 0, 20us, 1ms, auto",
-        "auto: not where a machine's ranks outnumber its cores",
+        "how long a wait polls hot before it yields between polls, and then sleeps: 0, 20us, 1ms, auto",
+        "auto: 20us, and 0 where a machine's ranks outnumber its processors",
         |config, text| {
             config.spin = if text == "auto" { None } else { Some(parse_duration(text)?) };
             Ok(())
@@ -271,7 +272,7 @@ impl Config {
         let within = |name: &str, value: usize, least: usize, most: usize| {
             check(name, &value, (least..=most).contains(&value), || format!("must be from {least} to {most}"))
         };
-        within("ranks", ranks, 1, 1 << 20)?;
+        within("ranks", ranks, 1, 1 << 19)?;
         check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;
         if let Some(local) = self.local_ranks {
             within("local_ranks", local, 1, ranks)?;

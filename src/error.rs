@@ -17,7 +17,8 @@ pub enum Error {
     /// later call.
     #[error("{0}")]
     Failed(Failure),
-    /// An argument does not fit; nothing was sent, and the group still works.
+    /// An argument does not fit, or there are no calls any more because this rank has left; the group still works. Where
+    /// only this rank finds it, the others wait for a call of this rank's that fits theirs, until their deadline.
     #[error("{call}: {problem}")]
     Argument {
         /// The method called.
@@ -76,10 +77,10 @@ pub enum Error {
         /// Why not, and what to do.
         refusal: Refusal,
     },
-    /// The transport failed before there was a group.
+    /// The transport failed before there was a group, or it has no memory for what was asked of it.
     #[error("transport: {0}")]
     Transport(Arc<unisono_transport::Error>),
-    /// A tensor or a view of one cannot be had; nothing was sent.
+    /// A tensor or a view of one cannot be had, or parts of one do not fit together; the group still works.
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// A rank's object cannot be sent, or is not of the type that was wanted here. The group still works.

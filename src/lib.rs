@@ -1,10 +1,22 @@
-//! Collective communication by one-sided RDMA writes over libfabric.
+//! Collective communication by one-sided RDMA writes over libfabric: what `torch.distributed` offers, for memory on the
+//! CPU, on any fabric that libfabric reaches. The repository's README.md has the program `unisono`, the settings that
+//! people begin with, and how fast it is; ARCHITECTURE.md why things are as they are.
 //!
-#![doc = include_str!("../README.md")]
+//! Everything begins with a [`ProcessGroup`], which knows from the environment who this process is (`unisono run`,
+//! torchrun, srun, mpirun):
 //!
-//! # The crate
+//! ```no_run
+//! use unisono::{ProcessGroup, ReduceOp};
 //!
-//! Everything begins with a [`ProcessGroup`]. A world of one needs no environment and no other process:
+//! # fn main() -> unisono::Result<()> {
+//! let group = ProcessGroup::from_env()?;
+//! // Any slice of `half::f16`, `half::bf16`, f32, f64 or an integer; every rank gets the average of all.
+//! let mut gradients = vec![group.rank() as f32; 1_000_000];
+//! group.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//! # Ok(()) }
+//! ```
+//!
+//! A world of one needs no environment and no other process:
 //!
 //! ```
 //! use unisono::{Config, ProcessGroup, ReduceOp};
@@ -22,6 +34,14 @@
 //! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
 //! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`mod@file`] is
 //! about files that are handed over; [`Work`] is an operation that nobody waits for yet.
+//!
+//! Features, off unless asked for: `ndarray` converts tensors from and to that crate's arrays, `safetensors` hands over
+//! some tensors of a file, `hwloc` finds a core for each rank's thread ([`ThreadCores`]).
+
+/// Its example is compiled too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub mod algorithm;
 pub mod buffer;

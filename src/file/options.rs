@@ -9,7 +9,7 @@ pub const PIECE: u64 = 4 << 20;
 pub struct FileOptions<'a> {
     /// Of a .safetensors file only these tensors: names, in which `*` stands for any characters and `?` for any one. The
     /// receivers get a .safetensors file of them alone, with the metadata of the whole. If empty, they get the file as
-    /// it is.
+    /// it is. With the feature `safetensors`.
     #[cfg(feature = "safetensors")]
     pub tensors: &'a [String],
     /// Bytes of a piece, the unit in which it is sent, checked and resumed: from 1 to 256 MiB. A rank that takes part

@@ -132,8 +132,8 @@ impl ProcessGroup {
         Buffer::new(region, len, &self.shared.node.registry).ok_or_else(overflow)
     }
 
-    /// Ends the group for every rank, which all get [`Failure::Aborted`] with this reason from the call
-    /// they are in or make next. May be called while another thread is in a call, which it ends.
+    /// Ends the world and all its groups, also for ranks that are not in this one: all get [`Failure::Aborted`] with this
+    /// reason from the call they are in or make next. May be called while another thread is in a call, which it ends.
     pub fn abort(&self, why: &str) {
         let node = &self.shared.node;
         node.fail(Failure::Aborted { rank: node.rank, why: why.to_owned() });
@@ -159,26 +159,26 @@ impl ProcessGroup {
         Ok(Choice { algorithm, chunk_bytes: shape.chunk * dtype.size(), lanes: shape.lanes })
     }
 
-    /// The number of operations begun so far.
+    /// The number of the group's operations begun so far.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.shared.operations()
     }
 
-    /// Keeps, from now on, the steps of each operation in the order in which they finished;
-    /// [`Self::trace`] gives those of the latest. It costs memory: one entry for every step.
+    /// Keeps, from now on, the steps of each operation of any of this process's groups in the order in which they finished;
+    /// [`Self::trace`] gives those of the one that ended last. It costs memory: one entry for every step.
     pub fn keep_trace(&self) {
         // Of a group that is over there is nothing to keep.
         let _ = self.shared.node.with(|engine| engine.trace = Some(Vec::new()));
     }
 
-    /// The steps of the latest operation, if [`Self::keep_trace`] was called before it.
+    /// The steps of the operation that ended last, of whichever group, if [`Self::keep_trace`] was called before it.
     #[must_use]
     pub fn trace(&self) -> Vec<Traced> {
         self.shared.node.with(|engine| engine.trace.clone()).ok().flatten().unwrap_or_default()
     }
 
-    /// Bytes of memory that the group's windows, mailboxes and staging take on this rank at present.
+    /// Bytes of memory that windows, mailboxes, staging and scratch of all groups take in this process at present.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.shared.node.with(|engine| engine.memory()).unwrap_or_default()

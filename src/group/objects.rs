@@ -44,9 +44,9 @@ impl ProcessGroup {
     /// at, so that `(group.rank() == 0).then(load)` is a way to give it.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or it gives nothing; [`Error::Object`] if the value cannot be sent, or
-    /// is not a `T` here; [`Error::Failed`] if the ranks disagree on the call, one of them has no memory for the value, or
-    /// the group is over.
+    /// [`Error::Argument`] if there is no such root, or at the root if it gives nothing; [`Error::Object`] elsewhere then,
+    /// and if the value cannot be sent, or is not a `T` here; [`Error::Failed`] if the ranks disagree on the call, one of
+    /// them has no memory for the value, or the group is over.
     pub fn broadcast_object<T>(&self, value: Option<T>, root: Rank) -> Result<T>
     where
         T: Serialize + DeserializeOwned,
@@ -138,8 +138,8 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless it gives as many values as there are ranks;
-    /// [`Error::Object`] if one of the values cannot be sent, on all ranks, or is not a `T` here; [`Error::Failed`] if the
-    /// ranks disagree on the call, one of them has no memory for its value, or the group is over.
+    /// [`Error::Object`] elsewhere then, on all ranks if one of the values cannot be sent, and where one is not a `T`;
+    /// [`Error::Failed`] if the ranks disagree on the call, one of them has no memory for its value, or the group is over.
     pub fn scatter_object<T>(&self, values: Option<Vec<T>>, root: Rank) -> Result<T>
     where
         T: Serialize + DeserializeOwned,

@@ -64,10 +64,10 @@ impl ProcessGroup {
     /// one is packed first, part by part.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or it gives no tensor; at the root [`Error::Tensor`], and
-    /// [`Error::Object`] elsewhere, if it cannot be cut so: there is no such dimension, or the grid has not as many blocks, or
-    /// the indices make not as many pieces, as there are ranks; [`Error::Failed`] if the ranks disagree on the call, one of them
-    /// has no memory for its part, or the group is over.
+    /// [`Error::Argument`] if there is no such root, or at the root if it gives no tensor; at the root [`Error::Tensor`] if
+    /// it cannot be cut so, and [`Error::Object`] elsewhere in both cases: there is no such dimension, or the grid has not
+    /// as many blocks, or the indices make not as many pieces, as there are ranks; [`Error::Failed`] if the ranks disagree
+    /// on the call, one of them has no memory for its part, or the group is over.
     pub fn scatter_tensor(
         &self,
         tensor: Option<&TensorView<'_>>,

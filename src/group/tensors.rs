@@ -63,9 +63,9 @@ impl ProcessGroup {
     /// are packed first, and so are small ones, many into a message.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or it gives no list; [`Error::Object`] if there are so many that
-    /// their shapes alone are more than may be sent; [`Error::Failed`] if the ranks disagree on the call, one of them has no
-    /// memory for the tensors, or the group is over.
+    /// [`Error::Argument`] if there is no such root, or at the root if it gives no list; [`Error::Object`] elsewhere then,
+    /// and if there are so many that their shapes alone are more than may be sent; [`Error::Failed`] if the ranks disagree
+    /// on the call, one of them has no memory for the tensors, or the group is over.
     pub fn broadcast_tensors(
         &self,
         tensors: Option<&[TensorView<'_>]>,

@@ -4,8 +4,9 @@
 //! that a value of another shape is noticed and `flatten` and `untagged` work, and it tells `Some(None)` from `None`,
 //! which JSON, MessagePack and CBOR do not. Every value takes at least a byte, and the elements that sequences and maps
 //! announce are counted against the bytes there are, all of them together: so whatever the bytes, decoding ends after
-//! as many steps as there are bytes, and asks for no more elements than that. Values lie at most [`DEPTH`] deep in one
-//! another, so that no bytes exhaust the stack.
+//! as many steps as there are bytes, and asks for no more elements than that. (What serde does of its own with them is not
+//! counted: variants of `untagged` types that lie in one another are tried again and again.) Values lie at most [`DEPTH`]
+//! deep in one another, so that no bytes exhaust the stack.
 //!
 //! One byte says what follows. Numbers are little-endian and as short as their value allows; lengths are LEB128:
 //!

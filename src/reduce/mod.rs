@@ -3,7 +3,7 @@
 //! All operations are commutative. Integer sums and products wrap. 16-bit floats are computed in `f32` and
 //! rounded to nearest, ties to even: once per step, and by [`Reduction::Reproducible`] once in all. NaN
 //! propagates through min and max, and -0 is below +0 there. Which NaN comes out (its sign and payload) is not
-//! said, except by min and max, which give the canonical one.
+//! said, except by min and max, which give the canonical one. A rank alone keeps what it has.
 
 mod arithmetic;
 mod kernel;
@@ -17,13 +17,14 @@ use crate::dtype::Dtype;
 /// What is asked of a reduction beyond its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// The result as fast as it can be had. Every rank gets the same bits, but other algorithms, chunks or sizes may
-    /// round sums and products of floats otherwise.
+    /// The result as fast as it can be had. Every rank gets the same bits, but for which NaN; other algorithms, chunks or
+    /// sizes may round sums and products of floats otherwise.
     #[default]
     Fastest,
     /// The same bits for the same inputs and world size, whatever algorithm, chunk, lanes, provider or size of the
     /// call: contributions are reduced in the order of ranks, `((x0 ⊕ x1) ⊕ x2) ...`; those of 16-bit floats in
-    /// `f32`, rounded once; NaN is the canonical one. Of [`ReduceOp::PreMulSum`] what is reduced so are the products.
+    /// `f32`, rounded once; NaN is the canonical one, except of a rank alone, which keeps what it has. Of
+    /// [`ReduceOp::PreMulSum`] what is reduced so are the products.
     Reproducible,
 }
 

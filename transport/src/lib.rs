@@ -6,7 +6,7 @@
 //! of these alike.
 //!
 //! Every transport implements [`Transport`] and is judged by one conformance suite
-//! (`tests/conformance.rs`):
+//! (`tests/conformance/`):
 //!
 //! - [`memory`]: ranks as threads of one process, for doctests and unit tests;
 //! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;

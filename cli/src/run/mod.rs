@@ -17,7 +17,7 @@ use unisono::Config;
 const EXAMPLES: &str = "\
 Examples:
   unisono run -n 4 ./program --its-option
-  unisono run -n 4 --provider tcp --timeout 30s -- python3 train.py";
+  unisono run -n 4 --provider tcp --timeout 30s -- ./program --its-option";
 
 /// Starts a program as ranks 0 to N-1 on this machine.
 ///

@@ -35,7 +35,7 @@ const EXAMPLES: &str = "\
 Examples:
   unisono tune --ranks 4 --provider tcp --collective all_reduce --output all_reduce.tuning
   mpirun -n 16 unisono tune --output cluster.tuning        among machines
-  UNISONO_TUNING=cluster.tuning mpirun -n 16 PROGRAM       takes what was measured";
+  UNISONO_TUNING=cluster.tuning srun -n 16 PROGRAM         takes what was measured; every rank needs the file";
 
 /// Measures every algorithm and writes a file of the fastest ones, which UNISONO_TUNING names to programs.
 ///

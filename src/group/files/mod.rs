@@ -63,7 +63,8 @@ struct Call<'c> {
 
 impl ProcessGroup {
     /// Gives a file of the root's to all ranks: when the call returns, each finds it in its `directory`, under the same
-    /// name and as old. `file` matters at the root alone; `directory` is each rank's own, and made if there is none.
+    /// name, as old, and with its permissions (those of reading, writing and running it, less this process's umask). `file`
+    /// matters at the root alone; `directory` is each rank's own, and made if there is none.
     /// Where ranks share a directory, one of them writes. The root's gets the file too, unless it lies there already. No
     /// other thread may use the group meanwhile.
     ///
@@ -102,10 +103,10 @@ impl ProcessGroup {
     /// asks for by its `options` holds.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such rank, it is this one, or one of the two is in as many groups as there may be
-    /// at once (256); [`Error::File`], on both ranks the same, as of `broadcast_file`: the group works on;
-    /// [`Error::Failed`] if the receiver asked for something else than a file, or did not ask before the deadline, or if the
-    /// group is over.
+    /// [`Error::Argument`] if there is no such rank, it is this one, or the two are in as many groups already,
+    /// taken together, as there may be at once (256); [`Error::File`], on both ranks the same, as of `broadcast_file`: the
+    /// group works on; [`Error::Failed`] if the receiver asked for something else than a file, or did not ask before the
+    /// deadline, or if the group is over.
     pub fn send_file(&self, file: &Path, to: Rank, tag: u32, options: FileOptions<'_>) -> Result<Delivered> {
         let name = "send_file";
         let pair = self.open_pair(name, to, tag)?;
