@@ -29,10 +29,11 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
 /// An operation under way, which has what it works on. It goes on by itself.
 ///
-/// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. A `Work` that is
-/// dropped is finished all the same, for the other ranks wait for it; what it works on is dropped when it has ended.
-/// Only a receive that was dropped and for which no message comes is given up: at its deadline, when all have left its
-/// group, or a second after this rank has begun to leave the world.
+/// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. Who awaits is woken by a
+/// thread of this library, which goes on with the operations that nobody waits for only when the waker returns. A `Work`
+/// that is dropped is finished all the same, for the other ranks wait for it; what it works on is dropped when it has
+/// ended. Only a receive that was dropped and for which no message comes is given up: at its deadline, when all have left
+/// its group, or a second after this rank has begun to leave the world.
 #[must_use = "what it works on comes back from `wait`"]
 pub struct Work<T> {
     ticket: Arc<Ticket>,
@@ -73,7 +74,8 @@ impl<T: Send + 'static> Work<T> {
     /// Of what has ended already.
     pub(crate) fn done(held: T, driver: &Arc<dyn Driver>) -> Self {
         let ticket = Arc::new(Ticket::default());
-        Arc::clone(&ticket).end(Ok(Done { held: Some(Box::new(held)), ..Done::default() })).finish();
+        // Nobody waits for it yet.
+        drop(Arc::clone(&ticket).end(Ok(Done { held: Some(Box::new(held)), ..Done::default() })));
         Self::new(ticket, driver)
     }
 }

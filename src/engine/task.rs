@@ -51,7 +51,7 @@ pub(crate) trait Overseer {
     /// The operation of that number, or a message after it, has ended, and its ticket says so. The rest is done when
     /// nobody drives the engine here.
     fn ended(&self, _: Option<u64>, rest: Rest) {
-        rest.finish();
+        Rest::finish(vec![rest]);
     }
 
     /// What somebody has asked for meanwhile, and the channel of the group.

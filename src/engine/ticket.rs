@@ -134,18 +134,25 @@ impl Rest {
         self.waker.is_none() && self.forgotten.is_none() && matches!(self.held, None | Some(Held::Back(None)))
     }
 
-    /// Does it. A panic is that code's own affair, and of no group.
-    pub(crate) fn finish(self) {
+    /// Does these: whoever waits is woken first. A panic is that code's own affair, and of no group.
+    pub(crate) fn finish(rests: Vec<Self>) {
         fn alone(what: &str, part: impl FnOnce()) {
-            if catch_unwind(AssertUnwindSafe(part)).is_err() {
-                tracing::error!("{what} has panicked");
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(part)) {
+                // Its drop may panic again, and so may whoever is told.
+                mem::forget(payload);
+                let told = catch_unwind(|| tracing::error!("{what} has panicked"));
+                told.unwrap_or_else(mem::forget);
             }
         }
-        let Self { waker, forgotten, held } = self;
-        if let Some(waker) = waker {
-            alone("the waker of an operation that has ended", || waker.wake());
+        let unwanted = rests.into_iter().map(|Self { waker, forgotten, held }| {
+            if let Some(waker) = waker {
+                alone("the waker of an operation that has ended", || waker.wake());
+            }
+            (forgotten, held)
+        });
+        for unwanted in unwanted.collect::<Vec<_>>() {
+            alone("the drop of what an operation worked on", || drop(unwanted));
         }
-        alone("the drop of what an operation worked on", || drop((forgotten, held)));
     }
 }
 

@@ -9,7 +9,6 @@ use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
-        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -17,11 +16,9 @@ use std::{
 
 use unisono_transport::{Limits, Wake};
 
-use super::{
-    cores::Place,
-    guard::Guard,
-    pin::{self, Pin},
-};
+mod background;
+
+use super::{cores::Place, guard::Guard, pin::Pin};
 use crate::{
     algorithm::table::Table,
     buffer::Registry,
@@ -62,11 +59,11 @@ pub(super) struct Node {
     desk: Mutex<Desk>,
     /// For those who wait for an operation or the lead.
     changed: Condvar,
-    /// For the thread that goes on where nobody waits.
+    /// For the [thread](background) that goes on where nobody waits.
     rested: Condvar,
     /// Whether there is a task on the desk, so that whoever leads need not lock it to know.
     asked: AtomicBool,
-    /// Whether there is a rest on the desk.
+    /// Whether there is a rest on the desk, so that the thread that is to do it, if it leads, need not lock it to know.
     rests: AtomicBool,
     /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
     claims: AtomicUsize,
@@ -87,7 +84,7 @@ pub(super) struct Node {
 #[derive(Default)]
 struct Desk {
     wishes: VecDeque<(u8, Wish)>,
-    /// What is left to do of operations that have ended, when their leader has given the lead back.
+    /// What is left to do of operations that have ended, for the thread that goes on where nobody waits.
     rests: Vec<Rest>,
     /// Whether somebody leads, and sleeps meanwhile.
     leading: bool,
@@ -125,9 +122,7 @@ impl Drop for Lead<'_> {
         }
         let mut desk = node.desk();
         desk.leading = false;
-        let rests = node.rests(&mut desk);
         node.hand_over(desk);
-        rests.into_iter().for_each(Rest::finish);
     }
 }
 
@@ -173,8 +168,8 @@ impl Node {
     pub(super) fn ask(&self, channel: u8, task: Task) {
         let mut desk = self.desk();
         if let Some(failure) = desk.failed.clone() {
-            drop(desk);
-            return task.asked.ticket.end(Err(failure)).with(task.asked.held).finish();
+            let rest = task.asked.ticket.end(Err(failure)).with(task.asked.held);
+            return self.leave_to_others(desk, [rest]);
         }
         desk.wishes.push_back((channel, Wish::Do(task)));
         self.open.fetch_add(1, Ordering::Release);
@@ -276,26 +271,6 @@ impl Node {
         }
     }
 
-    /// Goes on with what is under way while nobody waits for it, until the end.
-    fn background(&self) {
-        loop {
-            let mut desk = self.desk();
-            desk.resting = true;
-            while !desk.quit && (!self.has_open() || desk.gone || desk.leading || self.wanted()) {
-                desk = self.rested.wait(desk).unwrap_or_else(PoisonError::into_inner);
-            }
-            desk.resting = false;
-            if desk.quit {
-                return;
-            }
-            desk.background = true;
-            let lead = self.lead(desk);
-            self.drive(None, (&|| false, None));
-            self.desk().background = false;
-            drop(lead);
-        }
-    }
-
     /// Whether operations are under way, or handed in.
     fn has_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
@@ -313,67 +288,17 @@ impl Node {
         }
     }
 
-    /// Hands in an operation that goes on by itself, if nobody waits for it: a thread sees to that.
-    pub(super) fn begin(self: &Arc<Self>, channel: u8, task: Task) -> Result<()> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
-            let node = Arc::clone(self);
-            let (tell, told) = mpsc::channel();
-            let goes_on = move || {
-                let bound = node.pin.bind();
-                pin::defer();
-                let here = bound.is_ok();
-                // Whoever has made it waits for this.
-                let _ = tell.send(bound);
-                if here {
-                    node.background();
-                }
-            };
-            let spawned = std::thread::Builder::new().name("unisono".to_owned()).spawn(goes_on);
-            let bound = |spawned| told.recv().unwrap_or(Ok(())).map(|()| spawned);
-            *thread = Some(spawned.and_then(bound).map_err(|error| Error::Argument {
-                call: "an asynchronous call",
-                problem: format!(
-                    "it needs a thread, which cannot be had, or not where it is to run: {error}"
-                ),
-            })?);
+    /// What is left to do of operations is for the [thread](background) that does that.
+    fn leave_to_others(&self, mut desk: MutexGuard<'_, Desk>, rests: impl IntoIterator<Item = Rest>) {
+        desk.rests.extend(rests.into_iter().filter(|rest| !rest.is_none()));
+        if desk.rests.is_empty() {
+            return;
         }
-        drop(thread);
-        self.ask(channel, task);
-        let desk = self.desk();
-        if !desk.leading {
-            self.hand_over(desk);
+        self.rests.store(true, Ordering::Relaxed);
+        if desk.resting {
+            drop(desk);
+            self.rested.notify_one();
         }
-        Ok(())
-    }
-
-    /// After the last call: ends the thread that goes on, and the endpoint.
-    pub(super) fn close(&self) {
-        // Whoever drives gives the engine back, whatever is under way: where this thread unwinds, the others are to hear of
-        // it now.
-        self.claims.fetch_add(1, Ordering::Relaxed);
-        self.desk().quit = true;
-        self.waker.wake();
-        self.rested.notify_one();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Its own last deed may be to drop the last handle.
-        let other = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
-        if let Some(Err(_)) = other.map(JoinHandle::join) {
-            tracing::error!(rank = self.rank, "the thread that goes on with operations has panicked");
-        }
-        self.end(self.abandon(), ended());
-        let rests = self.rests(&mut self.desk());
-        rests.into_iter().for_each(Rest::finish);
-        self.claims.fetch_sub(1, Ordering::Relaxed);
-        if let (Some(watch), false) = (&self.guard.watch, std::thread::panicking()) {
-            watch.leave();
-        }
-    }
-
-    /// What is to be done once nobody leads here.
-    fn rests(&self, desk: &mut Desk) -> Vec<Rest> {
-        self.rests.store(false, Ordering::Relaxed);
-        std::mem::take(&mut desk.rests)
     }
 
     fn lead(&self, mut desk: MutexGuard<'_, Desk>) -> Lead<'_> {
@@ -405,16 +330,14 @@ impl Node {
         desk
     }
 
-    /// Drives the engine until `until` says so, nothing is left to do, somebody else wants it, or somebody is to be woken,
-    /// which happens without the lead; takes this on before, which has not come by the desk.
+    /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
+    /// which has not come by the desk.
     fn drive(&self, first: Option<(u8, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
-        let (until, at) = until;
-        let until = || self.rests.load(Ordering::Relaxed) || until();
         let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
-        match taken.and_then(|()| engine.drive((&until, at), self)) {
+        match taken.and_then(|()| engine.drive(until, self)) {
             Ok(()) => {}
             Err(Halt { stop, culprit }) => {
                 drop(slot);
@@ -439,7 +362,7 @@ impl Node {
         engine.map(|engine| engine.abandon()).unwrap_or_default()
     }
 
-    /// All is over: those who wait for operations are told, and woken when nobody leads here any more.
+    /// All is over: those who wait for operations are told.
     fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
         let mut desk = self.desk();
         let failure = desk.failed.get_or_insert(failure).clone();
@@ -452,9 +375,8 @@ impl Node {
         let told = |(ticket, held): (Arc<Ticket>, Held)| ticket.end(Err(failure.clone())).with(held);
         let rests: Vec<_> = left.into_iter().chain(handed_in).map(told).collect();
         let mut desk = self.desk();
-        desk.rests.extend(rests);
         desk.gone = true;
-        drop(desk);
+        self.leave_to_others(desk, rests);
         self.changed.notify_all();
         failure
     }
@@ -554,14 +476,11 @@ impl Overseer for Node {
     fn ended(&self, number: Option<u64>, rest: Rest) {
         self.guard.position.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
-        let mut desk = self.desk();
-        if !rest.is_none() {
-            desk.rests.push(rest);
-            self.rests.store(true, Ordering::Relaxed);
-        }
+        let desk = self.desk();
+        let waiting = desk.waiting > 0;
+        self.leave_to_others(desk, [rest]);
         // It may be another's than the one's who leads.
-        if desk.waiting > 0 {
-            drop(desk);
+        if waiting {
             self.changed.notify_all();
         }
     }

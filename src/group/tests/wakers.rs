@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::{Barrier, Mutex, mpsc},
     task::{Context, Poll, Wake, Waker},
+    thread,
 };
 
 use serde::{Deserialize, Serialize};
@@ -126,6 +127,90 @@ fn who_is_woken_may_panic() {
         let work = summed(&awaited, &group, &waker(panics));
         assert_eq!(work.wait().unwrap(), [2, 4]);
         group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn who_is_woken_may_call_beside_a_thread_that_waits_in_the_group() {
+    world(2, small, |group| {
+        let (rank, group) = (group.rank(), Arc::new(group));
+        if rank == 1 {
+            // While the other waits in the barrier.
+            thread::sleep(Duration::from_millis(50));
+            group.send(&[3_u8], 0, 0).unwrap();
+            thread::sleep(Duration::from_millis(50));
+            group.barrier().unwrap();
+            return group.broadcast(&mut [5_i32, 6], 1).unwrap();
+        }
+        let (tell, told) = mpsc::channel();
+        let calls = {
+            let group = Arc::clone(&group);
+            move || {
+                let mut data = [0_i32; 2];
+                group.broadcast(&mut data, 1).unwrap();
+                tell.send(data).unwrap();
+            }
+        };
+        let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
+        await_by(&mut work, &waker(calls));
+        group.barrier().unwrap();
+        assert_eq!(told.recv_timeout(SOON).unwrap(), [5, 6]);
+        assert_eq!(work.wait().unwrap(), (vec![3], 1));
+    });
+}
+
+/// Panics with something whose drop panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("as this test wants, when it is dropped");
+    }
+}
+
+#[test]
+fn who_is_woken_may_panic_in_any_way() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        let work = summed(&awaited, &group, &waker(|| std::panic::panic_any(Bomb)));
+        assert_eq!(work.wait().unwrap(), [2, 4]);
+        // The next is woken all the same.
+        let (tell, told) = mpsc::channel();
+        let work = summed(&awaited, &group, &waker(move || tell.send(()).unwrap()));
+        if group.rank() == 0 {
+            told.recv_timeout(SOON).unwrap();
+        }
+        assert_eq!(work.wait().unwrap(), [2, 4]);
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn who_is_woken_may_wait_for_what_ends_with_the_group() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        if group.rank() == 1 {
+            awaited.wait();
+            group.send(&[3_u8], 0, 0).unwrap();
+            return drop(group.recv(&mut [0_u8], 0, 0).unwrap_err());
+        }
+        let (tell, told) = mpsc::channel();
+        let never = group.irecv(vec![0_u8], 1, 1).unwrap();
+        let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
+        let waits = move || {
+            tell.send(None).unwrap();
+            tell.send(Some(never.wait())).unwrap();
+        };
+        await_by(&mut work, &waker(waits));
+        awaited.wait();
+        assert!(told.recv_timeout(SOON).unwrap().is_none());
+        let dies = std::panic::AssertUnwindSafe(move || {
+            let _last = group;
+            panic!("as this test wants");
+        });
+        std::panic::catch_unwind(dies).unwrap_err();
+        let error = told.recv_timeout(SOON).unwrap().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Failed(_)), "{error}");
     });
 }
 

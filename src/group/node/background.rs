@@ -1,0 +1,106 @@
+//! The thread that goes on with operations where nobody waits for them. There is one as soon as one was begun so.
+//!
+//! It alone does what is left of operations that have ended: it wakes executors and drops what nobody wants any more.
+//! That runs others' code, which may call anything, so it runs where nothing is held: neither the lead nor, as it might
+//! be by any other thread, the turn of a group.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, PoisonError, atomic::Ordering, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use super::{super::pin, Node, ended};
+use crate::{
+    engine::{Overseer, Rest, Task},
+    error::{Error, Result},
+};
+
+impl Node {
+    /// Hands in an operation that goes on by itself, if nobody waits for it.
+    pub(in super::super) fn begin(self: &Arc<Self>, channel: u8, task: Task) -> Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            *thread = Some(self.spawn().map_err(|error| Error::Argument {
+                call: "an asynchronous call",
+                problem: format!(
+                    "it needs a thread, which cannot be had, or not where it is to run: {error}"
+                ),
+            })?);
+        }
+        drop(thread);
+        self.ask(channel, task);
+        let desk = self.desk();
+        if !desk.leading {
+            self.hand_over(desk);
+        }
+        Ok(())
+    }
+
+    fn spawn(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let node = Arc::clone(self);
+        let (tell, told) = mpsc::channel();
+        let goes_on = move || {
+            let bound = node.pin.bind();
+            pin::defer();
+            let here = bound.is_ok();
+            // Whoever has made it waits for this.
+            let _ = tell.send(bound);
+            // What is left to do is done whatever happens.
+            while here && catch_unwind(AssertUnwindSafe(|| node.background())).is_err() {
+                tracing::error!(rank = node.rank, "the thread that goes on with operations has panicked");
+            }
+        };
+        let thread = thread::Builder::new().name("unisono".to_owned()).spawn(goes_on)?;
+        told.recv().unwrap_or(Ok(())).map(|()| thread)
+    }
+
+    /// Goes on with what is under way while nobody waits for it, until the end.
+    fn background(&self) {
+        loop {
+            let mut desk = self.desk();
+            desk.background = false;
+            desk.resting = true;
+            let idle = || !self.has_open() || self.wanted();
+            while desk.rests.is_empty() && !desk.quit && (desk.gone || desk.leading || idle()) {
+                desk = self.rested.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
+            desk.resting = false;
+            if !desk.rests.is_empty() {
+                self.rests.store(false, Ordering::Relaxed);
+                let rests = std::mem::take(&mut desk.rests);
+                drop(desk);
+                Rest::finish(rests);
+                continue;
+            }
+            if desk.quit {
+                return;
+            }
+            desk.background = true;
+            let lead = self.lead(desk);
+            self.drive(None, (&|| self.rests.load(Ordering::Relaxed), None));
+            self.desk().background = false;
+            drop(lead);
+        }
+    }
+
+    /// After the last call: ends the endpoint, and the thread when it has told all.
+    pub(in super::super) fn close(&self) {
+        // Whoever drives gives the engine back, whatever is under way: where this thread unwinds, the others are to hear of
+        // it now.
+        let lead = self.claim();
+        self.end(self.abandon(), ended());
+        drop(lead);
+        self.desk().quit = true;
+        self.rested.notify_one();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Its own last deed may be to drop the last handle: then it goes on where it is.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
+            // What panics there is told there.
+            let _ = thread.join();
+        }
+        if let (Some(watch), false) = (&self.guard.watch, thread::panicking()) {
+            watch.leave();
+        }
+    }
+}
