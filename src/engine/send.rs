@@ -30,7 +30,7 @@ pub(super) struct Origin {
 pub(super) enum Whose {
     /// The operation's, on this lane.
     Lane(usize),
-    /// A message's from point to point; which one's, if it reads its memory.
+    /// A message's from point to point; which one's, if that has not ended before this has left.
     Message(Option<u64>),
 }
 

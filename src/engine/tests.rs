@@ -15,7 +15,7 @@ use super::*;
 use crate::{
     algorithm::ALGORITHMS,
     buffer::{Lent, Registry},
-    dtype::Element,
+    dtype::{Dtype, Element},
     reduce::{Kernel, ReduceOp},
     schedule::{Collective, Job, Step},
 };
@@ -378,4 +378,43 @@ fn sources_that_are_not_registered_are_staged() {
     let (lanes, slots, bytes) = settings.window(wire::Class::Bulk);
     let staging = settings.staging() * wire::stride(bytes.max(64));
     assert_eq!(memory, [staging + lanes * slots * wire::stride(bytes); 3]);
+}
+
+#[test]
+fn a_message_ends_when_it_has_left() {
+    for local_registration in [false, true] {
+        let config = sim::Config { max_inject: 0, max_copied: 0, local_registration, ..Default::default() };
+        let fabric = Fabric::new(config);
+        let ends = |rank: Rank, engine: &mut Engine| {
+            for len in [0, 1, 64] {
+                let ticket = Arc::new(Ticket::default());
+                let mut data = vec![3_u8; len];
+                let lent = Lent::within(&mut data, 0..len, 0..len).unwrap();
+                let kind = Kind { form: Form::Plain, dtype: Dtype::U8, count: len };
+                let what = if rank == 0 {
+                    let source = lent.input.clone();
+                    What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
+                } else {
+                    let place = Place::There { output: lent.output.clone(), count: len, registered: None };
+                    What::Receive(Inbound {
+                        from: Some(0),
+                        tag: 0,
+                        form: Form::Plain,
+                        dtype: Dtype::U8,
+                        place,
+                    })
+                };
+                let held = Held::Back(None);
+                let asked = Asked { at: Instant::now(), deadline: soon(), ticket: Arc::clone(&ticket), held };
+                engine.take(WORLD, Task { what, asked }, &Nobody).map_err(|halt| halt.stop).unwrap();
+                engine.drive((&|| ticket.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
+                assert_eq!(
+                    engine.net().core(WORLD).unwrap().circle.talk.under_way,
+                    0,
+                    "{len} bytes of {rank}"
+                );
+            }
+        };
+        world(2, SMALL, || Box::new(fabric.open()), ends);
+    }
 }

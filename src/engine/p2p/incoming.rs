@@ -154,10 +154,13 @@ impl Core<'_> {
             self.circle.talk.received(receiving.asked, envelope.from, fresh);
             return Ok(true);
         }
-        let Talk { aside, sendings, .. } = &self.circle.talk;
+        let Talk { aside, sendings, landings, .. } = &self.circle.talk;
         let full = *aside > 0 && aside + kind.kept() > super::ASIDE;
-        // What this rank waits for may be behind it.
-        if full && !super::wait_for(sendings, envelope.from, Instant::now()) {
+        // What this rank waits for may be behind it: parts of a message go before what was sent later, so this is little.
+        let mut coming = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
+        let mut parts =
+            || coming.any(|(_, landing)| landing.receiving.is_some() && landing.exposed.is_none());
+        if full && !parts() && !super::wait_for(sendings, envelope.from, Instant::now()) {
             return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
@@ -455,7 +458,10 @@ impl Core<'_> {
             talk.writes.entry(from).or_default().push_back(id);
         } else {
             sending.stage = Stage::Parting;
-            talk.queues.entry(from).or_default().push_back(Item::Parts(id));
+            // Before what was sent later, for which the receiver may have no room.
+            let queue = talk.queues.entry(from).or_default();
+            let parts = queue.iter().take_while(|item| matches!(item, Item::Parts(_))).count();
+            queue.insert(parts, Item::Parts(id));
         }
         Ok(())
     }

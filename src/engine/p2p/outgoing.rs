@@ -24,6 +24,7 @@ struct Parcel<'p> {
     source: Option<(&'p Region, usize, usize)>,
     /// Whether the source is registered.
     registered: bool,
+    /// The message that has not ended before this has left; none of an announcement or a grant.
     id: Option<u64>,
 }
 
@@ -31,9 +32,9 @@ struct Parcel<'p> {
 enum Sent {
     /// There is no window, no credit or no room.
     No,
-    /// Its memory may change.
-    Copied,
-    /// Its memory is read still.
+    /// It leaves by itself, and its memory may change.
+    Gone,
+    /// It may wait in the provider yet, or its memory is read still.
     UnderWay,
 }
 
@@ -109,18 +110,18 @@ impl Core<'_> {
             self.listen(to, Class::Message)?;
         }
         let source = whole.then_some((&source, at, kind.bytes()));
-        let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
+        let sent = self.put_parcel(to, &Parcel { header, source, registered, id: whole.then_some(id) })?;
         let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok(true) };
         match sent {
             Sent::No => return Ok(false),
             Sent::UnderWay if whole => {
                 (sending.stage, sending.under_way) = (Stage::Gone, 1);
             }
-            Sent::Copied if whole => {
+            Sent::Gone if whole => {
                 sending.stage = Stage::Gone;
                 self.circle.talk.left(id);
             }
-            Sent::UnderWay | Sent::Copied => sending.stage = Stage::Announced,
+            Sent::UnderWay | Sent::Gone => sending.stage = Stage::Announced,
         }
         Ok(true)
     }
@@ -139,7 +140,7 @@ impl Core<'_> {
             let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
             match sent {
                 Sent::No => return Ok((false, any)),
-                Sent::Copied => {}
+                Sent::Gone => {}
                 Sent::UnderWay => sending.under_way += 1,
             }
             any = true;
@@ -192,10 +193,8 @@ impl Core<'_> {
         let slot = flow.first + flow.slot(number) * stride(sender_end.slot_bytes) as u64;
         let target = Target { region: sender_end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        // What was staged may change at once.
-        let id = parcel.id.filter(|_| staging.is_none() && bytes > 0);
-        let ready =
-            Ready { to, origin, bytes, record, header: true, target, immediate, whose: Whose::Message(id) };
+        let whose = Whose::Message(parcel.id);
+        let ready = Ready { to, origin, bytes, record, header: true, target, immediate, whose };
         if !self.post(ready)? {
             if let Some(slot) = staging {
                 self.port.posts.put_back(slot);
@@ -206,7 +205,7 @@ impl Core<'_> {
         if let Some(flow) = opposite {
             self.circle.receivers[flow].tell();
         }
-        Ok(if injected || id.is_none() { Sent::Copied } else { Sent::UnderWay })
+        Ok(if injected || parcel.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
     /// Writes large messages to where their receivers want them. True if anything went.
@@ -257,7 +256,7 @@ impl Core<'_> {
 }
 
 impl super::Talk {
-    /// A put has left; and of which message, if it read that one's memory.
+    /// A put has left; and of which message, if that has not ended before.
     pub(in crate::engine) fn put_left(&mut self, id: Option<u64>) {
         self.under_way = self.under_way.saturating_sub(1);
         if let Some(id) = id {

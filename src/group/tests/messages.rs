@@ -472,3 +472,25 @@ fn sends_that_wait_for_each_other_end_beside_fast_collectives() {
         });
     });
 }
+
+#[test]
+fn a_large_message_gets_past_small_ones_that_nobody_receives() {
+    // More than are kept aside.
+    const SMALL: usize = 4000;
+    worlds(2, |group| {
+        if group.rank() == 0 {
+            let large = group.isend(message(0, 0, 5000), 1, 1).unwrap();
+            let small: Vec<_> =
+                (1..=SMALL).map(|number| group.isend(message(0, number, 16), 1, 2).unwrap()).collect();
+            assert_eq!(large.wait().unwrap(), message(0, 0, 5000));
+            small.into_iter().for_each(|small| drop(small.wait().unwrap()));
+        } else {
+            // When so many have come that no more are taken.
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(group.recv_vec::<u64>(0, 1).unwrap().0, message(0, 0, 5000));
+            for number in 1..=SMALL {
+                assert_eq!(group.recv_vec::<u64>(0, 2).unwrap().0, message(0, number, 16));
+            }
+        }
+    });
+}
