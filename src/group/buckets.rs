@@ -263,8 +263,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// This rank's gradient of a parameter is there. Begins the all_reduce of every bucket that waited for it alone.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such parameter, its gradient was there before, or it has another length;
-    /// [`Error::Failed`] if the group is over.
+    /// [`Error::Argument`] if there is no such parameter, its gradient was there before, it has another length, or the
+    /// thread that goes on with asynchronous calls cannot be had; [`Error::Failed`] if the group is over.
     pub fn ready(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         let wrong = |problem: String| Err(Error::Argument { call: "GradientBuckets::ready", problem });
         let count = self.places.len();
@@ -302,12 +302,20 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// begin.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a gradient is not there yet; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// [`Error::Argument`] if a gradient is not there yet, or [`ready`](Self::ready) could not begin what it had to;
+    /// [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn finish(&mut self) -> Result<()> {
         if let Some(parameter) = self.ready.iter().position(|ready| !ready) {
             let problem = format!(
                 "the gradient of parameter {parameter} is not there; call ready() for all, if with zeros"
             );
+            return Err(Error::Argument { call: "GradientBuckets::finish", problem });
+        }
+        if self.begun < self.buckets.len() {
+            let problem =
+                "a bucket's all_reduce could not be begun, as ready() has told: its gradients are lost, and \
+                           the other ranks wait for it"
+                    .to_owned();
             return Err(Error::Argument { call: "GradientBuckets::finish", problem });
         }
         for bucket in &mut self.buckets {
