@@ -222,8 +222,10 @@ impl Ask {
             let (domain, endpoint) = (&mut *raw.domain_attr, &mut *raw.ep_attr);
             // "Any mode" is every bit there may ever be.
             raw.mode = if self.honoured_modes { sys::FI_CONTEXT | sys::FI_CONTEXT2 } else { !0 };
+            // But not the two lowest, the modes of before 1.5: each is refused together with any other
+            // (prov/util/src/util_attr.c, ofi_check_mr_mode).
             domain.mr_mode =
-                if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX };
+                if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX & !3 };
             if self.reliable_datagrams {
                 endpoint.type_ = sys::FI_EP_RDM;
             }
@@ -344,6 +346,12 @@ pub(super) fn present() -> Result<Vec<String>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_every_requirement_dropped_providers_show_themselves() {
+        let present = present().unwrap();
+        assert!(present.contains(&"tcp".to_owned()), "{present:?}");
+    }
 
     #[test]
     fn no_library_is_spoken_to_beyond_its_version() {
