@@ -8,6 +8,7 @@
 mod alarm;
 mod call;
 mod choice;
+mod completion;
 mod handle;
 mod info;
 mod leftovers;
@@ -316,50 +317,6 @@ impl Ofi {
         if complete { Ok(name) } else { Err(bad(format!("a name of {} bytes is not whole", name.len()))) }
     }
 
-    /// Reads the error that the queue holds.
-    fn failed_completion(&self) -> Error {
-        /// Newer libraries may know of fields behind those of the headers built against.
-        #[repr(C)]
-        struct Roomy {
-            entry: sys::fi_cq_err_entry,
-            _room: [u64; 8],
-        }
-        // SAFETY: numbers and pointers; zero asks the library to lend its own error data.
-        let mut roomy: Roomy = unsafe { std::mem::zeroed() };
-        let serial = self.domain.lock();
-        // SAFETY: the queue is open; one entry is written.
-        let result = unsafe { sys::fi_cq_readerr(self.cq.as_ptr(), &raw mut roomy.entry, 0) };
-        let entry = roomy.entry;
-        let mut words = [0; 256];
-        let detail = if result == 1 {
-            // SAFETY: the queue is open; the text goes to `words` or is the library's own.
-            unsafe {
-                let text = sys::fi_cq_strerror(
-                    self.cq.as_ptr(),
-                    entry.prov_errno,
-                    entry.err_data,
-                    words.as_mut_ptr(),
-                    words.len(),
-                );
-                call::text(text)
-            }
-        } else {
-            String::new()
-        };
-        drop(serial);
-        if result != 1 {
-            return Error::Unexpected { call: "fi_cq_readerr", value: result.to_string() };
-        }
-        let code = i64::from(entry.err);
-        Error::Completion {
-            peer: self.live.pool.peer(entry.op_context),
-            code,
-            reason: call::reason(code),
-            provider_code: entry.prov_errno.into(),
-            detail,
-        }
-    }
-
     /// Reads what arrives, for nobody, until nothing more does.
     fn rest(&mut self) {
         let began = Instant::now();
@@ -392,23 +349,6 @@ impl Ofi {
             }
         }
         Ok(posted)
-    }
-
-    /// What a completion means; `None` is a mistake of the library's.
-    fn judge(pool: &mut Pool, facts: &Provider, entry: &sys::fi_cq_data_entry) -> Result<Event, Error> {
-        let flags = entry.flags;
-        let unexpected = |what: &str| Error::Unexpected {
-            call: "fi_cq_read",
-            value: format!("{what} (flags {flags:#x}, data {:#x})", entry.data),
-        };
-        if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
-            let immediate =
-                u32::try_from(entry.data).map_err(|_| unexpected("an immediate beyond 32 bits"))?;
-            let len = facts.arrival_len.then_some(entry.len);
-            return Ok(Event::Arrived { immediate, len });
-        }
-        let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
-        Ok(Event::Sent { token: put.token })
     }
 }
 
@@ -537,7 +477,7 @@ impl Transport for Ofi {
             Ok(count) => count,
             Err(_) if i64::try_from(result) == Ok(-call::AGAIN) => return Ok(()),
             Err(_) if i64::try_from(result) == Ok(-call::ERROR_AVAILABLE) => {
-                return Err(self.failed_completion());
+                return Err(completion::failure(&self.cq, &self.domain, &self.live.pool));
             }
             Err(_) => {
                 return Err(call::failure(
@@ -551,7 +491,7 @@ impl Transport for Ofi {
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            events.push(Self::judge(&mut self.live.pool, &self.facts, entry)?);
+            events.push(completion::judge(&mut self.live.pool, &self.facts, entry)?);
         }
         Ok(())
     }

@@ -1,0 +1,75 @@
+//! What the entries of a completion queue mean.
+#![allow(unsafe_code)]
+
+use super::{
+    call,
+    handle::{Cq, Domain},
+    provider::Provider,
+    put::Pool,
+    sys,
+};
+use crate::{Error, Event};
+
+/// What a completion means.
+pub(super) fn judge(
+    pool: &mut Pool,
+    facts: &Provider,
+    entry: &sys::fi_cq_data_entry,
+) -> Result<Event, Error> {
+    let flags = entry.flags;
+    let unexpected = |what: &str| Error::Unexpected {
+        call: "fi_cq_read",
+        value: format!("{what} (flags {flags:#x}, data {:#x})", entry.data),
+    };
+    if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
+        let immediate = u32::try_from(entry.data).map_err(|_| unexpected("an immediate beyond 32 bits"))?;
+        let len = facts.arrival_len.then_some(entry.len);
+        return Ok(Event::Arrived { immediate, len });
+    }
+    let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
+    Ok(Event::Sent { token: put.token })
+}
+
+/// The error that the queue holds.
+pub(super) fn failure(queue: &Cq, domain: &Domain, pool: &Pool) -> Error {
+    /// Newer libraries may know of fields behind those of the headers built against.
+    #[repr(C)]
+    struct Roomy {
+        entry: sys::fi_cq_err_entry,
+        _room: [u64; 8],
+    }
+    // SAFETY: numbers and pointers; zero asks the library to lend its own error data.
+    let mut roomy: Roomy = unsafe { std::mem::zeroed() };
+    let serial = domain.lock();
+    // SAFETY: the queue is open; one entry is written.
+    let result = unsafe { sys::fi_cq_readerr(queue.as_ptr(), &raw mut roomy.entry, 0) };
+    let entry = roomy.entry;
+    let mut words = [0; 256];
+    let detail = if result == 1 {
+        // SAFETY: the queue is open; the text goes to `words` or is the library's own.
+        unsafe {
+            let text = sys::fi_cq_strerror(
+                queue.as_ptr(),
+                entry.prov_errno,
+                entry.err_data,
+                words.as_mut_ptr(),
+                words.len(),
+            );
+            call::text(text)
+        }
+    } else {
+        String::new()
+    };
+    drop(serial);
+    if result != 1 {
+        return Error::Unexpected { call: "fi_cq_readerr", value: result.to_string() };
+    }
+    let code = i64::from(entry.err);
+    Error::Completion {
+        peer: pool.peer(entry.op_context),
+        code,
+        reason: call::reason(code),
+        provider_code: entry.prov_errno.into(),
+        detail,
+    }
+}
