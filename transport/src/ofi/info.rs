@@ -167,6 +167,7 @@ struct Ask {
     from: Option<IpAddr>,
     reliable_datagrams: bool,
     writes: bool,
+    told_where: bool,
     immediate: bool,
     honoured_modes: bool,
     one_thread: bool,
@@ -198,6 +199,7 @@ impl Ask {
             from,
             reliable_datagrams: true,
             writes: true,
+            told_where: provider.is_some_and(|name| provider::facts(name).told_where),
             immediate: true,
             honoured_modes: true,
             one_thread: true,
@@ -231,6 +233,9 @@ impl Ask {
             }
             if self.writes {
                 raw.caps = sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
+                if self.told_where {
+                    raw.caps |= sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
+                }
             }
             if self.immediate {
                 // Four exactly: ofi_rxm hands it to verbs, which has no more.
@@ -351,6 +356,17 @@ mod tests {
     fn with_every_requirement_dropped_providers_show_themselves() {
         let present = present().unwrap();
         assert!(present.contains(&"tcp".to_owned()), "{present:?}");
+    }
+
+    #[test]
+    fn opx_alone_is_told_where_peers_are() {
+        let told = |name| {
+            let hints = Ask::all(Some(name), None).hints().unwrap();
+            hints.raw().caps & (sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM)
+        };
+        assert_eq!(told("opx"), sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
+        // tcp has addresses that reach only one of them, shm reaches one only.
+        assert_eq!([told("tcp"), told("shm")], [0, 0]);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) struct Provider {
     pub(super) cheap_registration: bool,
     /// Whether a remote write's completion tells its length.
     pub(super) arrival_len: bool,
+    /// Whether it must be told that peers are on this host and on others.
+    pub(super) told_where: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
     /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
@@ -54,6 +56,7 @@ const UNKNOWN: Provider = Provider {
     own_network: false,
     cheap_registration: false,
     arrival_len: false,
+    told_where: false,
     arrivals_per_peer: usize::MAX,
     one_source: false,
     queues_injected: false,
@@ -90,6 +93,9 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "opx",
+        // It takes what hints leave out for not wanted, and then sends by the card to ranks of this host too, and to itself
+        // (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
+        told_where: true,
         // It has no fi_inject_writedata, not even one that says so (prov/opx/src/fi_opx_rma.c).
         one_source: true,
         // Writes with immediate data came with 2.1.
