@@ -174,7 +174,7 @@ impl Ofi {
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
-            max_put: info.endpoint().max_msg_size.min(isize::MAX.unsigned_abs()),
+            max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
             max_inject: if facts.queues_injected || facts.one_source { 0 } else { info.tx().inject_size },
             max_copied: if facts.one_source { 0 } else { info.tx().inject_size },
             max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },

@@ -19,6 +19,8 @@ pub(super) struct Provider {
     pub(super) told_where: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
+    /// The longest write with immediate data, where the provider says more than holds.
+    pub(super) max_put: usize,
     /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
     /// `fi_writedata`, and none is injected.
     pub(super) one_source: bool,
@@ -58,6 +60,7 @@ const UNKNOWN: Provider = Provider {
     arrival_len: false,
     told_where: false,
     arrivals_per_peer: usize::MAX,
+    max_put: usize::MAX,
     one_source: false,
     queues_injected: false,
     to_itself: true,
@@ -72,6 +75,9 @@ const UNKNOWN: Provider = Provider {
 const PROVIDERS: &[Provider] = &[
     Provider {
         name: "efa",
+        // A longer one is cut, and each piece has the immediate: the first that lands would tell of all
+        // (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_ope_post_remote_write; efa_env.c, efa_write_segment_size).
+        max_put: 1 << 30,
         // Of several it makes sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
         // efa_rdm_rma_should_write_using_rdma).
         one_source: true,
