@@ -29,7 +29,8 @@ pub(super) struct Provider {
     pub(super) queues_injected: bool,
     /// Whether an endpoint can write to itself, as the self-test does.
     pub(super) to_itself: bool,
-    /// Whether its completion queue's descriptor, once readable, stays so for good.
+    /// Whether its completion queue's descriptor does not tell of arrivals: it stays readable for good, or is made so by
+    /// polling alone.
     pub(super) stuck_descriptor: bool,
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
@@ -78,6 +79,9 @@ const PROVIDERS: &[Provider] = &[
         // A longer one is cut, and each piece has the immediate: the first that lands would tell of all
         // (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_ope_post_remote_write; efa_env.c, efa_write_segment_size).
         max_put: 1 << 30,
+        // It has one from 2.5 on where FI_EFA_ENABLE_SHM_TRANSFER is 0. The card's event stays in it, and no other is asked
+        // for, unless somebody sleeps in fi_cq_sread (prov/efa/src/rdm/efa_rdm_cq.c, efa_rdm_cq_wait_try).
+        stuck_descriptor: true,
         // Of several it makes sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
         // efa_rdm_rma_should_write_using_rdma).
         one_source: true,
@@ -94,6 +98,8 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "psm3",
+        // Whoever polls raises it, when it finds something; no card does (prov/psm3/src/psmx3_cq.c, psmx3_cq_enqueue_event).
+        stuck_descriptor: true,
         mend: "it needs an Omni-Path or RoCE card it knows and a libfabric built with psm3",
         ..UNKNOWN
     },
