@@ -148,7 +148,7 @@ impl Ofi {
 
     fn open_info(info: &Info, options: &Options) -> Result<Self, Error> {
         let provider = info.provider();
-        let facts = provider::facts_with(&provider, &info.vendor());
+        let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
         if facts.trusts_neighbours {
             leftovers::sweep();

@@ -182,15 +182,22 @@ pub(super) fn facts(name: &str) -> Provider {
     PROVIDERS.iter().find(|row| row.name == name).copied().unwrap_or(UNKNOWN)
 }
 
-/// What is known of this provider with a device of this vendor.
+/// What is known of this provider with a device of this vendor and this version of libfabric.
 ///
 /// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer
 /// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
 /// mended after it by 697688386). The drivers of cards drop what has arrived together with the queue pair
 /// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. This mends what an endpoint's own end
 /// brings; that of a peer's is ofi_rxm's alone (ARCHITECTURE.md).
-pub(super) fn facts_with(name: &str, vendor: &str) -> Provider {
-    Provider { close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE, ..facts(name) }
+///
+/// `efa` reaches peers of this host through an endpoint of `shm` (prov/efa/src/efa_shm.c), with what that did up to 1.22.
+pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provider {
+    let facts = facts(name);
+    Provider {
+        close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE,
+        answers_blindly: facts.answers_blindly || name == "efa" && version < (2, 0),
+        ..facts
+    }
 }
 
 /// The names of all rows.
@@ -226,9 +233,16 @@ mod tests {
 
     #[test]
     fn soft_roce_is_closed_at_rest_and_cards_are_not() {
-        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE).close_at_rest);
-        assert!(!facts_with("verbs;ofi_rxm", "0x15b3").close_at_rest);
-        assert!(!facts_with("tcp", SOFT_ROCE).close_at_rest);
+        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE, (1, 17)).close_at_rest);
+        assert!(!facts_with("verbs;ofi_rxm", "0x15b3", (1, 17)).close_at_rest);
+        assert!(!facts_with("tcp", SOFT_ROCE, (1, 17)).close_at_rest);
+    }
+
+    #[test]
+    fn efa_answers_as_blindly_as_the_shm_under_it() {
+        let blindly = |name, version| facts_with(name, "", version).answers_blindly;
+        assert!(blindly("efa", (1, 17)) && blindly("efa", (1, 22)) && !blindly("efa", (2, 0)));
+        assert!(blindly("shm", (1, 17)) && !blindly("tcp", (1, 17)));
     }
 
     #[test]
