@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     info::{self, Info},
-    provider, sys,
+    provider, sys, variables,
 };
 use crate::Error;
 
@@ -146,6 +146,10 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     if infos.is_empty() {
         return Ok(Err(info::refusal(name, from)?));
     }
+    if let Some(why) = infos.first().and_then(|info| provider::flaw(name, info.version(), variables::switch))
+    {
+        return Ok(Err(why));
+    }
     if let Some(Interface::Name(wanted)) = &options.interface {
         let devices: Vec<String> = infos.iter().map(Info::device).collect();
         infos.retain(|info| info.device() == *wanted);
@@ -247,10 +251,10 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
                         None => (true, why),
                         Some(first) => (false, format!("it fits, but {} comes first", first.name)),
                     };
-                    let (name, version) = (name.clone(), info.version());
+                    let (major, minor) = info.version();
                     survey.push(Candidate {
-                        name,
-                        version,
+                        name: name.clone(),
+                        version: format!("{major}.{minor}"),
                         domain: info.device(),
                         address: info.ip(),
                         taken,

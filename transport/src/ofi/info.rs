@@ -88,10 +88,10 @@ impl Info {
     }
 
     /// The provider's own version.
-    pub(super) fn version(&self) -> String {
+    pub(super) fn version(&self) -> (u32, u32) {
         // SAFETY: `whole` has seen that it is there.
         let version = unsafe { (*self.raw().fabric_attr).prov_version };
-        format!("{}.{}", version >> 16, version & 0xffff)
+        (version >> 16, version & 0xffff)
     }
 
     /// The device's name.

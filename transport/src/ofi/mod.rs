@@ -17,6 +17,7 @@ mod provider;
 mod put;
 mod region;
 mod sys;
+mod variables;
 
 use std::{
     collections::HashMap,
