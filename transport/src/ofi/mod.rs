@@ -168,6 +168,7 @@ impl Ofi {
             }
             cq => (cq?, options.arrivals),
         };
+        let arrivals = arrivals.min(provider::room(&provider, variables::size));
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
         let (major, minor) = library_version();
@@ -183,6 +184,7 @@ impl Ofi {
             cheap_registration: facts.cheap_registration,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
+            more_arrivals: facts.more_arrivals,
             wakes: cq.wait().is_some(),
             connect_all: facts.answers_blindly,
         };

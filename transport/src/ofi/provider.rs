@@ -19,6 +19,8 @@ pub(super) struct Provider {
     pub(super) told_where: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
+    /// What lets more writes be under way to an endpoint, in words; may be empty.
+    pub(super) more_arrivals: &'static str,
     /// The longest write with immediate data, where the provider says more than holds.
     pub(super) max_put: usize,
     /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
@@ -61,6 +63,7 @@ const UNKNOWN: Provider = Provider {
     arrival_len: false,
     told_where: false,
     arrivals_per_peer: usize::MAX,
+    more_arrivals: "",
     max_put: usize::MAX,
     one_source: false,
     queues_injected: false,
@@ -90,6 +93,7 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "cxi",
+        more_arrivals: "cxi takes about as many as FI_UNIVERSE_SIZE says, by default 1024",
         // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
         one_source: true,
         // Writes with immediate data came with 2.5, and are off by default (man/fi_cxi.7.md).
@@ -224,6 +228,23 @@ pub(super) fn flaw(name: &str, version: (u32, u32), set: impl Fn(&str) -> Option
     })
 }
 
+/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `set` tells the number
+/// that a variable of libfabric's holds.
+///
+/// Writes with immediate data go through cxi's queue of control events, which has 64 bytes for each and ends the process when it
+/// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are set aside there; registering and
+/// taking back bring two each.
+pub(super) fn room(name: &str, set: impl Fn(&str) -> Option<usize>) -> usize {
+    const EVENT: usize = 64;
+    if name != "cxi" {
+        return usize::MAX;
+    }
+    let most = set("FI_CXI_CTRL_RX_EQ_MAX_SIZE").unwrap_or(64 << 20);
+    let bytes = set("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
+    // In whole pages, of which 4 KiB are the smallest.
+    (bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT).saturating_sub(8)
+}
+
 /// The names of all rows.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     PROVIDERS.iter().map(|row| row.name)
@@ -277,6 +298,19 @@ mod tests {
         let shared = |name, value| refused(name, (117, 0), "FI_OFI_RXM_USE_SRX", value);
         assert!(shared("verbs;ofi_rxm", Some(true)) && !shared("tcp;ofi_rxm", Some(true)));
         assert!(!shared("verbs;ofi_rxm", Some(false)) && !shared("verbs;ofi_rxm", None));
+    }
+
+    #[test]
+    fn cxi_holds_what_its_queue_of_control_events_does() {
+        let room =
+            |universe, most| room("cxi", |asked| if asked == "FI_UNIVERSE_SIZE" { universe } else { most });
+        assert_eq!(room(None, None), 1024 - 8);
+        assert_eq!(room(Some(10_000), None), 10_048 - 8, "whole pages of 64 events");
+        assert_eq!(room(Some(1), None), 64 - 8);
+        assert_eq!(room(Some(usize::MAX), None), (1 << 20) - 8);
+        assert_eq!(room(Some(10_000), Some(65_536)), 1024 - 8);
+        assert!(room(Some(usize::MAX), Some(usize::MAX)) > 1 << 20);
+        assert_eq!(super::room("tcp", |_| Some(1)), usize::MAX);
     }
 
     #[test]
