@@ -109,6 +109,18 @@ impl Info {
         }
     }
 
+    /// The device's place on the PCI bus, as the system names it; `None` where it is not told.
+    pub(super) fn bus(&self) -> Option<String> {
+        // SAFETY: what is not null was made by libfabric and lives as long as the entry.
+        let bus = unsafe { self.raw().nic.as_ref()?.bus_attr.as_ref()? };
+        if bus.bus_type != sys::FI_BUS_PCI {
+            return None;
+        }
+        // SAFETY: on this type of bus it is the union's part for it, which is numbers.
+        let sys::fi_pci_attr { domain_id, bus_id, device_id, function_id } = unsafe { bus.attr.pci };
+        Some(format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
+    }
+
     /// The address it would send from, if it is an IP address.
     pub(super) fn ip(&self) -> Option<IpAddr> {
         ip_of(self.raw())

@@ -12,6 +12,7 @@ mod completion;
 mod handle;
 mod info;
 mod leftovers;
+mod near;
 mod neighbours;
 mod provider;
 mod put;

@@ -11,6 +11,8 @@ pub(super) struct Provider {
     pub(super) by_ip: bool,
     /// Whether its addresses are of cards, whose network need not be the one in which ranks meet.
     pub(super) own_network: bool,
+    /// Whether all its cards reach one another, so that processes of one machine may take different ones, by name.
+    pub(super) in_turn: bool,
     /// Whether registering pins no page (software providers keep a table and no more).
     pub(super) cheap_registration: bool,
     /// Whether a remote write's completion tells its length.
@@ -59,6 +61,7 @@ const UNKNOWN: Provider = Provider {
     name: "",
     by_ip: false,
     own_network: false,
+    in_turn: false,
     cheap_registration: false,
     arrival_len: false,
     told_where: false,
@@ -79,6 +82,7 @@ const UNKNOWN: Provider = Provider {
 const PROVIDERS: &[Provider] = &[
     Provider {
         name: "efa",
+        in_turn: true,
         // A longer one is cut, and each piece has the immediate: the first that lands would tell of all
         // (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_ope_post_remote_write; efa_env.c, efa_write_segment_size).
         max_put: 1 << 30,
@@ -93,6 +97,7 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "cxi",
+        in_turn: true,
         more_arrivals: "cxi takes about as many as FI_UNIVERSE_SIZE says, by default 1024",
         // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
         one_source: true,
@@ -109,6 +114,7 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "opx",
+        in_turn: true,
         // It takes what hints leave out for not wanted, and then sends by the card to ranks of this host too, and to itself
         // (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
         told_where: true,
