@@ -1,8 +1,8 @@
 //! libfabric: one endpoint with one completion queue in one domain, driven by one thread at a time.
 //!
 //! [`Ofi::open`] chooses a provider by what it says it can do, opens it, and has it write to itself once
-//! before it is trusted. Everything asked of providers is in `info.rs`, everything known of them beyond what
-//! they say in `provider.rs`.
+//! before it is trusted (which efa and opx do through shared memory, not by the card). Everything asked of
+//! providers is in `info.rs`, everything known of them beyond what they say in `provider.rs`.
 #![allow(unsafe_code)]
 
 mod alarm;
