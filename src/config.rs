@@ -143,7 +143,7 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_INTERFACE",
-        "the network interface or its address",
+        "the network interface or card, or its address",
         "the provider's choice",
         |config, text| name(text).map(|name| config.interface = Some(name)),
     ),

@@ -59,11 +59,14 @@ const UNSAFE: &[&str] = &[
     "transport/src/shared.rs",
     "src/buffer.rs",
 ];
-/// Where the environment may be read: settings in one place, launchers' variables in one, PATH in one, all names
-/// that are set in one (doctor looks for typing mistakes); and what is not part of the library or the program.
+/// Where the environment may be read: settings in one place, launchers' variables in one, libfabric's in one and where a
+/// job sets one of them, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not
+/// part of the library or the program.
 const ENVIRONMENT: &[&str] = &[
     "src/config.rs",
     "src/launch.rs",
+    "transport/src/ofi/variables.rs",
+    "cli/src/run/job.rs",
     "cli/src/run/program.rs",
     "cli/src/doctor/environment.rs",
     "build.rs",

@@ -17,7 +17,7 @@ const OLDEST: &str = "1.17";
 const FUNCTIONS: &str = "fi_(getinfo|freeinfo|dupinfo|allocinfo|fabric|strerror|version|close|domain|av_open|av_insert|\
     cq_open|cq_read|cq_readerr|cq_strerror|endpoint|ep_bind|enable|getname|mr_reg|mr_bind|mr_enable|mr_desc|mr_key|\
     trywait|control|writemsg|writedata|inject_writedata)";
-const CONSTANTS: &str = "FI_(RMA|WRITE|REMOTE_WRITE|REMOTE_CQ_DATA|COMPLETION|INJECT|TRANSMIT|RECV|SOURCE|MSG|CONTEXT2?|\
+const CONSTANTS: &str = "FI_(RMA|WRITE|REMOTE_WRITE|(LOCAL|REMOTE)_COMM|REMOTE_CQ_DATA|COMPLETION|INJECT|TRANSMIT|RECV|SOURCE|MSG|CONTEXT2?|\
     GETWAIT|MR_(LOCAL|VIRT_ADDR|ALLOCATED|PROV_KEY|ENDPOINT)|E[A-Z]+|KEY_NOTAVAIL|ADDR_UNSPEC|ADDR_NOTAVAIL|SOCKADDR(_IN6?)?|\
     AV_(UNSPEC|MAP|TABLE)|WAIT_(NONE|FD)|CQ_FORMAT_DATA|EP_RDM|THREAD_(UNSPEC|DOMAIN)|PROGRESS_(UNSPEC|MANUAL|AUTO)|\
     RM_(UNSPEC|ENABLED)|CQ_COND_NONE)";

@@ -98,6 +98,19 @@ fn ranks_are_told_where_to_meet() {
 }
 
 #[test]
+fn slingshot_may_be_used_unless_somebody_said_otherwise() {
+    let told = |value: Option<&str>| {
+        let mut run = unisono(&["-n", "1", "--no-prefix", "--", "sh", "-c", "echo $FI_CXI_ENABLE_WRITEDATA"]);
+        match value {
+            Some(value) => run.env("FI_CXI_ENABLE_WRITEDATA", value),
+            None => run.env_remove("FI_CXI_ENABLE_WRITEDATA"),
+        };
+        text(&run.output().unwrap().stdout)
+    };
+    assert_eq!([told(None), told(Some("0"))], ["1\n", "0\n"]);
+}
+
+#[test]
 fn options_reach_the_environment_and_arguments_the_program() {
     let told = "echo $UNISONO_PROVIDER $UNISONO_TIMEOUT $0 $*";
     let options =

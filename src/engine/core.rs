@@ -70,9 +70,11 @@ impl Core<'_> {
         let (Some(number), true) = (number, port.expect(circle.settings.arrivals(class))) else {
             return Err(port.stop(format!(
                 "opening a window for rank {}: its {lanes} flows and what may arrive on them would be more than the \
-                 {MAX_FLOWS} flows and {} arrivals under way this process can have; use fewer lanes, slots or groups",
+                 {MAX_FLOWS} flows and {} arrivals under way this process can have; use fewer lanes, slots or groups{}{}",
                 circle.world(from),
-                port.limits.arrivals
+                port.limits.arrivals,
+                if port.limits.more_arrivals.is_empty() { "" } else { "; " },
+                port.limits.more_arrivals,
             )));
         };
         let memory = Memory::map(lanes * lane_bytes, circle.settings.huge_pages)?;

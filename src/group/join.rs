@@ -123,6 +123,7 @@ impl ProcessGroup {
             provider: config.provider.clone(),
             interface: config.interface.as_ref().and_then(|interface| interface.parse().ok()),
             towards,
+            process: config.local_rank.unwrap_or(0),
             arrivals: Options::default().arrivals.max(windows(config).arrivals_among(config.ranks)),
         }
     }

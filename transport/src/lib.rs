@@ -88,6 +88,8 @@ pub struct Limits {
     /// How many puts into this endpoint may be under way at once, from all peers together, before its
     /// completion queue could overrun.
     pub arrivals: usize,
+    /// What would raise that, in words; may be empty.
+    pub more_arrivals: &'static str,
     /// How many puts from one peer may be under way at once (the posted receives of `ofi_rxm`).
     pub arrivals_per_peer: usize,
     /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.

@@ -148,6 +148,7 @@ impl Hub {
                 cheap_registration: true,
                 arrivals: 1024,
                 arrivals_per_peer: 1024,
+                more_arrivals: "",
                 wakes: true,
                 connect_all: false,
             },

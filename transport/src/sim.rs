@@ -233,6 +233,7 @@ impl Fabric {
                 cheap_registration: config.cheap_registration,
                 arrivals: config.arrivals,
                 arrivals_per_peer: config.arrivals_per_peer.min(config.arrivals),
+                more_arrivals: "",
                 wakes: false,
                 connect_all: false,
             },

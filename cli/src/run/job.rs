@@ -1,6 +1,7 @@
 //! A job: its ranks as processes, each in a process group of its own, from their start to the end of the last.
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     io,
     os::unix::process::CommandExt,
@@ -30,6 +31,9 @@ use super::{
 
 /// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
 pub(crate) const ITSELF: &str = "/proc/self/exe";
+
+/// The variable of libfabric's cxi that has it tell of writes.
+const WRITEDATA: &str = "FI_CXI_ENABLE_WRITEDATA";
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -102,7 +106,7 @@ impl Job {
     /// This program once more as every rank, with the same command line but for `--ranks`, and our output.
     pub(crate) fn again(ranks: u32) -> Self {
         let mut arguments: Vec<OsString> = Vec::new();
-        let mut words = std::env::args_os().skip(1);
+        let mut words = env::args_os().skip(1);
         while let Some(word) = words.next() {
             if word == "--ranks" {
                 words.next();
@@ -185,6 +189,10 @@ impl Job {
         // Without it libinfinipath, which comes with Debian's libfabric, makes of a rank that crashes or is
         // interrupted one that ended with status 1.
         command.env("IPATH_NO_BACKTRACE", "1");
+        // Without it Slingshot's cards do not write with immediate data (man/fi_cxi.7.md in libfabric 2.5).
+        if env::var_os(WRITEDATA).is_none() {
+            command.env(WRITEDATA, "1");
+        }
         command.envs(meet.iter().map(|(name, value)| (name, value)));
         command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
         command.stdin(Stdio::null()).process_group(0);

@@ -1,6 +1,7 @@
 //! Which provider, device and address to take, and why.
 
 use std::{
+    collections::HashSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::Path,
     str::FromStr,
@@ -8,7 +9,7 @@ use std::{
 
 use super::{
     info::{self, Info},
-    provider, sys,
+    near, provider, sys, variables,
 };
 use crate::Error;
 
@@ -27,13 +28,16 @@ pub struct Options {
     /// to it, so that a loopback address here means the loopback interface. Where it is another, cards that have a network of
     /// their own beside that one's are taken by their own addresses.
     pub towards: Option<IpAddr>,
+    /// This process's number among those of its machine: where there are several cards with a network of their own that leads
+    /// everywhere (efa, cxi, opx), processes take those near the processors they may run on in turn.
+    pub process: usize,
     /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
     pub arrivals: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { provider: None, interface: None, towards: None, arrivals: ARRIVALS }
+        Self { provider: None, interface: None, towards: None, process: 0, arrivals: ARRIVALS }
     }
 }
 
@@ -146,6 +150,10 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     if infos.is_empty() {
         return Ok(Err(info::refusal(name, from)?));
     }
+    if let Some(why) = infos.first().and_then(|info| provider::flaw(name, info.version(), variables::switch))
+    {
+        return Ok(Err(why));
+    }
     if let Some(Interface::Name(wanted)) = &options.interface {
         let devices: Vec<String> = infos.iter().map(Info::device).collect();
         infos.retain(|info| info.device() == *wanted);
@@ -162,10 +170,15 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let general = general();
     infos.sort_by_key(|info| rank(info.ip(), info.ip() != general && is_bridge(&info.device())));
     // One line for each device and address: libfabric lists some with several sets of attributes.
-    infos.dedup_by_key(|info| (info.device(), info.ip()));
+    let mut seen = HashSet::new();
+    infos.retain(|info| seen.insert((info.device(), info.ip())));
+    let near = if facts.in_turn { near::in_turn(&mut infos, options.process) } else { 0 };
     const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
                         and link-local last";
     let why = match (&options.interface, options.towards, from) {
+        (None, ..) if near > 1 => {
+            format!("of {near} cards as near, it is the turn of this one for process {}", options.process)
+        }
         _ if !facts.by_ip => "it fits, and no interface is to be chosen".to_owned(),
         (Some(interface), _, _) => format!("interface {interface} was asked for"),
         (None, Some(towards), Some(_)) => format!("it is the way to {towards}"),
@@ -247,10 +260,10 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
                         None => (true, why),
                         Some(first) => (false, format!("it fits, but {} comes first", first.name)),
                     };
-                    let (name, version) = (name.clone(), info.version());
+                    let (major, minor) = info.version();
                     survey.push(Candidate {
-                        name,
-                        version,
+                        name: name.clone(),
+                        version: format!("{major}.{minor}"),
                         domain: info.device(),
                         address: info.ip(),
                         taken,

@@ -200,6 +200,10 @@ impl Cq {
                 if stuck {
                     queue.wait = queue.wait.and_then(inner_epoll);
                 }
+                // Without leave to sleep nobody knows when a descriptor can be trusted.
+                if matches!(queue.may_sleep(), Err(Error::Call { code: call::NOT_THERE, .. })) {
+                    queue.wait = None;
+                }
                 Ok(Arc::new(queue))
             }
             // Whatever it dislikes, the queue that sleeps by a timer does not ask for it.

@@ -88,10 +88,10 @@ impl Info {
     }
 
     /// The provider's own version.
-    pub(super) fn version(&self) -> String {
+    pub(super) fn version(&self) -> (u32, u32) {
         // SAFETY: `whole` has seen that it is there.
         let version = unsafe { (*self.raw().fabric_attr).prov_version };
-        format!("{}.{}", version >> 16, version & 0xffff)
+        (version >> 16, version & 0xffff)
     }
 
     /// The device's name.
@@ -107,6 +107,18 @@ impl Info {
             let device = self.raw().nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
             device.map(|device| call::text(device.vendor_id)).unwrap_or_default()
         }
+    }
+
+    /// The device's place on the PCI bus, as the system names it; `None` where it is not told.
+    pub(super) fn bus(&self) -> Option<String> {
+        // SAFETY: what is not null was made by libfabric and lives as long as the entry.
+        let bus = unsafe { self.raw().nic.as_ref()?.bus_attr.as_ref()? };
+        if bus.bus_type != sys::FI_BUS_PCI {
+            return None;
+        }
+        // SAFETY: on this type of bus it is the union's part for it, which is numbers.
+        let sys::fi_pci_attr { domain_id, bus_id, device_id, function_id } = unsafe { bus.attr.pci };
+        Some(format!("{domain_id:04x}:{bus_id:02x}:{device_id:02x}.{function_id:x}"))
     }
 
     /// The address it would send from, if it is an IP address.
@@ -167,6 +179,7 @@ struct Ask {
     from: Option<IpAddr>,
     reliable_datagrams: bool,
     writes: bool,
+    told_where: bool,
     immediate: bool,
     honoured_modes: bool,
     one_thread: bool,
@@ -198,6 +211,7 @@ impl Ask {
             from,
             reliable_datagrams: true,
             writes: true,
+            told_where: provider.is_some_and(|name| provider::facts(name).told_where),
             immediate: true,
             honoured_modes: true,
             one_thread: true,
@@ -222,13 +236,18 @@ impl Ask {
             let (domain, endpoint) = (&mut *raw.domain_attr, &mut *raw.ep_attr);
             // "Any mode" is every bit there may ever be.
             raw.mode = if self.honoured_modes { sys::FI_CONTEXT | sys::FI_CONTEXT2 } else { !0 };
+            // But not the two lowest, the modes of before 1.5: each is refused together with any other
+            // (prov/util/src/util_attr.c, ofi_check_mr_mode).
             domain.mr_mode =
-                if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX };
+                if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX & !3 };
             if self.reliable_datagrams {
                 endpoint.type_ = sys::FI_EP_RDM;
             }
             if self.writes {
                 raw.caps = sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
+                if self.told_where {
+                    raw.caps |= sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
+                }
             }
             if self.immediate {
                 // Four exactly: ofi_rxm hands it to verbs, which has no more.
@@ -344,6 +363,23 @@ pub(super) fn present() -> Result<Vec<String>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_every_requirement_dropped_providers_show_themselves() {
+        let present = present().unwrap();
+        assert!(present.contains(&"tcp".to_owned()), "{present:?}");
+    }
+
+    #[test]
+    fn opx_alone_is_told_where_peers_are() {
+        let told = |name| {
+            let hints = Ask::all(Some(name), None).hints().unwrap();
+            hints.raw().caps & (sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM)
+        };
+        assert_eq!(told("opx"), sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
+        // tcp has addresses that reach only one of them, shm reaches one only.
+        assert_eq!([told("tcp"), told("shm")], [0, 0]);
+    }
 
     #[test]
     fn no_library_is_spoken_to_beyond_its_version() {

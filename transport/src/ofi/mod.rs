@@ -1,21 +1,24 @@
 //! libfabric: one endpoint with one completion queue in one domain, driven by one thread at a time.
 //!
 //! [`Ofi::open`] chooses a provider by what it says it can do, opens it, and has it write to itself once
-//! before it is trusted. Everything asked of providers is in `info.rs`, everything known of them beyond what
-//! they say in `provider.rs`.
+//! before it is trusted (which efa and opx do through shared memory, not by the card). Everything asked of
+//! providers is in `info.rs`, everything known of them beyond what they say in `provider.rs`.
 #![allow(unsafe_code)]
 
 mod alarm;
 mod call;
 mod choice;
+mod completion;
 mod handle;
 mod info;
 mod leftovers;
+mod near;
 mod neighbours;
 mod provider;
 mod put;
 mod region;
 mod sys;
+mod variables;
 
 use std::{
     collections::HashMap,
@@ -147,7 +150,7 @@ impl Ofi {
 
     fn open_info(info: &Info, options: &Options) -> Result<Self, Error> {
         let provider = info.provider();
-        let facts = provider::facts_with(&provider, &info.vendor());
+        let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
         if facts.trusts_neighbours {
             leftovers::sweep();
@@ -166,6 +169,7 @@ impl Ofi {
             }
             cq => (cq?, options.arrivals),
         };
+        let arrivals = arrivals.min(provider::room(&provider, variables::size));
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
         let (major, minor) = library_version();
@@ -173,7 +177,7 @@ impl Ofi {
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
-            max_put: info.endpoint().max_msg_size.min(isize::MAX.unsigned_abs()),
+            max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
             max_inject: if facts.queues_injected || facts.one_source { 0 } else { info.tx().inject_size },
             max_copied: if facts.one_source { 0 } else { info.tx().inject_size },
             max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },
@@ -181,6 +185,7 @@ impl Ofi {
             cheap_registration: facts.cheap_registration,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
+            more_arrivals: facts.more_arrivals,
             wakes: cq.wait().is_some(),
             connect_all: facts.answers_blindly,
         };
@@ -316,50 +321,6 @@ impl Ofi {
         if complete { Ok(name) } else { Err(bad(format!("a name of {} bytes is not whole", name.len()))) }
     }
 
-    /// Reads the error that the queue holds.
-    fn failed_completion(&self) -> Error {
-        /// Newer libraries may know of fields behind those of the headers built against.
-        #[repr(C)]
-        struct Roomy {
-            entry: sys::fi_cq_err_entry,
-            _room: [u64; 8],
-        }
-        // SAFETY: numbers and pointers; zero asks the library to lend its own error data.
-        let mut roomy: Roomy = unsafe { std::mem::zeroed() };
-        let serial = self.domain.lock();
-        // SAFETY: the queue is open; one entry is written.
-        let result = unsafe { sys::fi_cq_readerr(self.cq.as_ptr(), &raw mut roomy.entry, 0) };
-        let entry = roomy.entry;
-        let mut words = [0; 256];
-        let detail = if result == 1 {
-            // SAFETY: the queue is open; the text goes to `words` or is the library's own.
-            unsafe {
-                let text = sys::fi_cq_strerror(
-                    self.cq.as_ptr(),
-                    entry.prov_errno,
-                    entry.err_data,
-                    words.as_mut_ptr(),
-                    words.len(),
-                );
-                call::text(text)
-            }
-        } else {
-            String::new()
-        };
-        drop(serial);
-        if result != 1 {
-            return Error::Unexpected { call: "fi_cq_readerr", value: result.to_string() };
-        }
-        let code = i64::from(entry.err);
-        Error::Completion {
-            peer: self.live.pool.peer(entry.op_context),
-            code,
-            reason: call::reason(code),
-            provider_code: entry.prov_errno.into(),
-            detail,
-        }
-    }
-
     /// Reads what arrives, for nobody, until nothing more does.
     fn rest(&mut self) {
         let began = Instant::now();
@@ -392,23 +353,6 @@ impl Ofi {
             }
         }
         Ok(posted)
-    }
-
-    /// What a completion means; `None` is a mistake of the library's.
-    fn judge(pool: &mut Pool, facts: &Provider, entry: &sys::fi_cq_data_entry) -> Result<Event, Error> {
-        let flags = entry.flags;
-        let unexpected = |what: &str| Error::Unexpected {
-            call: "fi_cq_read",
-            value: format!("{what} (flags {flags:#x}, data {:#x})", entry.data),
-        };
-        if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
-            let immediate =
-                u32::try_from(entry.data).map_err(|_| unexpected("an immediate beyond 32 bits"))?;
-            let len = facts.arrival_len.then_some(entry.len);
-            return Ok(Event::Arrived { immediate, len });
-        }
-        let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
-        Ok(Event::Sent { token: put.token })
     }
 }
 
@@ -537,7 +481,7 @@ impl Transport for Ofi {
             Ok(count) => count,
             Err(_) if i64::try_from(result) == Ok(-call::AGAIN) => return Ok(()),
             Err(_) if i64::try_from(result) == Ok(-call::ERROR_AVAILABLE) => {
-                return Err(self.failed_completion());
+                return Err(completion::failure(&self.cq, &self.domain, &self.live.pool));
             }
             Err(_) => {
                 return Err(call::failure(
@@ -551,7 +495,7 @@ impl Transport for Ofi {
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            events.push(Self::judge(&mut self.live.pool, &self.facts, entry)?);
+            events.push(completion::judge(&mut self.live.pool, &self.facts, entry)?);
         }
         Ok(())
     }

@@ -11,12 +11,20 @@ pub(super) struct Provider {
     pub(super) by_ip: bool,
     /// Whether its addresses are of cards, whose network need not be the one in which ranks meet.
     pub(super) own_network: bool,
+    /// Whether all its cards reach one another, so that processes of one machine may take different ones, by name.
+    pub(super) in_turn: bool,
     /// Whether registering pins no page (software providers keep a table and no more).
     pub(super) cheap_registration: bool,
     /// Whether a remote write's completion tells its length.
     pub(super) arrival_len: bool,
+    /// Whether it must be told that peers are on this host and on others.
+    pub(super) told_where: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
+    /// What lets more writes be under way to an endpoint, in words; may be empty.
+    pub(super) more_arrivals: &'static str,
+    /// The longest write with immediate data, where the provider says more than holds.
+    pub(super) max_put: usize,
     /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
     /// `fi_writedata`, and none is injected.
     pub(super) one_source: bool,
@@ -25,7 +33,8 @@ pub(super) struct Provider {
     pub(super) queues_injected: bool,
     /// Whether an endpoint can write to itself, as the self-test does.
     pub(super) to_itself: bool,
-    /// Whether its completion queue's descriptor, once readable, stays so for good.
+    /// Whether its completion queue's descriptor does not tell of arrivals: it stays readable for good, or is made so by
+    /// polling alone.
     pub(super) stuck_descriptor: bool,
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
@@ -52,9 +61,13 @@ const UNKNOWN: Provider = Provider {
     name: "",
     by_ip: false,
     own_network: false,
+    in_turn: false,
     cheap_registration: false,
     arrival_len: false,
+    told_where: false,
     arrivals_per_peer: usize::MAX,
+    more_arrivals: "",
+    max_put: usize::MAX,
     one_source: false,
     queues_injected: false,
     to_itself: true,
@@ -69,6 +82,13 @@ const UNKNOWN: Provider = Provider {
 const PROVIDERS: &[Provider] = &[
     Provider {
         name: "efa",
+        in_turn: true,
+        // A longer one is cut, and each piece has the immediate: the first that lands would tell of all
+        // (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_ope_post_remote_write; efa_env.c, efa_write_segment_size).
+        max_put: 1 << 30,
+        // It has one from 2.5 on where FI_EFA_ENABLE_SHM_TRANSFER is 0. The card's event stays in it, and no other is asked
+        // for, unless somebody sleeps in fi_cq_sread (prov/efa/src/rdm/efa_rdm_cq.c, efa_rdm_cq_wait_try).
+        stuck_descriptor: true,
         // Of several it makes sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
         // efa_rdm_rma_should_write_using_rdma).
         one_source: true,
@@ -77,6 +97,8 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "cxi",
+        in_turn: true,
+        more_arrivals: "cxi takes about as many as FI_UNIVERSE_SIZE says, by default 1024",
         // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
         one_source: true,
         // Writes with immediate data came with 2.5, and are off by default (man/fi_cxi.7.md).
@@ -85,11 +107,17 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "psm3",
+        // Whoever polls raises it, when it finds something; no card does (prov/psm3/src/psmx3_cq.c, psmx3_cq_enqueue_event).
+        stuck_descriptor: true,
         mend: "it needs an Omni-Path or RoCE card it knows and a libfabric built with psm3",
         ..UNKNOWN
     },
     Provider {
         name: "opx",
+        in_turn: true,
+        // It takes what hints leave out for not wanted, and then sends by the card to ranks of this host too, and to itself
+        // (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
+        told_where: true,
         // It has no fi_inject_writedata, not even one that says so (prov/opx/src/fi_opx_rma.c).
         one_source: true,
         // Writes with immediate data came with 2.1.
@@ -164,15 +192,63 @@ pub(super) fn facts(name: &str) -> Provider {
     PROVIDERS.iter().find(|row| row.name == name).copied().unwrap_or(UNKNOWN)
 }
 
-/// What is known of this provider with a device of this vendor.
+/// What is known of this provider with a device of this vendor and this version of libfabric.
 ///
 /// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer
 /// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
 /// mended after it by 697688386). The drivers of cards drop what has arrived together with the queue pair
 /// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. This mends what an endpoint's own end
 /// brings; that of a peer's is ofi_rxm's alone (ARCHITECTURE.md).
-pub(super) fn facts_with(name: &str, vendor: &str) -> Provider {
-    Provider { close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE, ..facts(name) }
+///
+/// `efa` reaches peers of this host through an endpoint of `shm` (prov/efa/src/efa_shm.c), with what that did up to 1.22.
+pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provider {
+    let facts = facts(name);
+    Provider {
+        close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE,
+        answers_blindly: facts.answers_blindly || name == "efa" && version < (2, 0),
+        ..facts
+    }
+}
+
+/// What is wrong with a provider of this version of its own, and what to do; `None` where nothing is known to be. `set` tells what
+/// a variable of libfabric's switches.
+pub(super) fn flaw(name: &str, version: (u32, u32), set: impl Fn(&str) -> Option<bool>) -> Option<String> {
+    // A card's write that finds no receive posted at its target fails, and its packet is put among those for receiving
+    // (efa_rdm_ep_poll_ibv_cq in prov/efa/src/rdm/efa_rdm_ep_progress.c, rxr_ep.c before 1.19); in 1.18.0 none may be written to.
+    let lost = [(118, 0)..(118, 30), (119, 0)..(119, 10)];
+    if name == "efa"
+        && lost.iter().any(|versions| versions.contains(&version))
+        && set("FI_EFA_USE_DEVICE_RDMA") != Some(false)
+    {
+        let (minor, patch) = (version.0 % 100, version.1 / 10);
+        return Some(format!(
+            "in libfabric 1.{minor}.{patch} it loses writes by the card; take 1.18.3, 1.19.1 or later, or set \
+             FI_EFA_USE_DEVICE_RDMA=0"
+        ));
+    }
+    // A write that takes a shared receive is reported as a message, whose header ofi_rxm then reads in a buffer that nothing was
+    // written to (prov/verbs/src/verbs_cq.c, vrb_poll_cq, VRB_OP_SRQ; 1.17 to 2.6).
+    (name == "verbs;ofi_rxm" && set("FI_OFI_RXM_USE_SRX") == Some(true)).then(|| {
+        "FI_OFI_RXM_USE_SRX is set, and with shared receives verbs takes a write for a message; unset it"
+            .to_owned()
+    })
+}
+
+/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `set` tells the number
+/// that a variable of libfabric's holds.
+///
+/// Writes with immediate data go through cxi's queue of control events, which has 64 bytes for each and ends the process when it
+/// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are set aside there; registering and
+/// taking back bring two each.
+pub(super) fn room(name: &str, set: impl Fn(&str) -> Option<usize>) -> usize {
+    const EVENT: usize = 64;
+    if name != "cxi" {
+        return usize::MAX;
+    }
+    let most = set("FI_CXI_CTRL_RX_EQ_MAX_SIZE").unwrap_or(64 << 20);
+    let bytes = set("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
+    // In whole pages, of which 4 KiB are the smallest.
+    (bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT).saturating_sub(8)
 }
 
 /// The names of all rows.
@@ -207,10 +283,54 @@ mod tests {
     }
 
     #[test]
+    fn versions_and_settings_that_lose_writes_are_refused() {
+        let refused = |name, version, variable, value: Option<bool>| {
+            flaw(name, version, |asked| value.filter(|_| asked == variable)).is_some()
+        };
+        let efa = |version, value| refused("efa", version, "FI_EFA_USE_DEVICE_RDMA", value);
+        for (version, lost) in [
+            ((117, 10), false),
+            ((118, 0), true),
+            ((118, 20), true),
+            ((118, 30), false),
+            ((119, 0), true),
+            ((119, 10), false),
+            ((205, 10), false),
+        ] {
+            assert_eq!([efa(version, None), efa(version, Some(true))], [lost; 2], "{version:?}");
+            assert!(!efa(version, Some(false)), "{version:?}");
+            assert!(!refused("tcp", version, "", None), "{version:?}");
+        }
+        let shared = |name, value| refused(name, (117, 0), "FI_OFI_RXM_USE_SRX", value);
+        assert!(shared("verbs;ofi_rxm", Some(true)) && !shared("tcp;ofi_rxm", Some(true)));
+        assert!(!shared("verbs;ofi_rxm", Some(false)) && !shared("verbs;ofi_rxm", None));
+    }
+
+    #[test]
+    fn cxi_holds_what_its_queue_of_control_events_does() {
+        let room =
+            |universe, most| room("cxi", |asked| if asked == "FI_UNIVERSE_SIZE" { universe } else { most });
+        assert_eq!(room(None, None), 1024 - 8);
+        assert_eq!(room(Some(10_000), None), 10_048 - 8, "whole pages of 64 events");
+        assert_eq!(room(Some(1), None), 64 - 8);
+        assert_eq!(room(Some(usize::MAX), None), (1 << 20) - 8);
+        assert_eq!(room(Some(10_000), Some(65_536)), 1024 - 8);
+        assert!(room(Some(usize::MAX), Some(usize::MAX)) > 1 << 20);
+        assert_eq!(super::room("tcp", |_| Some(1)), usize::MAX);
+    }
+
+    #[test]
     fn soft_roce_is_closed_at_rest_and_cards_are_not() {
-        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE).close_at_rest);
-        assert!(!facts_with("verbs;ofi_rxm", "0x15b3").close_at_rest);
-        assert!(!facts_with("tcp", SOFT_ROCE).close_at_rest);
+        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE, (1, 17)).close_at_rest);
+        assert!(!facts_with("verbs;ofi_rxm", "0x15b3", (1, 17)).close_at_rest);
+        assert!(!facts_with("tcp", SOFT_ROCE, (1, 17)).close_at_rest);
+    }
+
+    #[test]
+    fn efa_answers_as_blindly_as_the_shm_under_it() {
+        let blindly = |name, version| facts_with(name, "", version).answers_blindly;
+        assert!(blindly("efa", (1, 17)) && blindly("efa", (1, 22)) && !blindly("efa", (2, 0)));
+        assert!(blindly("shm", (1, 17)) && !blindly("tcp", (1, 17)));
     }
 
     #[test]

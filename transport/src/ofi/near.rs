@@ -1,0 +1,82 @@
+//! Which of several cards a process takes: a near one, and processes of one machine different ones.
+
+use std::{fs, path::Path};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::info::Info;
+
+/// Puts those cards first that are as near as any to the processors on which this process may run, beginning with the one
+/// whose turn it is for the process of this number on its machine. Otherwise the order stays. Tells how many are as near.
+pub(super) fn in_turn(cards: &mut [Info], process: usize) -> usize {
+    let processors = sched_getaffinity(None).ok();
+    arrange(cards, process, |card| match (&processors, card.bus()) {
+        (Some(processors), Some(bus)) => near(&bus, processors),
+        // Nothing is known against it.
+        _ => true,
+    })
+}
+
+fn arrange<T>(cards: &mut [T], process: usize, near: impl Fn(&T) -> bool) -> usize {
+    cards.sort_by_cached_key(|card| !near(card));
+    let count = match cards.iter().filter(|card| near(card)).count() {
+        0 => cards.len(),
+        count => count,
+    };
+    if let (Some(first), Some(nearest)) = (process.checked_rem(count), cards.get_mut(..count)) {
+        nearest.rotate_left(first);
+    }
+    count
+}
+
+/// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is not told, it may.
+fn near(bus: &str, processors: &CpuSet) -> bool {
+    let list = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
+    fs::read_to_string(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
+}
+
+/// Whether a list of processors such as `0-3,8` has one of these; `None` if it is none.
+fn holds(list: &str, these: impl Fn(usize) -> bool) -> Option<bool> {
+    let mut any = false;
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        any |= (first..=last.min(CpuSet::MAX_CPU - 1)).any(&these);
+    }
+    Some(any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_take_near_cards_in_turn() {
+        let first = |cards: &[(char, bool)], process| {
+            let mut cards = cards.to_vec();
+            let count = arrange(&mut cards, process, |(_, near)| *near);
+            (count, cards.into_iter().map(|(name, _)| name).collect::<String>())
+        };
+        let all = [('a', true), ('b', true), ('c', true)];
+        assert_eq!([0, 1, 2, 3].map(|process| first(&all, process).1), ["abc", "bca", "cab", "abc"]);
+        let two = [('a', false), ('b', true), ('c', false), ('d', true)];
+        assert_eq!([0, 1, 2].map(|process| first(&two, process).1), ["bdac", "dbac", "bdac"]);
+        assert_eq!((first(&all, 0).0, first(&two, 0).0), (3, 2));
+        assert_eq!(
+            first(&[('a', false), ('b', false)], 1),
+            (2, "ba".into()),
+            "none is near, so all are as near"
+        );
+        assert_eq!(first(&[], 7), (0, String::new()));
+    }
+
+    #[test]
+    fn lists_of_processors_are_read_or_left() {
+        let holds = |list| holds(list, |one| [3, 9].contains(&one));
+        for list in ["0-3", "3", "0-1,9\n", "8-10,32-40"] {
+            assert_eq!(holds(list), Some(true), "{list}");
+        }
+        assert_eq!([holds("0-2,4-8"), holds("10-18446744073709551615")], [Some(false); 2]);
+        assert_eq!([holds(""), holds("\n"), holds("0-"), holds("x")], [None; 4]);
+    }
+}
