@@ -267,6 +267,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// thread that goes on with asynchronous calls cannot be had; [`Error::Failed`] if the group is over.
     pub fn ready(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         let wrong = |problem: String| Err(Error::Argument { call: "GradientBuckets::ready", problem });
+        // Before a bucket's gradients go with what cannot be begun.
+        self.group.shared.node.prepare()?;
         let count = self.places.len();
         let (Some((bucket, place)), Some(ready)) =
             (self.places.get(parameter), self.ready.get_mut(parameter))
@@ -312,6 +314,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             return Err(Error::Argument { call: "GradientBuckets::finish", problem });
         }
         if self.begun < self.buckets.len() {
+            self.group.shared.node.check()?;
             let problem =
                 "a bucket's all_reduce could not be begun, as ready() has told: its gradients are lost, and \
                            the other ranks wait for it"

@@ -349,9 +349,9 @@ impl Node {
                 let left = self.abandon();
                 let failure = if late { failure } else { self.guard.tell(failure) };
                 self.desk().out_of_time |= late;
+                let failure = self.end(left, failure);
                 // Whoever called is told, and decides how loud to be.
                 tracing::info!(rank = self.rank, %failure, "the group has failed");
-                self.end(left, failure);
             }
         }
     }

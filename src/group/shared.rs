@@ -135,12 +135,14 @@ impl Shared {
 
     /// Hands in what nobody waits for yet.
     pub(super) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
+        // Before the turn, which what is held may want when it is dropped.
+        self.node.prepare()?;
         // Behind what others of this group's threads call and wait for. Messages have no turns.
         let _turn = matches!(what, What::Collective(..)).then(|| self.state());
         self.node.check_calls(call)?;
         let asked = asked(self.node.config.timeout, held);
         let ticket = Arc::clone(&asked.ticket);
-        self.node.begin(self.channel, Task { what, asked })?;
+        self.node.begin(self.channel, Task { what, asked });
         Ok(ticket)
     }
 

@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Node {
-    /// Hands in an operation that goes on by itself, if nobody waits for it.
-    pub(in super::super) fn begin(self: &Arc<Self>, channel: u8, task: Task) -> Result<()> {
+    /// Has the thread, without which nothing may be [begun](Self::begin).
+    pub(in super::super) fn prepare(self: &Arc<Self>) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             *thread = Some(self.spawn().map_err(|error| Error::Argument {
@@ -28,13 +28,16 @@ impl Node {
                 ),
             })?);
         }
-        drop(thread);
+        Ok(())
+    }
+
+    /// Hands in an operation that goes on by itself, if nobody waits for it.
+    pub(in super::super) fn begin(&self, channel: u8, task: Task) {
         self.ask(channel, task);
         let desk = self.desk();
         if !desk.leading {
             self.hand_over(desk);
         }
-        Ok(())
     }
 
     fn spawn(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
@@ -48,7 +51,9 @@ impl Node {
             let _ = tell.send(bound);
             // What is left to do is done whatever happens.
             while here && catch_unwind(AssertUnwindSafe(|| node.background())).is_err() {
-                tracing::error!(rank = node.rank, "the thread that goes on with operations has panicked");
+                // Whoever is told of it may panic too.
+                let told = || tracing::error!(rank = node.rank, "the thread that goes on has panicked");
+                catch_unwind(AssertUnwindSafe(told)).unwrap_or_else(std::mem::forget);
             }
         };
         let thread = thread::Builder::new().name("unisono".to_owned()).spawn(goes_on)?;
@@ -79,7 +84,6 @@ impl Node {
             desk.background = true;
             let lead = self.lead(desk);
             self.drive(None, (&|| self.rests.load(Ordering::Relaxed), None));
-            self.desk().background = false;
             drop(lead);
         }
     }

@@ -245,6 +245,56 @@ fn the_woken_may_call_where_a_group_fails() {
     });
 }
 
+/// Panics when it is told anything.
+struct Deaf;
+
+impl tracing::Subscriber for Deaf {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("as this test wants, when it is told");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
+    let awaited = Barrier::new(2);
+    world(2, small, |group| {
+        if group.rank() == 1 {
+            awaited.wait();
+            return group.abort("it has had enough");
+        }
+        let (tell, told) = mpsc::channel();
+        let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
+        await_by(&mut work, &waker(move || tell.send(()).unwrap()));
+        // This thread leads, and is told.
+        let hears = std::panic::AssertUnwindSafe(|| {
+            tracing::subscriber::with_default(Deaf, || {
+                awaited.wait();
+                group.recv(&mut [0_u8], 1, 1)
+            })
+        });
+        let _ = std::panic::catch_unwind(hears);
+        told.recv_timeout(SOON).unwrap();
+        let error = work.wait().unwrap_err();
+        assert!(error.to_string().contains("it has had enough"), "{error}");
+    });
+}
+
 /// Calls when it is dropped.
 #[derive(Serialize, Deserialize, Default)]
 struct Last {
