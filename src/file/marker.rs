@@ -7,7 +7,7 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use super::{FileProblem, Result};
@@ -27,11 +27,15 @@ impl Marker {
         if !there {
             tracing::info!(directory = %directory.display(), "made the directory");
         }
-        clear(directory);
         let path = name(directory, transfer, rank);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        made.map_err(|error| FileProblem::writing("writing to the directory", 0, &error))?;
-        Ok(Self(path))
+        let made = made.map_err(|error| FileProblem::writing("writing to the directory", 0, &error))?;
+        let mark = Self(path);
+        // By the clock of where the files lie, which may be another machine's.
+        if let Ok(now) = made.metadata().and_then(|metadata| metadata.modified()) {
+            clear(directory, now);
+        }
+        Ok(mark)
     }
 
     /// Whether the rank of that number has left its mark in the same directory.
@@ -48,12 +52,12 @@ impl Drop for Marker {
     }
 }
 
-/// Removes old marks, as far as that can be done: they harm nobody.
-fn clear(directory: &Path) {
+/// Removes marks that are old now, as far as that can be done: they harm nobody.
+fn clear(directory: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_mark)) {
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        if modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > OLD)) {
+        if modified.is_ok_and(|modified| now.duration_since(modified).is_ok_and(|age| age > OLD)) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -76,7 +80,7 @@ fn name(directory: &Path, transfer: u64, rank: usize) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, time::SystemTime};
+    use std::fs::File;
 
     use super::*;
 
