@@ -54,7 +54,8 @@ pub struct Config {
     /// get shorter where waits are long. `None`: 20 µs, but not at all where the ranks of this machine outnumber the
     /// processors that they may run on.
     pub spin: Option<Duration>,
-    /// Where the thread runs that goes on with asynchronous calls while nobody waits. `None`: wherever the process may.
+    /// Where the thread runs that goes on with asynchronous calls while nobody waits, and wakes whoever awaits them.
+    /// `None`: wherever the process may.
     pub thread_cores: Option<ThreadCores>,
     /// The algorithms that may be taken; alike. Names after commas, all but those after a `^`, lists for one
     /// collective alone after its name and a colon, semicolons between lists: `ring`, `^ring`,

@@ -29,11 +29,12 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
 /// An operation under way, which has what it works on. It goes on by itself.
 ///
-/// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. Who awaits is woken by a
-/// thread of this library, which goes on with the operations that nobody waits for only when the waker returns. A `Work`
-/// that is dropped is finished all the same, for the other ranks wait for it; what it works on is dropped when it has
-/// ended. Only a receive that was dropped and for which no message comes is given up: at its deadline, when all have left
-/// its group, or a second after this rank has begun to leave the world.
+/// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. Who awaits is woken by
+/// a thread of this library, which wakes the next, and goes on with the operations that nobody waits for, only when the
+/// waker returns; the end of the world waits for that too. A `Work` that is dropped is finished all the same, for the
+/// other ranks wait for it; what it works on is dropped when it has ended. Only a receive that was dropped and for which
+/// no message comes is given up: at its deadline, when all have left its group, or a second after this rank has begun to
+/// leave the world.
 #[must_use = "what it works on comes back from `wait`"]
 pub struct Work<T> {
     ticket: Arc<Ticket>,

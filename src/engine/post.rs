@@ -30,7 +30,7 @@ pub(crate) struct Record {
     pub hold: Option<(usize, usize)>,
     /// The staging slot it reads from.
     pub staging: Option<usize>,
-    /// Whether it is of a message from point to point; and of which, if it reads that one's memory.
+    /// Whether it is of a message from point to point; and of which, if that has not ended before this has left.
     pub message: bool,
     pub id: Option<u64>,
 }

@@ -48,8 +48,8 @@ pub(crate) trait Overseer {
     /// An operation begins.
     fn began(&self, _: &Operation) {}
 
-    /// The operation of that number, or a message after it, has ended, and its ticket says so. The rest is done when
-    /// nobody drives the engine here.
+    /// The operation of that number, or a message after it, has ended, and its ticket says so. The rest is to be done
+    /// where nothing is held.
     fn ended(&self, _: Option<u64>, rest: Rest) {
         Rest::finish(vec![rest]);
     }

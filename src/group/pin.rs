@@ -1,4 +1,5 @@
-//! On which processors the thread runs that goes on with operations while nobody waits for them, and how urgently.
+//! On which processors the thread runs that goes on with operations while nobody waits for them, and how urgently: what it
+//! wakes or drops runs so too.
 
 use rustix::{
     process::getpriority_process,

@@ -264,7 +264,7 @@ impl Report {
         }
     }
 
-    /// Whether what is measured reaches anybody yet.
+    /// Whether what is measured goes where it was asked to.
     ///
     /// # Errors
     /// If not, why it could not be written.

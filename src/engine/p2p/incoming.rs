@@ -460,8 +460,8 @@ impl Core<'_> {
             sending.stage = Stage::Parting;
             // Before what was sent later, for which the receiver may have no room.
             let queue = talk.queues.entry(from).or_default();
-            let parts = queue.iter().take_while(|item| matches!(item, Item::Parts(_))).count();
-            queue.insert(parts, Item::Parts(id));
+            let later = queue.iter().position(|item| matches!(item, Item::Message(_)));
+            queue.insert(later.unwrap_or(queue.len()), Item::Parts(id));
         }
         Ok(())
     }

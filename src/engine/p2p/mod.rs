@@ -1,10 +1,10 @@
 //! Point to point: messages between two ranks of a group that only these two know of.
 //!
-//! All of them to one rank go through one flow of slots, in the order in which they were sent. A small one is in its
-//! slot whole. Of a large one an announcement comes first; when its receive is there, the receiver answers with a
-//! grant, and the sender writes straight into the receiver's memory, or sends it in parts through slots where one of
-//! the two cannot be registered. A small message that nobody has asked for yet is copied out of its slot, so that
-//! others get past it.
+//! All of them to one rank go through one flow of slots, in the order in which they were sent, but for the parts of large
+//! ones, which go before what was sent later. A small one is in its slot whole. Of a large one an announcement comes
+//! first; when its receive is there, the receiver answers with a grant, and the sender writes straight into the receiver's
+//! memory, or sends it in parts through slots where one of the two cannot be registered. A small message that nobody has
+//! asked for yet is copied out of its slot, so that others get past it.
 
 mod incoming;
 mod matching;
@@ -38,7 +38,7 @@ const FRESH_PIECE: u8 = if cfg!(test) { 6 } else { 18 };
 
 /// How many bytes of messages that nobody has asked for are kept aside. Those that come when there are more wait in
 /// their slots, and their senders with them; but a large one from a rank that waits for a large one of this rank's comes in
-/// any case.
+/// any case, and so do those in front of the parts of one that was asked for.
 const ASIDE: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
@@ -164,7 +164,7 @@ struct Sending {
     number: u32,
     /// How many elements were handed to the transport, or bytes of it written.
     gone: usize,
-    /// Puts under way that read it.
+    /// Puts of it under way.
     under_way: usize,
     stage: Stage,
 }

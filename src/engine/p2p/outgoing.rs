@@ -267,7 +267,7 @@ impl super::Talk {
         }
     }
 
-    /// Ends a send whose memory nothing reads any more.
+    /// Ends a send that has left wholly.
     fn left(&mut self, id: u64) {
         let over = |sending: &super::Sending| matches!(sending.stage, Stage::Gone) && sending.under_way == 0;
         if self.sendings.get(&id).is_some_and(over)
