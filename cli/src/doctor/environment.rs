@@ -81,7 +81,8 @@ pub(super) struct Launch {
     pub(super) rank: usize,
     /// The world size.
     pub(super) ranks: usize,
-    /// How many ranks are on this machine.
+    /// Its number on this machine, and how many ranks are there.
+    pub(super) local_rank: Option<usize>,
     pub(super) local_ranks: Option<usize>,
     /// Where they meet, in words.
     pub(super) meeting: String,
@@ -91,7 +92,7 @@ pub(super) struct Launch {
 
 impl From<launch::Launch> for Launch {
     fn from(launch: launch::Launch) -> Self {
-        let launch::Launch { launcher, rank, ranks, local_ranks, meeting, .. } = launch;
+        let launch::Launch { launcher, rank, ranks, local_rank, local_ranks, meeting, .. } = launch;
         let (meeting, host) = match meeting {
             Meeting::At(StoreAddress::Tcp { host, port, served }) => {
                 (StoreAddress::Tcp { host: host.clone(), port, served }.to_string(), Some(host))
@@ -100,7 +101,7 @@ impl From<launch::Launch> for Launch {
             Meeting::ThisMachine => ("a directory on this machine".into(), None),
             Meeting::Nowhere => ("no place, there being no other".into(), None),
         };
-        Self { launcher, rank, ranks, local_ranks, meeting, host }
+        Self { launcher, rank, ranks, local_rank, local_ranks, meeting, host }
     }
 }
 

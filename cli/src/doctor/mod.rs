@@ -125,6 +125,7 @@ impl Doctor {
             // Parsing an interface cannot fail: what is no address is a name.
             interface: interface.and_then(|interface| interface.parse().ok()),
             towards: towards(&interfaces),
+            process: launched.and_then(|launched| launched.local_rank).unwrap_or(0),
             ..Options::default()
         };
         let providers = Providers::gather(&options);

@@ -29,7 +29,7 @@ pub struct Options {
     /// their own beside that one's are taken by their own addresses.
     pub towards: Option<IpAddr>,
     /// This process's number among those of its machine: where there are several cards with a network of their own that leads
-    /// everywhere (efa, cxi, opx), processes take those near the processors they may run on in turn.
+    /// everywhere (efa, cxi), processes take those near the processors they may run on in turn.
     pub process: usize,
     /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
     pub arrivals: usize,
@@ -150,8 +150,10 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     if infos.is_empty() {
         return Ok(Err(info::refusal(name, from)?));
     }
-    if let Some(why) = infos.first().and_then(|info| provider::flaw(name, info.version(), variables::switch))
-    {
+    let flaw = |info: &Info| provider::flaw((name, &info.model()), info.version(), variables::switch);
+    if let Some(why) = infos.first().and_then(flaw) {
+        // What comes next is slower, and works.
+        tracing::warn!(provider = name, %why, "a provider that fits is not taken");
         return Ok(Err(why));
     }
     if let Some(Interface::Name(wanted)) = &options.interface {
@@ -176,9 +178,6 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
                         and link-local last";
     let why = match (&options.interface, options.towards, from) {
-        (None, ..) if near > 1 => {
-            format!("of {near} cards as near, it is the turn of this one for process {}", options.process)
-        }
         _ if !facts.by_ip => "it fits, and no interface is to be chosen".to_owned(),
         (Some(interface), _, _) => format!("interface {interface} was asked for"),
         (None, Some(towards), Some(_)) => format!("it is the way to {towards}"),
@@ -190,7 +189,12 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
         },
         (None, None, _) => format!("it is {BEST}"),
     };
-    Ok(Ok(infos.into_iter().map(|info| (info, why.clone())).collect()))
+    let turn = |place| match place {
+        _ if near < 2 => why.clone(),
+        0 => format!("of {near} cards as near, it is the turn of this one for process {}", options.process),
+        _ => "it fits, and it is another card's turn".to_owned(),
+    };
+    Ok(Ok(infos.into_iter().enumerate().map(|(place, info)| (info, turn(place))).collect()))
 }
 
 /// How good an address is when nothing is known of where the peers are; lower is better. One of an `inner` network leads to

@@ -102,10 +102,19 @@ impl Info {
 
     /// The number of the device's vendor, as text; empty where it is not told.
     pub(super) fn vendor(&self) -> String {
-        // SAFETY: what is not null was made by libfabric and lives as long as the entry; the number is a string or null.
+        self.of_card(|card| card.vendor_id)
+    }
+
+    /// The number of the device's model, as text; empty where it is not told.
+    pub(super) fn model(&self) -> String {
+        self.of_card(|card| card.device_id)
+    }
+
+    fn of_card(&self, which: impl Fn(&sys::fi_device_attr) -> *mut std::ffi::c_char) -> String {
+        // SAFETY: what is not null was made by libfabric and lives as long as the entry; such a number is a string or null.
         unsafe {
-            let device = self.raw().nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
-            device.map(|device| call::text(device.vendor_id)).unwrap_or_default()
+            let card = self.raw().nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
+            card.map(|card| call::text(which(card))).unwrap_or_default()
         }
     }
 

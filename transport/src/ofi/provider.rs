@@ -98,11 +98,12 @@ const PROVIDERS: &[Provider] = &[
     Provider {
         name: "cxi",
         in_turn: true,
-        more_arrivals: "cxi takes about as many as FI_UNIVERSE_SIZE says, by default 1024",
+        more_arrivals: "cxi takes about as many as FI_UNIVERSE_SIZE says (by default 1024), of which 65 for each rank are enough",
         // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
         one_source: true,
         // Writes with immediate data came with 2.5, and are off by default (man/fi_cxi.7.md).
-        mend: "it needs a Slingshot card (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1",
+        mend: "it needs a Slingshot card (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1; for more than 16 \
+               ranks FI_UNIVERSE_SIZE too, 65 times as many",
         ..UNKNOWN
     },
     Provider {
@@ -114,7 +115,6 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "opx",
-        in_turn: true,
         // It takes what hints leave out for not wanted, and then sends by the card to ranks of this host too, and to itself
         // (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
         told_where: true,
@@ -210,13 +210,19 @@ pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provi
     }
 }
 
-/// What is wrong with a provider of this version of its own, and what to do; `None` where nothing is known to be. `set` tells what
-/// a variable of libfabric's switches.
-pub(super) fn flaw(name: &str, version: (u32, u32), set: impl Fn(&str) -> Option<bool>) -> Option<String> {
+/// What is wrong with a provider of this version of its own with a card of this model, and what to do; `None` where nothing is
+/// known to be. `set` tells what a variable of libfabric's switches.
+pub(super) fn flaw(
+    (name, model): (&str, &str),
+    version: (u32, u32),
+    set: impl Fn(&str) -> Option<bool>,
+) -> Option<String> {
     // A card's write that finds no receive posted at its target fails, and its packet is put among those for receiving
     // (efa_rdm_ep_poll_ibv_cq in prov/efa/src/rdm/efa_rdm_ep_progress.c, rxr_ep.c before 1.19); in 1.18.0 none may be written to.
+    // The first two models cannot be written to by the card, so that writes are messages there, as in 1.17.
     let lost = [(118, 0)..(118, 30), (119, 0)..(119, 10)];
     if name == "efa"
+        && !["0xefa0", "0xefa1"].contains(&model)
         && lost.iter().any(|versions| versions.contains(&version))
         && set("FI_EFA_USE_DEVICE_RDMA") != Some(false)
     {
@@ -248,7 +254,10 @@ pub(super) fn room(name: &str, set: impl Fn(&str) -> Option<usize>) -> usize {
     let most = set("FI_CXI_CTRL_RX_EQ_MAX_SIZE").unwrap_or(64 << 20);
     let bytes = set("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
     // In whole pages, of which 4 KiB are the smallest.
-    (bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT).saturating_sub(8)
+    let events = bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT;
+    // Each write brings two where matches are told too, for which there are 256 more (cxip_ep_ctrl_init).
+    let matches = set("FI_CXI_MR_MATCH_EVENTS").is_some_and(|set| set != 0);
+    (if matches { (events + 256) / 2 } else { events }).saturating_sub(8)
 }
 
 /// The names of all rows.
@@ -285,8 +294,9 @@ mod tests {
     #[test]
     fn versions_and_settings_that_lose_writes_are_refused() {
         let refused = |name, version, variable, value: Option<bool>| {
-            flaw(name, version, |asked| value.filter(|_| asked == variable)).is_some()
+            flaw((name, "0xefa2"), version, |asked| value.filter(|_| asked == variable)).is_some()
         };
+        assert!(flaw(("efa", "0xefa1"), (118, 20), |_| None).is_none(), "it has no writes by the card");
         let efa = |version, value| refused("efa", version, "FI_EFA_USE_DEVICE_RDMA", value);
         for (version, lost) in [
             ((117, 10), false),
@@ -308,14 +318,21 @@ mod tests {
 
     #[test]
     fn cxi_holds_what_its_queue_of_control_events_does() {
-        let room =
-            |universe, most| room("cxi", |asked| if asked == "FI_UNIVERSE_SIZE" { universe } else { most });
+        let room = |universe, most| {
+            room("cxi", |asked| match asked {
+                "FI_UNIVERSE_SIZE" => universe,
+                "FI_CXI_CTRL_RX_EQ_MAX_SIZE" => most,
+                _ => None,
+            })
+        };
         assert_eq!(room(None, None), 1024 - 8);
         assert_eq!(room(Some(10_000), None), 10_048 - 8, "whole pages of 64 events");
         assert_eq!(room(Some(1), None), 64 - 8);
         assert_eq!(room(Some(usize::MAX), None), (1 << 20) - 8);
         assert_eq!(room(Some(10_000), Some(65_536)), 1024 - 8);
         assert!(room(Some(usize::MAX), Some(usize::MAX)) > 1 << 20);
+        let matches = super::room("cxi", |asked| (asked == "FI_CXI_MR_MATCH_EVENTS").then_some(1));
+        assert_eq!(matches, (1024 + 256) / 2 - 8, "two events a write");
         assert_eq!(super::room("tcp", |_| Some(1)), usize::MAX);
     }
 

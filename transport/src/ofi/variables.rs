@@ -1,4 +1,5 @@
-//! libfabric's own variables, where what they say decides what may be taken, or how much of it there is.
+//! libfabric's own variables, where what they say decides what may be taken, or how much of it there is. From 1.18 on a file
+//! `libfabric.conf` of the library's may set them too; that is not read here.
 
 use std::env;
 
