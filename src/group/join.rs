@@ -179,6 +179,14 @@ impl ProcessGroup {
                 ),
             });
         }
+        let (wanted, limits) = (settings.arrivals_among(ranks - 1), transport.limits());
+        if wanted > limits.arrivals {
+            let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
+            tracing::warn!(
+                rank, %provider, wanted, most, more,
+                "some calls among all ranks may fail: more puts may be under way to one than its provider holds"
+            );
+        }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let engine = Engine::new(transport, rank, ranks, settings)?;
         let Contact { address, mailbox } = engine.contact();
