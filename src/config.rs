@@ -30,15 +30,17 @@ pub struct Config {
     pub store: Option<StoreAddress>,
     /// What tells this job from others that might meet it at the same store; alike. Not a secret.
     pub token: String,
-    /// The libfabric provider; alike. `None`: the best there is.
+    /// The libfabric provider; alike. `None`: the first of efa, cxi, opx, verbs and tcp that works; `shm`, which ends at
+    /// the machine, and `psm3` are taken only if asked for.
     pub provider: Option<String>,
-    /// The network interface or its address. `None`: the provider's choice.
+    /// The network interface or card by its name (`eth0`, `mlx5_0`), or its address. `None`: the provider's choice.
     pub interface: Option<String>,
     /// How long anything that waits for another rank may take, 300 s by default.
     pub timeout: Duration,
     /// How long joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
-    /// The unit of pipelining, in bytes: from 16 to 64 MiB, 256 KiB by default; alike.
+    /// The unit of pipelining, in bytes: from 16 to 64 MiB, 256 KiB by default; alike. Where the limit on locked memory of
+    /// any rank is too small for so large windows, all take a smaller one, and that one warns of it.
     pub chunk: usize,
     /// How many chunks are worked on side by side: from 1 to 64, 2 by default; alike. With `bulk_slots` at most 64 in all.
     pub lanes: usize,
@@ -48,7 +50,7 @@ pub struct Config {
     pub eager: usize,
     /// How many such messages from one neighbour may wait: from 2 to 64, 8 by default; alike.
     pub eager_slots: usize,
-    /// Whether windows and buffers are asked for in huge pages.
+    /// Whether windows and buffers are asked for in huge pages, not by default; where there are none, they have others.
     pub huge_pages: bool,
     /// How long a wait polls hot before it yields its processor between polls, for 200 µs at most, and then sleeps; both
     /// get shorter where waits are long. `None`: 20 µs, but not at all where the ranks of this machine outnumber the
@@ -65,8 +67,8 @@ pub struct Config {
     /// The file of a table of choices that `unisono tune` has measured; alike in its contents. `None`: the built-in
     /// table alone.
     pub tuning: Option<PathBuf>,
-    /// The most bytes that one object may take, alike: what a rank is told to make room for is no more than that, and
-    /// a value that was not meant to be sent is an error on all ranks.
+    /// The most bytes that one object may take, 1 GiB by default; alike. What a rank is told to make room for is no more
+    /// than that, and a value that was not meant to be sent is an error on all ranks.
     pub object_limit: usize,
     /// What is asked of reductions beyond their result; alike.
     pub reduction: Reduction,
@@ -139,7 +141,7 @@ const VARIABLES: &[Variable] = &[
     knob(
         "UNISONO_PROVIDER",
         "the libfabric provider, for instance tcp, shm or verbs",
-        "the best there is",
+        "the first of efa, cxi, opx, verbs and tcp that works; shm (one machine) and psm3 only if asked for",
         |config, text| name(text).map(|name| config.provider = Some(name)),
     ),
     knob(
@@ -418,6 +420,13 @@ mod tests {
         config.set_from(&|asked| (asked == name).then(|| value.to_owned()))?;
         config.validate()?;
         Ok(config)
+    }
+
+    #[test]
+    fn the_settings_are_documented() {
+        let row = |row: &Variable| format!("| `{}` | {} | {} |\n", row.name, row.meaning, row.default);
+        let table: String = VARIABLES.iter().map(row).collect();
+        assert!(include_str!("../docs/settings.md").ends_with(&table), "wanted at its end:\n{table}");
     }
 
     #[test]
