@@ -35,20 +35,33 @@ pub trait Transport: Send {
 
     /// Makes a peer known by its address. Does not wait for the peer: the wire may be set up by the first
     /// put. The same address gives the same peer.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] if it is no address of this transport's.
     fn connect(&mut self, address: &Address) -> Result<Peer, Error>;
 
     /// Registers memory: afterwards peers may write to it (those told its [`Region::remote`]), and puts
     /// may read from it on transports with [`Limits::local_registration`].
-    /// Fails with [`Error::Register`] where the limit on locked memory is too small.
+    ///
+    /// # Errors
+    /// [`Error::Register`] if it cannot be, for instance where the limit on locked memory is too small.
     fn register(&mut self, memory: Memory) -> Result<Region, Error>;
 
     /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
     /// The source bytes must stay unchanged until [`Event::Sent`] with the put's token; the transport
     /// keeps the source regions alive until then.
+    ///
+    /// # Errors
+    /// [`Error::BadPut`] for no or too many sources, one that had to be registered and is not, too many bytes or an
+    /// unknown peer, and [`Error::Bounds`] for a target outside of its region: of these nothing is begun. Others are
+    /// final, as of [`poll`](Self::poll).
     fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error>;
 
     /// Makes progress in both directions and appends what happened to `events`.
-    /// An error is final: the transport is broken and every later call may fail.
+    ///
+    /// # Errors
+    /// [`Error::Completion`] if a put has failed, and what else the provider reports: the transport is broken then, and
+    /// every later call may fail.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
 
     /// Sleeps until something may have happened, somebody [wakes](Wake::wake) it or `timeout` has passed; may return

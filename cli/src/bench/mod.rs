@@ -90,8 +90,8 @@ pub(crate) struct Bench {
     registered: bool,
     /// Measure how much of the collective disappears behind what the ranks compute after they have begun it and before
     /// they wait for it, in percent of its time: 100 - 100 (both - computation alone) / collective alone. Once the
-    /// thread sleeps as if an accelerator computed, and once it computes on every core; each about as long as the
-    /// collective takes
+    /// thread sleeps as if an accelerator computed, and once it computes on every core; each a tenth longer
+    /// than the collective takes
     #[arg(long)]
     overlap: bool,
     /// Write the results to this file too, one JSON object a line
