@@ -169,7 +169,7 @@ impl Ofi {
             }
             cq => (cq?, options.arrivals),
         };
-        let arrivals = arrivals.min(provider::room(&provider, variables::size));
+        let arrivals = arrivals.min(provider::room(&provider, variables::size, variables::switch));
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
         let (major, minor) = library_version();

@@ -240,23 +240,27 @@ pub(super) fn flaw(
     })
 }
 
-/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `set` tells the number
-/// that a variable of libfabric's holds.
+/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `size` tells the number
+/// that a variable of libfabric's holds, `switch` what one switches.
 ///
 /// Writes with immediate data go through cxi's queue of control events, which has 64 bytes for each and ends the process when it
 /// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are set aside there; registering and
 /// taking back bring two each.
-pub(super) fn room(name: &str, set: impl Fn(&str) -> Option<usize>) -> usize {
+pub(super) fn room(
+    name: &str,
+    size: impl Fn(&str) -> Option<usize>,
+    switch: impl Fn(&str) -> Option<bool>,
+) -> usize {
     const EVENT: usize = 64;
     if name != "cxi" {
         return usize::MAX;
     }
-    let most = set("FI_CXI_CTRL_RX_EQ_MAX_SIZE").unwrap_or(64 << 20);
-    let bytes = set("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
+    let most = size("FI_CXI_CTRL_RX_EQ_MAX_SIZE").unwrap_or(64 << 20);
+    let bytes = size("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
     // In whole pages, of which 4 KiB are the smallest.
     let events = bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT;
     // Each write brings two where matches are told too, for which there are 256 more (cxip_ep_ctrl_init).
-    let matches = set("FI_CXI_MR_MATCH_EVENTS").is_some_and(|set| set != 0);
+    let matches = switch("FI_CXI_MR_MATCH_EVENTS") == Some(true);
     (if matches { (events + 256) / 2 } else { events }).saturating_sub(8)
 }
 
@@ -319,11 +323,12 @@ mod tests {
     #[test]
     fn cxi_holds_what_its_queue_of_control_events_does() {
         let room = |universe, most| {
-            room("cxi", |asked| match asked {
+            let size = |asked: &str| match asked {
                 "FI_UNIVERSE_SIZE" => universe,
                 "FI_CXI_CTRL_RX_EQ_MAX_SIZE" => most,
                 _ => None,
-            })
+            };
+            room("cxi", size, |_| None)
         };
         assert_eq!(room(None, None), 1024 - 8);
         assert_eq!(room(Some(10_000), None), 10_048 - 8, "whole pages of 64 events");
@@ -331,9 +336,11 @@ mod tests {
         assert_eq!(room(Some(usize::MAX), None), (1 << 20) - 8);
         assert_eq!(room(Some(10_000), Some(65_536)), 1024 - 8);
         assert!(room(Some(usize::MAX), Some(usize::MAX)) > 1 << 20);
-        let matches = super::room("cxi", |asked| (asked == "FI_CXI_MR_MATCH_EVENTS").then_some(1));
-        assert_eq!(matches, (1024 + 256) / 2 - 8, "two events a write");
-        assert_eq!(super::room("tcp", |_| Some(1)), usize::MAX);
+        let switched =
+            |on| super::room("cxi", |_| None, |asked| (asked == "FI_CXI_MR_MATCH_EVENTS").then_some(on));
+        assert_eq!(switched(true), (1024 + 256) / 2 - 8, "two events a write");
+        assert_eq!(switched(false), 1024 - 8);
+        assert_eq!(super::room("tcp", |_| Some(1), |_| Some(true)), usize::MAX);
     }
 
     #[test]
