@@ -174,7 +174,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     // One line for each device and address: libfabric lists some with several sets of attributes.
     let mut seen = HashSet::new();
     infos.retain(|info| seen.insert((info.device(), info.ip())));
-    let near = if facts.in_turn { near::in_turn(&mut infos, options.process) } else { 0 };
+    let (infos, near) = if facts.in_turn { near::in_turn(infos, options.process) } else { (infos, 0) };
     const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
                         and link-local last";
     let why = match (&options.interface, options.towards, from) {

@@ -8,7 +8,7 @@ use super::info::Info;
 
 /// Puts those cards first that are as near as any to the processors on which this process may run, beginning with the one
 /// whose turn it is for the process of this number on its machine. Otherwise the order stays. Tells how many are as near.
-pub(super) fn in_turn(cards: &mut [Info], process: usize) -> usize {
+pub(super) fn in_turn(cards: Vec<Info>, process: usize) -> (Vec<Info>, usize) {
     let processors = sched_getaffinity(None).ok();
     arrange(cards, process, |card| match (&processors, card.bus()) {
         (Some(processors), Some(bus)) => near(&bus, processors),
@@ -17,16 +17,15 @@ pub(super) fn in_turn(cards: &mut [Info], process: usize) -> usize {
     })
 }
 
-fn arrange<T>(cards: &mut [T], process: usize, near: impl Fn(&T) -> bool) -> usize {
-    cards.sort_by_cached_key(|card| !near(card));
-    let count = match cards.iter().filter(|card| near(card)).count() {
-        0 => cards.len(),
-        count => count,
-    };
-    if let (Some(first), Some(nearest)) = (process.checked_rem(count), cards.get_mut(..count)) {
-        nearest.rotate_left(first);
+fn arrange<T>(cards: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<T>, usize) {
+    let (near, far): (Vec<_>, Vec<_>) = cards.into_iter().partition(near);
+    let (mut cards, rest) = if near.is_empty() { (far, near) } else { (near, far) };
+    let count = cards.len();
+    if let Some(first) = process.checked_rem(count) {
+        cards.rotate_left(first);
     }
-    count
+    cards.extend(rest);
+    (cards, count)
 }
 
 /// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is not told, it may.
@@ -53,8 +52,7 @@ mod tests {
     #[test]
     fn processes_take_near_cards_in_turn() {
         let first = |cards: &[(char, bool)], process| {
-            let mut cards = cards.to_vec();
-            let count = arrange(&mut cards, process, |(_, near)| *near);
+            let (cards, count) = arrange(cards.to_vec(), process, |(_, near)| *near);
             (count, cards.into_iter().map(|(name, _)| name).collect::<String>())
         };
         let all = [('a', true), ('b', true), ('c', true)];
