@@ -208,7 +208,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// is [reproducible](Reduction::Reproducible): so no sum becomes infinite where the average is not.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the operation does not fit the type; [`Error::Tensor`] if there is no memory.
+    /// [`Error::Argument`] if the operation does not fit the type, or the thread that goes on with asynchronous calls cannot
+    /// be had; [`Error::Tensor`] if there is no memory.
     pub fn new(
         group: &'g ProcessGroup,
         lengths: &[usize],
@@ -218,6 +219,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         let problem =
             |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
+        // Before a bucket's gradients go with what cannot be begun.
+        group.shared.node.prepare()?;
         let op = match (op, group.wishes.reduction) {
             (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {
                 ReduceOp::PreMulSum(1.0 / group.size() as f64)
@@ -263,12 +266,10 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// This rank's gradient of a parameter is there. Begins the all_reduce of every bucket that waited for it alone.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such parameter, its gradient was there before, it has another length, or the
-    /// thread that goes on with asynchronous calls cannot be had; [`Error::Failed`] if the group is over.
+    /// [`Error::Argument`] if there is no such parameter, its gradient was there before, or it has another length;
+    /// [`Error::Failed`] if the group is over.
     pub fn ready(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         let wrong = |problem: String| Err(Error::Argument { call: "GradientBuckets::ready", problem });
-        // Before a bucket's gradients go with what cannot be begun.
-        self.group.shared.node.prepare()?;
         let count = self.places.len();
         let (Some((bucket, place)), Some(ready)) =
             (self.places.get(parameter), self.ready.get_mut(parameter))
