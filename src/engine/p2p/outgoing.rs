@@ -114,15 +114,11 @@ impl Core<'_> {
         let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok(true) };
         match sent {
             Sent::No => return Ok(false),
-            Sent::UnderWay if whole => {
-                (sending.stage, sending.under_way) = (Stage::Gone, 1);
-            }
-            Sent::Gone if whole => {
-                sending.stage = Stage::Gone;
-                self.circle.talk.left(id);
-            }
-            Sent::UnderWay | Sent::Gone => sending.stage = Stage::Announced,
+            Sent::Gone => {}
+            Sent::UnderWay => sending.under_way += 1,
         }
+        sending.stage = if whole { Stage::Gone } else { Stage::Announced };
+        self.circle.talk.left(id);
         Ok(true)
     }
 
@@ -267,7 +263,7 @@ impl super::Talk {
         }
     }
 
-    /// Ends a send that has left wholly.
+    /// Ends a send, if it has left wholly.
     fn left(&mut self, id: u64) {
         let over = |sending: &super::Sending| matches!(sending.stage, Stage::Gone) && sending.under_way == 0;
         if self.sendings.get(&id).is_some_and(over)
