@@ -173,6 +173,9 @@ fn flags_reach_what_they_name() {
     assert!(found.iter().all(|line| line["root"] == 1 && line["reduction"].is_null()), "{found:?}");
     let found = with(&["reduce", "-b", "8", "-e", "8", "--reproducible"]);
     assert_eq!(found[0]["reduction"], "reproducible");
+    assert!(found[0]["pct_of_raw"].is_number());
+    let found = with(&["reduce", "-b", "8", "-e", "8", "--no-raw"]);
+    assert_eq!(found[0]["pct_of_raw"], Value::Null);
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) fn sweep(
     report: &mut Report,
 ) -> Result<u64> {
     let crew = if bench.overlap { Some(Crew::new(group)?) } else { None };
-    if crew.is_none() {
+    if crew.is_none() && !bench.no_raw {
         report.raw = raw::bandwidth(group, options)?;
     }
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };

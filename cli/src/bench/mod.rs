@@ -94,6 +94,9 @@ pub(crate) struct Bench {
     /// than the collective takes
     #[arg(long)]
     overlap: bool,
+    /// Do not measure raw puts beforehand, for %raw: over the loopback what is measured after them may take a quarter longer
+    #[arg(long)]
+    no_raw: bool,
     /// Write the results to this file too, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -202,6 +205,7 @@ impl Bench {
         let given_for_nothing = [
             ("-d", put && self.dtype.is_some()),
             ("--registered", put && self.registered),
+            ("--no-raw", self.no_raw && !matches!(self.what, What::Collective(_))),
             ("-o", self.op.is_some() && !reduces),
             ("-r", self.root.is_some() && !has_root),
             ("--reproducible", self.reproducible && !reduces),
