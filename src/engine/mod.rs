@@ -107,7 +107,7 @@ impl Engine {
         ranks: usize,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO };
+        let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO, alone: Duration::ZERO };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
         let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new() };
@@ -543,7 +543,11 @@ impl Engine {
     fn pause_at(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
         match self.wait.next(now, deadline) {
             Next::Poll => std::hint::spin_loop(),
-            Next::Yield => rustix::thread::sched_yield(),
+            Next::Yield => {
+                let yielded = Instant::now();
+                rustix::thread::sched_yield();
+                self.wait.back_after(yielded.elapsed());
+            }
             Next::Park(nap) => return Some(nap),
         }
         None

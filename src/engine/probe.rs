@@ -85,7 +85,8 @@ impl Probe {
             huge_pages: false,
         };
         let mut engine = Engine::new(Box::new(Hub::new().open()), 0, 1, settings)?;
-        let patience = Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO };
+        let patience =
+            Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO, alone: Duration::ZERO };
         let contact = engine.contact();
         engine.meet(vec![contact], settings.chunk_bytes, patience).map_err(refused)?;
         Ok(Self { engine })

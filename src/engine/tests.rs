@@ -77,7 +77,8 @@ fn world<R: Send>(
                     let mut all = contacts.lock().unwrap().clone();
                     all.sort_by_key(|(rank, _)| *rank);
                     let all = all.into_iter().map(|(_, contact)| contact).collect();
-                    let patience = Patience { spin: Duration::ZERO, give_way: Duration::from_micros(50) };
+                    let give_way = Duration::from_micros(50);
+                    let patience = Patience { spin: Duration::ZERO, give_way, alone: give_way };
                     engine.meet(all, settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &Nobody, soon()).unwrap();

@@ -1,7 +1,8 @@
 //! Waiting is a policy of its own: poll hot for a while, then give way, then sleep on the transport.
 //!
 //! With more ranks than cores nobody may poll hot: the one who is waited for needs the core. The same holds
-//! where other programs use the cores, which nobody can know beforehand; so patience adapts. A wait that
+//! where other programs use the cores, which shows when a yielded core comes back late; where it always came
+//! back at once, polling takes nothing from anybody and goes on for longer. And patience adapts. A wait that
 //! outlasted its hot polling halves that of the next ones, one that did not doubles it; the same with giving
 //! way; and now and then a wait tries the whole again. ARCHITECTURE.md ("Waiting") has the figures.
 
@@ -14,7 +15,13 @@ pub(crate) struct Patience {
     pub spin: Duration,
     /// How long, after that, to poll but yield the core after each fruitless poll.
     pub give_way: Duration,
+    /// The same as long as nobody else takes the core.
+    pub alone: Duration,
 }
+
+/// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
+/// need, less than the least slice of a thread that computes (0.7 ms on Linux).
+const TAKEN: Duration = Duration::from_micros(100);
 
 /// The longest sleep: alarms and deadlines are looked at in between.
 const NAP: Duration = Duration::from_millis(20);
@@ -41,6 +48,8 @@ pub(crate) struct Wait {
     since: Option<Instant>,
     /// What the present wait came to.
     last: Next,
+    /// Whether another thread had the core during this wait.
+    taken: bool,
     /// How often hot polling and giving way were halved.
     spin: u32,
     give_way: u32,
@@ -49,7 +58,7 @@ pub(crate) struct Wait {
 
 impl Wait {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, since: None, last: Next::Poll, spin: 0, give_way: 0, waits: 0 }
+        Self { patience, since: None, last: Next::Poll, taken: false, spin: 0, give_way: 0, waits: 0 }
     }
 
     /// Something moved.
@@ -62,7 +71,13 @@ impl Wait {
             adapt(&mut self.spin, self.last != Next::Poll);
             adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
             self.waits = self.waits.wrapping_add(1);
+            self.taken = false;
         }
+    }
+
+    /// The core came back so long after it was yielded.
+    pub(crate) fn back_after(&mut self, away: Duration) {
+        self.taken |= away > TAKEN;
     }
 
     /// Nothing moved. `now` is the time.
@@ -71,9 +86,10 @@ impl Wait {
         let whole = self.waits.is_multiple_of(RETRY);
         let share = |patience: Duration, halvings| patience / if whole { 1 } else { 1_u32 << halvings };
         let spin = share(self.patience.spin, self.spin);
+        let give_way = if self.taken { self.patience.give_way } else { self.patience.alone };
         self.last = if waited < spin {
             Next::Poll
-        } else if waited < spin + share(self.patience.give_way, self.give_way) {
+        } else if waited < spin + share(give_way, self.give_way) {
             Next::Yield
         } else {
             Next::Park(NAP.min(deadline.saturating_duration_since(now)))
@@ -86,8 +102,11 @@ impl Wait {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience =
-        Patience { spin: Duration::from_micros(64), give_way: Duration::from_micros(128) };
+    const PATIENCE: Patience = Patience {
+        spin: Duration::from_micros(64),
+        give_way: Duration::from_micros(128),
+        alone: Duration::from_micros(128),
+    };
 
     #[test]
     fn patience_runs_out_in_order() {
@@ -102,6 +121,24 @@ mod tests {
         wait.reset();
         assert_eq!(wait.next(at(9000), deadline), Next::Poll);
         assert_eq!(wait.next(at(9500), deadline), Next::Park(Duration::ZERO));
+    }
+
+    #[test]
+    fn giving_way_lasts_longer_until_the_core_is_taken() {
+        let start = Instant::now();
+        let deadline = start + Duration::from_secs(5);
+        let mut wait = Wait::new(Patience { alone: Duration::from_micros(1024), ..PATIENCE });
+        let at = |micros| start + Duration::from_micros(micros);
+        assert_eq!(wait.next(at(0), deadline), Next::Poll);
+        wait.back_after(Duration::from_micros(2));
+        assert_eq!(wait.next(at(64 + 1023), deadline), Next::Yield);
+        wait.back_after(Duration::from_millis(1));
+        assert!(matches!(wait.next(at(64 + 1023), deadline), Next::Park(_)));
+        // The next wait has not been disturbed yet; of this one's length, half of the patience is left.
+        wait.reset();
+        wait.next(at(2000), deadline);
+        assert_eq!(wait.next(at(2000 + 500), deadline), Next::Yield);
+        assert!(matches!(wait.next(at(2000 + 32 + 512), deadline), Next::Park(_)));
     }
 
     #[test]

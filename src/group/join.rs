@@ -40,6 +40,10 @@ const SPIN: Duration = Duration::from_micros(20);
 /// How long to poll and yield before sleeping on the transport.
 const GIVE_WAY: Duration = Duration::from_micros(200);
 
+/// The same where every rank has a core of its own and nobody else wants it: longer than what others wait for while
+/// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms). ARCHITECTURE.md ("Waiting") has the figures.
+const ALONE: Duration = Duration::from_millis(1);
+
 /// What every rank tells all others when they join.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Card {
@@ -210,9 +214,11 @@ impl ProcessGroup {
 
         let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
         let (ranks_here, cores) = card.place.shared_by(places.iter());
+        let crowded = ranks_here > cores;
         let patience = Patience {
-            spin: config.spin.unwrap_or(if ranks_here <= cores { SPIN } else { Duration::ZERO }),
+            spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
+            alone: if crowded { GIVE_WAY } else { ALONE },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
         let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(settings.chunk_bytes);
