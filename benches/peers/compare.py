@@ -2,10 +2,10 @@
 
 Per collective, number of ranks, size and round every contestant runs once, one right after the other, so that what
 else the machine does hits all alike. A figure is the median over the rounds of each run's p50: the slowest rank's time
-of one call after a barrier, of float32, reduced by sums. A run counts only where the cores were as far apart before and
-after it as when the comparison began (cores.c): a virtual machine's are moved about, and all times with them. Every
-contestant checks its result; where one fails there is no ratio, and the exit status is 1. Where MPICH takes part, unisono
-runs over the libfabric that MPICH brings along, so that the provider underneath both is the same.
+of one call after a barrier, of float32, reduced by sums. A round counts only where the cores were as far apart after
+each of its runs as before all (cores.c): a virtual machine's are moved about, and all times with them. Every contestant
+checks its result; where one fails there is no ratio, and the exit status is 1. Where MPICH takes part, unisono runs
+over the libfabric that MPICH brings along, so that the provider underneath both is the same.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TITLES = {"unisono": "unisono", "gloo": "Gloo", "torch": "torch", "mpich": "MPICH", "openmpi": "Open MPI"}
@@ -35,8 +34,8 @@ LIMIT_S = 60
 REFUSED = 2
 # Cores are as far apart as before if what cores.c measures is within this factor; between two ways to lie there are 4.
 ALIKE = 1.8
-# A run is tried so often until it counts, with so much time between two.
-ATTEMPTS, PAUSE_S = 100, 0.5
+# A round is tried so often until it counts.
+ATTEMPTS = 50
 
 
 class Failed(Exception):
@@ -107,28 +106,27 @@ class Cores:
 
     def __init__(self, program):
         self.program = program
-        # The usual way, not the one of this moment.
-        self.usual = statistics.median(self.apart(pause) for pause in [0] + [PAUSE_S] * 20) if program else None
         self.repeated = 0
+        self.apart()
 
-    def apart(self, pause=0):
-        """What cores.c prints: µs to write memory that the other core has read."""
-        time.sleep(pause)
+    def apart(self):
+        """What cores.c prints: µs to write memory that the other core has read; None without it."""
+        if self.program is None:
+            return None
         return float(subprocess.run([self.program], check=True, capture_output=True, text=True).stdout)
 
-    def as_usual(self):
-        return self.usual is None or 1 / ALIKE < self.apart() / self.usual < ALIKE
-
-    def during(self, run):
-        """What `run` gives, with the cores as usual before and after it."""
+    def during(self, runs):
+        """What each of `runs` gives, one right after the other, with the cores as far apart after each as before all."""
         for _ in range(ATTEMPTS):
-            if self.as_usual():
-                result = run()
-                if self.as_usual():
-                    return result
+            before, results = self.apart(), []
+            for run in runs:
+                results.append(run())
+                if before and not 1 / ALIKE < self.apart() / before < ALIKE:
+                    break
+            else:
+                return results
             self.repeated += 1
-            time.sleep(PAUSE_S)
-        raise Failed(f"the cores were not as far apart as usual, in {ATTEMPTS} attempts")
+        raise Failed(f"the cores were moved in each of {ATTEMPTS} attempts")
 
 
 def command(who, options, name, ranks, count, iterations, warmup, report):
@@ -198,6 +196,14 @@ def p50(who, options, name, ranks, count):
     return value
 
 
+def tried(*run):
+    """What `p50` gives, or why it gives nothing."""
+    try:
+        return p50(*run)
+    except (Failed, Refused) as trouble:
+        return trouble
+
+
 def row(label, cells):
     print(f"{label:>8}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
@@ -212,14 +218,19 @@ def compare(options, cores, name, ranks, contestants):
         times = {who: [] for who in contestants if who not in refused}
         notes = {}
         for _ in range(options.rounds):
-            for who in [who for who in times if who not in notes]:
-                try:
-                    times[who].append(cores.during(lambda who=who: p50(who, options, name, ranks, count)))
-                except Failed as failure:
-                    notes[who] = f"{TITLES[who]} failed at {short(count)}: {failure}"
-                except Refused as refusal:
-                    notes[who] = f"SKIPPED {TITLES[who]}: {refusal}"
+            taking_part = [who for who in times if who not in notes]
+            try:
+                results = cores.during([lambda who=who: tried(who, options, name, ranks, count) for who in taking_part])
+            except Failed as failure:
+                results = [failure] * len(taking_part)
+            for who, result in zip(taking_part, results):
+                if isinstance(result, Refused):
+                    notes[who] = f"SKIPPED {TITLES[who]}: {result}"
                     refused.add(who)
+                elif isinstance(result, Failed):
+                    notes[who] = f"{TITLES[who]} failed at {short(count)}: {result}"
+                else:
+                    times[who].append(result)
         median = {who: statistics.median(runs) for who, runs in times.items() if who not in notes}
         best = min((time for who, time in median.items() if who != "unisono"), default=None)
         # Whoever failed might have been the best.
@@ -265,12 +276,10 @@ def main():
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"SKIPPED how far apart the cores are: {error}")
         cores = Cores(None)
-    if cores.usual:
-        print(f"while one core writes 256 KiB that another has read in {cores.usual:.0f} µs, within a factor of {ALIKE}")
     # Every table is measured, whatever came before it.
     full = [compare(options, cores, name, ranks, order) for name in options.collective for ranks in options.ranks]
     if cores.repeated:
-        print(f"\n{cores.repeated} runs were put off or repeated while the cores lay otherwise.")
+        print(f"\n{cores.repeated} rounds were repeated since the cores were moved meanwhile.")
     sys.exit(0 if all(full) else 1)
 
 

@@ -7,7 +7,7 @@
 # The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
 # and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
 # extension module is Gloo itself. torch.distributed's Gloo is measured as well with --torch, which installs
-# several GB. A peer that cannot be had, or that has not the collective, is skipped, and said so. Runs during which the
+# several GB. A peer that cannot be had, or that has not the collective, is skipped, and said so. Rounds during which the
 # cores were moved closer together or further apart, as on virtual machines, are repeated (cores.c). Everything takes
 # most of an hour, with --quick some minutes; `--help` has the defaults.
 set -euo pipefail
