@@ -152,7 +152,7 @@ const TABLE: &[Row] = &[
     row(AllGather, ANY, 256 * KIB, "rabenseifner", PIPED, 4),
     row(AllGather, ANY, ANY, "ring", PIPED, 4),
     row(Broadcast, 2, 64 * KIB, "binomial", WHOLE, 1),
-    row(Broadcast, 2, 8 * MIB, "direct", PIPED, 4),
+    row(Broadcast, 2, ANY, "direct", PIPED, 4),
     row(Broadcast, 4, 16 * KIB, "direct", WHOLE, 1),
     row(Broadcast, ANY, 64 * KIB, "binomial", WHOLE, 1),
     row(Broadcast, 8, MIB, "tree", PIPED, 4),
