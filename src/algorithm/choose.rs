@@ -113,6 +113,7 @@ static CROWDED: &[Row] = &[
     row(Broadcast, 64, 512 * KIB, "binomial", PIPED, 2),
     row(Barrier, 64, ANY, "star", WHOLE, 1),
     row(AllToAll, 4, 8 * KIB, "star", PIPED, 1),
+    row(AllToAll, 4, 16 * KIB, "bruck", WHOLE, 1),
     row(AllToAll, 8, 8 * KIB, "star", PIPED, 1),
     row(AllToAll, 16, KIB, "star", PIPED, 1),
     row(AllToAll, 64, 64, "star", PIPED, 1),
