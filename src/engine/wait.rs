@@ -4,7 +4,8 @@
 //! where other programs use the cores, which shows when a yielded core comes back late; where it always came
 //! back at once, polling takes nothing from anybody and goes on for longer. And patience adapts. A wait that
 //! outlasted its hot polling halves that of the next ones, one that did not doubles it; the same with giving
-//! way; and now and then a wait tries the whole again. ARCHITECTURE.md ("Waiting") has the figures.
+//! way; and now and then a wait tries the whole again, which stays if it sufficed. ARCHITECTURE.md ("Waiting") has
+//! the figures.
 
 use std::time::{Duration, Instant};
 
@@ -64,15 +65,22 @@ impl Wait {
     /// Something moved.
     pub(crate) fn reset(&mut self) {
         if self.since.take().is_some() {
+            // Step by step a patience that is much too short never grew: the next wait would outlast its double.
+            let doubled = if self.tries_whole() { HALVINGS } else { 1 };
             let adapt = |halvings: &mut u32, outlasted: bool| {
                 *halvings =
-                    if outlasted { (*halvings + 1).min(HALVINGS) } else { halvings.saturating_sub(1) };
+                    if outlasted { (*halvings + 1).min(HALVINGS) } else { halvings.saturating_sub(doubled) };
             };
             adapt(&mut self.spin, self.last != Next::Poll);
             adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
             self.waits = self.waits.wrapping_add(1);
             self.taken = false;
         }
+    }
+
+    /// Whether this wait has the whole patience.
+    fn tries_whole(&self) -> bool {
+        self.waits.is_multiple_of(RETRY)
     }
 
     /// The core came back so long after it was yielded.
@@ -83,7 +91,7 @@ impl Wait {
     /// Nothing moved. `now` is the time.
     pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> Next {
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        let whole = self.waits.is_multiple_of(RETRY);
+        let whole = self.tries_whole();
         let share = |patience: Duration, halvings| patience / if whole { 1 } else { 1_u32 << halvings };
         let spin = share(self.patience.spin, self.spin);
         let give_way = if self.taken { self.patience.give_way } else { self.patience.alone };
@@ -170,5 +178,27 @@ mod tests {
         assert_eq!(polls(1000), 4 + 16);
         // And the whole patience is tried every so often.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
+    }
+
+    #[test]
+    fn patience_that_suffices_stays() {
+        let start = Instant::now();
+        let deadline = start + Duration::from_secs(5);
+        let mut wait = Wait::new(PATIENCE);
+        // Whether a wait that lasts `micros` is over before it yields.
+        let mut hot = |micros: u64| {
+            let hot = (0..=micros)
+                .all(|micros| wait.next(start + Duration::from_micros(micros), deadline) == Next::Poll);
+            wait.reset();
+            hot
+        };
+        for _ in 0..10 {
+            hot(1000);
+        }
+        // Long waits have worn it out; of short ones, which even its double is too short for, all but a few are hot again.
+        assert!((0..10 * RETRY).filter(|_| !hot(20)).count() <= RETRY as usize);
+        for _ in 0..RETRY {
+            assert!(hot(20));
+        }
     }
 }
