@@ -94,6 +94,15 @@ def same_libfabric(options):
     return {"LD_LIBRARY_PATH": ":".join(filter(None, [brought, os.environ.get("LD_LIBRARY_PATH")]))}
 
 
+def congestion_control():
+    """What decides how much of a TCP connection may be under way: much between ranks of one machine depends on it."""
+    try:
+        with open("/proc/sys/net/ipv4/tcp_congestion_control") as name:
+            return name.read().strip()
+    except OSError:
+        return "unknown"
+
+
 def libfabric(options):
     """Which version that is; of this machine's, if none is brought along."""
     directory = same_libfabric(options).get("LD_LIBRARY_PATH", "").split(":")[0]
@@ -268,7 +277,8 @@ def main():
     options.rounds = max(1, options.rounds or (1 if options.quick else 3))
     order = [who for who in TITLES if who == "unisono" or who in options.contestants.split(",")]
 
-    print(f"float32, sums, over TCP: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
+    print(f"float32, sums, over TCP ({congestion_control()}):"
+          f" {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
     print(f"unisono over libfabric {libfabric(options)},")
     print(f"median of {options.rounds} round(s) of the p50 of the slowest rank's time of one call after a barrier")
     try:

@@ -113,6 +113,8 @@ pub(super) struct Limits {
     pub(super) huge_pages: Vec<HugePages>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub(super) transparent: Option<String>,
+    /// What decides how much of a TCP connection may be under way: `cubic`, `bbr` and so on.
+    pub(super) congestion_control: Option<String>,
     /// Whether there are RDMA devices.
     pub(super) rdma: bool,
     /// What windows need.
@@ -139,6 +141,7 @@ impl Limits {
             transparent: files
                 .text("/sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|text| chosen(&text)),
+            congestion_control: files.text("/proc/sys/net/ipv4/tcp_congestion_control"),
             rdma: !files.names("/sys/class/infiniband").is_empty(),
             windows,
         }
@@ -151,6 +154,7 @@ impl Limits {
         self.judge_files(&mut section);
         self.judge_shared(&mut section);
         self.judge_huge(&mut section);
+        self.judge_tcp(chosen, &mut section);
         section
     }
 
@@ -276,6 +280,23 @@ impl Limits {
             section.note(format!("huge pages of 2 MiB: none are set aside; {transparent}"));
         }
     }
+
+    fn judge_tcp(&self, chosen: Option<&Opened>, section: &mut Section) {
+        let Some(name) = &self.congestion_control else { return };
+        let words = format!("TCP congestion control: {name}");
+        let used = chosen.is_none_or(|chosen| {
+            chosen.provider.split(';').any(|layer| matches!(layer, "tcp" | "net" | "sockets"))
+        });
+        if used && name.starts_with("bbr") {
+            // Measured with 2 and 4 ranks on one machine: the README has the figures.
+            section.warn(
+                format!("{words}, which paces: megabytes between ranks of one machine may take twice the time"),
+                "`sysctl net.ipv4.tcp_congestion_control=cubic`, which holds for connections made from then on",
+            );
+        } else {
+            section.note(words);
+        }
+    }
 }
 
 impl HugePages {
@@ -345,6 +366,7 @@ mod tests {
         let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.shm, limits.transparent), (None, None, None));
         assert_eq!((limits.ptrace_scope, limits.huge_pages.len(), limits.rdma), (Some(0), 0, false));
+        assert_eq!(limits.congestion_control, None);
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn limits() -> Limits {
         may_ptrace: Some(false),
         huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
         transparent: Some("madvise".into()),
+        congestion_control: None,
         rdma: false,
         windows: Windows::of(&config(), 8, 8),
     }
@@ -281,6 +282,28 @@ fn no_huge_pages_and_tight_limits() {
          |              /etc/sysctl.d and reboot
          |  -        huge pages of 2 MiB: none are set aside; transparent huge pages: madvise",
     );
+}
+
+#[test]
+fn congestion_control_that_paces() {
+    let judged = |name: &str, provider| {
+        let limits = Limits { congestion_control: Some(name.into()), ..limits() };
+        let mut section = limits.judge(Some(&opened(provider)));
+        Section { lines: section.lines.split_off(5), ..section }
+    };
+    for (name, provider) in [("cubic", "net"), ("bbr", "shm"), ("bbr", "verbs;ofi_rxm")] {
+        says(&judged(name, provider), &format!("|limits\n|  -        TCP congestion control: {name}"));
+    }
+    for provider in ["net", "tcp;ofi_rxm"] {
+        says(
+            &judged("bbr", provider),
+            "|limits
+             |  warn     TCP congestion control: bbr, which paces: megabytes between ranks of one machine may take
+             |           twice the time
+             |           => `sysctl net.ipv4.tcp_congestion_control=cubic`, which holds for connections made from
+             |              then on",
+        );
+    }
 }
 
 #[test]
