@@ -10,7 +10,10 @@ use std::{
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use unisono_transport::{Memory, Region};
@@ -40,15 +43,27 @@ impl<T> Drop for Buffer<T> {
 
 /// The registered buffers of a group, by address, so that a slice of one is known for what it is.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(Mutex<BTreeMap<usize, Region>>);
+pub(crate) struct Registry {
+    regions: Mutex<BTreeMap<usize, Region>>,
+    /// Whether there ever was one, so that who has none need not lock.
+    used: AtomicBool,
+}
 
 impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Region>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, region: &Region) {
+        self.lock().insert(region.base() as usize, region.clone());
+        self.used.store(true, Ordering::Release);
     }
 
     /// The registered region that lent memory lies in, and where in it.
     pub(crate) fn find(&self, lent: &Region) -> Option<(Region, usize)> {
+        if !self.used.load(Ordering::Acquire) {
+            return None;
+        }
         let start = lent.base() as usize;
         let regions = self.lock();
         let (base, region) = regions.range(..=start).next_back()?;
@@ -66,7 +81,7 @@ impl<T: Element> Buffer<T> {
         if !(fits && aligned) {
             return None;
         }
-        registry.lock().insert(region.base() as usize, region.clone());
+        registry.insert(&region);
         Some(Self { region, len, registry: Arc::clone(registry), element: PhantomData })
     }
 }

@@ -1,16 +1,24 @@
 //! How an operation begins: its windows are opened, and its sources are told where they may write.
 
+use std::mem;
+
 use unisono_transport::{Region, RemoteRegion};
 
-use super::{Stop, core::Core, lane::Run, operation::Operation, wire::Class};
-use crate::schedule::Schedule;
+use super::{
+    Stop,
+    core::Core,
+    lane::{Lane, Run},
+    operation::Operation,
+    wire::Class,
+};
+use crate::schedule::{Course, Schedule};
 
 impl Run {
     /// Opens the windows that an operation needs, and tells its sources where they may write.
     pub(super) fn begin(
         core: &mut Core<'_>,
         operation: Box<Operation>,
-        schedule: Box<dyn Schedule>,
+        schedule: Course,
     ) -> Result<Self, Stop> {
         if operation.signature.is_farewell() {
             core.circle.part();
@@ -41,7 +49,9 @@ impl Run {
             grant(core, &operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
         }
         core.circle.exposed = exposed.is_some();
-        Ok(Self::new(operation, schedule, class, exposed.map(|(_, region)| region)))
+        let mut lanes = mem::take(&mut core.circle.lanes);
+        lanes.resize(schedule.lanes(), Lane::default());
+        Ok(Self::new(operation, schedule, class, lanes, exposed.map(|(_, region)| region)))
     }
 }
 

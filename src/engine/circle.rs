@@ -9,6 +9,7 @@ use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 use super::{
     Settings,
     flow::{Incoming, Outgoing},
+    lane::Lane,
     letters::Letter,
     operation::Signature,
     p2p::Talk,
@@ -84,6 +85,8 @@ pub(crate) struct Circle {
     pub settings: Settings,
     /// What schedules may keep things in; as much as any has needed so far.
     pub scratch: Option<Region>,
+    /// The room of the latest operation's lanes.
+    pub(super) lanes: Vec<Lane>,
     pub senders: Vec<Sender>,
     pub receivers: Vec<Incoming>,
     /// For each of them, what comes straight into this rank's output.
@@ -143,6 +146,7 @@ impl Circle {
             me,
             settings,
             scratch: None,
+            lanes: Vec::new(),
             senders: Vec::new(),
             receivers: Vec::new(),
             landings: Vec::new(),

@@ -43,9 +43,12 @@ impl Engine {
             self.trace = Some(steps);
         }
         let number = run.operation.number;
+        let mut lanes = std::mem::take(&mut run.lanes);
+        lanes.clear();
         // Before anyone learns of its end: it refers to memory that is given back.
         drop(run);
-        self.net.core(channel)?.circle.exposed = false;
+        let circle = self.net.core(channel)?.circle;
+        (circle.exposed, circle.lanes) = (false, lanes);
         let done = Done { number: Some(number), ..Done::default() };
         match self.conclude(asked, done, Some(number), overseer)? {
             Some(Task { what: What::Collective(operation, schedule), asked }) => {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     buffer::{Bytes, SpanError},
     error::Failure,
-    schedule::{Place, Rank, SLICE, Schedule, Span, Step},
+    schedule::{Course, Place, Rank, SLICE, Span, Step},
 };
 
 /// One lane's progress.
@@ -55,7 +55,7 @@ pub(crate) enum Pass {
 pub(crate) struct Run {
     pub operation: Box<Operation>,
     pub class: Class,
-    schedule: Box<dyn Schedule>,
+    schedule: Course,
     pub(super) lanes: Vec<Lane>,
     /// What peers may write into, registered for the time of the operation.
     #[expect(dead_code, reason = "kept for its drop")]
@@ -69,11 +69,11 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(
         operation: Box<Operation>,
-        schedule: Box<dyn Schedule>,
+        schedule: Course,
         class: Class,
+        lanes: Vec<Lane>,
         exposed: Option<Region>,
     ) -> Self {
-        let lanes = vec![Lane::default(); schedule.lanes()];
         Self { operation, class, schedule, lanes, exposed, working: 0, trace: None }
     }
 

@@ -16,7 +16,7 @@ use crate::{
     dtype::Dtype,
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Job, Rank, Schedule, Span, Step},
+    schedule::{Collective, Course, Job, Rank, Schedule, Span, Step},
 };
 
 /// Sends empty messages to itself: a put, a take and a free, over and over.
@@ -120,7 +120,7 @@ impl Probe {
             registered_output: None,
             algorithm_name: |_| "probe",
         });
-        let schedule = Box::new(ToMyself { steps: steps.next_multiple_of(3) });
+        let schedule = Course::Made(Box::new(ToMyself { steps: steps.next_multiple_of(3) }));
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(60);
         let ticket = Arc::new(Ticket::default());

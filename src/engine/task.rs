@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::Failure,
-    schedule::{Rank, Schedule},
+    schedule::{Course, Rank},
 };
 
 /// Why an operation did not end well.
@@ -94,7 +94,7 @@ pub(crate) struct Task {
 
 /// What is to be done.
 pub(crate) enum What {
-    Collective(Box<Operation>, Box<dyn Schedule>),
+    Collective(Box<Operation>, Course),
     Send(Outbound),
     Receive(Inbound),
     /// Messages, side by side: it ends when all have.
@@ -102,7 +102,7 @@ pub(crate) enum What {
 }
 
 /// A collective that waits for its turn.
-pub(super) type Turn = (Box<Operation>, Box<dyn Schedule>, Asked);
+pub(super) type Turn = (Box<Operation>, Course, Asked);
 
 pub(super) fn halt(
     stop: Stop,

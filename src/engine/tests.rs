@@ -17,7 +17,7 @@ use crate::{
     buffer::{Lent, Registry},
     dtype::{Dtype, Element},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Job, Step},
+    schedule::{Collective, Course, Job, Step},
 };
 
 /// Nobody interferes.
@@ -112,7 +112,7 @@ fn call_under<T: Element>(
     overseer: &dyn Overseer,
 ) -> Result<(), Stop> {
     let algorithm = crate::algorithm::find(call.algorithm).unwrap();
-    let schedule = algorithm.make(&call.job).unwrap();
+    let schedule = Course::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
     let operation = Operation {
         number: 0,

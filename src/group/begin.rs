@@ -233,7 +233,7 @@ impl ProcessGroup {
     /// As [`barrier`](Self::barrier), here or from the wait.
     pub fn barrier_async(&self) -> Result<Work<()>> {
         let lent = Lent::kept(&mut Vec::<u8>::new(), &mut Vec::<u8>::new());
-        self.begin::<u8, ()>(&Request::new(Collective::Barrier, 0), &lent, ())
+        self.begin::<u8, ()>(&Request::new(Collective::Barrier, 0), lent, ())
     }
 
     fn begin_apart<I, O>(&self, request: &Request<'_>, mut input: I, mut output: O) -> Result<Work<(I, O)>>
@@ -242,7 +242,7 @@ impl ProcessGroup {
         O: Owned<Element = I::Element>,
     {
         let lent = Lent::kept(&mut input, &mut output);
-        self.begin::<I::Element, _>(request, &lent, (input, output))
+        self.begin::<I::Element, _>(request, lent, (input, output))
     }
 
     /// The same of a reduction, whose input stays as it is where it is scaled.
@@ -273,7 +273,7 @@ impl ProcessGroup {
         let group = self.under_way();
         let steps = move |mut turn: Turn<'static>| async move {
             // Of the copy and the output, both of which stay with this call's future.
-            turn.run(&group, O::Element::DTYPE, &request, &Lent::apart(&scaled, output.elements())).await?;
+            turn.run(&group, O::Element::DTYPE, &request, Lent::apart(&scaled, output.elements())).await?;
             Ok(output)
         };
         self.later(request.collective.name(), steps, |output| Ok(back(output)))
@@ -292,13 +292,13 @@ impl ProcessGroup {
         let len = data.elements().len();
         let lent = Lent::kept_within(&mut data, input, output.clone());
         let lent = lent.ok_or_else(|| outside(collective.name(), len))?;
-        self.begin::<B::Element, R>(&request, &lent, back(data, output))
+        self.begin::<B::Element, R>(&request, lent, back(data, output))
     }
 
     fn begin<T: Element, B: Send + 'static>(
         &self,
         request: &Request<'_>,
-        lent: &Lent<'static>,
+        lent: Lent<'static>,
         held: B,
     ) -> Result<Work<B>> {
         let ticket = self.shared.begin(T::DTYPE, request, lent, held, &self.wishes)?;

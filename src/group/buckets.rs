@@ -78,7 +78,7 @@ impl ProcessGroup {
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
         let request = Request::new(Collective::AllReduce, bytes / dtype.size());
         let request = Request { op, root: list, coalesced: true, ..request };
-        turn.run(self, dtype, &request, &Lent::scattered(pieces.into_iter())).await
+        turn.run(self, dtype, &request, Lent::scattered(pieces.into_iter())).await
     }
 
     /// Reduces the tensors of a kernel's type.

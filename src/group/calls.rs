@@ -36,7 +36,7 @@ impl ProcessGroup {
         let count = output.len();
         self.run::<T>(
             &Request { op, ..Request::new(Collective::AllReduce, count) },
-            &Lent::apart(input, output),
+            Lent::apart(input, output),
         )
     }
 
@@ -51,7 +51,7 @@ impl ProcessGroup {
         let count = output.len();
         self.run::<T>(
             &Request { op, ..Request::new(Collective::ReduceScatter, count) },
-            &Lent::apart(scaled.as_deref().unwrap_or(input), output),
+            Lent::apart(scaled.as_deref().unwrap_or(input), output),
         )
     }
 
@@ -78,7 +78,7 @@ impl ProcessGroup {
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.blocks(Collective::AllGather, input.len(), output.len())?;
         let count = input.len();
-        self.run::<T>(&Request::new(Collective::AllGather, count), &Lent::apart(input, output))
+        self.run::<T>(&Request::new(Collective::AllGather, count), Lent::apart(input, output))
     }
 
     /// Like [`all_gather`](Self::all_gather), with this rank's contribution already in its place in `data`
@@ -99,7 +99,7 @@ impl ProcessGroup {
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         same_length(Collective::AllToAll, input.len(), output.len())?;
         let count = self.own_block(Collective::AllToAll, input.len())?.len();
-        self.run::<T>(&Request::new(Collective::AllToAll, count), &Lent::apart(input, output))
+        self.run::<T>(&Request::new(Collective::AllToAll, count), Lent::apart(input, output))
     }
 
     /// Like [`all_to_all`](Self::all_to_all), where what a rank gets takes the place of what it gave.
@@ -140,7 +140,7 @@ impl ProcessGroup {
         }
         let request = Request { root, op, ..Request::new(Collective::Reduce, input.len()) };
         let scaled = scaled(Collective::Reduce, input, op)?;
-        self.run::<T>(&request, &Lent::apart(scaled.as_deref().unwrap_or(input), output))
+        self.run::<T>(&request, Lent::apart(scaled.as_deref().unwrap_or(input), output))
     }
 
     /// The root gets all ranks' `input`, one after the other in the order of ranks, in `output`, which is not looked
@@ -156,7 +156,7 @@ impl ProcessGroup {
             self.blocks(Collective::Gather, input.len(), output.len())?;
         }
         let request = Request { root, ..Request::new(Collective::Gather, input.len()) };
-        self.run::<T>(&request, &Lent::apart(input, output))
+        self.run::<T>(&request, Lent::apart(input, output))
     }
 
     /// Like [`gather`](Self::gather). At the root `data` is the whole, with its own contribution already in its place
@@ -181,7 +181,7 @@ impl ProcessGroup {
             self.blocks(Collective::Scatter, output.len(), input.len())?;
         }
         let request = Request { root, ..Request::new(Collective::Scatter, output.len()) };
-        self.run::<T>(&request, &Lent::apart(input, output))
+        self.run::<T>(&request, Lent::apart(input, output))
     }
 
     /// Like [`scatter`](Self::scatter), leaving the root's own block where it lies in `data`, which is the whole
@@ -223,7 +223,7 @@ impl ProcessGroup {
         let len = data.len();
         let lent =
             Lent::within(data, input, output.clone()).ok_or_else(|| outside(collective.name(), len))?;
-        self.run::<T>(&request, &lent)?;
+        self.run::<T>(&request, lent)?;
         Ok(output)
     }
 

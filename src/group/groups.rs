@@ -197,7 +197,7 @@ impl ProcessGroup {
     fn gathered(&self, state: &mut State, call: u32, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
         let request = Request { root: call as usize, ..Request::new(Collective::AllGather, words.len()) };
-        self.shared.run(state, Dtype::U64, &request, &Lent::apart(words, &mut all), &self.wishes)?;
+        self.shared.run(state, Dtype::U64, &request, Lent::apart(words, &mut all), &self.wishes)?;
         Ok(all)
     }
 

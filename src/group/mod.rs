@@ -237,7 +237,7 @@ impl ProcessGroup {
     }
 
     /// Runs a collective of `T` on lent memory; a failure ends the group.
-    fn run<T: Element>(&self, request: &Request<'_>, lent: &Lent<'_>) -> Result<()> {
+    fn run<T: Element>(&self, request: &Request<'_>, lent: Lent<'_>) -> Result<()> {
         self.shared.run(&mut self.shared.state(), T::DTYPE, request, lent, &self.wishes)
     }
 

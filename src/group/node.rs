@@ -68,6 +68,8 @@ pub(super) struct Node {
     /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
     claims: AtomicUsize,
     waiters: AtomicUsize,
+    /// Whether calls may not be made any more, so that those that may need not lock the desk to know.
+    closed: AtomicBool,
     /// Operations that have not ended.
     open: AtomicUsize,
     /// The next tag of what belongs to a message.
@@ -153,6 +155,7 @@ impl Node {
             rests: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             inner: AtomicU32::new(0),
             thread: Mutex::default(),
@@ -366,6 +369,7 @@ impl Node {
     fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
         let mut desk = self.desk();
         let failure = desk.failed.get_or_insert(failure).clone();
+        self.closed.store(true, Ordering::Release);
         let wishes = std::mem::take(&mut desk.wishes);
         drop(desk);
         let handed_in = wishes.into_iter().filter_map(|(_, wish)| match wish {
@@ -418,6 +422,9 @@ impl Node {
 
     /// Whether calls may be made.
     pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
+        if !self.closed.load(Ordering::Acquire) && !self.guard.alarm.raised() {
+            return Ok(());
+        }
         let desk = self.desk();
         if desk.left {
             let problem = "this rank has left the world, and with it all groups".to_owned();
@@ -441,7 +448,9 @@ impl Node {
 
     /// This rank has left: there are no calls any more.
     pub(super) fn parted(&self) {
-        self.desk().left = true;
+        let mut desk = self.desk();
+        desk.left = true;
+        self.closed.store(true, Ordering::Release);
     }
 
     /// Whether the others were too long about [parting](Self::part).
@@ -478,7 +487,11 @@ impl Overseer for Node {
         self.open.fetch_sub(1, Ordering::Release);
         let desk = self.desk();
         let waiting = desk.waiting > 0;
-        self.leave_to_others(desk, [rest]);
+        if rest.is_none() {
+            drop(desk);
+        } else {
+            self.leave_to_others(desk, [rest]);
+        }
         // It may be another's than the one's who leads.
         if waiting {
             self.changed.notify_all();

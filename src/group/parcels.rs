@@ -71,7 +71,7 @@ impl Call {
     }
 
     /// Broadcasts so many bytes from the root.
-    pub(super) async fn run_broadcast(&self, turn: &mut Turn<'_>, len: usize, lent: &Lent<'_>) -> Result<()> {
+    pub(super) async fn run_broadcast(&self, turn: &mut Turn<'_>, len: usize, lent: Lent<'_>) -> Result<()> {
         let Prepared { dtype, root, .. } = self.prepared;
         // Whatever it is a part of: ranks compare the call.
         let prepares = Some(self.prepared);
@@ -91,10 +91,10 @@ impl Call {
         if self.at_root() {
             word.copy_from_slice(&(parcel.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
             parcel.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
-            self.run_broadcast(turn, HEAD, &Lent::given(&head)).await?;
+            self.run_broadcast(turn, HEAD, Lent::given(&head)).await?;
         } else {
             let lent = Lent::within(&mut head, 0..HEAD, 0..HEAD);
-            self.run_broadcast(turn, HEAD, &lent.ok_or_else(|| self.nowhere())?).await?;
+            self.run_broadcast(turn, HEAD, lent.ok_or_else(|| self.nowhere())?).await?;
         }
         let (word, first) = head.split_at(size_of::<u64>());
         let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -106,14 +106,14 @@ impl Call {
             (Some(_), Some(_)) => Ok(Ok(Vec::new())),
             (None, Some(all)) => Ok(Ok(all.to_vec())),
             (Some(parcel), None) => {
-                self.run_broadcast(turn, len, &Lent::given(parcel)).await?;
+                self.run_broadcast(turn, len, Lent::given(parcel)).await?;
                 Ok(Ok(Vec::new()))
             }
             (None, None) => {
                 debug_assert!(len > room);
                 let mut parcel = self.room::<u8>(&[len])?;
                 let lent = Lent::within(&mut parcel, 0..len, 0..len);
-                self.run_broadcast(turn, len, &lent.ok_or_else(|| self.nowhere())?).await?;
+                self.run_broadcast(turn, len, lent.ok_or_else(|| self.nowhere())?).await?;
                 Ok(Ok(parcel))
             }
         }
@@ -146,9 +146,9 @@ impl Call {
                 prepares: Some(self.prepared),
                 ..Request::new(Collective::AllGather, longest)
             };
-            turn.run(&self.group, Dtype::U8, &request, &lent).await?;
+            turn.run(&self.group, Dtype::U8, &request, lent).await?;
         } else {
-            self.gather(turn, &words, &lent).await?;
+            self.gather(turn, &words, lent).await?;
         }
         Ok(Ok((all, words)))
     }
@@ -182,7 +182,7 @@ impl Call {
         }
         let blocks = if self.at_root() { lengths } else { &blocks };
         let mut parcel = self.room::<u8>(&[own])?;
-        self.scatter(turn, blocks, longest, &Lent::apart(bytes, &mut parcel)).await?;
+        self.scatter(turn, blocks, longest, Lent::apart(bytes, &mut parcel)).await?;
         Ok(Ok(parcel))
     }
 

@@ -217,7 +217,7 @@ impl Call {
         let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
         let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
         let mut part = self.empty(&Meta { dtype: whole.dtype, shape, bytes: 0 })?;
-        self.scatter(turn, &lengths, longest(&lengths), &Lent::apart(bytes, part.bytes_mut())).await?;
+        self.scatter(turn, &lengths, longest(&lengths), Lent::apart(bytes, part.bytes_mut())).await?;
         Ok(part)
     }
 
@@ -236,17 +236,17 @@ impl Call {
         let mine = packed(std::slice::from_ref(part)).map_err(|error| self.lacks(&error))?;
         let lengths: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         if !self.gets() {
-            self.gather(turn, &lengths, &Lent::apart(&mine, &mut [])).await?;
+            self.gather(turn, &lengths, Lent::apart(&mine, &mut [])).await?;
             return Ok(None);
         }
         let dtype = part.dtype();
         if parts.follow(&shape) {
             let mut whole = self.empty(&Meta { dtype, shape, bytes: 0 })?;
-            self.gather(turn, &lengths, &Lent::apart(&mine, whole.bytes_mut())).await?;
+            self.gather(turn, &lengths, Lent::apart(&mine, whole.bytes_mut())).await?;
             return Ok(Some(whole));
         }
         let mut all = self.room::<u8>(&lengths)?;
-        self.gather(turn, &lengths, &Lent::apart(&mine, &mut all)).await?;
+        self.gather(turn, &lengths, Lent::apart(&mine, &mut all)).await?;
         let views = super::parcels::cut(&all, &lengths).zip(&metas);
         let views = views.map(|(bytes, meta)| TensorView::from_bytes(dtype, bytes, &meta.shape));
         let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));

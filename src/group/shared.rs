@@ -16,7 +16,7 @@ use crate::{
     dtype::Dtype,
     engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
-    schedule::{Collective, Rank, Schedule},
+    schedule::{Collective, Course, Rank},
 };
 
 /// How long a rank that leaves waits for the others to leave too.
@@ -93,7 +93,7 @@ impl Shared {
         state: &mut State,
         dtype: Dtype,
         request: &Request<'_>,
-        lent: &Lent<'_>,
+        lent: Lent<'_>,
         wishes: &Wishes,
     ) -> Result<()> {
         self.run_within(state, dtype, request, lent, wishes, self.node.config.timeout)
@@ -104,7 +104,7 @@ impl Shared {
         state: &mut State,
         dtype: Dtype,
         request: &Request<'_>,
-        lent: &Lent<'_>,
+        lent: Lent<'_>,
         wishes: &Wishes,
         timeout: Duration,
     ) -> Result<()> {
@@ -123,7 +123,7 @@ impl Shared {
         &self,
         dtype: Dtype,
         request: &Request<'_>,
-        lent: &Lent<'static>,
+        lent: Lent<'static>,
         held: B,
         wishes: &Wishes,
     ) -> Result<Arc<Ticket>> {
@@ -152,17 +152,17 @@ impl Shared {
         &self,
         dtype: Dtype,
         request: &Request<'_>,
-        lent: &Lent<'_>,
+        lent: Lent<'_>,
         aside: &mut Vec<u8>,
         wishes: &Wishes,
-    ) -> Result<(Box<Operation>, Box<dyn Schedule>)> {
+    ) -> Result<(Box<Operation>, Course)> {
         let plan = self.plan(dtype, request, wishes)?;
-        if !plan.known.needs_apart(lent) {
+        if !plan.known.needs_apart(&lent) {
             return Ok(self.operation(plan, lent));
         }
         // Long writes need an output in which nothing waits to be sent.
         let apart = lent.aside(aside).map_err(|error| plan.known.argument(error.to_string()))?;
-        Ok(self.operation(plan, &apart))
+        Ok(self.operation(plan, apart))
     }
 
     /// What an error is to a call under way: the others go on.
@@ -182,7 +182,7 @@ impl Shared {
         }
     }
 
-    fn operation(&self, plan: Plan, lent: &Lent<'_>) -> (Box<Operation>, Box<dyn Schedule>) {
+    fn operation(&self, plan: Plan, lent: Lent<'_>) -> (Box<Operation>, Course) {
         let Plan { known: Known { collective, signature, kernel, average, size, long }, schedule } = plan;
         let registry = &self.node.registry;
         let operation = Box::new(Operation {
@@ -193,14 +193,14 @@ impl Shared {
             kernel,
             average,
             size,
-            input: lent.input.clone(),
-            output: lent.output.clone(),
-            pieces: lent.pieces.clone(),
             long,
             fixed: lent.fixed,
             writable: !lent.fixed && lent.pieces.is_none() && (!collective.exchanges() || lent.is_apart()),
             registered_input: registry.find(&lent.input),
             registered_output: registry.find(&lent.output),
+            input: lent.input,
+            output: lent.output,
+            pieces: lent.pieces,
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         });
         (operation, schedule)
@@ -228,7 +228,7 @@ impl Shared {
         self.node.part();
         let farewell = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
         let lent = Lent::apart::<u8>(&[], &mut []);
-        let parted = self.run_within(&mut state, Dtype::U8, &farewell, &lent, &Wishes::default(), PARTING);
+        let parted = self.run_within(&mut state, Dtype::U8, &farewell, lent, &Wishes::default(), PARTING);
         self.node.parted();
         match parted {
             Ok(()) => self

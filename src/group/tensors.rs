@@ -257,7 +257,7 @@ impl Call {
         let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
         for run in runs(&sizes, self.small()) {
             let all = packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.lacks(&error))?;
-            self.run_broadcast(turn, all.len(), &Lent::given(&all)).await?;
+            self.run_broadcast(turn, all.len(), Lent::given(&all)).await?;
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Call {
     async fn fill(&self, turn: &mut Turn<'_>, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
         let lent = Lent::within(bytes, 0..len, 0..len).ok_or_else(|| self.nowhere())?;
-        self.run_broadcast(turn, len, &lent).await
+        self.run_broadcast(turn, len, lent).await
     }
 
     /// What all ranks have, to all of them or the root.
@@ -318,7 +318,7 @@ impl Call {
                 .map(|metas| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(metas, index))))
                 .collect();
             let mut all = self.room::<u8>(if gets { &lengths } else { &[] })?;
-            self.gather(turn, &lengths, &Lent::apart(&mine, &mut all)).await?;
+            self.gather(turn, &lengths, Lent::apart(&mine, &mut all)).await?;
             let places = lists.iter_mut().flat_map(|list| {
                 let within = within(list.len());
                 list.get_mut(within).unwrap_or_default()

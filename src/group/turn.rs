@@ -68,7 +68,7 @@ impl Turn<'_> {
         group: &ProcessGroup,
         dtype: Dtype,
         request: &Request<'_>,
-        lent: &Lent<'_>,
+        lent: Lent<'_>,
     ) -> Result<()> {
         let ProcessGroup { shared, wishes, .. } = group;
         let done = match &mut self.how {

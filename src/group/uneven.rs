@@ -243,7 +243,7 @@ impl Call {
         let mut heard = vec![0; hears];
         let root = if collective.has_root() { self.prepared.root } else { 0 };
         let request = Request { root, prepares: Some(self.prepared), ..Request::new(collective, count) };
-        turn.run(&self.group, Dtype::U64, &request, &Lent::apart(said, &mut heard)).await?;
+        turn.run(&self.group, Dtype::U64, &request, Lent::apart(said, &mut heard)).await?;
         Ok(heard.into_iter().map(length).collect())
     }
 
@@ -294,7 +294,7 @@ impl Call {
     }
 
     /// `gather` and `all_gather` of blocks whose lengths all know.
-    pub(super) async fn gather(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
+    pub(super) async fn gather(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: Lent<'_>) -> Result<()> {
         let longest = longest(lengths);
         self.finish(turn, Uneven { input: &[], output: lengths }, longest, lent).await
     }
@@ -307,7 +307,7 @@ impl Call {
     ) -> Result<(Vec<T>, Vec<usize>)> {
         let [lengths] = self.everyone(turn, [input.len()]).await?;
         let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
-        self.gather(turn, &lengths, &Lent::apart(input, &mut output)).await?;
+        self.gather(turn, &lengths, Lent::apart(input, &mut output)).await?;
         Ok((output, lengths))
     }
 
@@ -324,7 +324,7 @@ impl Call {
             self.agree(turn.op(), lengths, &learned)?;
         }
         let whole = if self.gets() { 0..data.len() } else { 0..0 };
-        self.gather(turn, &learned, &self.within(data, own, whole)?).await
+        self.gather(turn, &learned, self.within(data, own, whole)?).await
     }
 
     pub(super) async fn scatter(
@@ -332,7 +332,7 @@ impl Call {
         turn: &mut Turn<'_>,
         blocks: &[usize],
         longest: usize,
-        lent: &Lent<'_>,
+        lent: Lent<'_>,
     ) -> Result<()> {
         self.finish(turn, Uneven { input: blocks, output: &[] }, longest, lent).await
     }
@@ -351,7 +351,7 @@ impl Call {
         let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
         let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
         let mut output = self.room::<T>(&[own])?;
-        self.scatter(turn, &blocks, longest, &Lent::apart(input, &mut output)).await?;
+        self.scatter(turn, &blocks, longest, Lent::apart(input, &mut output)).await?;
         Ok(output)
     }
 
@@ -374,7 +374,7 @@ impl Call {
             ));
         }
         let whole = if self.at_root() { 0..data.len() } else { 0..0 };
-        self.scatter(turn, &blocks, longest, &self.within(data, whole, own.clone())?).await?;
+        self.scatter(turn, &blocks, longest, self.within(data, whole, own.clone())?).await?;
         Ok(own)
     }
 
@@ -388,7 +388,7 @@ impl Call {
         let (gets, longest) = self.of_each(turn, lengths).await?;
         let mut output = self.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
-        self.finish(turn, uneven, longest, &Lent::apart(input, &mut output)).await?;
+        self.finish(turn, uneven, longest, Lent::apart(input, &mut output)).await?;
         Ok((output, gets))
     }
 
@@ -404,7 +404,7 @@ impl Call {
         self.agree(turn.op(), lengths, &gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
         let whole = 0..data.len();
-        self.finish(turn, uneven, longest, &self.within(data, whole.clone(), whole)?).await
+        self.finish(turn, uneven, longest, self.within(data, whole.clone(), whole)?).await
     }
 
     /// Reduces `input`, which was multiplied if it is to be.
@@ -415,7 +415,7 @@ impl Call {
         output: &mut [T],
     ) -> Result<()> {
         let lengths = self.learn_fitting(turn, output.len(), input.len()).await?;
-        self.reduce_scatter(turn, &lengths, &Lent::apart(input, output)).await
+        self.reduce_scatter(turn, &lengths, Lent::apart(input, output)).await
     }
 
     /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
@@ -429,11 +429,11 @@ impl Call {
         let lengths = self.learn_fitting(turn, own, data.len()).await?;
         let start = lengths.iter().take(self.group.rank()).sum();
         let (whole, block) = (0..data.len(), start..start + own);
-        self.reduce_scatter(turn, &lengths, &self.within(data, whole, block.clone())?).await?;
+        self.reduce_scatter(turn, &lengths, self.within(data, whole, block.clone())?).await?;
         Ok(block)
     }
 
-    async fn reduce_scatter(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: &Lent<'_>) -> Result<()> {
+    async fn reduce_scatter(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: Lent<'_>) -> Result<()> {
         let uneven = Uneven { input: lengths, output: &[] };
         self.finish(turn, uneven, longest(lengths), lent).await
     }
@@ -478,7 +478,7 @@ impl Call {
         turn: &mut Turn<'_>,
         uneven: Uneven<'_>,
         longest: usize,
-        lent: &Lent<'_>,
+        lent: Lent<'_>,
     ) -> Result<()> {
         let Prepared { collective, dtype, op, root, cargo } = self.prepared;
         let request = Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) };

@@ -24,7 +24,7 @@ pub mod check;
 pub mod cost;
 mod recorded;
 
-pub(crate) use self::recorded::Recorded;
+pub(crate) use self::recorded::{Course, Recorded};
 use crate::partition::Blocks;
 
 /// A member of a group, counted from 0.

@@ -1,8 +1,39 @@
 //! Short schedules as lists of steps, so that a call like one before need not think again.
 
-use std::sync::Arc;
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use super::{Rank, Schedule, Step};
+
+/// The schedule of one operation.
+pub(crate) enum Course {
+    /// It was made for this one.
+    Made(Box<dyn Schedule>),
+    /// It is that of one before, and needs no memory of its own.
+    Recorded(Recorded),
+}
+
+impl Deref for Course {
+    type Target = dyn Schedule;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Made(schedule) => &**schedule,
+            Self::Recorded(schedule) => schedule,
+        }
+    }
+}
+
+impl DerefMut for Course {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Made(schedule) => &mut **schedule,
+            Self::Recorded(schedule) => schedule,
+        }
+    }
+}
 
 /// A schedule of one lane, all of whose steps are known.
 #[derive(Clone, Debug)]
