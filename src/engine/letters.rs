@@ -1,6 +1,6 @@
 //! Letters: small puts outside of any flow, into the mailboxes of peers.
 
-use unisono_transport::{Posted, Put, RemoteRegion, Source, Target};
+use unisono_transport::{Posted, Put, RemoteRegion, Source, Target, Told};
 
 use super::{
     Stop,
@@ -111,7 +111,7 @@ impl Core<'_> {
                 },
                 immediate: immediate.encode(),
                 token: post::letter(circle.channel, copied),
-                told: true,
+                told: Told::Always,
             };
             if port.transport.put(&put)? == Posted::Full {
                 // One peer that is slow to connect must not hold up the others' letters.

@@ -1,12 +1,12 @@
 //! How a lane sends: through a slot of the receiver, or straight into its output.
 
-use unisono_transport::{Posted, Put, Region, Source, Target};
+use unisono_transport::{Posted, Put, Region, Source, Target, Told};
 
 use super::{
     Stop,
     core::Core,
     lane::Run,
-    post::{self, Record},
+    post::Record,
     wire::{HEADER, Immediate, PAYLOAD, Way, stride},
 };
 use crate::{
@@ -224,30 +224,19 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        let (lane, token) = (matches!(whose, Whose::Lane(_)), record as u64);
-        let mut put = Put {
-            to: peer,
-            sources,
-            target,
-            immediate: immediate.encode(),
-            token,
-            told: self.circle.parting && lane,
-        };
-        let ends_told = put.ends_told(&self.port.limits);
         // Nobody need wait for the end of what was copied and leaves; before it closes, whoever parts does.
-        let leaves = ends_told
-            && lane
-            && put.len() <= self.port.limits.max_copied
-            && self.port.quiet(self.circle.world(to));
-        if leaves {
-            put.token = post::letter(self.circle.channel, true);
-        }
+        let told = match whose {
+            Whose::Lane(_) if self.circle.parting => Told::Always,
+            Whose::Lane(_) if self.port.quiet(self.circle.world(to)) => Told::IfNotCopied,
+            _ => Told::IfNotInjected,
+        };
+        let put =
+            Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64, told };
         if self.port.transport.put(&put)? == Posted::Full {
             return Ok(false);
         }
         let circle = &mut *self.circle;
-        if leaves || !ends_told {
-            circle.copies_under_way += usize::from(leaves);
+        if !put.ends_told(&self.port.limits) {
             // Its source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);

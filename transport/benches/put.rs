@@ -14,7 +14,7 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use unisono_transport::{
-    Address, Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Address, Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
     memory::Hub,
     ofi::{Ofi, Options},
 };
@@ -47,7 +47,8 @@ impl End {
         let buffer = self.buffer.clone();
         let sources = [Source::new(&buffer, 0, len)?];
         let target = Target { region: self.remote, offset: 0 };
-        let put = Put { to: self.peer, sources: &sources, target, immediate, token: 0, told: false };
+        let put =
+            Put { to: self.peer, sources: &sources, target, immediate, token: 0, told: Told::IfNotInjected };
         let (mut arrived, mut sent) = (0, 0);
         while self.node.put(&put)? == Posted::Full {
             let (more_arrived, more_sent) = self.poll()?;

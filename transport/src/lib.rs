@@ -88,9 +88,10 @@ pub struct Limits {
     /// The largest put in bytes.
     pub max_put: usize,
     /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`
-    /// returns, and they give no [`Event::Sent`] unless [`Put::told`] asks for it.
+    /// returns, and they give no [`Event::Sent`] but for [`Told::Always`].
     pub max_inject: usize,
-    /// Puts of at most this many bytes are copied at once, whether or not their end is told; at least `max_inject`.
+    /// Puts of at most this many bytes are copied at once, but if they are longer than `max_inject` they may wait in the
+    /// library until somebody polls; at least `max_inject`.
     pub max_copied: usize,
     /// How many sources one put may gather; at least 1.
     pub max_sources: usize,
@@ -142,10 +143,19 @@ pub struct Put<'a> {
     pub immediate: u32,
     /// What comes back in [`Event::Sent`].
     pub token: u64,
-    /// Whether that event is wanted of an injected put too (all bytes together at most
-    /// [`Limits::max_inject`]): whoever closes its endpoint may otherwise take the put along. Others give it
-    /// always.
-    pub told: bool,
+    /// Whether that event is wanted.
+    pub told: Told,
+}
+
+/// Of which puts [`Event::Sent`] comes: by their length, all bytes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Of any. Whoever closes its endpoint before it comes may take the put along.
+    Always,
+    /// Of those longer than [`Limits::max_inject`].
+    IfNotInjected,
+    /// Of those longer than [`Limits::max_copied`]. For whoever knows that the put leaves at once, or will poll.
+    IfNotCopied,
 }
 
 impl Put<'_> {
@@ -164,7 +174,11 @@ impl Put<'_> {
     /// Whether [`Event::Sent`] comes of it on a transport with these limits.
     #[must_use]
     pub fn ends_told(&self, limits: &Limits) -> bool {
-        self.told || self.len() > limits.max_inject
+        match self.told {
+            Told::Always => true,
+            Told::IfNotInjected => self.len() > limits.max_inject,
+            Told::IfNotCopied => self.len() > limits.max_copied,
+        }
     }
 }
 

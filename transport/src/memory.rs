@@ -1,7 +1,7 @@
 //! Ranks as threads of one process: a put copies straight into the peer's region and wakes the peer.
 //!
 //! ```
-//! use unisono_transport::{Event, Memory, Put, Source, Target, Transport, memory::Hub};
+//! use unisono_transport::{Event, Memory, Put, Source, Target, Told, Transport, memory::Hub};
 //! # fn main() -> Result<(), unisono_transport::Error> {
 //! let hub = Hub::new();
 //! let (mut here, mut there) = (hub.open(), hub.open());
@@ -12,7 +12,7 @@
 //! source.write(0, b"hello")?;
 //! let peer = here.connect(there.address())?;
 //! let target = Target { region: remote, offset: 8 };
-//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, told: false };
+//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, told: Told::IfNotInjected };
 //! let _ = here.put(&put)?;
 //!
 //! let mut events = Vec::new();

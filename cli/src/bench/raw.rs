@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono::ProcessGroup;
 use unisono_transport::{
-    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -131,7 +131,7 @@ impl Pair {
                 target: Target { region: self.target, offset: 0 },
                 immediate,
                 token: 0,
-                told: false,
+                told: Told::IfNotInjected,
             };
             if self.transport.put(&put)? == Posted::Yes {
                 return Ok(());

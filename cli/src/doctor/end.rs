@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono_transport::{
-    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -199,7 +199,7 @@ impl Line {
                 target: self.target,
                 immediate: IMMEDIATE,
                 token: 1,
-                told: false,
+                told: Told::IfNotInjected,
             };
             if self.ofi.put(&put).map_err(told)? == Posted::Yes {
                 self.sending = BYTES > self.ofi.limits().max_inject;

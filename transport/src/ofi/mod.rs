@@ -36,8 +36,8 @@ use self::{
     region::Registrar,
 };
 use crate::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Transport, Wake, check,
-    region::gather,
+    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Told, Transport, Wake,
+    check, region::gather,
 };
 
 pub use self::choice::{Candidate, Interface, Options, library_version, survey};
@@ -210,7 +210,7 @@ impl Ofi {
             registrar: Registrar::new(&domain, mode),
             domain,
             facts,
-            joined: Vec::with_capacity(limits.max_inject),
+            joined: Vec::with_capacity(limits.max_copied),
             limits,
             address,
             known: HashMap::new(),
@@ -243,7 +243,7 @@ impl Ofi {
             let first = if self.limits.max_sources > 1 { len / 2 } else { len };
             let sources = [Source::new(&source, 0, first)?, Source::new(&source, first, len - first)?];
             let sources = &sources[..self.limits.max_sources.min(2)];
-            let put = Put { to: myself, sources, target, immediate, token: 1, told: false };
+            let put = Put { to: myself, sources, target, immediate, token: 1, told: Told::IfNotInjected };
             let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
             let mut events = Vec::new();
             while !(posted && arrived && sent) {
@@ -414,7 +414,7 @@ impl Transport for Ofi {
                 put::start(source).cast_const()
             } else {
                 let spans = put.sources.iter().map(|source| (put::start(source).cast_const(), source.len()));
-                // SAFETY: there is room for `max_inject` bytes; the sources are at rest by the contract of
+                // SAFETY: there is room for `max_copied` bytes; the sources are at rest by the contract of
                 // `Transport::put`.
                 unsafe { gather(spans, self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()

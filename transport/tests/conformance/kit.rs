@@ -7,7 +7,7 @@ use std::{
 };
 
 use unisono_transport::{
-    Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
     memory::Hub,
     ofi::{Ofi, Options},
     sim::{Config, Fabric},
@@ -186,7 +186,7 @@ pub(crate) fn put_all(
         target,
         immediate,
         token: immediate.into(),
-        told: false,
+        told: Told::IfNotInjected,
     })
 }
 

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use unisono_transport::{Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target};
+use unisono_transport::{
+    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told,
+};
 
 use crate::kit::{
     FIRST, Node, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote,
@@ -62,10 +64,12 @@ pub(crate) fn every_size(world: &mut World) -> Outcome {
     Ok(())
 }
 
-/// Several sources are joined in order, empty ones left out, both injected and not.
+/// Several sources are joined in order, empty ones left out; what is copied may change at once; and of those puts the end
+/// is told of which it is wanted.
 pub(crate) fn gathered(world: &mut World) -> Outcome {
     let (mut here, mut there) = world.pair()?;
-    let most = here.limits().max_sources;
+    let limits = here.limits().clone();
+    let most = limits.max_sources;
     ensure!(most >= 1, "{most} sources");
     let bytes = pattern(9, 200_000);
     let source = filled(&mut *here, &bytes)?;
@@ -73,13 +77,15 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
     let window = there.register(Memory::map(300_000, false)?)?;
     let mut lists = vec![vec![8], vec![100_000]];
     if most >= 2 {
-        let two = [[3, 5], [0, 9], [9, 0], [0, 100_000], [64, 65_536], [1, 1]];
+        let two = [[3, 5], [0, 9], [9, 0], [40, 8], [64, 64], [64, 65], [0, 100_000], [64, 65_536], [1, 1]];
         lists.extend(two.map(|list| list.to_vec()));
     }
     if most >= 4 {
         lists.extend([vec![1, 0, 2, 0], vec![40_000, 1, 0, 77], vec![8, 8, 8, 8], vec![3, 0, 0, 3]]);
     }
-    for (immediate, list) in (0_u32..).zip(lists) {
+    let kinds = [Told::IfNotInjected, Told::IfNotCopied, Told::Always];
+    let cases = kinds.into_iter().flat_map(|told| lists.iter().map(move |list| (told, list)));
+    for (immediate, (told, list)) in (0_u32..).zip(cases) {
         let mut wanted = Vec::new();
         let mut sources = Vec::new();
         for (turn, len) in list.iter().copied().enumerate() {
@@ -87,24 +93,33 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
             sources.push(Source::new(from, turn, len.min(from.len() - turn))?);
             wanted.extend(bytes_of(from, turn, len.min(from.len() - turn))?);
         }
+        let what = format!("sources of {list:?} bytes, told {told:?}");
         let target = Target { region: remote(&window)?, offset: 17 };
-        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, told: false };
-        let large = wanted.len() > here.limits().max_inject;
+        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, told };
+        let (copied, ends) = (put.len() <= limits.max_copied, put.ends_told(&limits));
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
         let mut posted = false;
-        until(&format!("sources of {list:?} bytes"), || {
+        until(&what, || {
             if !posted {
                 posted = here.put(&put)? == Posted::Yes;
+                if posted && copied {
+                    [&source, &other].into_iter().try_for_each(|from| from.write(0, &[0xee; 256]))?;
+                }
             }
             ours.poll(&mut *here)?;
             theirs.poll(&mut *there)?;
-            Ok(posted && !theirs.arrived.is_empty() && ours.sent.is_empty() != large)
+            Ok(posted && !theirs.arrived.is_empty() && ours.sent.is_empty() != ends)
+        })?;
+        linger(Duration::from_millis(1), || {
+            ours.poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(())
         })?;
         theirs.expect([immediate], [])?;
-        ensure!(
-            bytes_of(&window, 17, wanted.len())? == wanted,
-            "sources of {list:?} bytes are not joined in order"
-        );
+        ours.expect([], ends.then_some(3))?;
+        ensure!(bytes_of(&window, 17, wanted.len())? == wanted, "{what}: not as they were, in order");
+        source.write(0, &bytes)?;
+        other.write(0, &pattern(10, other.len()))?;
     }
     Ok(())
 }
@@ -161,7 +176,7 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
                 target,
                 immediate: next,
                 token: next.into(),
-                told: false,
+                told: Told::IfNotInjected,
             };
             if here.put(&put)? == Posted::Full {
                 was_full = true;
@@ -241,7 +256,7 @@ pub(crate) fn both_ways(world: &mut World) -> Outcome {
                     target,
                     immediate: number,
                     token: number.into(),
-                    told: false,
+                    told: Told::IfNotInjected,
                 };
                 if transport.put(&put)? == Posted::Full {
                     break;
@@ -300,7 +315,7 @@ pub(crate) fn each_to_each(world: &mut World) -> Outcome {
                 target,
                 immediate,
                 token: slot as u64 * 4 + u64::from(to),
-                told: false,
+                told: Told::IfNotInjected,
             };
             if nodes[from].put(&put)? == Posted::Full {
                 left.push((from, to, round));
@@ -359,8 +374,14 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
                 let sources = [Source::new(&source, 0, LEN)?];
                 let target = Target { region: all[to].1, offset: u64::from(slot) * LEN as u64 };
                 let token = u64::from(slot) * 8 + to as u64;
-                let put =
-                    Put { to: peers[to], sources: &sources, target, immediate: slot, token, told: false };
+                let put = Put {
+                    to: peers[to],
+                    sources: &sources,
+                    target,
+                    immediate: slot,
+                    token,
+                    told: Told::IfNotInjected,
+                };
                 if node.put(&put)? == Posted::Full {
                     break;
                 }

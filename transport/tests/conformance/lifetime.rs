@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use unisono_transport::{Error, Limits, Memory, Posted, Put, Region, Source, Target, Transport};
+use unisono_transport::{Error, Limits, Memory, Posted, Put, Region, Source, Target, Told, Transport};
 
 use crate::kit::{
     FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
@@ -61,7 +61,8 @@ pub(crate) fn told(world: &mut World) -> Outcome {
         until(&format!("{len} bytes to be told as sent"), || {
             if next < COUNT {
                 let (token, target) = (u64::from(next) + 7, target(next)?);
-                let put = Put { to: FIRST, sources: &sources, target, immediate: next, token, told: true };
+                let put =
+                    Put { to: FIRST, sources: &sources, target, immediate: next, token, told: Told::Always };
                 if len <= copied {
                     source.write(0, &bytes)?;
                 }
@@ -276,7 +277,7 @@ pub(crate) fn peer_gone(world: &mut World) -> Outcome {
             target: Target { region, offset: 0 },
             immediate: 2,
             token: 2,
-            told: false,
+            told: Told::IfNotInjected,
         };
         let before = Instant::now();
         let outcome = here.put(&put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use unisono_transport::{
-    Address, Event, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Address, Event, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -76,7 +76,14 @@ impl End {
     fn put(&mut self, slot: usize, len: usize, immediate: u32) -> Result<Posted, Failure> {
         let sources = [Source::new(&self.sources, slot * LARGEST, len)?];
         let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
-        Ok(self.node.put(&Put { to: FIRST, sources: &sources, target, immediate, token: 0, told: false })?)
+        Ok(self.node.put(&Put {
+            to: FIRST,
+            sources: &sources,
+            target,
+            immediate,
+            token: 0,
+            told: Told::IfNotInjected,
+        })?)
     }
 
     /// Both write to each other in every round, and look at what came. `seeds` are this end's and the other's.

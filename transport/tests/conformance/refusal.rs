@@ -1,7 +1,7 @@
 //! What no transport accepts is refused with a typed error, and breaks nothing.
 
 use unisono_transport::{
-    Address, Error, Memory, Peer, Posted, Put, Region, Source, Target, Transport, memory::Hub, sim,
+    Address, Error, Memory, Peer, Posted, Put, Region, Source, Target, Told, Transport, memory::Hub, sim,
 };
 
 use crate::kit::{FIRST, Outcome, Tally, World, bytes_of, ensure, filled, pattern, put_all, remote, until};
@@ -60,7 +60,8 @@ pub(crate) fn malformed(world: &mut World) -> Outcome {
         ("a peer beyond all", Peer(u32::MAX), &[one]),
     ];
     for (what, to, sources) in cases {
-        let outcome = here.put(&Put { to, sources, target, immediate: 0, token: 0, told: false });
+        let outcome =
+            here.put(&Put { to, sources, target, immediate: 0, token: 0, told: Told::IfNotInjected });
         ensure!(matches!(outcome, Err(Error::BadPut { .. })), "a put with {what}: {outcome:?}");
     }
     still_works(&mut *here, &mut *there)
