@@ -103,8 +103,7 @@ pub(crate) struct Circle {
     pub(super) post_box: VecDeque<(Rank, Letter)>,
     /// Receivers whose senders should hear of their credit when there is time.
     pub(super) debts: Vec<(usize, Way)>,
-    /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies, with those of
-    /// messages that [surely leave](super::port::Port::quiet).
+    /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies.
     pub(super) letters_under_way: usize,
     pub(super) copies_under_way: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they

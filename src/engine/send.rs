@@ -224,7 +224,7 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        // Nobody need wait for the end of what was copied and leaves; before it closes, whoever parts does.
+        // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does.
         let told = match whose {
             Whose::Lane(_) if self.circle.parting => Told::Always,
             Whose::Lane(_) if self.port.quiet(self.circle.world(to)) => Told::IfNotCopied,

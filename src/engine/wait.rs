@@ -57,10 +57,9 @@ pub(crate) struct Wait {
     since: Option<Instant>,
     /// What the present wait came to.
     last: Next,
-    /// Whether another thread had the core during this wait.
-    taken: bool,
-    /// Whether another thread had it at all, and for how many waits in a row one had.
-    lent: bool,
+    /// The longest that the core was away in this wait.
+    away: Duration,
+    /// For how many waits in a row it was [`LENT`], and not [`TAKEN`].
     shared: u32,
     /// How often hot polling and giving way were halved.
     spin: u32,
@@ -74,8 +73,7 @@ impl Wait {
             patience,
             since: None,
             last: Next::Poll,
-            taken: false,
-            lent: false,
+            away: Duration::ZERO,
             shared: 0,
             spin: 0,
             give_way: 0,
@@ -95,8 +93,9 @@ impl Wait {
             adapt(&mut self.spin, self.last != Next::Poll);
             adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
             self.waits = self.waits.wrapping_add(1);
-            self.shared = if self.lent && !self.taken { self.shared.saturating_add(1) } else { 0 };
-            (self.taken, self.lent) = (false, false);
+            let lent = self.away > LENT && self.away <= TAKEN;
+            self.shared = if lent { self.shared.saturating_add(1) } else { 0 };
+            self.away = Duration::ZERO;
         }
     }
 
@@ -107,8 +106,7 @@ impl Wait {
 
     /// The core came back so long after it was yielded.
     pub(crate) fn back_after(&mut self, away: Duration) {
-        self.taken |= away > TAKEN;
-        self.lent |= away > LENT;
+        self.away = self.away.max(away);
     }
 
     /// Nothing moved. `now` is the time.
@@ -117,7 +115,7 @@ impl Wait {
         let whole = self.tries_whole();
         let share = |patience: Duration, halvings| patience / if whole { 1 } else { 1_u32 << halvings };
         let spin = share(self.patience.spin, self.spin);
-        let give_way = if self.taken { self.patience.give_way } else { self.patience.alone };
+        let give_way = if self.away > TAKEN { self.patience.give_way } else { self.patience.alone };
         // Where nobody polls hot there are fewer cores than ranks: it would be shared again.
         let misplaced = self.shared >= SHARED && !self.patience.spin.is_zero();
         self.last = if waited < spin {
@@ -141,6 +139,15 @@ mod tests {
         give_way: Duration::from_micros(128),
         alone: Duration::from_micros(128),
     };
+
+    /// What comes of a wait that lasts `micros`, microsecond by microsecond.
+    fn wait_for(wait: &mut Wait, micros: u64) -> Vec<Next> {
+        let start = Instant::now();
+        let at = |micros| start + Duration::from_micros(micros);
+        let all = (0..=micros).map(|micros| wait.next(at(micros), start + Duration::from_secs(5))).collect();
+        wait.reset();
+        all
+    }
 
     #[test]
     fn patience_runs_out_in_order() {
@@ -201,18 +208,10 @@ mod tests {
 
     #[test]
     fn patience_adapts_and_recovers() {
-        let start = Instant::now();
-        let deadline = start + Duration::from_secs(5);
         let mut wait = Wait::new(PATIENCE);
-        // How long a wait that lasts `micros` polls before it sleeps.
-        let mut polls = |micros: u64| {
-            let spent = (0..=micros)
-                .take_while(|&micros| {
-                    !matches!(wait.next(start + Duration::from_micros(micros), deadline), Next::Park(_))
-                })
-                .count();
-            wait.reset();
-            spent
+        // How long a wait polls before it sleeps.
+        let mut polls = |micros| {
+            wait_for(&mut wait, micros).iter().take_while(|next| !matches!(next, Next::Park(_))).count()
         };
         assert_eq!(polls(1000), 192);
         for _ in 0..10 {
@@ -232,16 +231,9 @@ mod tests {
 
     #[test]
     fn patience_that_suffices_stays() {
-        let start = Instant::now();
-        let deadline = start + Duration::from_secs(5);
         let mut wait = Wait::new(PATIENCE);
-        // Whether a wait that lasts `micros` is over before it yields.
-        let mut hot = |micros: u64| {
-            let hot = (0..=micros)
-                .all(|micros| wait.next(start + Duration::from_micros(micros), deadline) == Next::Poll);
-            wait.reset();
-            hot
-        };
+        // Whether a wait is over before it yields.
+        let mut hot = |micros| wait_for(&mut wait, micros).iter().all(|next| *next == Next::Poll);
         for _ in 0..10 {
             hot(1000);
         }

@@ -488,6 +488,7 @@ impl Overseer for Node {
         let desk = self.desk();
         let waiting = desk.waiting > 0;
         if rest.is_none() {
+            // As mostly: to move it and have it found so costs more.
             drop(desk);
         } else {
             self.leave_to_others(desk, [rest]);
