@@ -31,13 +31,14 @@ impl Choice {
     }
 
     /// What becomes of it in a call of many tensors that would be written straight into outputs if they lay in one piece:
-    /// all of it comes through slots, and those of 2 or 3 peers stay in the inner caches only if they are small. 1,000
+    /// all of it comes through slots, and those of several peers stay in the inner caches only if they are small. 1,000
     /// tensors of 4 KiB beside one all_reduce of the same bytes, in chunks of 256, 128 and 64 KiB, medians over TCP on two
-    /// cores: among 3 ranks 1.42, 1.25 and 1.25, among 4 1.50, 1.27 and 1.20; but among 8 1.35, 1.37 and 1.49, and
-    /// between 2 ranks, whose slots are few, 1.20, 1.38 and 1.58.
+    /// cores, on an AMD EPYC and on an Intel Xeon: between 2 ranks, whose slots are few, 1.20, 1.38 and 1.58 (1.25, 1.21
+    /// and 1.28), among 3 1.42, 1.25 and 1.25 (1.35, 1.29 and 1.30), among 4 1.50, 1.27 and 1.20 (1.36, 1.34 and 1.41),
+    /// among 8 1.35, 1.37 and 1.49 (1.35, 1.30 and 1.32).
     #[must_use]
     pub fn coalesced(self, ranks: usize) -> Self {
-        let most = if matches!(ranks, 3 | 4) { 64 * KIB } else { usize::MAX };
+        let most = if ranks > 2 { 128 * KIB } else { usize::MAX };
         Self { chunk_bytes: self.chunk_bytes.min(most), ..self }
     }
 }

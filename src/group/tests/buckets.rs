@@ -138,8 +138,8 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
 /// are in use.
 #[test]
 fn large_tensors_are_reduced_in_chunks_that_stay_in_the_caches() {
-    for (ranks, most) in [(2, 128 << 10), (3, 64 << 10), (4, 64 << 10), (5, 128 << 10)] {
-        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (128 << 10, 1024, 2);
+    for (ranks, most) in [(2, 256 << 10), (3, 128 << 10), (4, 128 << 10), (5, 128 << 10)] {
+        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (256 << 10, 1024, 2);
         world(ranks, tweak, |group| {
             let longest = || {
                 let sent = group.trace().into_iter().filter_map(|traced| match traced.step {
@@ -149,12 +149,12 @@ fn large_tensors_are_reduced_in_chunks_that_stay_in_the_caches() {
                 sent.max().unwrap_or_default()
             };
             group.keep_trace();
-            reduces_where_they_lie(&group, &[70_000, 1, 0, 25_001], floats);
+            reduces_where_they_lie(&group, &[200_000, 1, 0, 125_001], floats);
             assert!((most / 2..=most).contains(&longest()), "{} among {ranks} ranks", longest());
             // What the caller wants goes before.
-            let pipeline = group.with_pipeline(128 << 10, 2).unwrap();
-            reduces_where_they_lie(&pipeline, &[70_000, 25_000], floats);
-            assert!(longest() > 64 << 10);
+            let pipeline = group.with_pipeline(256 << 10, 2).unwrap();
+            reduces_where_they_lie(&pipeline, &[200_000, 125_000], floats);
+            assert!(longest() > 128 << 10);
         });
     }
 }
