@@ -7,6 +7,7 @@ use super::{
     core::Core,
     flow::Violation,
     operation::Operation,
+    post::Staged,
     wire::{Class, Header, MAX_FLOWS, Way},
 };
 use crate::{
@@ -24,6 +25,8 @@ pub(super) struct Lane {
     pub done: usize,
     /// Where its source is staged, if it is a put that found no room yet.
     pub staged: Option<usize>,
+    /// What the put before it was staged from, and where: what goes to several ranks is staged once.
+    pub latest: Option<(Span, Staged)>,
     /// Steps that come before the schedule's next, the last one first.
     before: [Option<Step>; 3],
     ended: bool,
@@ -188,6 +191,10 @@ impl Run {
         let lane = &mut self.lanes[index];
         if let (Some(trace), Some(step)) = (&mut self.trace, lane.step) {
             trace.push(Traced { lane: index, step, in_flight: core.circle.under_way });
+        }
+        if !matches!(lane.step, Some(Step::Put { .. } | Step::Write { .. })) {
+            // It may have changed what was staged.
+            lane.latest = None;
         }
         (lane.step, lane.done, lane.staged) = (None, 0, None);
         lane.steps += 1;

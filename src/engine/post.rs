@@ -51,6 +51,34 @@ pub(crate) struct Posts {
 struct Staging {
     region: Region,
     free: Vec<usize>,
+    slots: Vec<Slot>,
+    /// How often one was taken.
+    taken: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// How many puts read from it or are to.
+    puts: usize,
+    /// Which taking of a slot this is.
+    taken: u64,
+}
+
+/// A staging slot, and which taking of one it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Staged {
+    pub slot: usize,
+    taken: u64,
+}
+
+impl Staging {
+    fn put_back(&mut self, slot: usize) {
+        let puts = &mut self.slots[slot].puts;
+        *puts -= 1;
+        if *puts == 0 {
+            self.free.push(slot);
+        }
+    }
 }
 
 impl Posts {
@@ -99,25 +127,39 @@ impl Posts {
         let record = std::mem::take(self.records.get_mut(index)?);
         self.free.push(index);
         if let (Some(slot), Some(staging)) = (record.staging, &mut self.staging) {
-            staging.free.push(slot);
+            staging.put_back(slot);
         }
         Some(record)
     }
 
     /// Takes a staging slot, if one is free. It comes back at the end of the put whose record names it.
-    pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<usize>, Error> {
+    pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<Staged>, Error> {
         if self.staging.is_none() {
             let memory = Memory::map(self.staging_slots * stride(self.staging_bytes), false)?;
             let region = transport.register(memory)?;
-            self.staging = Some(Staging { region, free: (0..self.staging_slots).rev().collect() });
+            let slots = vec![Slot::default(); self.staging_slots];
+            self.staging = Some(Staging { region, free: (0..slots.len()).rev().collect(), slots, taken: 0 });
         }
-        Ok(self.staging.as_mut().and_then(|staging| staging.free.pop()))
+        Ok(self.staging.as_mut().and_then(|staging| {
+            let slot = staging.free.pop()?;
+            staging.taken += 1;
+            staging.slots[slot] = Slot { puts: 1, taken: staging.taken };
+            Some(Staged { slot, taken: staging.taken })
+        }))
     }
 
-    /// Gives a staging slot back from which nothing was put.
+    /// Takes the same staging slot for one more put, if one that reads from it is still under way. It comes back at the
+    /// end of the last.
+    pub(crate) fn stage_again(&mut self, staged: Staged) -> bool {
+        let slot = self.staging.as_mut().map(|staging| &mut staging.slots[staged.slot]);
+        let slot = slot.filter(|slot| slot.puts > 0 && slot.taken == staged.taken);
+        slot.map(|slot| slot.puts += 1).is_some()
+    }
+
+    /// Gives a staging slot back for a put that does not read from it any more.
     pub(crate) fn put_back(&mut self, slot: usize) {
         if let Some(staging) = &mut self.staging {
-            staging.free.push(slot);
+            staging.put_back(slot);
         }
     }
 
@@ -125,5 +167,38 @@ impl Posts {
     pub(crate) fn staged(&self, slot: usize) -> Option<(Region, usize)> {
         let at = slot * stride(self.staging_bytes) + PAYLOAD;
         self.staging.as_ref().map(|staging| (staging.region.clone(), at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_transport::memory::Hub;
+
+    use super::*;
+
+    #[test]
+    fn a_staging_slot_is_free_when_all_that_was_put_from_it_has_ended() {
+        let mut transport = Hub::new().open();
+        let mut posts = Posts::new(&mut transport, 1, 64).unwrap();
+        let staged = posts.stage(&mut transport).unwrap().unwrap();
+        let put = |posts: &mut Posts| {
+            let token = posts.vacant().unwrap();
+            posts.begin(Record { staging: Some(staged.slot), ..Record::default() });
+            token as u64
+        };
+        let first = put(&mut posts);
+        assert!(posts.stage_again(staged));
+        let second = put(&mut posts);
+        posts.end(first).unwrap();
+        // The other reads from it, and one more may.
+        assert_eq!(posts.stage(&mut transport).unwrap(), None);
+        assert!(posts.stage_again(staged));
+        posts.put_back(staged.slot);
+        posts.end(second).unwrap();
+        // Nobody does: what is there may change.
+        assert!(!posts.stage_again(staged));
+        let other = posts.stage(&mut transport).unwrap().unwrap();
+        assert_eq!(other.slot, staged.slot);
+        assert!(!posts.stage_again(staged) && posts.stage_again(other));
     }
 }

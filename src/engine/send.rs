@@ -175,10 +175,17 @@ impl Run {
         if let Some((region, offset)) = origin {
             return Ok(Some(Origin { region, offset, hold: None, staging: None }));
         }
-        // A put that found no room finds its source still staged.
+        // A put that found no room finds its source still staged. One that is joined has a header of its own there.
+        let again = self.lanes[lane].latest.filter(|(staged, _)| *staged == from && !joined);
+        if self.lanes[lane].staged.is_none()
+            && let Some((_, staged)) = again
+            && core.port.posts.stage_again(staged)
+        {
+            self.lanes[lane].staged = Some(staged.slot);
+        }
         if self.lanes[lane].staged.is_none() {
-            let Some(slot) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
-            let Some((region, at)) = core.port.posts.staged(slot) else { return Ok(None) };
+            let Some(taken) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
+            let Some((region, at)) = core.port.posts.staged(taken.slot) else { return Ok(None) };
             let staged = Bytes::new(&region, at, bytes);
             let copied = match pieces {
                 Some(pieces) => staged.and_then(|staged| pieces.gather(offset, staged)),
@@ -188,7 +195,8 @@ impl Run {
                 }
             };
             copied.map_err(|error| core.stop(format!("a step's span {from:?}: {error}")))?;
-            self.lanes[lane].staged = Some(slot);
+            self.lanes[lane].staged = Some(taken.slot);
+            self.lanes[lane].latest = Some((from, taken)).filter(|_| !joined);
         }
         let staging = self.lanes[lane].staged;
         let place = staging.and_then(|slot| core.port.posts.staged(slot));

@@ -165,9 +165,10 @@ impl Core<'_> {
                 if anywhere && !self.port.joins(bytes) {
                     Origin { region: region.clone(), offset, hold: None, staging: None }
                 } else {
-                    let Some(slot) = self.port.posts.stage(&mut *self.port.transport)? else {
+                    let Some(staged) = self.port.posts.stage(&mut *self.port.transport)? else {
                         return Ok(Sent::No);
                     };
+                    let slot = staged.slot;
                     let Some((staging, at)) = self.port.posts.staged(slot) else { return Ok(Sent::No) };
                     let copied = Bytes::new(region, offset, bytes)
                         .and_then(|source| buffer::copy(source, Bytes::new(&staging, at, bytes)?));
