@@ -50,7 +50,7 @@ impl Run {
         }
         core.circle.exposed = exposed.is_some();
         let mut lanes = mem::take(&mut core.circle.lanes);
-        lanes.resize(schedule.lanes(), Lane::default());
+        lanes.resize_with(schedule.lanes(), Lane::default);
         Ok(Self::new(operation, schedule, class, lanes, exposed.map(|(_, region)| region)))
     }
 }

@@ -1,5 +1,6 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
+use smallvec::SmallVec;
 use unisono_transport::Region;
 
 use super::{
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// One lane's progress.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Lane {
     /// The step it is at, if it was fetched.
     pub step: Option<Step>,
@@ -28,10 +29,26 @@ pub(super) struct Lane {
     /// What the put before it was staged from, and where: what goes to several ranks is staged once.
     pub latest: Option<(Span, Staged)>,
     /// Steps that come before the schedule's next, the last one first.
-    before: [Option<Step>; 3],
+    before: SmallVec<[Step; 3]>,
     ended: bool,
     /// Steps finished.
     steps: u64,
+}
+
+impl Lane {
+    /// Where nobody may write into this rank's output, what is awaited there comes through a slot; and what is passed on is
+    /// passed on from there, so that the wire works during the copy. If it was laid aside, it was the last of those.
+    fn by_slot(&mut self, (from, into): (Rank, Span), after: Option<Step>) {
+        let landed = Span::landed(from, into.len);
+        let (copy, free) = (Step::Copy { from: landed, into }, Step::Free { from });
+        match after {
+            Some(Step::Write { to, from, at }) if from == into => {
+                self.before.extend([free, copy, Step::Write { to, from: landed, at }]);
+            }
+            after => self.before.extend(after.into_iter().chain([free, copy])),
+        }
+        self.step = Some(Step::Take { from, len: into.len });
+    }
 }
 
 /// A step that was finished: see [`crate::ProcessGroup::keep_trace`].
@@ -137,13 +154,22 @@ impl Run {
     fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
         let mut moved = false;
         loop {
-            if self.lanes[index].step.is_none() {
-                if self.lanes[index].ended {
+            let lane = &mut self.lanes[index];
+            if lane.step.is_none() {
+                if lane.ended {
                     return Ok(moved);
                 }
-                self.lanes[index].step = self.next(core, index);
+                lane.step = match lane.before.pop() {
+                    None => self.schedule.next(index),
+                    before => before,
+                };
+                if let Some(Step::Await { from, into }) = lane.step
+                    && !core.circle.exposed
+                {
+                    lane.by_slot((from, into), self.schedule.next(index));
+                }
             }
-            let finished = match self.lanes[index].step {
+            let finished = match lane.step {
                 Some(Step::Put { to, from }) => self.put(core, index, to, from)?,
                 Some(Step::Write { to, from, at }) => self.write(core, index, (to, at), from)?,
                 Some(Step::Await { from, .. }) => self.land(core, index, from)?,
@@ -152,7 +178,7 @@ impl Run {
                 Some(Step::Settle) => core.circle.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
                 None => {
-                    self.lanes[index].ended = true;
+                    lane.ended = true;
                     return Ok(true);
                 }
             };
@@ -162,29 +188,6 @@ impl Run {
             moved = true;
             self.finish(core, index);
         }
-    }
-
-    /// The lane's next step. Where nobody may write into this rank's output, what is awaited there comes through a
-    /// slot; and what is passed on is passed on from there, so that the wire works during the copy.
-    fn next(&mut self, core: &Core<'_>, index: usize) -> Option<Step> {
-        let before = &mut self.lanes[index].before;
-        let step = match before.iter_mut().rev().find(|step| step.is_some()) {
-            Some(laid_aside) => laid_aside.take(),
-            None => self.schedule.next(index),
-        };
-        let Some(Step::Await { from, into }) = step else { return step };
-        if core.circle.exposed {
-            return step;
-        }
-        let landed = Span::landed(from, into.len);
-        let (copy, free) = (Some(Step::Copy { from: landed, into }), Some(Step::Free { from }));
-        *before = match self.schedule.next(index) {
-            Some(Step::Write { to, from, at }) if from == into => {
-                [free, copy, Some(Step::Write { to, from: landed, at })]
-            }
-            after => [after, free, copy],
-        };
-        Some(Step::Take { from, len: into.len })
     }
 
     pub(super) fn finish(&mut self, core: &Core<'_>, index: usize) {

@@ -12,13 +12,17 @@ impl Run {
     /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. Tells how many
     /// bytes that was; `None` if none has.
     pub(super) fn work(&mut self, core: &Core<'_>) -> Result<Option<usize>, Stop> {
-        let (lanes, index) = (self.lanes.len(), self.working);
-        let found = (index..lanes).chain(0..index).find_map(|lane| match self.lanes[lane].step {
+        let (lanes, first) = (self.lanes.len(), self.working);
+        let work = |lane: usize| match self.lanes[lane].step {
             Some(step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. })) => {
                 Some((lane, step, into))
             }
             _ => None,
-        });
+        };
+        let found = match lanes {
+            1 => work(0),
+            _ => (first..lanes).chain(0..first).find_map(work),
+        };
         let Some((lane, step, into)) = found else { return Ok(None) };
         let before = self.lanes[lane].done;
         self.slice(core, lane, step, into)?;
