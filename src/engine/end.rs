@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     Engine, UnderWay,
+    lane::Run,
     task::{Halt, Overseer, Stop, Task, What},
     ticket::{Asked, Done, Held, Step},
 };
@@ -43,12 +44,7 @@ impl Engine {
             self.trace = Some(steps);
         }
         let number = run.operation.number;
-        let mut lanes = std::mem::take(&mut run.lanes);
-        lanes.clear();
-        // Before anyone learns of its end: it refers to memory that is given back.
-        drop(run);
-        let circle = self.net.core(channel)?.circle;
-        (circle.exposed, circle.lanes) = (false, lanes);
+        self.wind_up(channel, run)?;
         let done = Done { number: Some(number), ..Done::default() };
         match self.conclude(asked, done, Some(number), overseer)? {
             Some(Task { what: What::Collective(operation, schedule), asked }) => {
@@ -68,6 +64,16 @@ impl Engine {
             // It may have been the last of a group that this rank has left.
             None => Ok(self.net.sweep().map(drop)?),
         }
+    }
+
+    /// Takes leave of an operation that has ended. Before anyone learns of its end: it refers to memory that is given back.
+    pub(super) fn wind_up(&mut self, channel: u8, mut run: Run) -> Result<(), Stop> {
+        let mut lanes = std::mem::take(&mut run.lanes);
+        lanes.clear();
+        drop(run);
+        let circle = self.net.core(channel)?.circle;
+        (circle.exposed, circle.lanes) = (false, lanes);
+        Ok(())
     }
 
     /// What follows something that has ended so. If nothing does, whoever asked is told, and that the group has come to

@@ -5,6 +5,7 @@
 //! share one endpoint (`port`); each has windows and a mailbox of its own (`circle`).
 
 mod begin;
+mod call;
 mod circle;
 mod core;
 mod end;
@@ -37,16 +38,8 @@ use std::{
 use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
 
 pub use self::lane::Traced;
-use self::{
-    circle::Circle,
-    core::Core,
-    lane::{Pass, Run},
-    net::Net,
-    port::Port,
-    task::{Turn, halt},
-    wait::{Next, Wait},
-};
 pub(crate) use self::{
+    call::Called,
     net::Channels,
     operation::{Cargo, FAREWELL, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
@@ -55,6 +48,15 @@ pub(crate) use self::{
     ticket::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
     wait::Patience,
     wire::{MAX_RANKS, VERSION},
+};
+use self::{
+    circle::Circle,
+    core::Core,
+    lane::{Pass, Run},
+    net::Net,
+    port::Port,
+    task::halt,
+    wait::{Next, Wait},
 };
 use crate::{error::Failure, schedule::Rank};
 
@@ -86,6 +88,8 @@ pub(crate) struct Engine {
     net: Net,
     /// At most one of each group.
     running: Vec<UnderWay>,
+    /// The group's that is [called](Self::call) while no other is under way, until it becomes one of those.
+    alone: Option<(u8, Run)>,
     /// The groups with messages that somebody waits for.
     talking: Vec<u8>,
     wait: Wait,
@@ -114,6 +118,7 @@ impl Engine {
         Ok(Self {
             net,
             running: Vec::new(),
+            alone: None,
             talking: Vec::new(),
             lost: Vec::new(),
             wait: Wait::new(patience),
@@ -229,13 +234,8 @@ impl Engine {
         let Task { what, asked } = task;
         let mut core = self.net.core(channel)?;
         match what {
-            What::Collective(operation, schedule) if core.circle.busy => {
-                core.circle.tasks.push_back((operation, schedule, asked));
-                return Ok(());
-            }
             What::Collective(operation, schedule) => {
-                core.circle.busy = true;
-                return self.begin(channel, (operation, schedule, asked), overseer);
+                return self.turn(channel, (operation, schedule, asked), overseer);
             }
             What::Send(outbound) => core.send(outbound, asked),
             What::Receive(inbound) => core.receive(inbound, asked)?,
@@ -245,28 +245,6 @@ impl Engine {
             self.talking.push(channel);
         }
         Ok(())
-    }
-
-    fn begin(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let (mut operation, schedule, asked) = turn;
-        let circle = self.net.core(channel)?.circle;
-        operation.number = circle.begun;
-        circle.begun += 1;
-        overseer.began(&operation);
-        let (number, signature, group) = (operation.number, operation.signature, operation.group.clone());
-        let begun = self.net.core(channel).and_then(|mut core| Run::begin(&mut core, operation, schedule));
-        match begun {
-            Ok(mut run) => {
-                run.trace = self.trace.as_ref().map(|_| Vec::new());
-                self.running.push(UnderWay { channel, run, asked, doubted: None });
-                Ok(())
-            }
-            Err(stop) => {
-                let halt = halt(stop, (Some(number), group), signature, asked.at);
-                self.lost.push(asked);
-                Err(halt)
-            }
-        }
     }
 
     /// Goes on with all operations until the first of `until` says so, none is left, or somebody else wants to drive. The
@@ -558,6 +536,7 @@ impl Engine {
     pub(crate) fn abandon(mut self) -> Vec<(Arc<Ticket>, Held)> {
         let mut left = Vec::new();
         let (mut runs, mut talks) = (Vec::new(), Vec::new());
+        runs.extend(self.alone.take().map(|(_, run)| run));
         for UnderWay { run, asked, .. } in self.running.drain(..) {
             runs.push(run);
             left.push((asked.ticket, asked.held));

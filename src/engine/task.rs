@@ -59,6 +59,11 @@ pub(crate) trait Overseer {
         None
     }
 
+    /// Whether somebody has.
+    fn asks(&self) -> bool {
+        false
+    }
+
     /// Whether somebody else wants to drive.
     fn wanted(&self) -> bool {
         false

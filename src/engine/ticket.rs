@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use smallvec::SmallVec;
@@ -79,6 +79,12 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Asked for just now.
+    pub(crate) fn now(timeout: Duration, held: Held) -> Self {
+        let at = Instant::now();
+        Self { at, deadline: at + timeout, ticket: Arc::default(), held }
+    }
+
     /// Its turn has come now: it has all its time yet.
     pub(super) fn anew(&mut self, now: Instant) {
         (self.at, self.deadline) = (now, now + (self.deadline - self.at));

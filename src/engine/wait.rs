@@ -109,18 +109,32 @@ impl Wait {
         self.away = self.away.max(away);
     }
 
+    /// This much of a patience that was halved so often.
+    fn share(&self, patience: Duration, halvings: u32) -> Duration {
+        patience / if self.tries_whole() { 1 } else { 1_u32 << halvings }
+    }
+
+    /// Nothing moved. Whether that is so short that [`next`](Self::next) says to poll; otherwise it is to be asked what else.
+    pub(crate) fn is_hot(&mut self, now: Instant) -> bool {
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        let hot = waited < self.share(self.patience.spin, self.spin);
+        if hot {
+            self.last = Next::Poll;
+        }
+        hot
+    }
+
     /// Nothing moved. `now` is the time.
     pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> Next {
+        if self.is_hot(now) {
+            return Next::Poll;
+        }
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        let whole = self.tries_whole();
-        let share = |patience: Duration, halvings| patience / if whole { 1 } else { 1_u32 << halvings };
-        let spin = share(self.patience.spin, self.spin);
+        let spin = self.share(self.patience.spin, self.spin);
         let give_way = if self.away > TAKEN { self.patience.give_way } else { self.patience.alone };
         // Where nobody polls hot there are fewer cores than ranks: it would be shared again.
         let misplaced = self.shared >= SHARED && !self.patience.spin.is_zero();
-        self.last = if waited < spin {
-            Next::Poll
-        } else if !misplaced && waited < spin + share(give_way, self.give_way) {
+        self.last = if !misplaced && waited < spin + self.share(give_way, self.give_way) {
             Next::Yield
         } else {
             self.shared = 0;
@@ -227,6 +241,24 @@ mod tests {
         assert_eq!(polls(1000), 4 + 16);
         // And the whole patience is tried every so often.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
+    }
+
+    #[test]
+    fn a_wait_is_hot_as_long_as_it_polls() {
+        let start = Instant::now();
+        let (deadline, at) = (start + Duration::from_secs(5), |micros| start + Duration::from_micros(micros));
+        let mut wait = Wait::new(PATIENCE);
+        assert!(wait.is_hot(at(0)) && wait.is_hot(at(63)) && !wait.is_hot(at(64)));
+        // To ask changes nothing.
+        assert_eq!(wait.next(at(64), deadline), Next::Yield);
+        assert!(matches!(wait.next(at(64 + 128), deadline), Next::Park(_)));
+        // A wait that was never asked what else to do counts as one that needed nothing else.
+        wait.reset();
+        assert!(wait.is_hot(at(1000)) && wait.is_hot(at(1031)) && !wait.is_hot(at(1032)));
+        wait.reset();
+        assert!(wait.is_hot(at(2000)));
+        wait.reset();
+        assert!(wait.is_hot(at(3000)) && wait.is_hot(at(3063)));
     }
 
     #[test]

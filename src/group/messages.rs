@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{ProcessGroup, node::Node, shared::asked, turn::Turn};
+use super::{ProcessGroup, node::Node, turn::Turn};
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
-    engine::{Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
+    engine::{Asked, Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
     error::{Error, Result},
     schedule::Rank,
     tensor::Tensor,
@@ -255,7 +255,7 @@ impl ProcessGroup {
     pub(super) fn wait(&self, what: What) -> Result<Done> {
         let node = &self.shared.node;
         node.check_calls(MESSAGE)?;
-        let asked = asked(node.config.timeout, Held::Back(None));
+        let asked = Asked::now(node.config.timeout, Held::Back(None));
         node.call(self.shared.channel, Task { what, asked })
     }
 

@@ -23,10 +23,13 @@ use crate::{
     algorithm::table::Table,
     buffer::Registry,
     config::Config,
-    engine::{Call, Done, Engine, Halt, Held, Operation, Overseer, Rest, Settings, Stop, Task, Ticket, Wish},
+    engine::{
+        Asked, Call, Called, Done, Engine, Halt, Held, Operation, Overseer, Rest, Settings, Stop, Task,
+        Ticket, What, Wish,
+    },
     error::{Error, Failure, Result},
     rendezvous::Store,
-    schedule::Rank,
+    schedule::{Course, Rank},
     work::Driver,
 };
 
@@ -195,20 +198,64 @@ impl Node {
         self.check()
     }
 
+    /// The lead, if nobody else has it or wants anything.
+    fn lead_at_once(&self) -> Option<Lead<'_>> {
+        let desk = self.desk();
+        let engaged = desk.failed.is_some() || desk.leading || self.wanted() || !desk.wishes.is_empty();
+        (!engaged).then(|| self.lead(desk))
+    }
+
     /// Does an operation of the group on a channel: at once, without another's hands, if nobody leads.
     pub(super) fn call(&self, channel: u8, task: Task) -> Result<Done> {
         let ticket = Arc::clone(&task.asked.ticket);
-        let desk = self.desk();
-        if desk.failed.is_some() || desk.leading || self.wanted() || !desk.wishes.is_empty() {
-            drop(desk);
-            self.ask(channel, task);
-        } else {
-            self.open.fetch_add(1, Ordering::Release);
-            let lead = self.lead(desk);
-            self.drive(Some((channel, task)), (&|| ticket.ended(), None));
-            drop(lead);
+        match self.lead_at_once() {
+            None => self.ask(channel, task),
+            Some(lead) => {
+                self.open.fetch_add(1, Ordering::Release);
+                self.drive(Some((channel, task)), (&|| ticket.ended(), None));
+                drop(lead);
+            }
         }
         self.wait(&ticket)
+    }
+
+    /// Does a collective of the group on a channel, and tells the number of its last operation: as [`call`](Self::call), but
+    /// with less ado while nothing else is under way.
+    pub(super) fn collective(
+        &self,
+        channel: u8,
+        (operation, schedule): (Box<Operation>, Course),
+        timeout: Duration,
+    ) -> Result<Option<u64>> {
+        let Some(lead) = self.lead_at_once() else {
+            let asked = Asked::now(timeout, Held::Back(None));
+            let ticket = Arc::clone(&asked.ticket);
+            self.ask(channel, Task { what: What::Collective(operation, schedule), asked });
+            return self.wait(&ticket).map(|done| done.number);
+        };
+        let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
+        let called = slot.as_mut().map(|engine| engine.call(channel, (operation, schedule), timeout, self));
+        drop(slot);
+        let number = match called {
+            Some(Ok(Called::Ended(number))) => {
+                self.guard.position.finish(Some(number));
+                Ok(Some(number))
+            }
+            Some(Ok(Called::UnderWay(ticket))) => {
+                self.open.fetch_add(1, Ordering::Release);
+                self.drive(None, (&|| ticket.ended(), None));
+                drop(lead);
+                return self.wait(&ticket).map(|done| done.number);
+            }
+            Some(Err(halt)) => {
+                self.halted(halt);
+                Err(self.no_more())
+            }
+            None => Err(self.no_more()),
+        };
+        drop(lead);
+        number
     }
 
     /// Waits for the end of an operation that was [handed in](Self::ask).
@@ -218,8 +265,13 @@ impl Node {
         }
         match ticket.take() {
             Some(end) => end.map_err(Error::Failed),
-            None => Err(Error::Failed(Driver::failed(self).unwrap_or_else(ended))),
+            None => Err(self.no_more()),
         }
+    }
+
+    /// What a call gets after the end of all.
+    fn no_more(&self) -> Error {
+        Error::Failed(Driver::failed(self).unwrap_or_else(ended))
     }
 
     /// Waits for the end of an operation, and leads if nobody else does who waits. False if the time is over; after
@@ -342,21 +394,25 @@ impl Node {
         let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
         match taken.and_then(|()| engine.drive(until, self)) {
             Ok(()) => {}
-            Err(Halt { stop, culprit }) => {
+            Err(halt) => {
                 drop(slot);
-                let parting = self.desk().parting;
-                // The others may be long about parting: that is no harm to this rank.
-                let late = matches!(stop, Stop::Deadline) && parting;
-                let failure =
-                    if late { ended() } else { self.guard.explain(stop, *culprit.unwrap_or_default()) };
-                let left = self.abandon();
-                let failure = if late { failure } else { self.guard.tell(failure) };
-                self.desk().out_of_time |= late;
-                let failure = self.end(left, failure);
-                // Whoever called is told, and decides how loud to be.
-                tracing::info!(rank = self.rank, %failure, "the group has failed");
+                self.halted(halt);
             }
         }
+    }
+
+    /// The engine has stopped: all is over.
+    fn halted(&self, Halt { stop, culprit }: Halt) {
+        let parting = self.desk().parting;
+        // The others may be long about parting: that is no harm to this rank.
+        let late = matches!(stop, Stop::Deadline) && parting;
+        let failure = if late { ended() } else { self.guard.explain(stop, *culprit.unwrap_or_default()) };
+        let left = self.abandon();
+        let failure = if late { failure } else { self.guard.tell(failure) };
+        self.desk().out_of_time |= late;
+        let failure = self.end(left, failure);
+        // Whoever called is told, and decides how loud to be.
+        tracing::info!(rank = self.rank, %failure, "the group has failed");
     }
 
     /// Closes the endpoint; what was under way belongs to those who are still to be told.
@@ -500,13 +556,17 @@ impl Overseer for Node {
     }
 
     fn asked(&self) -> Option<(u8, Wish)> {
-        if !self.asked.load(Ordering::Acquire) {
+        if !self.asks() {
             return None;
         }
         let mut desk = self.desk();
         let wish = desk.wishes.pop_front();
         self.asked.store(!desk.wishes.is_empty(), Ordering::Release);
         wish
+    }
+
+    fn asks(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
     }
 
     fn wanted(&self) -> bool {

@@ -111,10 +111,7 @@ impl Shared {
         self.node.check_calls(request.collective.name())?;
         let mut aside = Vec::new();
         let (operation, schedule) = self.collective(dtype, request, lent, &mut aside, wishes)?;
-        let asked = asked(timeout, Held::Back(None));
-        let task = Task { what: What::Collective(operation, schedule), asked };
-        let done = self.node.call(self.channel, task)?;
-        state.latest = done.number;
+        state.latest = self.node.collective(self.channel, (operation, schedule), timeout)?;
         Ok(())
     }
 
@@ -140,7 +137,7 @@ impl Shared {
         // Behind what others of this group's threads call and wait for. Messages have no turns.
         let _turn = matches!(what, What::Collective(..)).then(|| self.state());
         self.node.check_calls(call)?;
-        let asked = asked(self.node.config.timeout, held);
+        let asked = Asked::now(self.node.config.timeout, held);
         let ticket = Arc::clone(&asked.ticket);
         self.node.begin(self.channel, Task { what, asked });
         Ok(ticket)
@@ -240,12 +237,6 @@ impl Shared {
             parted => parted,
         }
     }
-}
-
-/// Asked for just now.
-pub(super) fn asked(timeout: Duration, held: Held) -> Asked {
-    let at = Instant::now();
-    Asked { at, deadline: at + timeout, ticket: Arc::default(), held }
 }
 
 impl Drop for Membership {

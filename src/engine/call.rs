@@ -1,0 +1,132 @@
+//! A collective that whoever leads calls and waits for. As long as it is alone under way and worth polling hot for it needs
+//! no ticket, no place among others and no look at what else there may be: mostly that is until its end.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Engine, OFTEN, UnderWay,
+    lane::{Pass, Run},
+    operation::Operation,
+    task::{Halt, Overseer, Stop, Turn, halt},
+    ticket::{Asked, Held, Ticket},
+};
+use crate::schedule::Course;
+
+/// How a collective stands that was called.
+pub(crate) enum Called {
+    /// It has ended; its number.
+    Ended(u64),
+    /// It is one of those under way.
+    UnderWay(Arc<Ticket>),
+}
+
+impl Engine {
+    /// Takes on a collective.
+    pub(super) fn turn(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
+        let circle = self.net.core(channel)?.circle;
+        if circle.busy {
+            circle.tasks.push_back(turn);
+            return Ok(());
+        }
+        circle.busy = true;
+        self.begin(channel, turn, overseer)
+    }
+
+    pub(super) fn begin(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
+        let (operation, schedule, asked) = turn;
+        match self.open(channel, (operation, schedule), Some(asked.at), overseer) {
+            Ok(mut run) => {
+                run.trace = self.trace.as_ref().map(|_| Vec::new());
+                self.running.push(UnderWay { channel, run, asked, doubted: None });
+                Ok(())
+            }
+            Err(halt) => {
+                self.lost.push(asked);
+                Err(halt)
+            }
+        }
+    }
+
+    /// Gives a collective its number, and opens what it needs. It was asked for `since` then, or now.
+    fn open(
+        &mut self,
+        channel: u8,
+        (mut operation, schedule): (Box<Operation>, Course),
+        since: Option<Instant>,
+        overseer: &dyn Overseer,
+    ) -> Result<Run, Halt> {
+        let mut core = self.net.core(channel)?;
+        operation.number = core.circle.begun;
+        core.circle.begun += 1;
+        overseer.began(&operation);
+        let (number, signature, group) = (operation.number, operation.signature, operation.group.clone());
+        Run::begin(&mut core, operation, schedule)
+            .map_err(|stop| halt(stop, (Some(number), group), signature, since.unwrap_or_else(Instant::now)))
+    }
+
+    /// Begins a collective of a group and goes on with it as long as nobody wants anything else. After an error the engine
+    /// must be [abandoned](Self::abandon).
+    pub(crate) fn call(
+        &mut self,
+        channel: u8,
+        (operation, schedule): (Box<Operation>, Course),
+        timeout: Duration,
+        overseer: &dyn Overseer,
+    ) -> Result<Called, Halt> {
+        let talks = !self.talking.is_empty() || !self.net.port.stirred.is_empty();
+        if talks || !self.running.is_empty() || self.trace.is_some() {
+            let asked = Asked::now(timeout, Held::Back(None));
+            let ticket = Arc::clone(&asked.ticket);
+            self.turn(channel, (operation, schedule, asked), overseer)?;
+            return Ok(Called::UnderWay(ticket));
+        }
+        self.net.core(channel)?.circle.busy = true;
+        let run = self.open(channel, (operation, schedule), None, overseer)?;
+        self.alone = Some((channel, run));
+        let ended = self.go_on_alone(overseer);
+        let Some((channel, run)) = self.alone.take() else { return Err(Stop::Alarm.into()) };
+        if let Ok(true) = ended {
+            let number = run.operation.number;
+            self.wind_up(channel, run)?;
+            self.net.core(channel)?.circle.busy = false;
+            // It may have been the last of a group that this rank has left.
+            self.net.sweep()?;
+            return Ok(Called::Ended(number));
+        }
+        let asked = Asked::now(timeout, Held::Back(None));
+        let ticket = Arc::clone(&asked.ticket);
+        let under_way = UnderWay { channel, run, asked, doubted: None };
+        let halt = ended.map_err(|stop| under_way.halt(stop)).err();
+        self.running.push(under_way);
+        halt.map_or(Ok(Called::UnderWay(ticket)), Err)
+    }
+
+    /// Goes on with what is alone under way. True if it has ended; false if something else is to be done, or to be looked at,
+    /// which [`drive`](Self::drive) does.
+    fn go_on_alone(&mut self, overseer: &dyn Overseer) -> Result<bool, Stop> {
+        let Some((channel, run)) = &mut self.alone else { return Ok(true) };
+        for _ in 0..OFTEN {
+            let pass = run.pass(&mut self.net.core(*channel)?, self.idle)?;
+            if let Pass::Ended = pass {
+                return Ok(true);
+            }
+            self.idle = !(self.net.poll()? || matches!(pass, Pass::Moved));
+            if overseer.asks() || !self.net.port.stirred.is_empty() {
+                return Ok(false);
+            }
+            if !self.idle {
+                self.wait.reset();
+                continue;
+            }
+            let now = Instant::now();
+            if overseer.wanted() || overseer.stopped() || !self.wait.is_hot(now) {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(false)
+    }
+}
