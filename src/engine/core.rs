@@ -270,11 +270,13 @@ impl Core<'_> {
         Ok(())
     }
 
+    #[cold]
     pub(crate) fn violation(&self, from: Rank, violation: Violation) -> Stop {
         let from = self.circle.world(from);
-        Stop::Failure(Failure::Protocol { rank: self.port.me, from, what: violation.0 })
+        Failure::Protocol { rank: self.port.me, from, what: violation.0 }.into()
     }
 
+    #[cold]
     pub(crate) fn stop(&self, reason: String) -> Stop {
         self.port.stop(reason)
     }

@@ -98,7 +98,7 @@ impl Engine {
                 }
                 Err(failure) => {
                     self.lost.push(Asked { at, deadline, ticket, held: Held::Back(None) });
-                    return Err(Stop::Failure(failure).into());
+                    return Err(Stop::from(failure).into());
                 }
             },
             Held::Back(held) => Done { held, ..done },

@@ -249,6 +249,7 @@ impl Run {
         Ok((region, base + if span.len == 0 { 0 } else { span.offset * self.operation.size }))
     }
 
+    #[cold]
     pub(super) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
         core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
     }
@@ -264,9 +265,8 @@ impl Run {
     fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         let number = self.operation.op();
         let (me, circle) = (core.port.me, &*core.circle);
-        let agree = |from, header: &Header| {
-            self.operation.agree(me, circle.world(from), header).map_err(Stop::Failure)
-        };
+        let agree =
+            |from, header: &Header| self.operation.agree(me, circle.world(from), header).map_err(Stop::from);
         // What belongs to a later operation waits; what belongs to an earlier one was never due.
         let earlier = |header: &Header| header.op.wrapping_sub(number) >= 1 << 31;
         for (from, header) in circle.untaken() {
@@ -328,9 +328,9 @@ impl Run {
         }
         let slot = core.circle.receivers[receiver].take();
         let header = core.circle.header(receiver, slot)?;
-        self.operation.agree(core.port.me, core.circle.world(from), &header).map_err(Stop::Failure)?;
+        self.operation.agree(core.port.me, core.circle.world(from), &header).map_err(Stop::from)?;
         if header.len as usize != len {
-            return Err(Stop::Failure(Failure::Protocol {
+            return Err(Stop::from(Failure::Protocol {
                 rank: core.port.me,
                 from: core.circle.world(from),
                 what: format!("a message of {} elements where {len} were due", header.len),

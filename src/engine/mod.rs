@@ -327,7 +327,7 @@ impl Engine {
                         _ => Ok(()),
                     };
                     overseer.sleeps(false);
-                    parked.map_err(Stop::Transport)?;
+                    parked.map_err(Stop::from)?;
                     if let Some((channel, wish)) = asked {
                         self.grant(channel, wish, overseer)?;
                     }

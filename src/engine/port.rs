@@ -133,8 +133,9 @@ impl Port {
         self.events = events;
     }
 
+    #[cold]
     pub(crate) fn stop(&self, reason: String) -> Stop {
-        Stop::Failure(Failure::Transport {
+        Stop::from(Failure::Transport {
             rank: self.me,
             doing: format!("driving {}", self.limits.provider),
             reason,

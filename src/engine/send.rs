@@ -108,7 +108,7 @@ impl Run {
         from: Span,
     ) -> Result<bool, Stop> {
         let Some(grant) = core.circle.granted(to, self.operation.op()) else { return Ok(false) };
-        self.operation.agree(core.port.me, core.circle.world(to), &grant.header).map_err(Stop::Failure)?;
+        self.operation.agree(core.port.me, core.circle.world(to), &grant.header).map_err(Stop::from)?;
         let Some(region) = grant.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.circle.sender(to, self.class, lane) else { return Ok(false) };
         let Some(number) = core.circle.senders[sender].writes.next() else { return Ok(false) };
@@ -116,7 +116,7 @@ impl Run {
         let size = self.operation.size;
         let (bytes, offset) = (from.len * size, (at * size) as u64);
         if offset + bytes as u64 > region.len {
-            return Err(Stop::Failure(Failure::Protocol {
+            return Err(Stop::from(Failure::Protocol {
                 rank: core.port.me,
                 from: core.circle.world(to),
                 what: format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64),

@@ -17,22 +17,30 @@ use crate::{
     schedule::{Course, Rank},
 };
 
-/// Why an operation did not end well.
+/// Why an operation did not end well. Small, so that what goes well, as nearly always, is told in registers.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// This rank found the reason.
-    Failure(Failure),
+    Failure(Box<Failure>),
     /// The transport broke.
-    Transport(Error),
+    Transport(Box<Error>),
     /// Someone else raised the alarm.
     Alarm,
     /// The deadline has passed.
     Deadline,
 }
 
+impl From<Failure> for Stop {
+    #[cold]
+    fn from(failure: Failure) -> Self {
+        Self::Failure(Box::new(failure))
+    }
+}
+
 impl From<Error> for Stop {
+    #[cold]
     fn from(error: Error) -> Self {
-        Self::Transport(error)
+        Self::Transport(Box::new(error))
     }
 }
 

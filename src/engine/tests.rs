@@ -267,7 +267,8 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
             let stop = call_under::<f32>(engine, call, &lent, &alarm);
             // Whoever hears only from ranks that agree waits for the alarm.
             alarm.0.store(true, Ordering::Relaxed);
-            let found = matches!(stop, Err(Stop::Failure(Failure::Mismatch { .. })));
+            let found =
+                matches!(&stop, Err(Stop::Failure(failure)) if matches!(**failure, Failure::Mismatch { .. }));
             if found {
                 drop(lent);
                 assert_eq!(data, before, "not a byte was touched");
@@ -279,7 +280,9 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
         .into_iter()
         .flatten()
         .filter_map(|stop| match stop {
-            Stop::Failure(failure @ Failure::Mismatch { .. }) => Some(failure.to_string()),
+            Stop::Failure(failure) if matches!(*failure, Failure::Mismatch { .. }) => {
+                Some(failure.to_string())
+            }
             _ => None,
         })
         .collect();

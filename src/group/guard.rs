@@ -61,7 +61,7 @@ impl Guard {
     pub(super) fn explain(&self, stop: Stop, culprit: Culprit) -> Failure {
         let Culprit { number, group, call, waited } = culprit;
         match stop {
-            Stop::Failure(failure) => failure,
+            Stop::Failure(failure) => *failure,
             Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
                 how: "the alarm was raised without a reason".to_owned(),
             }),

@@ -181,7 +181,7 @@ impl Core<'_> {
         Fresh::new(dtype, count).ok_or_else(|| {
             let bytes = count.saturating_mul(dtype.size());
             let why = format!("recv: no memory for the {bytes} bytes of a message");
-            Stop::Failure(Failure::Aborted { rank: self.port.me, why })
+            Stop::from(Failure::Aborted { rank: self.port.me, why })
         })
     }
 

@@ -561,7 +561,7 @@ impl Core<'_> {
             },
             Place::Fresh { most } => format!("at most {most} bytes"),
         };
-        Stop::Failure(Failure::Message {
+        Stop::from(Failure::Message {
             number: u64::from(number),
             tag,
             sender: (self.circle.world(from), kind.words()),
