@@ -108,9 +108,13 @@ impl Engine {
     /// which [`drive`](Self::drive) does.
     fn go_on_alone(&mut self, overseer: &dyn Overseer) -> Result<bool, Stop> {
         let Some((channel, run)) = &mut self.alone else { return Ok(true) };
+        let mut waited = false;
         for _ in 0..OFTEN {
             let pass = run.pass(&mut self.net.core(*channel)?, self.idle)?;
             if let Pass::Ended = pass {
+                if waited && run.operation.lockstep {
+                    self.wait.breathe();
+                }
                 return Ok(true);
             }
             self.idle = !(self.net.poll()? || matches!(pass, Pass::Moved));
@@ -125,6 +129,7 @@ impl Engine {
             if overseer.wanted() || overseer.stopped() || !self.wait.is_hot(now) {
                 return Ok(false);
             }
+            waited = true;
             std::hint::spin_loop();
         }
         Ok(false)

@@ -111,7 +111,8 @@ impl Engine {
         ranks: usize,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let patience = Patience { spin: Duration::ZERO, give_way: Duration::ZERO, alone: Duration::ZERO };
+        let none = Duration::ZERO;
+        let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
         let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new() };

@@ -270,6 +270,8 @@ pub(crate) struct Operation {
     pub long: bool,
     /// Whether the output is only read: where it is the input, and this rank's alone to give.
     pub fixed: bool,
+    /// Whether it is between two ranks that wait for each other.
+    pub lockstep: bool,
     /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
     pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.

@@ -85,8 +85,12 @@ impl Probe {
             huge_pages: false,
         };
         let mut engine = Engine::new(Box::new(Hub::new().open()), 0, 1, settings)?;
-        let patience =
-            Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO, alone: Duration::ZERO };
+        let patience = Patience {
+            spin: Duration::from_secs(1),
+            give_way: Duration::ZERO,
+            alone: Duration::ZERO,
+            breath: Duration::ZERO,
+        };
         let contact = engine.contact();
         engine.meet(vec![contact], settings.chunk_bytes, patience).map_err(refused)?;
         Ok(Self { engine })
@@ -114,6 +118,7 @@ impl Probe {
             output: empty,
             long: false,
             fixed: false,
+            lockstep: false,
             writable: true,
             pieces: None,
             registered_input: None,

@@ -78,7 +78,8 @@ fn world<R: Send>(
                     all.sort_by_key(|(rank, _)| *rank);
                     let all = all.into_iter().map(|(_, contact)| contact).collect();
                     let give_way = Duration::from_micros(50);
-                    let patience = Patience { spin: Duration::ZERO, give_way, alone: give_way };
+                    let patience =
+                        Patience { spin: Duration::ZERO, give_way, alone: give_way, breath: Duration::ZERO };
                     engine.meet(all, settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &Nobody, soon()).unwrap();
@@ -126,6 +127,7 @@ fn call_under<T: Element>(
         output: lent.output.clone(),
         long: call.job.long,
         fixed: lent.fixed,
+        lockstep: false,
         writable: !lent.fixed && (!call.job.collective.exchanges() || lent.is_apart()),
         pieces: None,
         registered_input: registry.find(&lent.input),

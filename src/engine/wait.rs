@@ -19,6 +19,8 @@ pub(crate) struct Patience {
     pub give_way: Duration,
     /// The same as long as nobody else takes the core.
     pub alone: Duration,
+    /// How long whoever has waited lets the other of two catch up: see [`Wait::breathe`].
+    pub breath: Duration,
 }
 
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
@@ -109,6 +111,16 @@ impl Wait {
         self.away = self.away.max(away);
     }
 
+    /// Whoever has waited for the other of two ranks, as that one waits for it, goes on a moment later. Over the kernel's
+    /// sockets who comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling.
+    /// Without a breath two ranks that call in lockstep stay a microsecond apart, and the later is never waited for.
+    pub(crate) fn breathe(&self) {
+        let since = Instant::now();
+        while since.elapsed() < self.patience.breath {
+            std::hint::spin_loop();
+        }
+    }
+
     /// This much of a patience that was halved so often.
     fn share(&self, patience: Duration, halvings: u32) -> Duration {
         patience / if self.tries_whole() { 1 } else { 1_u32 << halvings }
@@ -152,6 +164,7 @@ mod tests {
         spin: Duration::from_micros(64),
         give_way: Duration::from_micros(128),
         alone: Duration::from_micros(128),
+        breath: Duration::ZERO,
     };
 
     /// What comes of a wait that lasts `micros`, microsecond by microsecond.
@@ -241,6 +254,15 @@ mod tests {
         assert_eq!(polls(1000), 4 + 16);
         // And the whole patience is tried every so often.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
+    }
+
+    #[test]
+    fn a_breath_lasts_as_long_as_it_is_to() {
+        for breath in [Duration::ZERO, Duration::from_micros(300)] {
+            let (wait, since) = (Wait::new(Patience { breath, ..PATIENCE }), Instant::now());
+            wait.breathe();
+            assert!(since.elapsed() >= breath);
+        }
     }
 
     #[test]

@@ -44,6 +44,11 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms). ARCHITECTURE.md ("Waiting") has the figures.
 const ALONE: Duration = Duration::from_millis(1);
 
+/// How long who has waited for the other of two ranks lets it catch up, over sockets of one machine. Of 100 to 400 ns in steps
+/// of 50 to 100 it is the least with which ranks mostly stay together after messages of 1 KiB; with more, those of 8 bytes take
+/// longer. ARCHITECTURE.md ("Waiting") has the figures.
+const BREATH: Duration = Duration::from_nanos(200);
+
 /// What every rank tells all others when they join.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Card {
@@ -215,10 +220,12 @@ impl ProcessGroup {
         let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
         let (ranks_here, cores) = card.place.shared_by(places.iter());
         let crowded = ranks_here > cores;
+        let by_socket = limits.max_copied > limits.max_inject;
         let patience = Patience {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
             alone: if crowded { GIVE_WAY } else { ALONE },
+            breath: if by_socket && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
         let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(settings.chunk_bytes);
