@@ -1,5 +1,6 @@
-//! A collective that whoever leads calls and waits for. As long as it is alone under way and worth polling hot for it needs
-//! no ticket, no place among others and no look at what else there may be: mostly that is until its end.
+//! How collectives come to be under way: each in its group's turn. One that whoever leads calls and waits for, as long as it
+//! is alone and worth polling hot for, needs no ticket, no place among others and no look at what else there may be: mostly
+//! that is until its end.
 
 use std::{
     sync::Arc,
@@ -24,7 +25,7 @@ pub(crate) enum Called {
 }
 
 impl Engine {
-    /// Takes on a collective.
+    /// Takes on a collective: it begins, or waits for its group's turn.
     pub(super) fn turn(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
         let circle = self.net.core(channel)?.circle;
         if circle.busy {
@@ -35,6 +36,7 @@ impl Engine {
         self.begin(channel, turn, overseer)
     }
 
+    /// Begins a collective whose turn has come.
     pub(super) fn begin(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
         let (operation, schedule, asked) = turn;
         match self.open(channel, (operation, schedule), Some(asked.at), overseer) {
@@ -87,6 +89,7 @@ impl Engine {
         let run = self.open(channel, (operation, schedule), None, overseer)?;
         self.alone = Some((channel, run));
         let ended = self.go_on_alone(overseer);
+        // It is there: a panic alone leaves it to whoever abandons the engine.
         let Some((channel, run)) = self.alone.take() else { return Err(Stop::Alarm.into()) };
         if let Ok(true) = ended {
             let number = run.operation.number;
