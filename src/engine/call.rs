@@ -94,9 +94,7 @@ impl Engine {
         if let Ok(true) = ended {
             let number = run.operation.number;
             self.wind_up(channel, run)?;
-            self.net.core(channel)?.circle.busy = false;
-            // It may have been the last of a group that this rank has left.
-            self.net.sweep()?;
+            self.next_turn(channel, overseer)?;
             return Ok(Called::Ended(number));
         }
         let asked = Asked::now(timeout, Held::Back(None));

@@ -53,6 +53,11 @@ impl Engine {
             Some(task) => self.take(channel, task, overseer)?,
             None => {}
         }
+        self.next_turn(channel, overseer)
+    }
+
+    /// Begins the next collective of a group, if one waits for its turn.
+    pub(super) fn next_turn(&mut self, channel: u8, overseer: &dyn Overseer) -> Result<(), Halt> {
         let circle = self.net.core(channel)?.circle;
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();

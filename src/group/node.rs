@@ -234,28 +234,26 @@ impl Node {
             return self.wait(&ticket).map(|done| done.number);
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
-        let called = slot.as_mut().map(|engine| engine.call(channel, (operation, schedule), timeout, self));
+        let called = engine.call(channel, (operation, schedule), timeout, self);
         drop(slot);
-        let number = match called {
-            Some(Ok(Called::Ended(number))) => {
+        match called {
+            Ok(Called::Ended(number)) => {
                 self.guard.position.finish(Some(number));
                 Ok(Some(number))
             }
-            Some(Ok(Called::UnderWay(ticket))) => {
+            Ok(Called::UnderWay(ticket)) => {
                 self.open.fetch_add(1, Ordering::Release);
                 self.drive(None, (&|| ticket.ended(), None));
                 drop(lead);
-                return self.wait(&ticket).map(|done| done.number);
+                self.wait(&ticket).map(|done| done.number)
             }
-            Some(Err(halt)) => {
+            Err(halt) => {
                 self.halted(halt);
                 Err(self.no_more())
             }
-            None => Err(self.no_more()),
-        };
-        drop(lead);
-        number
+        }
     }
 
     /// Waits for the end of an operation that was [handed in](Self::ask).
@@ -392,12 +390,9 @@ impl Node {
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
         let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
-        match taken.and_then(|()| engine.drive(until, self)) {
-            Ok(()) => {}
-            Err(halt) => {
-                drop(slot);
-                self.halted(halt);
-            }
+        if let Err(halt) = taken.and_then(|()| engine.drive(until, self)) {
+            drop(slot);
+            self.halted(halt);
         }
     }
 
