@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{ProcessGroup, request::Request, turn::Turn};
 use crate::{
     buffer::Lent,
+    config::fnv_of_words,
     dtype::{Dtype, Element},
     engine::NO_TENSORS,
     error::{Error, Result},
@@ -131,18 +132,16 @@ impl ProcessGroup {
 /// What stands for the types and shapes of many tensors, in their order, where a root would stand: a hash; of no
 /// tensors [`NO_TENSORS`].
 fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> Rank {
-    // FNV-1a's basis and prime, but by words: by bytes it takes 2 % of what the tensors take. What a product has above
-    // comes down, for the lower half is what is told.
-    let mix = |hash: u64, word: usize| {
-        let product = (hash ^ word as u64).wrapping_mul(0x0100_0000_01b3);
-        product ^ product >> 32
-    };
-    let mut hash = None;
-    for (dtype, shape) in tensors {
-        let words = [usize::from(dtype.code()), shape.len()].into_iter().chain(shape.iter().copied());
-        hash = Some(words.fold(hash.unwrap_or(0xcbf2_9ce4_8422_2325), mix));
+    let mut tensors = tensors.peekable();
+    if tensors.peek().is_none() {
+        return NO_TENSORS as Rank;
     }
-    hash.map_or(NO_TENSORS, |hash| ((hash & 0xffff_ffff) as u32).max(NO_TENSORS + 1)) as Rank
+    let words = tensors.flat_map(|(dtype, shape)| {
+        [usize::from(dtype.code()), shape.len()].into_iter().chain(shape.iter().copied())
+    });
+    // By bytes it took 2 % of what a thousand small tensors take.
+    let hash = fnv_of_words(words.map(|word| word as u64));
+    (((hash ^ hash >> 32) & 0xffff_ffff) as u32).max(NO_TENSORS + 1) as Rank
 }
 
 /// What the call is called.
