@@ -52,19 +52,17 @@ struct Staging {
     region: Region,
     free: Vec<usize>,
     slots: Vec<Slot>,
-    /// How often one was taken.
-    taken: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     /// How many puts read from it or are to.
     puts: usize,
-    /// Which taking of a slot this is.
+    /// How often it was taken.
     taken: u64,
 }
 
-/// A staging slot, and which taking of one it was.
+/// A staging slot, and which taking of it this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Staged {
     pub slot: usize,
@@ -138,13 +136,13 @@ impl Posts {
             let memory = Memory::map(self.staging_slots * stride(self.staging_bytes), false)?;
             let region = transport.register(memory)?;
             let slots = vec![Slot::default(); self.staging_slots];
-            self.staging = Some(Staging { region, free: (0..slots.len()).rev().collect(), slots, taken: 0 });
+            self.staging = Some(Staging { region, free: (0..slots.len()).rev().collect(), slots });
         }
         Ok(self.staging.as_mut().and_then(|staging| {
             let slot = staging.free.pop()?;
-            staging.taken += 1;
-            staging.slots[slot] = Slot { puts: 1, taken: staging.taken };
-            Some(Staged { slot, taken: staging.taken })
+            let Slot { puts, taken } = &mut staging.slots[slot];
+            (*puts, *taken) = (1, *taken + 1);
+            Some(Staged { slot, taken: *taken })
         }))
     }
 
