@@ -115,6 +115,9 @@ impl Wait {
     /// sockets who comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling.
     /// Without a breath two ranks that call in lockstep stay a microsecond apart, and the later is never waited for.
     pub(crate) fn breathe(&self) {
+        if self.patience.breath.is_zero() {
+            return;
+        }
         let since = Instant::now();
         while since.elapsed() < self.patience.breath {
             std::hint::spin_loop();
@@ -126,10 +129,14 @@ impl Wait {
         patience / if self.tries_whole() { 1 } else { 1_u32 << halvings }
     }
 
+    /// How long this wait, which may begin now, has lasted.
+    fn waited(&mut self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.since.get_or_insert(now))
+    }
+
     /// Nothing moved. Whether that is so short that [`next`](Self::next) says to poll; otherwise it is to be asked what else.
     pub(crate) fn is_hot(&mut self, now: Instant) -> bool {
-        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        let hot = waited < self.share(self.patience.spin, self.spin);
+        let hot = self.waited(now) < self.share(self.patience.spin, self.spin);
         if hot {
             self.last = Next::Poll;
         }
@@ -141,7 +148,7 @@ impl Wait {
         if self.is_hot(now) {
             return Next::Poll;
         }
-        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        let waited = self.waited(now);
         let spin = self.share(self.patience.spin, self.spin);
         let give_way = if self.away > TAKEN { self.patience.give_way } else { self.patience.alone };
         // Where nobody polls hot there are fewer cores than ranks: it would be shared again.

@@ -220,6 +220,7 @@ impl ProcessGroup {
         let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
         let (ranks_here, cores) = card.place.shared_by(places.iter());
         let crowded = ranks_here > cores;
+        // What is copied waits in a queue of the provider's for room in a socket, where there are sockets.
         let by_socket = limits.max_copied > limits.max_inject;
         let patience = Patience {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
