@@ -31,15 +31,16 @@ impl Choice {
     }
 
     /// What becomes of it in a call of many tensors that would be written straight into outputs if they lay in one piece:
-    /// all of it comes through slots, and those of several peers stay in the inner caches only if they are small. 1,000
-    /// tensors of 4 KiB beside one all_reduce of the same bytes, in chunks of 256, 128 and 64 KiB, medians over TCP on two
-    /// cores, on an AMD EPYC and on an Intel Xeon: between 2 ranks, whose slots are few, 1.20, 1.38 and 1.58 (1.25, 1.21
-    /// and 1.28), among 3 1.42, 1.25 and 1.25 (1.35, 1.29 and 1.30), among 4 1.50, 1.27 and 1.20 (1.36, 1.34 and 1.41),
-    /// among 8 1.35, 1.37 and 1.49 (1.35, 1.30 and 1.32).
+    /// all of it comes through slots, and leaves by staging. In a ring those of one neighbour are in use, which stay in the
+    /// inner caches, and what has come is handed on from where it is; in two shots those of all peers. 1,000 tensors of 4 KiB
+    /// beside one all_reduce of the same bytes, two shots and ring, medians of 7 runs over TCP on two cores, Intel Xeon,
+    /// 2026-11-25: among 3 ranks 1.25 and 1.22, among 4 1.34 and 1.22, among 8 1.25 and 1.27 (11.6 and 11.3 ms); between 2,
+    /// each other's only neighbour, the ring's shorter messages take 8 % longer.
     #[must_use]
-    pub fn coalesced(self, ranks: usize) -> Self {
-        let most = if ranks > 2 { 128 * KIB } else { usize::MAX };
-        Self { chunk_bytes: self.chunk_bytes.min(most), ..self }
+    pub fn coalesced(self, ranks: usize, allowed: impl Fn(&Algorithm) -> bool) -> Self {
+        let ring = super::find("ring")
+            .filter(|ring| ranks > 2 && self.algorithm.name == "two_shot" && allowed(ring));
+        Self { algorithm: ring.unwrap_or(self.algorithm), ..self }
     }
 }
 

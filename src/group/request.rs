@@ -121,9 +121,12 @@ impl<'a> Request<'a> {
             .or_else(|| algorithm::choose(collective, group.world, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
         let direct = algorithm::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
+        let choice = match direct && self.coalesced {
+            true => choice.coalesced(group.world.ranks, selected),
+            false => choice,
+        };
         let choice = match wishes.pipeline {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
-            None if direct && self.coalesced => choice.coalesced(group.world.ranks),
             None => choice,
         };
         let choice = choice.within(

@@ -1,5 +1,7 @@
 //! Many reductions as few: against one all_reduce for each.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use unisono_transport::sim;
 
@@ -134,27 +136,36 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
     );
 }
 
-/// All ranks take the same chunks, however their tensors lie: smaller ones than of one piece, where slots of several peers
-/// are in use.
+/// Many tensors that are large together go round a ring, where two shots would take one in one piece: unless the caller
+/// wants otherwise, or a ring could not do it.
 #[test]
-fn large_tensors_are_reduced_in_chunks_that_stay_in_the_caches() {
-    for (ranks, most) in [(2, 256 << 10), (3, 128 << 10), (4, 128 << 10), (5, 128 << 10)] {
-        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (256 << 10, 1024, 2);
+fn large_tensors_go_round_a_ring() {
+    for ranks in 2..5 {
+        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (32 << 10, 1024, 2);
         world(ranks, tweak, |group| {
-            let longest = || {
-                let sent = group.trace().into_iter().filter_map(|traced| match traced.step {
-                    Step::Put { from, .. } | Step::Write { from, .. } => Some(from.len * size_of::<f32>()),
+            let next = BTreeSet::from([(group.rank() + 1) % ranks]);
+            let all: BTreeSet<_> = (0..ranks).filter(|&rank| rank != group.rank()).collect();
+            let receivers = |group: &ProcessGroup, rows: &[usize]| {
+                group.keep_trace();
+                reduces_where_they_lie(group, rows, floats);
+                let traced = group.trace().into_iter().filter_map(|traced| match traced.step {
+                    Step::Put { to, .. } | Step::Write { to, .. } => Some(to),
                     _ => None,
                 });
-                sent.max().unwrap_or_default()
+                traced.collect::<BTreeSet<_>>()
             };
-            group.keep_trace();
-            reduces_where_they_lie(&group, &[200_000, 1, 0, 125_001], floats);
-            assert!((most / 2..=most).contains(&longest()), "{} among {ranks} ranks", longest());
-            // What the caller wants goes before.
-            let pipeline = group.with_pipeline(256 << 10, 2).unwrap();
-            reduces_where_they_lie(&pipeline, &[200_000, 125_000], floats);
-            assert!(longest() > 128 << 10);
+            let (large, small) = (&[20_000, 1, 0, 12_501][..], &[8000, 1, 0, 5001][..]);
+            assert_eq!(receivers(&group, large), next, "among {ranks} ranks");
+            assert_eq!(receivers(&group, small), all, "among {ranks} ranks");
+            let piped = group.with_pipeline(8 << 10, 2).unwrap();
+            assert_eq!(receivers(&piped, large), next, "among {ranks} ranks");
+            for other in [
+                group.with_algorithms("^ring").unwrap(),
+                group.with_algorithms("two_shot").unwrap(),
+                group.with_reduction(Reduction::Reproducible),
+            ] {
+                assert_eq!(receivers(&other, large), all, "among {ranks} ranks");
+            }
         });
     }
 }
