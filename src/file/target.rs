@@ -174,7 +174,13 @@ impl Target {
     }
 
     fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.partial.write_all_at(bytes, at).map_err(|error| self.writing(&error))
+        let mut at = at;
+        // The page cache makes one folio of what one write brings, and may wait long for a large one.
+        for block in bytes.chunks(BLOCK) {
+            self.partial.write_all_at(block, at).map_err(|error| self.writing(&error))?;
+            at += block.len() as u64;
+        }
+        Ok(())
     }
 
     fn note(&self, piece: u64, sum: u128) -> Result<()> {
