@@ -114,7 +114,7 @@ impl Engine {
             let pass = run.pass(&mut self.net.core(*channel)?, self.idle)?;
             if let Pass::Ended = pass {
                 if waited && run.operation.lockstep {
-                    self.wait.breathe();
+                    self.wait.breathe(run.operation.block());
                 }
                 return Ok(true);
             }

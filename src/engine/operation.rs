@@ -288,6 +288,11 @@ impl Operation {
         self.pieces.as_ref().filter(|_| lent)
     }
 
+    /// The bytes of the whole, or of one block if there are blocks.
+    pub(crate) fn block(&self) -> usize {
+        usize::try_from(self.signature.count).unwrap_or(usize::MAX).saturating_mul(self.size)
+    }
+
     /// Its number as headers carry it: the low 32 bits.
     pub(crate) fn op(&self) -> u32 {
         (self.number & 0xffff_ffff) as u32

@@ -44,9 +44,8 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms). ARCHITECTURE.md ("Waiting") has the figures.
 const ALONE: Duration = Duration::from_millis(1);
 
-/// How long who has waited for the other of two ranks lets it catch up, over sockets of one machine. Of 100 to 400 ns in steps
-/// of 50 to 100 it is the least with which ranks mostly stay together after messages of 1 KiB; with more, those of 8 bytes take
-/// longer. ARCHITECTURE.md ("Waiting") has the figures.
+/// How long who has waited for a few bytes of the other of two ranks lets it catch up, over sockets of one machine. Of 100 to 500
+/// ns in steps of 50 to 100 it is the most with which messages of 8 bytes do not take longer. ARCHITECTURE.md ("Waiting") has the figures.
 const BREATH: Duration = Duration::from_nanos(200);
 
 /// What every rank tells all others when they join.
