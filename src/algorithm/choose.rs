@@ -34,8 +34,8 @@ impl Choice {
     /// all of it comes through slots, and leaves by staging. In a ring those of one neighbour are in use, which stay in the
     /// inner caches, and what has come is handed on from where it is; in two shots those of all peers. 1,000 tensors of 4 KiB
     /// beside one all_reduce of the same bytes, in two shots (chunks of 128 KiB) and in a ring (256), medians of 7 runs over
-    /// TCP on two cores, Intel Xeon, 2026-11-25: among 3 ranks 1.25 and 1.22, among 4 1.34 and 1.22, among 8 1.25 and 1.27 (11.6 and 11.3 ms); between 2,
-    /// each other's only neighbour, the ring's shorter messages take 8 % longer.
+    /// TCP on two cores, Intel Xeon, 2026-11-25: among 3 ranks 1.25 and 1.22, among 4 1.34 and 1.22, among 8 1.25 and 1.27
+    /// (11.6 and 11.3 ms); between 2, each other's only neighbour, the ring's shorter messages take 8 % longer.
     #[must_use]
     pub fn coalesced(self, ranks: usize, allowed: impl Fn(&Algorithm) -> bool) -> Self {
         let ring = super::find("ring")

@@ -289,8 +289,8 @@ impl Operation {
     }
 
     /// The bytes of the whole, or of one block if there are blocks.
-    pub(crate) fn block(&self) -> usize {
-        usize::try_from(self.signature.count).unwrap_or(usize::MAX).saturating_mul(self.size)
+    pub(crate) const fn block(&self) -> u64 {
+        self.signature.count.saturating_mul(self.size as u64)
     }
 
     /// Its number as headers carry it: the low 32 bits.

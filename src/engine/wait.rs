@@ -23,14 +23,16 @@ pub(crate) struct Patience {
     pub breath: Duration,
 }
 
+/// How many nanoseconds longer a breath is after a message of a [`PAGE`], and of up to two; in proportion after shorter ones. After
+/// longer ones it helps nobody. ARCHITECTURE.md ("Waiting") has the figures.
+const BREATH_OF_PAGE: u64 = 400;
+
+/// The bytes from which on a breath grows no longer.
+const PAGE: u64 = 4 << 10;
+
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
 const TAKEN: Duration = Duration::from_micros(100);
-
-/// How much longer a breath is after a message of 4 to 8 KiB, and in proportion after shorter ones. After longer ones it helps
-/// nobody. ARCHITECTURE.md ("Waiting") has the figures.
-const BREATH_OF_PAGE: Duration = Duration::from_nanos(400);
-const PAGE: u32 = 4 << 10;
 
 /// A yielded core that comes back later than this had another thread: two switches take longer, a yield to nobody less.
 /// If it was not [`TAKEN`], that thread has little to do, and waits, as the rank does that this one waits for.
@@ -119,14 +121,14 @@ impl Wait {
     /// Whoever has waited for the other of two ranks, as that one waits for it, goes on a moment later. Over the kernel's
     /// sockets who comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling.
     /// Without a breath two ranks that call in lockstep stay a microsecond apart, and the later is never waited for.
-    /// What has just come was of so many bytes.
-    pub(crate) fn breathe(&self, bytes: usize) {
+    /// How long a moment is depends on the bytes that have just come.
+    pub(crate) fn breathe(&self, bytes: u64) {
         if self.patience.breath.is_zero() {
             return;
         }
         let since = Instant::now();
-        let few = u32::try_from(bytes).ok().filter(|&bytes| bytes <= 2 * PAGE).unwrap_or_default();
-        let breath = self.patience.breath + BREATH_OF_PAGE * few.min(PAGE) / PAGE;
+        let few = if bytes > 2 * PAGE { 0 } else { bytes.min(PAGE) };
+        let breath = self.patience.breath + Duration::from_nanos(BREATH_OF_PAGE * few / PAGE);
         while since.elapsed() < breath {
             std::hint::spin_loop();
         }
@@ -274,12 +276,10 @@ mod tests {
     #[test]
     fn a_breath_lasts_as_long_as_it_is_to() {
         for breath in [Duration::ZERO, Duration::from_micros(300)] {
-            for (bytes, longer) in
-                [(0, Duration::ZERO), (2 << 10, BREATH_OF_PAGE / 2), (8 << 10, BREATH_OF_PAGE)]
-            {
+            for (bytes, longer) in [(0, 0), (2 << 10, BREATH_OF_PAGE / 2), (8 << 10, BREATH_OF_PAGE)] {
                 let (wait, since) = (Wait::new(Patience { breath, ..PATIENCE }), Instant::now());
                 wait.breathe(bytes);
-                assert!(breath.is_zero() || since.elapsed() >= breath + longer);
+                assert!(breath.is_zero() || since.elapsed() >= breath + Duration::from_nanos(longer));
             }
         }
     }

@@ -154,29 +154,27 @@ impl Target {
 
     /// Writes a piece and notes its checksum.
     pub(crate) fn write(&self, piece: u64, bytes: &[u8], sum: u128) -> Result<()> {
-        self.put(self.plan.range(piece).0, bytes)?;
+        self.put(piece, bytes, |_| {})?;
         self.note(piece, sum)
     }
 
     /// Writes a piece that has arrived, and notes its checksum if it is the one that was sent. One that is not noted does
     /// not count, whatever lies there.
     pub(crate) fn receive(&self, piece: u64, bytes: &[u8], wanted: u128) -> Result<()> {
-        let (mut at, mut sum) = (self.plan.range(piece).0, Sum::new());
-        for block in bytes.chunks(BLOCK) {
-            sum.add(block);
-            self.put(at, block)?;
-            at += block.len() as u64;
-        }
+        let mut sum = Sum::new();
+        self.put(piece, bytes, |block| sum.add(block))?;
         match sum.end() {
             got if got == wanted => self.note(piece, wanted),
             got => Err(FileProblem::Damaged { piece, wanted, got }),
         }
     }
 
-    fn put(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        let mut at = at;
-        // The page cache makes one folio of what one write brings, and may wait long for a large one.
+    /// Writes a piece block by block, each after `look` has seen it. The page cache makes one folio of what one write brings,
+    /// and may wait long for a large one.
+    fn put(&self, piece: u64, bytes: &[u8], mut look: impl FnMut(&[u8])) -> Result<()> {
+        let mut at = self.plan.range(piece).0;
         for block in bytes.chunks(BLOCK) {
+            look(block);
             self.partial.write_all_at(block, at).map_err(|error| self.writing(&error))?;
             at += block.len() as u64;
         }

@@ -45,7 +45,8 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 const ALONE: Duration = Duration::from_millis(1);
 
 /// How long who has waited for a few bytes of the other of two ranks lets it catch up, over sockets of one machine. Of 100 to 500
-/// ns in steps of 50 to 100 it is the most with which messages of 8 bytes do not take longer. ARCHITECTURE.md ("Waiting") has the figures.
+/// ns in steps of 50 to 100 it is the most with which messages of 8 bytes do not take longer. ARCHITECTURE.md ("Waiting") has
+/// the figures.
 const BREATH: Duration = Duration::from_nanos(200);
 
 /// What every rank tells all others when they join.
