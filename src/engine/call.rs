@@ -85,6 +85,9 @@ impl Engine {
             self.turn(channel, (operation, schedule, asked), overseer)?;
             return Ok(Called::UnderWay(ticket));
         }
+        if operation.lockstep {
+            self.wait.let_catch_up();
+        }
         self.net.core(channel)?.circle.busy = true;
         let run = self.open(channel, (operation, schedule), None, overseer)?;
         self.alone = Some((channel, run));

@@ -19,7 +19,7 @@ pub(crate) struct Patience {
     pub give_way: Duration,
     /// The same as long as nobody else takes the core.
     pub alone: Duration,
-    /// How long whoever has waited for a word lets the other of two catch up: see [`Wait::breathe`].
+    /// How long whoever has waited for the other of two lets it catch up: see [`Wait::breathe`].
     pub breath: Duration,
 }
 
@@ -74,6 +74,8 @@ pub(crate) struct Wait {
     spin: u32,
     give_way: u32,
     waits: u32,
+    /// Until when this rank lets the other of two catch up, if it calls again before.
+    ahead: Option<Instant>,
 }
 
 impl Wait {
@@ -87,6 +89,7 @@ impl Wait {
             spin: 0,
             give_way: 0,
             waits: 0,
+            ahead: None,
         }
     }
 
@@ -118,19 +121,32 @@ impl Wait {
         self.away = self.away.max(away);
     }
 
-    /// Whoever has waited for the other of two ranks, as that one waits for it, goes on a moment later. Over the kernel's
-    /// sockets who comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling.
-    /// Without a breath two ranks that call in lockstep stay a microsecond apart, and the later is never waited for.
-    /// How long a moment is depends on the bytes that have just come.
-    pub(crate) fn breathe(&self, bytes: u64) {
+    /// Whoever has waited for the other of two ranks, as that one waits for it, lets it catch up. Over the kernel's sockets who
+    /// comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling. Two ranks
+    /// that call in lockstep would stay a microsecond apart, and the later is never waited for.
+    ///
+    /// After a barrier (no bytes), which is there for the ranks to go on together, that is now. Otherwise it is [before the
+    /// next call](Self::let_catch_up), and longer: the way out of this call and into that one counts, and the other has to
+    /// copy the bytes that have just come.
+    pub(crate) fn breathe(&mut self, bytes: u64) {
         if self.patience.breath.is_zero() {
             return;
         }
-        let since = Instant::now();
         let few = if bytes > 2 * PAGE { 0 } else { bytes.min(PAGE) };
-        let breath = self.patience.breath + Duration::from_nanos(BREATH_OF_PAGE * few / PAGE);
-        while since.elapsed() < breath {
-            std::hint::spin_loop();
+        let breaths = if bytes == 0 { 1 } else { 2 };
+        let breath = breaths * self.patience.breath + Duration::from_nanos(BREATH_OF_PAGE * few / PAGE);
+        self.ahead = Some(Instant::now() + breath);
+        if bytes == 0 {
+            self.let_catch_up();
+        }
+    }
+
+    /// Waits as long as the last [breath](Self::breathe) has not passed.
+    pub(crate) fn let_catch_up(&mut self) {
+        if let Some(ahead) = self.ahead.take() {
+            while Instant::now() < ahead {
+                std::hint::spin_loop();
+            }
         }
     }
 
@@ -274,12 +290,17 @@ mod tests {
     }
 
     #[test]
-    fn a_breath_lasts_as_long_as_it_is_to() {
+    fn a_breath_lasts_as_long_as_it_is_to_and_is_taken_once() {
         for breath in [Duration::ZERO, Duration::from_micros(300)] {
             for (bytes, longer) in [(0, 0), (2 << 10, BREATH_OF_PAGE / 2), (8 << 10, BREATH_OF_PAGE)] {
-                let (wait, since) = (Wait::new(Patience { breath, ..PATIENCE }), Instant::now());
+                let (mut wait, since) = (Wait::new(Patience { breath, ..PATIENCE }), Instant::now());
                 wait.breathe(bytes);
-                assert!(breath.is_zero() || since.elapsed() >= breath + Duration::from_nanos(longer));
+                // After a barrier it is over.
+                assert_eq!(wait.ahead.is_none(), breath.is_zero() || bytes == 0);
+                wait.let_catch_up();
+                let least = if bytes == 0 { breath } else { 2 * breath + Duration::from_nanos(longer) };
+                assert!(breath.is_zero() || since.elapsed() >= least);
+                assert_eq!(wait.ahead, None);
             }
         }
     }
