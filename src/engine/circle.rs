@@ -366,9 +366,25 @@ impl Circle {
 
     /// Makes letters of all debts.
     pub(crate) fn settle_debts(&mut self) {
-        for (receiver, way) in self.debts.drain(..) {
-            self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver, way)));
+        self.settle_debts_but(|_, _| false);
+    }
+
+    /// Makes letters of all debts but those that can wait.
+    pub(crate) fn settle_debts_but(&mut self, waits: impl Fn(&Self, (usize, Way)) -> bool) {
+        let mut index = 0;
+        while let Some(&(receiver, way)) = self.debts.get(index) {
+            if waits(self, (receiver, way)) {
+                index += 1;
+            } else {
+                self.debts.swap_remove(index);
+                self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver, way)));
+            }
         }
+    }
+
+    /// Whether a flow to this rank is a first lane's.
+    pub(crate) fn is_first(&self, receiver: usize) -> bool {
+        self.windows[self.receivers[receiver].window].first_flow == receiver
     }
 
     /// Whether there are letters to be sent. Until it is known where to, those wait that answer members who know already.

@@ -212,11 +212,11 @@ impl Core<'_> {
                     return Err(self.violation(from, Violation(what)));
                 }
                 self.circle.grants.push((from, grant));
-                // Nothing was written yet to a peer whose window is unknown.
+                // Nothing was sent yet to a peer whose window is unknown.
                 let Some(sender) = self.circle.sender(from, Class::Bulk, 0) else { return Ok(()) };
-                let freed = (grant.header.freed & 0xffff) as u16;
-                let credit = self.sending(sender, |end| end.writes.credit(freed));
-                credit.map_err(|violation| self.violation(from, violation))
+                let (written, sent) = (grant.header.freed, grant.header.reply);
+                self.credit_arrived(sender, Way::Direct, (written & 0xffff) as u16)?;
+                self.credit_arrived(sender, Way::Slots, (sent & 0xffff) as u16)
             }
         }
     }

@@ -5,6 +5,7 @@ use unisono_transport::Region;
 
 use super::{
     Stop,
+    circle::Circle,
     core::Core,
     flow::Violation,
     operation::Operation,
@@ -116,7 +117,7 @@ impl Run {
             (moved, worked) = (true, worked + bytes);
         }
         if core.circle.has_debts() && (idle || self.ended()) {
-            core.circle.settle_debts();
+            core.circle.settle_debts_but(|circle, debt| self.can_wait(circle, debt));
         }
         if core.circle.has_letters() {
             moved |= core.send_letters()?;
@@ -130,6 +131,16 @@ impl Run {
             return Ok(Pass::Ended);
         }
         Ok(if moved { Pass::Moved } else { Pass::Idle })
+    }
+
+    /// Whether a debt can wait for the next grant, which takes it along: that of the first lane's slots, where what comes there
+    /// is written straight into the output. A letter would have to be handled amid that.
+    fn can_wait(&self, circle: &Circle, (receiver, way): (usize, Way)) -> bool {
+        let awaits = self.lanes.first().is_some_and(|first| match first.step {
+            Some(Step::Await { from, .. }) => from == circle.receivers[receiver].from,
+            _ => first.ended,
+        });
+        way == Way::Slots && awaits && circle.exposed && circle.is_first(receiver)
     }
 
     /// Whether every lane has ended.

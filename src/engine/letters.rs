@@ -35,7 +35,7 @@ impl Core<'_> {
     }
 
     /// Tells a peer, for the operation of this header, where it may write straight into this rank's output; or that
-    /// it may not. It takes along the credit for what the peer has written on the first lane.
+    /// it may not. It takes along the credit for what the peer has sent on the first lane, both ways.
     pub(crate) fn grant(
         &mut self,
         to: Rank,
@@ -44,12 +44,15 @@ impl Core<'_> {
     ) -> Result<(), Stop> {
         let RemoteRegion { base, key, len } = output.unwrap_or_default();
         let circle = &mut *self.circle;
-        let first = circle.receiver(to, Class::Bulk, 0).map(|receiver| &mut circle.landings[receiver]);
-        let freed = first.map_or(0, |landing| {
-            landing.tell();
-            (landing.freed() & 0xffff_ffff) as u32
-        });
-        let header = Header { freed, ..header };
+        let first = circle.receiver(to, Class::Bulk, 0);
+        let mut tell = |way| {
+            first.map_or(0, |receiver| {
+                let flow = circle.incoming(receiver, way);
+                flow.tell();
+                (flow.freed() & 0xffff_ffff) as u32
+            })
+        };
+        let header = Header { freed: tell(Way::Direct), reply: tell(Way::Slots), ..header };
         let grant = Grant { header, granted: u64::from(output.is_some()), base, key, len };
         let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, grant);
         circle.letters.write(at, bytemuck::bytes_of(&grant))?;

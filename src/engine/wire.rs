@@ -6,7 +6,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
@@ -195,7 +195,7 @@ pub(crate) struct Header {
     pub freed: u32,
     /// The operation's count.
     pub count: u64,
-    /// The flow's number at the sender, where its credits go.
+    /// The flow's number at the sender, where its credits go. In a grant, how many messages of the first lane have been freed.
     pub reply: u32,
     /// How many elements follow.
     pub len: u32,
