@@ -103,7 +103,7 @@ impl Direct {
         let direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
         let long = direct && job.long && count > 0;
         let chunk = if long { count } else { job.chunk };
-        let head = if long && job.collective.has_root() { (job.chunk / 8).min(count - 1) } else { 0 };
+        let head = if long && job.collective.has_root() { job.chunk.div_ceil(8).min(count - 1) } else { 0 };
         let chunks = partition::chunks(count, chunk) + usize::from(head > 0);
         let direct_from = if long { usize::from(head > 0) } else { job.lanes };
         Self {
