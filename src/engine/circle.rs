@@ -382,11 +382,6 @@ impl Circle {
         }
     }
 
-    /// Whether a flow to this rank is a first lane's.
-    pub(crate) fn is_first(&self, receiver: usize) -> bool {
-        self.windows[self.receivers[receiver].window].first_flow == receiver
-    }
-
     /// Whether there are letters to be sent. Until it is known where to, those wait that answer members who know already.
     pub(crate) fn has_letters(&self) -> bool {
         self.introduced && !self.post_box.is_empty()

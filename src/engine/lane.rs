@@ -136,11 +136,13 @@ impl Run {
     /// Whether a debt can wait for the next grant, which takes it along: that of the first lane's slots, where what comes there
     /// is written straight into the output. A letter would have to be handled amid that.
     fn can_wait(&self, circle: &Circle, (receiver, way): (usize, Way)) -> bool {
+        let sender = circle.receivers[receiver].from;
         let awaits = self.lanes.first().is_some_and(|first| match first.step {
-            Some(Step::Await { from, .. }) => from == circle.receivers[receiver].from,
+            Some(Step::Await { from, .. }) => from == sender,
             _ => first.ended,
         });
-        way == Way::Slots && awaits && circle.exposed && circle.is_first(receiver)
+        let told = way == Way::Slots && circle.receiver(sender, Class::Bulk, 0) == Some(receiver);
+        told && awaits && circle.exposed
     }
 
     /// Whether every lane has ended.
