@@ -210,7 +210,7 @@ impl Circle {
             return;
         }
         // The end comes after all else: whoever has got it may forget the group. Not all providers keep the order of puts.
-        self.settle_debts();
+        self.settle_debts(true);
         if !self.letters_landed() || self.under_way > 0 || self.talk.under_way > 0 {
             return;
         }
@@ -336,18 +336,19 @@ impl Circle {
         self.members[from].greeted
     }
 
-    /// Messages of a flow were freed. Its sender hears of it by a message that goes the other way, or when
-    /// this rank has nothing else to do; at once only if it can send no more until it does.
+    /// Messages of a flow were freed, or have landed. Its sender hears of what was freed by what goes the other way, if that is
+    /// how it heard the latest. Otherwise, or if it may be waiting for it, it hears when this rank has nothing else to do; and
+    /// at once if all its messages were freed, so that nothing of it is under way any more.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
         // Whoever has been told of the end may have forgotten the group.
         if self.parting || self.left {
             return;
         }
         let flow = self.incoming(receiver, way);
-        let (from, exhausted, owes) = (flow.from, flow.exhausted(), flow.owes());
+        let (from, exhausted, due) = (flow.from, flow.exhausted(), flow.is_due());
         if exhausted {
             self.post_box.push_back((from, Letter::Credit(receiver, way)));
-        } else if owes && !self.debts.contains(&(receiver, way)) {
+        } else if due && !self.debts.contains(&(receiver, way)) {
             self.debts.push((receiver, way));
         }
     }
@@ -364,22 +365,18 @@ impl Circle {
         !self.debts.is_empty()
     }
 
-    /// Makes letters of all debts.
-    pub(crate) fn settle_debts(&mut self) {
-        self.settle_debts_but(|_, _| false);
-    }
-
-    /// Makes letters of all debts but those that can wait.
-    pub(crate) fn settle_debts_but(&mut self, waits: impl Fn(&Self, (usize, Way)) -> bool) {
-        let mut index = 0;
-        while let Some(&(receiver, way)) = self.debts.get(index) {
-            if waits(self, (receiver, way)) {
-                index += 1;
-            } else {
-                self.debts.swap_remove(index);
-                self.post_box.push_back((self.receivers[receiver].from, Letter::Credit(receiver, way)));
+    /// Makes letters of debts; of those that a message may take along only where this rank is `idle`.
+    pub(crate) fn settle_debts(&mut self, idle: bool) {
+        let mut debts = std::mem::take(&mut self.debts);
+        debts.retain(|&(receiver, way)| {
+            let flow = self.incoming(receiver, way);
+            let (from, due, waits) = (flow.from, flow.is_due(), !idle && flow.answered());
+            if due && !waits {
+                self.post_box.push_back((from, Letter::Credit(receiver, way)));
             }
-        }
+            due && waits
+        });
+        self.debts = debts;
     }
 
     /// Whether there are letters to be sent. Until it is known where to, those wait that answer members who know already.

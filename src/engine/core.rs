@@ -153,6 +153,7 @@ impl Core<'_> {
             let credit = self.sending(sender, |end| end.flow.credit((freed & 0xffff) as u16));
             credit.map_err(|violation| self.violation(from, violation))?;
         }
+        self.circle.owe(flow, Way::Slots);
         Ok(())
     }
 
@@ -171,7 +172,9 @@ impl Core<'_> {
             let what = "a write into an output that nobody was allowed to write to".to_owned();
             return Err(self.violation(from, Violation(what)));
         }
-        landing.arrive(number).map(drop).map_err(|violation| self.violation(from, violation))
+        landing.arrive(number).map_err(|violation| self.violation(from, violation))?;
+        self.circle.owe(flow, Way::Direct);
+        Ok(())
     }
 
     /// A receiver has freed messages.

@@ -109,6 +109,8 @@ pub(crate) struct Incoming {
     freed: u64,
     /// What the sender knows of `freed`.
     told: u64,
+    /// Whether it heard that from a message or a grant, and not from a letter.
+    answered: bool,
 }
 
 impl Incoming {
@@ -126,6 +128,7 @@ impl Incoming {
             given: 0,
             freed: 0,
             told: 0,
+            answered: false,
         }
     }
 
@@ -208,10 +211,16 @@ impl Incoming {
         self.freed - self.told == self.slots
     }
 
-    /// Whether enough slots came free since the sender was last told that it should hear of it now: half
-    /// of them, so that it never has to wait if it is told in time.
-    pub(crate) fn owes(&self) -> bool {
-        self.freed - self.told >= self.slots.div_ceil(2)
+    /// Whether the sender is to hear by a letter of what came free since it was last told: where nothing else tells it, of half
+    /// of the slots, so that it never has to wait if it is told in time; and where something does, if it [may be
+    /// waiting](Self::stalls) for that.
+    pub(crate) fn is_due(&self) -> bool {
+        self.stalls() || !self.answered && self.freed - self.told >= self.slots.div_ceil(2)
+    }
+
+    /// Whether the sender has used all the credit that it knows of, and there is more for it.
+    fn stalls(&self) -> bool {
+        self.freed > self.told && self.taken + u64::from(self.landed.count_ones()) == self.told + self.slots
     }
 
     /// How many messages were freed.
@@ -219,9 +228,19 @@ impl Incoming {
         self.freed
     }
 
-    /// The sender is being told of all that were freed up to now.
+    /// The sender is being told of all that were freed up to now, by a letter.
     pub(crate) fn tell(&mut self) {
-        self.told = self.freed;
+        (self.told, self.answered) = (self.freed, false);
+    }
+
+    /// The sender is being told by what goes the other way anyhow, and will be of what comes free from now on.
+    pub(crate) fn answer(&mut self) {
+        (self.told, self.answered) = (self.freed, true);
+    }
+
+    /// Whether that is how the sender heard the latest.
+    pub(crate) fn answered(&self) -> bool {
+        self.answered
     }
 }
 
@@ -233,8 +252,8 @@ mod tests {
 
     proptest! {
         /// Whatever the order of arrivals, takes, frees and credits, messages come out in order, each in
-        /// its own slot, never more under way than there are slots, nor more bytes than are told; across the wrap of the
-        /// 16 bits.
+        /// its own slot, never more under way than there are slots, nor more bytes than are told; and a sender that has
+        /// none left gets the credit that there is; across the wrap of the 16 bits.
         #[test]
         fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..5, any::<u8>()), 1..400),
                            start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {
@@ -262,7 +281,7 @@ mod tests {
                     },
                     3 => { inc.free(); }
                     4 => {
-                        inc.tell();
+                        if choice % 2 == 0 { inc.tell() } else { inc.answer() }
                         credits.push((inc.freed() & 0xffff) as u16);
                         let credit = credits.swap_remove(usize::from(choice) % credits.len());
                         out.credit(credit).unwrap();
@@ -272,6 +291,9 @@ mod tests {
                 let under_way: usize = sizes.iter().rev().zip(0..out.pending()).map(|(size, _)| size).sum();
                 prop_assert!(under_way <= out.bytes());
                 prop_assert!(out.pending() > 0 || out.bytes() == 0);
+                // Whoever waits for credit that there is gets it.
+                let waits = out.sent == inc.told + slots as u64 && wire.is_empty();
+                prop_assert!(inc.is_due() || !waits || inc.freed == inc.told);
             }
         }
     }

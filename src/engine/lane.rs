@@ -5,7 +5,6 @@ use unisono_transport::Region;
 
 use super::{
     Stop,
-    circle::Circle,
     core::Core,
     flow::Violation,
     operation::Operation,
@@ -117,7 +116,7 @@ impl Run {
             (moved, worked) = (true, worked + bytes);
         }
         if core.circle.has_debts() && (idle || self.ended()) {
-            core.circle.settle_debts_but(|circle, debt| self.can_wait(circle, debt));
+            core.circle.settle_debts(idle);
         }
         if core.circle.has_letters() {
             moved |= core.send_letters()?;
@@ -131,18 +130,6 @@ impl Run {
             return Ok(Pass::Ended);
         }
         Ok(if moved { Pass::Moved } else { Pass::Idle })
-    }
-
-    /// Whether a debt can wait for the next grant, which takes it along: that of the first lane's slots, where what comes there
-    /// is written straight into the output. A letter would have to be handled amid that.
-    fn can_wait(&self, circle: &Circle, (receiver, way): (usize, Way)) -> bool {
-        let sender = circle.receivers[receiver].from;
-        let awaits = self.lanes.first().is_some_and(|first| match first.step {
-            Some(Step::Await { from, .. }) => from == sender,
-            _ => first.ended,
-        });
-        let told = way == Way::Slots && circle.receiver(sender, Class::Bulk, 0) == Some(receiver);
-        told && awaits && circle.exposed
     }
 
     /// Whether every lane has ended.

@@ -45,14 +45,16 @@ impl Core<'_> {
         let RemoteRegion { base, key, len } = output.unwrap_or_default();
         let circle = &mut *self.circle;
         let first = circle.receiver(to, Class::Bulk, 0);
-        let mut tell = |way| {
-            first.map_or(0, |receiver| {
-                let flow = circle.incoming(receiver, way);
-                flow.tell();
-                (flow.freed() & 0xffff_ffff) as u32
-            })
-        };
-        let header = Header { freed: tell(Way::Direct), reply: tell(Way::Slots), ..header };
+        let (mut writes, mut slots) = (0, 0);
+        if let Some(receiver) = first {
+            let (landing, flow) = (&mut circle.landings[receiver], &mut circle.receivers[receiver]);
+            (writes, slots) = (landing.freed(), flow.freed());
+            // There may be many writes before the next grant, but then no more than one message in a slot.
+            landing.tell();
+            flow.answer();
+        }
+        let header =
+            Header { freed: (writes & 0xffff_ffff) as u32, reply: (slots & 0xffff_ffff) as u32, ..header };
         let grant = Grant { header, granted: u64::from(output.is_some()), base, key, len };
         let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, grant);
         circle.letters.write(at, bytemuck::bytes_of(&grant))?;
@@ -95,7 +97,7 @@ impl Core<'_> {
                     let reply = circle.receivers[receiver].reply;
                     let flow = circle.incoming(receiver, way);
                     // Nothing may be owed any more: a message that went the other way has told it.
-                    let (Some(reply), true) = (reply, flow.owes()) else {
+                    let (Some(reply), true) = (reply, flow.is_due()) else {
                         circle.post_box.pop_front();
                         continue;
                     };

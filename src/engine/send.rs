@@ -93,7 +93,7 @@ impl Run {
         }
         core.sending(sender, |end| end.flow.advance(HEADER + bytes));
         if let Some(flow) = opposite {
-            core.circle.receivers[flow].tell();
+            core.circle.receivers[flow].answer();
         }
         Ok(true)
     }

@@ -20,6 +20,8 @@ use crate::{
     schedule::{Collective, Course, Job, Step},
 };
 
+mod credit;
+
 /// Nobody interferes.
 struct Nobody;
 
@@ -355,38 +357,6 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
             "{beside} of {CHUNKS} chunks were reduced while others were awaited"
         );
     }
-}
-
-#[test]
-fn what_a_head_owes_waits_for_the_next_grant() {
-    let hub = Hub::new();
-    let settings = Settings { lanes: 1, ..SMALL };
-    let broadcasts = |rank: Rank, engine: &mut Engine| {
-        let root = 0;
-        let count = 1000;
-        for round in 0..50 {
-            // Now and then one that grants nothing, and finds less credit.
-            let granting = round % 5 != 4;
-            let job = Job {
-                chunk: 16,
-                direct: granting,
-                long: granting,
-                root,
-                ..Job::new(Collective::Broadcast, rank, 2, count)
-            };
-            let mut data = vec![if rank == root { round + 1 } else { 0_i64 }; count];
-            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "direct" }, &lent).unwrap();
-            drop(lent);
-            assert_eq!(data, vec![round + 1; count], "round {round} of rank {rank}");
-            let circle = engine.net().core(WORLD).unwrap().circle;
-            let head =
-                circle.receiver(root, wire::Class::Bulk, 0).map(|receiver| (receiver, wire::Way::Slots));
-            let waits = rank != root && granting;
-            assert_eq!(circle.debts, Vec::from_iter(head.filter(|_| waits)), "round {round} of rank {rank}");
-        }
-    };
-    world(2, settings, || Box::new(hub.open()), broadcasts);
 }
 
 #[test]

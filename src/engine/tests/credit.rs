@@ -1,0 +1,135 @@
+//! How often credit takes a letter of its own: not where messages or grants go the other way.
+
+use std::sync::{Arc, atomic::AtomicUsize};
+
+use unisono_transport::{Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Wake};
+
+use super::{super::wire::Immediate, *};
+
+/// Counts the credits among what is put.
+struct Counted {
+    inner: Box<dyn Transport>,
+    credits: Arc<AtomicUsize>,
+}
+
+impl Transport for Counted {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn address(&self) -> &Address {
+        self.inner.address()
+    }
+
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        self.inner.connect(address)
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
+        self.inner.register(memory)
+    }
+
+    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        let posted = self.inner.put(put)?;
+        let credit = matches!(Immediate::decode(put.immediate), Some(Immediate::Credit { .. }));
+        self.credits.fetch_add(usize::from(credit && posted != Posted::Full), Ordering::Relaxed);
+        Ok(posted)
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.inner.poll(events)
+    }
+
+    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.inner.park(timeout)
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.inner.waker()
+    }
+}
+
+/// A collective of `count` numbers in place, between two ranks.
+struct Round {
+    job: Job<'static>,
+    algorithm: &'static str,
+}
+
+const COUNT: usize = 1000;
+const ROUNDS: usize = 50;
+
+/// How many letters of credit two ranks send in so many rounds of these, in chunks of a whole slot.
+fn credits(of: impl Fn(usize, Rank) -> Round + Sync) -> usize {
+    let (hub, credits) = (Hub::new(), Arc::new(AtomicUsize::new(0)));
+    let open = || -> Box<dyn Transport> {
+        Box::new(Counted { inner: Box::new(hub.open()), credits: Arc::clone(&credits) })
+    };
+    world(2, Settings { lanes: 2, ..SMALL }, open, |rank, engine| {
+        for round in 0..ROUNDS {
+            let Round { job, algorithm } = of(round, rank);
+            let (inputs, outputs) = job.lengths().unwrap();
+            let reduces = job.collective.reduces();
+            let mut data = vec![value(if reduces { rank } else { job.root }, round); inputs.max(outputs)];
+            if !reduces && rank != job.root {
+                data.fill(-1);
+            }
+            let lent = Lent::within(&mut data, 0..inputs, 0..outputs).unwrap();
+            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm }, &lent).unwrap();
+            drop(lent);
+            let sum = (0..2).map(|from| value(from, round)).sum();
+            let wanted = if reduces { sum } else { value(job.root, round) };
+            assert!(data[..outputs].iter().all(|&it| it == wanted), "round {round} of rank {rank}: {data:?}");
+        }
+    });
+    credits.load(Ordering::Relaxed)
+}
+
+fn job(collective: Collective, rank: Rank) -> Job<'static> {
+    Job { chunk: 16, lanes: 2, ..Job::new(collective, rank, 2, COUNT) }
+}
+
+#[test]
+fn messages_that_go_the_other_way_take_credit_along() {
+    for (collective, algorithm) in [
+        (Collective::AllReduce, "two_shot"),
+        (Collective::AllReduce, "ring"),
+        (Collective::ReduceScatter, "ring"),
+    ] {
+        let letters = credits(|_, rank| Round { job: job(collective, rank), algorithm });
+        assert_eq!(letters, 0, "of {algorithm}");
+    }
+}
+
+#[test]
+fn a_grant_takes_along_what_a_head_owes() {
+    let heads = |_, rank| {
+        let job = Job { direct: true, long: true, lanes: 1, ..job(Collective::Broadcast, rank) };
+        Round { job, algorithm: "direct" }
+    };
+    assert_eq!(credits(heads), 0);
+}
+
+#[test]
+fn where_nothing_goes_the_other_way_credit_goes_by_itself() {
+    let chunks = COUNT.div_ceil(16);
+    let broadcast = |rank| Round { job: job(Collective::Broadcast, rank), algorithm: "binomial" };
+    let letters = credits(|_, rank| broadcast(rank));
+    // Of two slots one is owed as soon as one is free, and both are when there was no time before.
+    assert!((ROUNDS * chunks / 2..=ROUNDS * chunks).contains(&letters), "{letters} letters");
+}
+
+/// Whoever heard by messages waits for more of them; and then not for ever.
+#[test]
+fn what_is_owed_goes_by_itself_when_no_more_messages_go_the_other_way() {
+    let rounds = |round, rank| match round % 5 {
+        0 => Round { job: job(Collective::AllReduce, rank), algorithm: "two_shot" },
+        1 => Round {
+            job: Job { direct: true, long: true, ..job(Collective::Broadcast, rank) },
+            algorithm: "direct",
+        },
+        _ => {
+            Round { job: Job { root: round % 2, ..job(Collective::Broadcast, rank) }, algorithm: "binomial" }
+        }
+    };
+    assert!(credits(rounds) > 0);
+}
