@@ -39,9 +39,10 @@ pub struct Config {
     pub timeout: Duration,
     /// How long joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
-    /// The unit of pipelining, in bytes: from 16 to 64 MiB, 256 KiB by default; alike. Where the limit on locked memory of
-    /// any rank is too small for so large windows, all take a smaller one, and that one warns of it.
-    pub chunk: usize,
+    /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. `None`: 512 KiB if there are two ranks, on one host, and
+    /// 256 KiB otherwise. Where the limit on locked memory of any rank is too small for so large windows, all take a smaller
+    /// one, and that one warns of it.
+    pub chunk: Option<usize>,
     /// How many chunks are worked on side by side: from 1 to 64, 2 by default; alike. With `bulk_slots` at most 64 in all.
     pub lanes: usize,
     /// How many chunks from one neighbour may wait on one lane: from 2 to 64, 2 by default; alike.
@@ -87,7 +88,7 @@ impl Default for Config {
             interface: None,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
-            chunk: 256 << 10,
+            chunk: None,
             lanes: 2,
             bulk_slots: 2,
             eager: 32 << 10,
@@ -162,9 +163,15 @@ const VARIABLES: &[Variable] = &[
         "60s",
         |config, text| parse_duration(text).map(|time| config.join_timeout = time),
     ),
-    knob("UNISONO_CHUNK", "the unit of pipelining in bytes: 131072, 256K, 4M", "256K", |config, text| {
-        parse_size(text).map(|size| config.chunk = size)
-    }),
+    knob(
+        "UNISONO_CHUNK",
+        "the unit of pipelining in bytes: 131072, 256K, 4M, auto",
+        "auto: 512K between two ranks of one host, else 256K",
+        |config, text| {
+            config.chunk = if text == "auto" { None } else { Some(parse_size(text)?) };
+            Ok(())
+        },
+    ),
     knob("UNISONO_LANES", "how many chunks are worked on side by side", "2", |config, text| {
         number(text).map(|lanes| config.lanes = lanes)
     }),
@@ -288,7 +295,7 @@ impl Config {
         check("store", &"none", self.store.is_some() || ranks == 1, || {
             format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
         })?;
-        within("chunk", self.chunk, 16, 64 << 20)?;
+        within("chunk", self.chunk.unwrap_or(16), 16, 64 << 20)?;
         within("lanes", self.lanes, 1, 64)?;
         within("bulk_slots", self.bulk_slots, 2, 64)?;
         check(
@@ -316,7 +323,7 @@ impl Config {
             ("version", env!("CARGO_PKG_VERSION").into()),
             ("ranks", self.ranks.to_string()),
             ("provider", or_auto(&self.provider)),
-            ("chunk", self.chunk.to_string()),
+            ("chunk", self.chunk.map_or_else(|| "auto".into(), |bytes| bytes.to_string())),
             ("lanes", self.lanes.to_string()),
             ("bulk_slots", self.bulk_slots.to_string()),
             ("eager", self.eager.to_string()),
@@ -508,7 +515,7 @@ mod tests {
             usual
         );
         let changed = [
-            Config { chunk: 64, ..Config::default() },
+            Config { chunk: Some(64), ..Config::default() },
             Config { lanes: 1, ..Config::default() },
             Config { bulk_slots: 1, ..Config::default() },
             Config { eager: 128, ..Config::default() },

@@ -73,6 +73,8 @@ const KIB: usize = 1 << 10;
 const ANY: usize = usize::MAX;
 /// For one message, whatever its size.
 const WHOLE: (usize, usize) = (256 * KIB, 256 * KIB);
+/// For two ranks of one host ([`World::is_pair`]).
+const LONG: (usize, usize) = (512 * KIB, 512 * KIB);
 /// For pipelines.
 const PIPED: (usize, usize) = (128 * KIB, 256 * KIB);
 
@@ -118,6 +120,18 @@ static CROWDED: &[Row] = &[
     row(AllToAll, 8, 8 * KIB, "star", PIPED, 1),
     row(AllToAll, 16, KIB, "star", PIPED, 1),
     row(AllToAll, 64, 64, "star", PIPED, 1),
+];
+
+/// Between two ranks of one host ([`World::is_pair`]) the first row that fits of these is taken, if one does. A message costs each
+/// of them some 5 µs over TCP however long it is, and a second hop the same again. p50 in µs over TCP on two cores of an AMD
+/// EPYC, medians of 5 runs in turn, 2026-11-25: all_reduce in two shots of 128 to 256 KiB, and as here, 128 KiB 55.8 and 40.7, 512 KiB
+/// 143 and 97, 1 MiB 270 and 193, 4 MiB 1208 and 1116; reduce_scatter in chunks of 128 to 256 KiB and as here, 512 KiB 68.6
+/// and 58.9, 1 MiB 149 and 97, 32 MiB 6541 and 6323.
+static PAIR: &[Row] = &[
+    row(AllReduce, 2, 512 * KIB, "direct", LONG, 2),
+    row(AllReduce, 2, ANY, "two_shot", LONG, 2),
+    row(ReduceScatter, 2, 8 * KIB, "direct", WHOLE, 1),
+    row(ReduceScatter, 2, ANY, "ring", LONG, 2),
 ];
 
 /// The first row that fits is taken, of an algorithm that may be. Bytes are those of the collective's count: the whole
@@ -225,8 +239,13 @@ pub fn choose(
 #[must_use]
 pub fn reason(collective: Collective, world: World, bytes: usize) -> Option<String> {
     let row = applying(collective, world, bytes).next()?.0;
-    let crowded = CROWDED.iter().any(|it| std::ptr::eq(it, row));
-    Some(format!("{}{row}", if crowded { "where ranks share few cores, " } else { "" }))
+    let among = |rows: &[Row]| rows.iter().any(|it| std::ptr::eq(it, row));
+    let place = match () {
+        () if among(CROWDED) => "where ranks share few cores, ",
+        () if among(PAIR) => "on one host, ",
+        () => "",
+    };
+    Some(format!("{place}{row}"))
 }
 
 /// The rows that fit, the first of which is taken if it may be.
@@ -239,8 +258,12 @@ fn applying(
         row.collective == collective && world.ranks <= row.ranks && bytes <= row.most(world.ranks)
     };
     let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
-    let crowded = if world.crowded() { CROWDED } else { &[] };
-    crowded.iter().chain(TABLE).filter(fits).filter_map(move |row| Some((row, of(row)?)))
+    let first = match () {
+        () if world.crowded() => CROWDED,
+        () if world.is_pair() => PAIR,
+        () => &[],
+    };
+    first.iter().chain(TABLE).filter(fits).filter_map(move |row| Some((row, of(row)?)))
 }
 
 impl fmt::Display for Row {
@@ -289,7 +312,7 @@ pub fn long(algorithm: &Algorithm, bytes: usize) -> bool {
 #[cfg(test)]
 pub(super) fn borders(collective: Collective, world: World) -> Vec<usize> {
     let row = |bytes| applying(collective, world, bytes).next().map(|(row, _)| std::ptr::from_ref(row));
-    let rows = CROWDED.iter().chain(TABLE).filter(|row| row.collective == collective);
+    let rows = CROWDED.iter().chain(PAIR).chain(TABLE).filter(|row| row.collective == collective);
     let mut borders: Vec<_> = rows.map(|row| row.most(world.ranks)).filter(|&most| most < ANY).collect();
     borders.retain(|&most| row(most) != row(most + 1));
     borders.sort_unstable();
@@ -310,8 +333,8 @@ mod tests {
                     .into_iter()
                     .flat_map(|bytes| [(bytes, 1), (bytes, ranks)])
                 {
-                    let choice =
-                        choose(collective, World { ranks, cores }, bytes, |_| true).ok_or("no choice")?;
+                    let choice = choose(collective, World { ranks, cores, hosts: 1 }, bytes, |_| true)
+                        .ok_or("no choice")?;
                     assert!(choice.algorithm.supports(collective), "{collective:?} {choice:?}");
                     assert!(choice.lanes > 0 && choice.chunk_bytes > 0 && choice.chunk_bytes % 64 == 0);
                 }
@@ -327,6 +350,11 @@ mod tests {
             told,
             "all_reduce, at most 4 ranks, any size: two_shot, chunks of 128 to 256 KiB, at most 3 lanes"
         );
+        let told = reason(AllReduce, World { hosts: 1, ..World::new(2) }, MIB).unwrap();
+        assert_eq!(
+            told,
+            "on one host, all_reduce, at most 2 ranks, any size: two_shot, chunks of 512 to 512 KiB, at most 2 lanes"
+        );
         let told = reason(Broadcast, World::new(1000), MIB).unwrap();
         assert!(
             told.starts_with("broadcast, any number of ranks, at most 128 KiB for each rank: tree"),
@@ -337,7 +365,7 @@ mod tests {
 
     #[test]
     fn few_cores_are_named_as_the_reason() {
-        let told = reason(Barrier, World { ranks: 8, cores: 2 }, 0).unwrap();
+        let told = reason(Barrier, World { ranks: 8, cores: 2, hosts: 1 }, 0).unwrap();
         assert!(
             told.starts_with("where ranks share few cores, barrier, at most 64 ranks, any size: star"),
             "{told}"

@@ -1,6 +1,6 @@
 //! What a plan costs on a fabric: runs its schedules in the cost model, one of them or all, whole or in part.
 
-use super::Plan;
+use super::{Plan, World};
 use crate::schedule::{
     Job,
     cost::{
@@ -25,10 +25,9 @@ impl Effort {
     pub const QUICK: Self = Self { steps: 100_000, ..Self::EXACT };
 }
 
-/// `Config`'s default `eager`, `eager_slots`, `chunk`, `bulk_slots` and `lanes`.
+/// `Config`'s default `eager`, `eager_slots`, `bulk_slots` and `lanes`.
 const EAGER: usize = 32 << 10;
 const EAGER_SLOTS: usize = 8;
-const CHUNK: usize = 256 << 10;
 const BULK_SLOTS: usize = 2;
 const LANES: usize = 2;
 
@@ -82,7 +81,7 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     let (lanes, slots, bytes) = if schedule.is_small(element, EAGER) {
         (1, EAGER_SLOTS, EAGER)
     } else {
-        (most, BULK_SLOTS, message.max(CHUNK))
+        (most, BULK_SLOTS, message.max(World::on(fabric, job.ranks).chunk()))
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(slot_bytes(bytes));
@@ -215,7 +214,7 @@ fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count
 mod tests {
     use super::*;
     use crate::{
-        algorithm::{ALGORITHMS, World, choose, choose::borders, direct, find, long},
+        algorithm::{ALGORITHMS, choose, choose::borders, direct, find, long},
         schedule::Collective,
     };
 
@@ -316,14 +315,14 @@ mod tests {
         assert!(tree.seconds < 1e-3 && tree.messages.total == 9999, "{tree:?}");
     }
 
-    /// The default configuration's chunk, largest eager message and lanes.
-    const DEFAULTS: (usize, usize, usize) = (256 << 10, 32 << 10, 2);
+    /// The default chunk where ranks are many, or on many hosts.
+    const CHUNK: usize = World::new(8).chunk();
 
     /// What the table chooses, in a group with the default configuration.
     fn chosen(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> (&'static str, f64) {
-        let world = World { ranks, cores: fabric.at_once(ranks) };
-        let (chunk, eager, lanes) = DEFAULTS;
-        let choice = choose(collective, world, bytes, |_| true).unwrap().within(chunk, eager, lanes);
+        let world = World::on(fabric, ranks);
+        let chunk = world.chunk();
+        let choice = choose(collective, world, bytes, |_| true).unwrap().within(chunk, EAGER, LANES);
         let long = fabric.cheap_registration && long(choice.algorithm, bytes);
         let job = Job {
             chunk: choice.chunk_bytes / 4,
@@ -345,7 +344,7 @@ mod tests {
             assert!(now.1 >= least * before.1, "less for more: {told}");
             assert!(now.1 <= most * before.1, "a cliff: {told}");
         };
-        let borders = borders(collective, World { ranks, cores: fabric.at_once(ranks) });
+        let borders = borders(collective, World::on(fabric, ranks));
         // Up to 8 ranks the table follows what was measured, elsewhere the model. What is a little longer than a message
         // may take much less, for it is written straight into outputs or goes by more lanes.
         let limits = if ranks > 8 { (0.6, 1.25) } else { (0.4, 1.75) };
@@ -383,9 +382,8 @@ mod tests {
     #[test]
     fn windows_are_those_of_the_default_configuration() {
         let config = crate::Config::default();
-        let ours = (EAGER, EAGER_SLOTS, CHUNK, BULK_SLOTS, LANES);
+        let ours = (EAGER, EAGER_SLOTS, None, BULK_SLOTS, LANES);
         assert_eq!(ours, (config.eager, config.eager_slots, config.chunk, config.bulk_slots, config.lanes));
-        assert_eq!(DEFAULTS, (config.chunk, config.eager, config.lanes));
     }
 
     #[test]

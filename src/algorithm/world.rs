@@ -1,4 +1,6 @@
-//! What a choice depends on besides the call: how many ranks there are, and how many cores for them.
+//! What a choice depends on besides the call: how many ranks there are, on how many hosts, and how many cores for them.
+
+use crate::schedule::cost::Fabric;
 
 /// What all ranks know alike of their world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,13 +9,34 @@ pub struct World {
     pub ranks: usize,
     /// How many of them can run at once: on each host its ranks or its cores, whichever are fewer.
     pub cores: usize,
+    /// On how many hosts they are.
+    pub hosts: usize,
 }
 
 impl World {
-    /// Of ranks that have a core each.
+    /// Of ranks that have a host each.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
-        Self { ranks, cores: ranks }
+        Self { ranks, cores: ranks, hosts: ranks }
+    }
+
+    /// Of the ranks on a fabric.
+    #[must_use]
+    pub fn on(fabric: &Fabric, ranks: usize) -> Self {
+        Self { ranks, cores: fabric.at_once(ranks), hosts: fabric.hosts(ranks) }
+    }
+
+    /// Whether they are two on one host. Over TCP and in shared memory their cores move what goes between them, so that little is
+    /// gained by cutting it in order to reduce while it moves; and each has one neighbour, so that large windows cost little.
+    #[must_use]
+    pub const fn is_pair(self) -> bool {
+        self.ranks == 2 && self.hosts == 1
+    }
+
+    /// The most bytes of a message unless [`Config::chunk`](crate::Config::chunk) says otherwise.
+    #[must_use]
+    pub const fn chunk(self) -> usize {
+        if self.is_pair() { 512 << 10 } else { 256 << 10 }
     }
 
     /// Whether so few cores are shared by so many ranks that a collective of small messages takes what all its messages
@@ -40,8 +63,23 @@ mod tests {
     }
 
     #[test]
+    fn two_ranks_of_one_host_are_a_pair() {
+        let pair = |ranks, hosts| World { hosts, ..World::new(ranks) };
+        assert!(pair(2, 1).is_pair() && pair(2, 1).chunk() > pair(2, 2).chunk());
+        for (ranks, hosts) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
+            assert!(!pair(ranks, hosts).is_pair(), "{ranks} on {hosts}");
+        }
+        let on = |fabric, ranks| World::on(fabric, ranks);
+        assert_eq!(on(&Fabric::TCP, 8), World { ranks: 8, cores: 2, hosts: 1 });
+        assert_eq!(on(&Fabric::TCP, 9), World { ranks: 9, cores: 3, hosts: 2 });
+        assert!(
+            on(&Fabric::TCP, 2).is_pair() && !on(&Fabric { ranks_per_host: 1, ..Fabric::TCP }, 2).is_pair()
+        );
+    }
+
+    #[test]
     fn few_cores_for_many_ranks_are_crowded() {
-        let crowded = |ranks, cores| World { ranks, cores }.crowded();
+        let crowded = |ranks, cores| World { ranks, cores, hosts: 1 }.crowded();
         assert!(crowded(3, 2) && crowded(4, 2) && crowded(8, 2) && crowded(8, 3) && crowded(64, 6));
         assert!(!crowded(2, 1) && !crowded(4, 3) && !crowded(8, 4) && !crowded(64, 16));
     }

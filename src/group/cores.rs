@@ -55,7 +55,7 @@ pub(super) fn world(places: &[Place]) -> World {
         let (ranks, cores) = place.shared_by(places.iter());
         ranks.min(cores)
     });
-    World { ranks: places.len(), cores: at_once.sum() }
+    World { ranks: places.len(), cores: at_once.sum(), hosts: hosts.len() }
 }
 
 #[cfg(test)]
@@ -76,26 +76,26 @@ mod tests {
     #[test]
     fn ranks_that_may_run_anywhere_share_all_processors() {
         let all = vec![place("a", &[0, 1], 2); 8];
-        assert_eq!(world(&all), World { ranks: 8, cores: 2 });
+        assert_eq!(world(&all), World { ranks: 8, cores: 2, hosts: 1 });
         assert_eq!(all[0].shared_by(all.iter()), (8, 2));
     }
 
     #[test]
     fn ranks_bound_to_a_processor_each_have_it() {
         let all: Vec<_> = (0..8).map(|rank| place("a", &[rank], 1)).collect();
-        assert_eq!(world(&all), World::new(8));
+        assert_eq!(world(&all), World { hosts: 1, ..World::new(8) });
     }
 
     #[test]
     fn a_limit_on_time_counts_for_the_host() {
         let all = vec![place("a", &[0, 1, 2, 3], 2); 4];
-        assert_eq!(world(&all), World { ranks: 4, cores: 2 });
+        assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 1 });
     }
 
     #[test]
     fn hosts_count_each_by_itself() {
         let all = [place("a", &[0, 1], 2), place("b", &[0], 1), place("b", &[0], 1), place("b", &[0], 1)];
-        assert_eq!(world(&all), World { ranks: 4, cores: 2 });
+        assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 2 });
         assert_eq!(all[0].shared_by(all.iter()), (1, 2));
         assert_eq!(all[3].shared_by(all.iter()), (3, 1));
     }

@@ -24,7 +24,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    algorithm::{self, Selection, table::Table},
+    algorithm::{self, Selection, World, table::Table},
     config::{Config, StoreAddress, fnv},
     engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
     error::{Error, Failure, Result, list},
@@ -229,7 +229,8 @@ impl ProcessGroup {
             breath: if by_socket && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
-        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(settings.chunk_bytes);
+        let world = cores::world(&places);
+        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(chunk(&config, world));
         tracing::info!(
             rank,
             ranks,
@@ -248,7 +249,6 @@ impl ProcessGroup {
                 Contact { address: Address(card.address), mailbox: RemoteRegion { base, key, len } }
             })
             .collect();
-        let world = cores::world(&places);
         let mut engine = engine;
         meet(&mut engine, &guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
         let settings = Settings { chunk_bytes, ..settings };
@@ -310,10 +310,19 @@ const fn windows(config: &Config) -> Settings {
     Settings {
         eager_bytes: config.eager,
         eager_slots: config.eager_slots,
-        chunk_bytes: config.chunk,
+        // Whether all are on one host is known when they have met.
+        chunk_bytes: chunk(config, World { hosts: 1, ..World::new(config.ranks) }),
         bulk_slots: config.bulk_slots,
         lanes: config.lanes,
         huge_pages: config.huge_pages,
+    }
+}
+
+/// The configured chunk, or what is best in such a world.
+const fn chunk(config: &Config, world: World) -> usize {
+    match config.chunk {
+        Some(bytes) => bytes,
+        None => world.chunk(),
     }
 }
 

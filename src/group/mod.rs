@@ -195,6 +195,12 @@ impl ProcessGroup {
         Ok(self.wishing(Wishes { selection, ..self.wishes }))
     }
 
+    /// The most bytes of a message: [`Config::chunk`], or less where the limit on locked memory of some rank wants it.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> usize {
+        self.shared.node.settings.chunk_bytes
+    }
+
     /// Another handle of the same group, whose calls are cut into messages of at most so many bytes on at most so many
     /// lanes, whatever the tables say. On one lane messages have at most [`Config::eager`] bytes. Every rank must make
     /// a call with the same; if one does not, all are told.
@@ -203,7 +209,8 @@ impl ProcessGroup {
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
         let config = &self.shared.node.config;
-        let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
+        let chunk = config.chunk.unwrap_or_else(|| self.shared.world.chunk());
+        let most = [("chunk_bytes", chunk_bytes, chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
             most.into_iter().find(|&(_, value, most)| value == 0 || value > most)
         {

@@ -99,6 +99,8 @@ pub(crate) struct Case {
     pub(crate) count: usize,
     /// How many of the ranks can run at once.
     pub(crate) cores: usize,
+    /// On how many hosts they are.
+    pub(crate) hosts: usize,
     /// Whether every rank lets others write into its output.
     pub(crate) cheap_registration: bool,
 }
@@ -122,16 +124,18 @@ impl Case {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
         let count = if collective == Collective::Barrier { 0 } else { count };
-        Self { collective, ranks, dtype, count, cores: ranks, cheap_registration: false }
+        let World { cores, hosts, .. } = World::new(ranks);
+        Self { collective, ranks, dtype, count, cores, hosts, cheap_registration: false }
     }
 
     /// On a fabric, whose ranks may have to share cores.
     pub(crate) fn on(self, fabric: &Fabric) -> Self {
-        Self { cores: fabric.at_once(self.ranks), cheap_registration: fabric.cheap_registration, ..self }
+        let World { cores, hosts, .. } = World::on(fabric, self.ranks);
+        Self { cores, hosts, cheap_registration: fabric.cheap_registration, ..self }
     }
 
     pub(crate) fn world(&self) -> World {
-        World { ranks: self.ranks, cores: self.cores }
+        World { ranks: self.ranks, cores: self.cores, hosts: self.hosts }
     }
 
     /// Bytes as the table of algorithms counts them.
@@ -157,12 +161,13 @@ impl Case {
     /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
-        let direct = algorithm::direct(self.collective, self.ranks, self.bytes(), config.chunk);
+        let chunk = self.world().chunk();
+        let direct = algorithm::direct(self.collective, self.ranks, self.bytes(), chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
         let choice = algorithm::choose(self.collective, self.world(), self.bytes(), only);
         // One that cannot do it has no price anyway.
-        let (chunk_bytes, lanes) = choice.map_or((config.chunk, config.lanes), |choice| {
-            let choice = choice.within(config.chunk, config.eager, config.lanes);
+        let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
+            let choice = choice.within(chunk, config.eager, config.lanes);
             (choice.chunk_bytes, choice.lanes)
         });
         let long = self.cheap_registration && algorithm::long(algorithm, self.bytes());
@@ -248,7 +253,7 @@ mod tests {
         let shape = case.shape(algorithm::find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
         let choice = algorithm::choose(Collective::AllReduce, case.world(), 8 << 10, only).unwrap();
-        assert!(choice.chunk_bytes < Config::default().chunk, "not what the configuration says anyway");
+        assert!(choice.chunk_bytes < case.world().chunk(), "not what the configuration says anyway");
         assert_eq!(shape.chunk, choice.chunk_bytes);
     }
 

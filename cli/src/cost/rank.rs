@@ -107,8 +107,9 @@ impl OneRank {
         let progress = Progress::new(0, false);
         let mut times = Vec::new();
         for &bytes in &self.bytes {
-            let case =
-                Case { cores: self.at_once, ..Case::new(self.collective, group.size(), bytes, Dtype::F32) };
+            let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
+            // All of them are on this machine.
+            let case = Case { cores: self.at_once, hosts: 1, ..case };
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
             let ways = plans.map(|(algorithm, _)| {

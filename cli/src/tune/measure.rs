@@ -46,7 +46,8 @@ impl Way {
 
 /// What the group does if no table says otherwise, and what may be faster. All ranks get the same.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
-    let config = group.config();
+    // As large as may be where that is left to the world, which a case alone does not tell.
+    let config = &Config { chunk: Some(group.chunk_bytes()), ..group.config().clone() };
     let choice = usual(group, case)?;
     // Not with_pipeline, which does not come to all that the built-in table does.
     let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
@@ -75,7 +76,7 @@ fn told(config: &Config, choice: Choice) -> Choice {
 /// Every algorithm that can do it, each with the chunks and lanes that may matter, but those for which windows would take
 /// more memory than ranks make sure of when they join.
 fn others(config: &Config, case: &Case) -> Vec<Choice> {
-    let pairs = pairs(config, case.bytes());
+    let pairs = pairs(config, chunk(config, case), case.bytes());
     let (_, room) = algorithm::neighbours(case.ranks);
     let choices = case.plans().flat_map(|(algorithm, plan)| {
         let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes });
@@ -84,13 +85,18 @@ fn others(config: &Config, case: &Case) -> Vec<Choice> {
     choices.collect()
 }
 
+/// The most bytes of a message.
+fn chunk(config: &Config, case: &Case) -> usize {
+    config.chunk.unwrap_or_else(|| case.world().chunk())
+}
+
 /// From how many ranks this one takes messages through windows for chunks. For rank 0, which is also the root and the hub,
 /// these are the most.
 fn sources(config: &Config, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
-    let Choice { algorithm, chunk_bytes: chunk, lanes } = *choice;
+    let Choice { algorithm, chunk_bytes, lanes } = *choice;
     let long = case.cheap_registration && algorithm::long(algorithm, case.bytes());
-    let direct = long || algorithm::direct(case.collective, case.ranks, case.bytes(), config.chunk);
-    let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk, lanes, direct, long }) });
+    let direct = long || algorithm::direct(case.collective, case.ranks, case.bytes(), chunk(config, case));
+    let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
     // Others go through small ones.
     if !schedule.is_small(case.dtype.size(), config.eager) {
@@ -100,9 +106,9 @@ fn sources(config: &Config, case: &Case, plan: &Plan, choice: &Choice, rank: usi
 }
 
 /// Chunks, in multiples of 64 bytes as the table wants them, and lanes.
-fn pairs(config: &Config, bytes: usize) -> Vec<(usize, usize)> {
+fn pairs(config: &Config, chunk: usize, bytes: usize) -> Vec<(usize, usize)> {
     let whole = |bytes: usize| bytes / 64 * 64;
-    let eager = whole(config.eager.min(config.chunk));
+    let eager = whole(config.eager.min(chunk));
     let mut pairs = Vec::new();
     // In one message, or in a few small ones.
     if bytes <= eager.saturating_mul(8) || config.lanes == 1 {
@@ -110,7 +116,7 @@ fn pairs(config: &Config, bytes: usize) -> Vec<(usize, usize)> {
     }
     if bytes > eager && config.lanes > 1 {
         // Among chunks into none of which it has to be cut, one will do.
-        let chunks = [0, 1, 2].map(|halvings| whole(config.chunk >> halvings));
+        let chunks = [0, 1, 2].map(|halvings| whole(chunk >> halvings));
         let cuts = |&(index, chunk): &(usize, usize)| index == 2 || chunk < bytes.saturating_mul(2);
         pairs.extend(chunks.into_iter().enumerate().filter(cuts).map(|(_, chunk)| (chunk, config.lanes)));
     }
@@ -199,21 +205,22 @@ mod tests {
         let configs = [
             Config::default(),
             Config { lanes: 1, ..Config::default() },
-            Config { chunk: 1000, eager: 200, ..Config::default() },
-            Config { chunk: 16, lanes: 1, ..Config::default() },
-            Config { chunk: 64 << 10, lanes: 3, ..Config::default() },
+            Config { chunk: Some(1000), eager: 200, ..Config::default() },
+            Config { chunk: Some(16), lanes: 1, ..Config::default() },
+            Config { chunk: Some(64 << 10), lanes: 3, ..Config::default() },
         ];
         for config in configs {
+            let chunk = config.chunk.unwrap_or(World::new(8).chunk());
             let of = |choice: Choice| {
                 let Choice { algorithm, chunk_bytes, lanes } =
-                    choice.within(config.chunk, config.eager, config.lanes);
+                    choice.within(chunk, config.eager, config.lanes);
                 (algorithm.code, chunk_bytes, lanes)
             };
             for (collective, ranks) in Collective::ALL.into_iter().flat_map(|it| [(it, 2), (it, 8), (it, 99)])
             {
                 for bytes in [0, 8, 32 << 10, 150_000, 1 << 20, 1 << 28] {
                     let choice = algorithm::choose(collective, World::new(ranks), bytes, |_| true).unwrap();
-                    let usual = choice.within(config.chunk, config.eager, config.lanes);
+                    let usual = choice.within(chunk, config.eager, config.lanes);
                     let told = told(&config, usual);
                     assert!(told.chunk_bytes.is_multiple_of(64), "{told:?}");
                     assert_eq!(of(told), of(choice), "{collective:?} {ranks} {bytes} {config:?}");
@@ -258,15 +265,16 @@ mod tests {
     #[test]
     fn pairs_are_within_the_configuration_and_none_is_for_nothing() {
         let config = Config::default();
-        assert_eq!(pairs(&config, 8), [(32 << 10, 1)]);
-        assert_eq!(pairs(&config, 64 << 10), [(32 << 10, 1), (64 << 10, 2)]);
-        assert_eq!(pairs(&config, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);
-        assert_eq!(pairs(&Config { lanes: 1, ..config }, 32 << 20), [(32 << 10, 1)]);
+        let chunk = World::new(8).chunk();
+        assert_eq!(pairs(&config, chunk, 8), [(32 << 10, 1)]);
+        assert_eq!(pairs(&config, chunk, 64 << 10), [(32 << 10, 1), (64 << 10, 2)]);
+        assert_eq!(pairs(&config, chunk, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);
+        assert_eq!(pairs(&Config { lanes: 1, ..config }, chunk, 32 << 20), [(32 << 10, 1)]);
         for chunk in [16, 64, 100, 1 << 20] {
             for eager in [128, 1 << 20] {
                 for bytes in [0, 8, 1000, usize::MAX] {
-                    let config = Config { chunk, eager, ..Config::default() };
-                    let pairs = pairs(&config, bytes);
+                    let config = Config { eager, ..Config::default() };
+                    let pairs = pairs(&config, chunk, bytes);
                     assert!(pairs.is_empty() == (chunk < 64), "{chunk} {eager} {bytes}: {pairs:?}");
                     assert!(
                         pairs.iter().all(|&(bytes, lanes)| bytes % 64 == 0 && bytes <= chunk && lanes <= 2)

@@ -140,6 +140,12 @@ impl Fabric {
         full * per_host.min(cores) + rest.min(cores)
     }
 
+    /// On how many hosts the ranks of a world of so many are.
+    #[must_use]
+    pub fn hosts(&self, ranks: usize) -> usize {
+        ranks.div_ceil(self.ranks_per_host.max(1))
+    }
+
     /// How many ranks share a core, in a world of so many; 1 where every rank has one, and not less.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "numbers of ranks and cores")]
