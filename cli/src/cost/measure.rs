@@ -80,7 +80,8 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
     let hop = hop.max(raw.one_way);
     // What the engine adds to a put is processor time.
     let overhead = raw.put.min(raw.one_way / 2.0) + (hop - raw.one_way) / 2.0;
-    let moved = raw.both < SLOWED * raw.bandwidth;
+    // Where no page is pinned, no card reads it either, even if one way alone is no faster than each of both.
+    let moved = raw.cheap_registration || raw.both < SLOWED * raw.bandwidth;
     let per_byte = if moved { 0.5 / raw.both } else { 0.0 };
     Fabric {
         name: "measured",
@@ -157,7 +158,8 @@ mod tests {
         // Each of two ranks sends and receives a byte in a third of a nanosecond.
         assert!((fabric.send_per_byte + fabric.receive_per_byte - 1.0 / RAW.both).abs() < 1e-15);
         // A card that is as fast both ways moves the bytes by itself.
-        let card = fit(&Raw { both: 5.9e9, ..RAW }, 5e-6, 2);
+        assert!(fit(&Raw { both: 5.9e9, ..RAW }, 5e-6, 2).send_per_byte > 0.0);
+        let card = fit(&Raw { both: 5.9e9, cheap_registration: false, ..RAW }, 5e-6, 2);
         assert!(card.send_per_byte == 0.0 && card.bandwidth == RAW.bandwidth);
         // Whatever is measured, nothing comes out negative.
         assert!(fit(&Raw { put: 9e-6, ..RAW }, 1e-6, 2).latency >= 0.0);
