@@ -98,10 +98,12 @@ static CROWDED: &[Row] = &[
     row(AllReduce, 8, 128 * KIB, "star", PIPED, 2),
     row(AllReduce, 16, 64 * KIB, "star", PIPED, 2),
     row(AllReduce, 64, 16 * KIB, "star", PIPED, 2),
+    row(AllReduce, 4, ANY, "two_shot", WHOLE, 2),
     row(ReduceScatter, 4, 8 * KIB, "star", PIPED, 1),
     row(ReduceScatter, 4, 16 * KIB, "rabenseifner", PIPED, 2),
     row(ReduceScatter, 4, 48 * KIB, "direct", WHOLE, 1),
     row(ReduceScatter, 8, 16 * KIB, "star", PIPED, 1),
+    row(ReduceScatter, 8, ANY, "ring", WHOLE, 2),
     row(ReduceScatter, 16, 2 * KIB, "star", PIPED, 1),
     row(ReduceScatter, 64, 256, "star", PIPED, 1),
     row(AllGather, 8, 8 * KIB, "star", PIPED, 1),
@@ -126,12 +128,15 @@ static CROWDED: &[Row] = &[
 /// of them some 5 µs over TCP however long it is, and a second hop the same again. p50 in µs over TCP on two cores of an AMD
 /// EPYC, medians of 5 runs in turn, 2026-11-25: all_reduce in two shots of 128 to 256 KiB, and as here, 128 KiB 55.8 and 40.7, 512 KiB
 /// 143 and 97, 1 MiB 270 and 193, 4 MiB 1208 and 1116; reduce_scatter in chunks of 128 to 256 KiB and as here, 512 KiB 68.6
-/// and 58.9, 1 MiB 149 and 97, 32 MiB 6541 and 6323.
+/// and 58.9, 1 MiB 149 and 97, 32 MiB 6541 and 6323; reduce in two trees, and as here, 512 KiB 115 and 93, 4 MiB 826 and 791.
 static PAIR: &[Row] = &[
     row(AllReduce, 2, 512 * KIB, "direct", LONG, 2),
     row(AllReduce, 2, ANY, "two_shot", LONG, 2),
     row(ReduceScatter, 2, 8 * KIB, "direct", WHOLE, 1),
     row(ReduceScatter, 2, ANY, "ring", LONG, 2),
+    row(Reduce, 2, 32 * KIB, "direct", WHOLE, 1),
+    row(Reduce, 2, 64 * KIB, "tree", PIPED, 2),
+    row(Reduce, 2, ANY, "direct", LONG, 2),
 ];
 
 /// The first row that fits is taken, of an algorithm that may be. Bytes are those of the collective's count: the whole
