@@ -345,7 +345,7 @@ impl Circle {
             return;
         }
         let flow = self.incoming(receiver, way);
-        let (from, exhausted, due) = (flow.from, flow.exhausted(), flow.is_due());
+        let (from, exhausted, due) = (flow.from, flow.exhausted(), flow.owes() || flow.stalls());
         if exhausted {
             self.post_box.push_back((from, Letter::Credit(receiver, way)));
         } else if due && !self.debts.contains(&(receiver, way)) {
@@ -365,16 +365,16 @@ impl Circle {
         !self.debts.is_empty()
     }
 
-    /// Makes letters of debts; of those that a message may take along only where this rank is `idle`.
+    /// Makes letters of debts: where this rank is `idle`, of all; else of those about which nothing else tells the sender.
     pub(crate) fn settle_debts(&mut self, idle: bool) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&(receiver, way)| {
             let flow = self.incoming(receiver, way);
-            let (from, due, waits) = (flow.from, flow.is_due(), !idle && flow.answered());
-            if due && !waits {
+            let (from, stalls, now) = (flow.from, flow.stalls(), flow.owes() || idle && flow.stalls());
+            if now {
                 self.post_box.push_back((from, Letter::Credit(receiver, way)));
             }
-            due && waits
+            stalls && !now
         });
         self.debts = debts;
     }

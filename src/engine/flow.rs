@@ -211,15 +211,15 @@ impl Incoming {
         self.freed - self.told == self.slots
     }
 
-    /// Whether the sender is to hear by a letter of what came free since it was last told: where nothing else tells it, of half
-    /// of the slots, so that it never has to wait if it is told in time; and where something does, if it [may be
-    /// waiting](Self::stalls) for that.
-    pub(crate) fn is_due(&self) -> bool {
-        self.stalls() || !self.answered && self.freed - self.told >= self.slots.div_ceil(2)
+    /// Whether so many slots came free since the sender was last told that it should hear of it, though it may not be waiting
+    /// yet: half of them, so that it never has to if it is told in time; and not if it heard the latest by what goes the other
+    /// way anyhow.
+    pub(crate) fn owes(&self) -> bool {
+        !self.answered && self.freed - self.told >= self.slots.div_ceil(2)
     }
 
-    /// Whether the sender has used all the credit that it knows of, and there is more for it.
-    fn stalls(&self) -> bool {
+    /// Whether the sender may be waiting: it has used all the credit that it knows of, and there is more for it.
+    pub(crate) fn stalls(&self) -> bool {
         self.freed > self.told && self.taken + u64::from(self.landed.count_ones()) == self.told + self.slots
     }
 
@@ -236,11 +236,6 @@ impl Incoming {
     /// The sender is being told by what goes the other way anyhow, and will be of what comes free from now on.
     pub(crate) fn answer(&mut self) {
         (self.told, self.answered) = (self.freed, true);
-    }
-
-    /// Whether that is how the sender heard the latest.
-    pub(crate) fn answered(&self) -> bool {
-        self.answered
     }
 }
 
@@ -293,7 +288,7 @@ mod tests {
                 prop_assert!(out.pending() > 0 || out.bytes() == 0);
                 // Whoever waits for credit that there is gets it.
                 let waits = out.sent == inc.told + slots as u64 && wire.is_empty();
-                prop_assert!(inc.is_due() || !waits || inc.freed == inc.told);
+                prop_assert!(inc.stalls() || !waits || inc.freed == inc.told);
             }
         }
     }

@@ -97,7 +97,7 @@ impl Core<'_> {
                     let reply = circle.receivers[receiver].reply;
                     let flow = circle.incoming(receiver, way);
                     // Nothing may be owed any more: a message that went the other way has told it.
-                    let (Some(reply), true) = (reply, flow.is_due()) else {
+                    let (Some(reply), true) = (reply, flow.owes() || flow.stalls()) else {
                         circle.post_box.pop_front();
                         continue;
                     };

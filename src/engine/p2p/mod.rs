@@ -490,7 +490,7 @@ impl Core<'_> {
         moved |= self.send_items()?;
         moved |= self.write_messages()?;
         if self.circle.has_debts() {
-            self.circle.settle_debts(true);
+            self.circle.settle_debts(false);
         }
         if self.circle.has_letters() {
             moved |= self.send_letters()?;
