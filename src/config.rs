@@ -295,7 +295,9 @@ impl Config {
         check("store", &"none", self.store.is_some() || ranks == 1, || {
             format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
         })?;
-        within("chunk", self.chunk.unwrap_or(16), 16, 64 << 20)?;
+        if let Some(chunk) = self.chunk {
+            within("chunk", chunk, 16, 64 << 20)?;
+        }
         within("lanes", self.lanes, 1, 64)?;
         within("bulk_slots", self.bulk_slots, 2, 64)?;
         check(

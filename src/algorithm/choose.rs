@@ -244,13 +244,18 @@ pub fn choose(
 #[must_use]
 pub fn reason(collective: Collective, world: World, bytes: usize) -> Option<String> {
     let row = applying(collective, world, bytes).next()?.0;
-    let among = |rows: &[Row]| rows.iter().any(|it| std::ptr::eq(it, row));
-    let place = match () {
-        () if among(CROWDED) => "where ranks share few cores, ",
-        () if among(PAIR) => "on one host, ",
-        () => "",
-    };
+    let (place, special) = special(world);
+    let place = if special.iter().any(|it| std::ptr::eq(it, row)) { place } else { "" };
     Some(format!("{place}{row}"))
+}
+
+/// The rows that come before those of [`TABLE`] in such a world, and what is special about it.
+fn special(world: World) -> (&'static str, &'static [Row]) {
+    match () {
+        () if world.crowded() => ("where ranks share few cores, ", CROWDED),
+        () if world.is_pair() => ("on one host, ", PAIR),
+        () => ("", &[]),
+    }
 }
 
 /// The rows that fit, the first of which is taken if it may be.
@@ -263,12 +268,8 @@ fn applying(
         row.collective == collective && world.ranks <= row.ranks && bytes <= row.most(world.ranks)
     };
     let of = |row: &Row| ALGORITHMS.iter().find(|algorithm| algorithm.name == row.algorithm);
-    let first = match () {
-        () if world.crowded() => CROWDED,
-        () if world.is_pair() => PAIR,
-        () => &[],
-    };
-    first.iter().chain(TABLE).filter(fits).filter_map(move |row| Some((row, of(row)?)))
+    let (_, special) = special(world);
+    special.iter().chain(TABLE).filter(fits).filter_map(move |row| Some((row, of(row)?)))
 }
 
 impl fmt::Display for Row {
@@ -317,7 +318,7 @@ pub fn long(algorithm: &Algorithm, bytes: usize) -> bool {
 #[cfg(test)]
 pub(super) fn borders(collective: Collective, world: World) -> Vec<usize> {
     let row = |bytes| applying(collective, world, bytes).next().map(|(row, _)| std::ptr::from_ref(row));
-    let rows = CROWDED.iter().chain(PAIR).chain(TABLE).filter(|row| row.collective == collective);
+    let rows = special(world).1.iter().chain(TABLE).filter(|row| row.collective == collective);
     let mut borders: Vec<_> = rows.map(|row| row.most(world.ranks)).filter(|&most| most < ANY).collect();
     borders.retain(|&most| row(most) != row(most + 1));
     borders.sort_unstable();

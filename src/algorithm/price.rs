@@ -81,7 +81,7 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     let (lanes, slots, bytes) = if schedule.is_small(element, EAGER) {
         (1, EAGER_SLOTS, EAGER)
     } else {
-        (most, BULK_SLOTS, message.max(World::on(fabric, job.ranks).chunk()))
+        (most, BULK_SLOTS, message.max(World::on(fabric, job.ranks).chunk(None)))
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(slot_bytes(bytes));
@@ -316,12 +316,12 @@ mod tests {
     }
 
     /// The default chunk where ranks are many, or on many hosts.
-    const CHUNK: usize = World::new(8).chunk();
+    const CHUNK: usize = World::new(8).chunk(None);
 
     /// What the table chooses, in a group with the default configuration.
     fn chosen(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> (&'static str, f64) {
         let world = World::on(fabric, ranks);
-        let chunk = world.chunk();
+        let chunk = world.chunk(None);
         let choice = choose(collective, world, bytes, |_| true).unwrap().within(chunk, EAGER, LANES);
         let long = fabric.cheap_registration && long(choice.algorithm, bytes);
         let job = Job {

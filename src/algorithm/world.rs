@@ -33,10 +33,14 @@ impl World {
         self.ranks == 2 && self.hosts == 1
     }
 
-    /// The most bytes of a message unless [`Config::chunk`](crate::Config::chunk) says otherwise.
+    /// The most bytes of a message: as [`Config::chunk`](crate::Config::chunk) says, or what is best here.
     #[must_use]
-    pub const fn chunk(self) -> usize {
-        if self.is_pair() { 512 << 10 } else { 256 << 10 }
+    pub const fn chunk(self, configured: Option<usize>) -> usize {
+        match configured {
+            Some(bytes) => bytes,
+            None if self.is_pair() => 512 << 10,
+            None => 256 << 10,
+        }
     }
 
     /// Whether so few cores are shared by so many ranks that a collective of small messages takes what all its messages
@@ -65,7 +69,7 @@ mod tests {
     #[test]
     fn two_ranks_of_one_host_are_a_pair() {
         let pair = |ranks, hosts| World { hosts, ..World::new(ranks) };
-        assert!(pair(2, 1).is_pair() && pair(2, 1).chunk() > pair(2, 2).chunk());
+        assert!(pair(2, 1).is_pair() && pair(2, 1).chunk(None) > pair(2, 2).chunk(None));
         for (ranks, hosts) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
             assert!(!pair(ranks, hosts).is_pair(), "{ranks} on {hosts}");
         }

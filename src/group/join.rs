@@ -230,7 +230,7 @@ impl ProcessGroup {
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
         let world = cores::world(&places);
-        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(chunk(&config, world));
+        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(world.chunk(config.chunk));
         tracing::info!(
             rank,
             ranks,
@@ -311,18 +311,10 @@ const fn windows(config: &Config) -> Settings {
         eager_bytes: config.eager,
         eager_slots: config.eager_slots,
         // Whether all are on one host is known when they have met.
-        chunk_bytes: chunk(config, World { hosts: 1, ..World::new(config.ranks) }),
+        chunk_bytes: World { hosts: 1, ..World::new(config.ranks) }.chunk(config.chunk),
         bulk_slots: config.bulk_slots,
         lanes: config.lanes,
         huge_pages: config.huge_pages,
-    }
-}
-
-/// The configured chunk, or what is best in such a world.
-const fn chunk(config: &Config, world: World) -> usize {
-    match config.chunk {
-        Some(bytes) => bytes,
-        None => world.chunk(),
     }
 }
 

@@ -195,7 +195,7 @@ impl ProcessGroup {
         Ok(self.wishing(Wishes { selection, ..self.wishes }))
     }
 
-    /// The most bytes of a message: [`Config::chunk`], or less where the limit on locked memory of some rank wants it.
+    /// The most bytes of a message: as [`Config::chunk`] has it, or less where the limit on locked memory of some rank wants it.
     #[must_use]
     pub fn chunk_bytes(&self) -> usize {
         self.shared.node.settings.chunk_bytes
@@ -209,7 +209,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
         let config = &self.shared.node.config;
-        let chunk = config.chunk.unwrap_or_else(|| self.shared.world.chunk());
+        let chunk = self.shared.world.chunk(config.chunk);
         let most = [("chunk_bytes", chunk_bytes, chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
             most.into_iter().find(|&(_, value, most)| value == 0 || value > most)

@@ -58,8 +58,8 @@ impl Explain {
         let case = Case::new(self.about.collective, ranks, self.about.bytes, self.dtype).on(&self.fabric);
         let no_choice = || "no algorithm can do it".to_owned();
         let choice =
-            choose(self.about.collective, case.world(), case.bytes(), |_| true).ok_or_else(no_choice)?;
-        let why = reason(self.about.collective, case.world(), case.bytes()).ok_or_else(no_choice)?;
+            choose(self.about.collective, case.world, case.bytes(), |_| true).ok_or_else(no_choice)?;
+        let why = reason(self.about.collective, case.world, case.bytes()).ok_or_else(no_choice)?;
         let shape = case.shape(choice.algorithm);
 
         let mut out = BufWriter::new(io::stdout().lock());

@@ -93,14 +93,10 @@ pub(crate) struct About {
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
-    pub(crate) ranks: usize,
+    pub(crate) world: World,
     pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
     pub(crate) count: usize,
-    /// How many of the ranks can run at once.
-    pub(crate) cores: usize,
-    /// On how many hosts they are.
-    pub(crate) hosts: usize,
     /// Whether every rank lets others write into its output.
     pub(crate) cheap_registration: bool,
 }
@@ -124,18 +120,13 @@ impl Case {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
         let count = if collective == Collective::Barrier { 0 } else { count };
-        let World { cores, hosts, .. } = World::new(ranks);
-        Self { collective, ranks, dtype, count, cores, hosts, cheap_registration: false }
+        Self { collective, world: World::new(ranks), dtype, count, cheap_registration: false }
     }
 
     /// On a fabric, whose ranks may have to share cores.
     pub(crate) fn on(self, fabric: &Fabric) -> Self {
-        let World { cores, hosts, .. } = World::on(fabric, self.ranks);
-        Self { cores, hosts, cheap_registration: fabric.cheap_registration, ..self }
-    }
-
-    pub(crate) fn world(&self) -> World {
-        World { ranks: self.ranks, cores: self.cores, hosts: self.hosts }
+        let world = World::on(fabric, self.world.ranks);
+        Self { world, cheap_registration: fabric.cheap_registration, ..self }
     }
 
     /// Bytes as the table of algorithms counts them.
@@ -145,7 +136,7 @@ impl Case {
 
     /// Bytes of the whole vector.
     pub(crate) fn whole(&self) -> usize {
-        let lengths = Job::new(self.collective, 0, self.ranks, self.count).lengths();
+        let lengths = Job::new(self.collective, 0, self.world.ranks, self.count).lengths();
         lengths.map_or(usize::MAX, |(input, output)| input.max(output)).saturating_mul(self.dtype.size())
     }
 
@@ -161,10 +152,10 @@ impl Case {
     /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
-        let chunk = self.world().chunk();
-        let direct = algorithm::direct(self.collective, self.ranks, self.bytes(), chunk);
+        let chunk = self.world.chunk(None);
+        let direct = algorithm::direct(self.collective, self.world.ranks, self.bytes(), chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
-        let choice = algorithm::choose(self.collective, self.world(), self.bytes(), only);
+        let choice = algorithm::choose(self.collective, self.world, self.bytes(), only);
         // One that cannot do it has no price anyway.
         let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
             let choice = choice.within(chunk, config.eager, config.lanes);
@@ -180,13 +171,13 @@ impl Case {
             lanes: shape.lanes,
             direct: shape.direct,
             long: shape.long,
-            ..Job::new(self.collective, 0, self.ranks, self.count)
+            ..Job::new(self.collective, 0, self.world.ranks, self.count)
         }
     }
 
     /// `all_reduce of 4 MiB (1048576 f32) among 8 ranks`.
     fn describe(&self) -> String {
-        let ranks = if self.ranks == 1 { "rank" } else { "ranks" };
+        let ranks = if self.world.ranks == 1 { "rank" } else { "ranks" };
         let of = match self.count {
             0 if self.collective == Collective::Barrier => String::new(),
             _ => {
@@ -194,7 +185,7 @@ impl Case {
                 format!(" of {size} ({} {})", self.whole() / self.dtype.size(), self.dtype.name())
             }
         };
-        format!("{}{of} among {} {ranks}", self.collective.name(), self.ranks)
+        format!("{}{of} among {} {ranks}", self.collective.name(), self.world.ranks)
     }
 }
 
@@ -252,8 +243,8 @@ mod tests {
         let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
         let shape = case.shape(algorithm::find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
-        let choice = algorithm::choose(Collective::AllReduce, case.world(), 8 << 10, only).unwrap();
-        assert!(choice.chunk_bytes < case.world().chunk(), "not what the configuration says anyway");
+        let choice = algorithm::choose(Collective::AllReduce, case.world, 8 << 10, only).unwrap();
+        assert!(choice.chunk_bytes < case.world.chunk(None), "not what the configuration says anyway");
         assert_eq!(shape.chunk, choice.chunk_bytes);
     }
 

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use unisono::{
     Config, ProcessGroup, ReduceOp, Reduction,
-    algorithm::{Choice, find},
+    algorithm::{Choice, World, find},
     dtype::Dtype,
     reduce::Kernel,
     schedule::Collective,
@@ -109,7 +109,7 @@ impl OneRank {
         for &bytes in &self.bytes {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             // All of them are on this machine.
-            let case = Case { cores: self.at_once, hosts: 1, ..case };
+            let case = Case { world: World { cores: self.at_once, hosts: 1, ..case.world }, ..case };
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
             let ways = plans.map(|(algorithm, _)| {

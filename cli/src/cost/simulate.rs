@@ -89,13 +89,13 @@ impl Simulate {
             measure::print(&fabric)?;
         }
         let priced = self.price(&case, &fabric, Effort::EXACT);
-        let bound = lower_bound(self.about.collective, case.ranks, case.bytes(), &fabric);
+        let bound = lower_bound(self.about.collective, case.world.ranks, case.bytes(), &fabric);
         let mut out = io::stdout().lock();
         table(&mut out, &case, &fabric, bound, &priced)?;
         self.hint(&mut out, &case)?;
         if let Some(file) = &self.plot {
             // Many ranks take long.
-            let factor = if case.ranks > 2000 { 8 } else { 2 };
+            let factor = if case.world.ranks > 2000 { 8 } else { 2 };
             let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
             let mut sizes: Vec<usize> = sizes.take_while(|&bytes| bytes < 1 << 30).collect();
             sizes.push(1 << 30);
@@ -103,7 +103,10 @@ impl Simulate {
             let mut bounds = Vec::new();
             for (_, case) in super::distinct(sizes, |bytes| self.case(bytes).on(&fabric)) {
                 let bytes = case.whole();
-                bounds.push((bytes, lower_bound(self.about.collective, case.ranks, case.bytes(), &fabric)));
+                bounds.push((
+                    bytes,
+                    lower_bound(self.about.collective, case.world.ranks, case.bytes(), &fabric),
+                ));
                 for priced in self.price(&case, &fabric, Effort::QUICK) {
                     let Some(seconds) = priced.seconds() else { continue };
                     let name = priced.algorithm.name;
@@ -114,8 +117,9 @@ impl Simulate {
                 }
             }
             let bound = plot::Line { name: "lower bound", points: bounds };
-            let ranks = if case.ranks == 1 { "rank" } else { "ranks" };
-            let title = format!("{} among {} {ranks}, {}", case.collective.name(), case.ranks, fabric.name);
+            let ranks = if case.world.ranks == 1 { "rank" } else { "ranks" };
+            let title =
+                format!("{} among {} {ranks}, {}", case.collective.name(), case.world.ranks, fabric.name);
             plot::draw(file, &title, &lines, &bound)?;
         }
         Ok(())
@@ -139,7 +143,7 @@ impl Simulate {
 
     /// What would be chosen, and how to learn why.
     fn hint(&self, out: &mut impl Write, case: &Case) -> io::Result<()> {
-        let Some(choice) = choose(case.collective, case.world(), case.bytes(), |_| true) else {
+        let Some(choice) = choose(case.collective, case.world, case.bytes(), |_| true) else {
             return Ok(());
         };
         write!(out, "The library's table takes {}", choice.algorithm.name)?;
@@ -178,7 +182,7 @@ fn table(
     priced: &[Priced],
 ) -> io::Result<()> {
     writeln!(out, "{}", case.describe())?;
-    writeln!(out, "{}", describe(fabric, case.ranks))?;
+    writeln!(out, "{}", describe(fabric, case.world.ranks))?;
     writeln!(out, "no algorithm can take less than {}\n", words::time(bound))?;
     writeln!(
         out,

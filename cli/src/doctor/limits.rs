@@ -76,7 +76,7 @@ impl Windows {
         let (eager, bulk) = neighbours(ranks);
         let (eager, bulk) = (eager as u64, bulk as u64);
         let hosts = if here < ranks { 2 } else { 1 };
-        let chunk = config.chunk.unwrap_or_else(|| World { hosts, ..World::new(ranks) }.chunk());
+        let chunk = World { hosts, ..World::new(ranks) }.chunk(config.chunk);
         let slot = |bytes: usize| slot_bytes(bytes) as u64;
         let eager_window = config.eager_slots as u64 * slot(config.eager);
         let bulk_window = |chunk: usize| config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);

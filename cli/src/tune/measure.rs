@@ -46,13 +46,12 @@ impl Way {
 
 /// What the group does if no table says otherwise, and what may be faster. All ranks get the same.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
-    // As large as may be where that is left to the world, which a case alone does not tell.
-    let config = &Config { chunk: Some(group.chunk_bytes()), ..group.config().clone() };
+    let (config, chunk) = (group.config(), group.chunk_bytes());
     let choice = usual(group, case)?;
     // Not with_pipeline, which does not come to all that the built-in table does.
     let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
     let case = Case { cheap_registration: group.limits().cheap_registration, ..*case };
-    let others = others(config, &case).into_iter().filter(|other| !same(other, &usual.choice));
+    let others = others(config, chunk, &case).into_iter().filter(|other| !same(other, &usual.choice));
     let others: Vec<Way> = others.map(|choice| Way::new(group, choice)).collect::<unisono::Result<_>>()?;
     Ok(std::iter::once(usual).chain(others).collect())
 }
@@ -73,29 +72,24 @@ fn told(config: &Config, choice: Choice) -> Choice {
     }
 }
 
-/// Every algorithm that can do it, each with the chunks and lanes that may matter, but those for which windows would take
-/// more memory than ranks make sure of when they join.
-fn others(config: &Config, case: &Case) -> Vec<Choice> {
-    let pairs = pairs(config, chunk(config, case), case.bytes());
-    let (_, room) = algorithm::neighbours(case.ranks);
+/// Every algorithm that can do it in messages of at most so many bytes, each with the chunks and lanes that may matter, but
+/// those for which windows would take more memory than ranks make sure of when they join.
+fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
+    let pairs = pairs(config, chunk, case.bytes());
+    let (_, room) = algorithm::neighbours(case.world.ranks);
     let choices = case.plans().flat_map(|(algorithm, plan)| {
         let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes });
-        choices.filter(move |choice| sources(config, case, plan, choice, 0) <= room)
+        choices.filter(move |choice| sources(config, chunk, case, plan, choice, 0) <= room)
     });
     choices.collect()
 }
 
-/// The most bytes of a message.
-fn chunk(config: &Config, case: &Case) -> usize {
-    config.chunk.unwrap_or_else(|| case.world().chunk())
-}
-
 /// From how many ranks this one takes messages through windows for chunks. For rank 0, which is also the root and the hub,
 /// these are the most.
-fn sources(config: &Config, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
+fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
     let Choice { algorithm, chunk_bytes, lanes } = *choice;
     let long = case.cheap_registration && algorithm::long(algorithm, case.bytes());
-    let direct = long || algorithm::direct(case.collective, case.ranks, case.bytes(), chunk(config, case));
+    let direct = long || algorithm::direct(case.collective, case.world.ranks, case.bytes(), chunk);
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
     // Others go through small ones.
@@ -210,7 +204,7 @@ mod tests {
             Config { chunk: Some(64 << 10), lanes: 3, ..Config::default() },
         ];
         for config in configs {
-            let chunk = config.chunk.unwrap_or(World::new(8).chunk());
+            let chunk = World::new(8).chunk(config.chunk);
             let of = |choice: Choice| {
                 let Choice { algorithm, chunk_bytes, lanes } =
                     choice.within(chunk, config.eager, config.lanes);
@@ -231,7 +225,7 @@ mod tests {
 
     #[test]
     fn beyond_8_ranks_nobody_takes_chunks_from_more_ranks_than_there_is_room_for() {
-        let config = Config::default();
+        let (config, chunk) = (Config::default(), World::new(9).chunk(None));
         for (ranks, collective) in
             [9, 16, 33].into_iter().flat_map(|ranks| Collective::ALL.map(|it| (ranks, it)))
         {
@@ -240,16 +234,17 @@ mod tests {
                 let case = Case::new(collective, ranks, bytes, Dtype::F32);
                 for (case, choice) in [false, true].into_iter().flat_map(|cheap_registration| {
                     let case = Case { cheap_registration, ..case };
-                    others(&config, &case).into_iter().map(move |choice| (case, choice))
+                    others(&config, chunk, &case).into_iter().map(move |choice| (case, choice))
                 }) {
                     let plan = choice.algorithm.plan(collective).unwrap();
-                    let most = (0..ranks).map(|rank| sources(&config, &case, plan, &choice, rank)).max();
+                    let most =
+                        (0..ranks).map(|rank| sources(&config, chunk, &case, plan, &choice, rank)).max();
                     assert!(most <= Some(room), "{collective:?} {bytes} {choice:?}: {most:?} of {ranks}");
                 }
             }
         }
         let names = |ranks, collective, bytes| {
-            let all = others(&config, &Case::new(collective, ranks, bytes, Dtype::F32));
+            let all = others(&config, chunk, &Case::new(collective, ranks, bytes, Dtype::F32));
             let mut names: Vec<_> = all.iter().map(|choice| choice.algorithm.name).collect();
             names.dedup();
             names
@@ -265,7 +260,7 @@ mod tests {
     #[test]
     fn pairs_are_within_the_configuration_and_none_is_for_nothing() {
         let config = Config::default();
-        let chunk = World::new(8).chunk();
+        let chunk = World::new(8).chunk(None);
         assert_eq!(pairs(&config, chunk, 8), [(32 << 10, 1)]);
         assert_eq!(pairs(&config, chunk, 64 << 10), [(32 << 10, 1), (64 << 10, 2)]);
         assert_eq!(pairs(&config, chunk, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);

@@ -49,24 +49,19 @@ impl Transport for Counted {
     }
 }
 
-/// A collective of `count` numbers in place, between two ranks.
-struct Round {
-    job: Job<'static>,
-    algorithm: &'static str,
-}
-
 const COUNT: usize = 1000;
 const ROUNDS: usize = 50;
 
-/// How many letters of credit two ranks send in so many rounds of these, in chunks of a whole slot.
-fn credits(of: impl Fn(usize, Rank) -> Round + Sync) -> usize {
+/// How many letters of credit two ranks send in so many rounds of these calls, in place and in chunks of a whole slot.
+fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
     let (hub, credits) = (Hub::new(), Arc::new(AtomicUsize::new(0)));
     let open = || -> Box<dyn Transport> {
         Box::new(Counted { inner: Box::new(hub.open()), credits: Arc::clone(&credits) })
     };
     world(2, Settings { lanes: 2, ..SMALL }, open, |rank, engine| {
         for round in 0..ROUNDS {
-            let Round { job, algorithm } = of(round, rank);
+            let called = of(round, rank);
+            let job = called.job;
             let (inputs, outputs) = job.lengths().unwrap();
             let reduces = job.collective.reduces();
             let mut data = vec![value(if reduces { rank } else { job.root }, round); inputs.max(outputs)];
@@ -74,7 +69,7 @@ fn credits(of: impl Fn(usize, Rank) -> Round + Sync) -> usize {
                 data.fill(-1);
             }
             let lent = Lent::within(&mut data, 0..inputs, 0..outputs).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm }, &lent).unwrap();
+            call::<i64>(engine, called, &lent).unwrap();
             drop(lent);
             let sum = (0..2).map(|from| value(from, round)).sum();
             let wanted = if reduces { sum } else { value(job.root, round) };
@@ -88,6 +83,10 @@ fn job(collective: Collective, rank: Rank) -> Job<'static> {
     Job { chunk: 16, lanes: 2, ..Job::new(collective, rank, 2, COUNT) }
 }
 
+const fn summed(job: Job<'static>, algorithm: &'static str) -> Call {
+    Call { job, op: ReduceOp::Sum, algorithm }
+}
+
 #[test]
 fn messages_that_go_the_other_way_take_credit_along() {
     for (collective, algorithm) in [
@@ -95,7 +94,7 @@ fn messages_that_go_the_other_way_take_credit_along() {
         (Collective::AllReduce, "ring"),
         (Collective::ReduceScatter, "ring"),
     ] {
-        let letters = credits(|_, rank| Round { job: job(collective, rank), algorithm });
+        let letters = credits(|_, rank| summed(job(collective, rank), algorithm));
         assert_eq!(letters, 0, "of {algorithm}");
     }
 }
@@ -104,7 +103,7 @@ fn messages_that_go_the_other_way_take_credit_along() {
 fn a_grant_takes_along_what_a_head_owes() {
     let heads = |_, rank| {
         let job = Job { direct: true, long: true, lanes: 1, ..job(Collective::Broadcast, rank) };
-        Round { job, algorithm: "direct" }
+        summed(job, "direct")
     };
     assert_eq!(credits(heads), 0);
 }
@@ -112,7 +111,7 @@ fn a_grant_takes_along_what_a_head_owes() {
 #[test]
 fn where_nothing_goes_the_other_way_credit_goes_by_itself() {
     let chunks = COUNT.div_ceil(16);
-    let broadcast = |rank| Round { job: job(Collective::Broadcast, rank), algorithm: "binomial" };
+    let broadcast = |rank| summed(job(Collective::Broadcast, rank), "binomial");
     let letters = credits(|_, rank| broadcast(rank));
     // Of two slots one is owed as soon as one is free, and both are when there was no time before.
     assert!((ROUNDS * chunks / 2..=ROUNDS * chunks).contains(&letters), "{letters} letters");
@@ -122,14 +121,9 @@ fn where_nothing_goes_the_other_way_credit_goes_by_itself() {
 #[test]
 fn what_is_owed_goes_by_itself_when_no_more_messages_go_the_other_way() {
     let rounds = |round, rank| match round % 5 {
-        0 => Round { job: job(Collective::AllReduce, rank), algorithm: "two_shot" },
-        1 => Round {
-            job: Job { direct: true, long: true, ..job(Collective::Broadcast, rank) },
-            algorithm: "direct",
-        },
-        _ => {
-            Round { job: Job { root: round % 2, ..job(Collective::Broadcast, rank) }, algorithm: "binomial" }
-        }
+        0 => summed(job(Collective::AllReduce, rank), "two_shot"),
+        1 => summed(Job { direct: true, long: true, ..job(Collective::Broadcast, rank) }, "direct"),
+        _ => summed(Job { root: round % 2, ..job(Collective::Broadcast, rank) }, "binomial"),
     };
     assert!(credits(rounds) > 0);
 }
