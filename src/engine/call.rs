@@ -117,7 +117,7 @@ impl Engine {
             let pass = run.pass(&mut self.net.core(*channel)?, self.idle)?;
             if let Pass::Ended = pass {
                 if waited && run.operation.lockstep {
-                    self.wait.breathe(run.operation.block());
+                    self.wait.breathe(run.operation.signature.count == 0);
                 }
                 return Ok(true);
             }

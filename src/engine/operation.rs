@@ -288,11 +288,6 @@ impl Operation {
         self.pieces.as_ref().filter(|_| lent)
     }
 
-    /// The bytes of the whole, or of one block if there are blocks.
-    pub(crate) const fn block(&self) -> u64 {
-        self.signature.count.saturating_mul(self.size as u64)
-    }
-
     /// Its number as headers carry it: the low 32 bits.
     pub(crate) fn op(&self) -> u32 {
         (self.number & 0xffff_ffff) as u32

@@ -19,16 +19,9 @@ pub(crate) struct Patience {
     pub give_way: Duration,
     /// The same as long as nobody else takes the core.
     pub alone: Duration,
-    /// How long whoever has waited for the other of two lets it catch up: see [`Wait::breathe`].
+    /// How long at most whoever has waited for the other of two lets it catch up: see [`Wait::breathe`].
     pub breath: Duration,
 }
-
-/// How many nanoseconds longer a breath is after a message of a [`PAGE`], and of up to two; in proportion after shorter ones. After
-/// longer ones it helps nobody. ARCHITECTURE.md ("Waiting") has the figures.
-const BREATH_OF_PAGE: u64 = 400;
-
-/// The bytes from which on a breath grows no longer.
-const PAGE: u64 = 4 << 10;
 
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
@@ -74,6 +67,8 @@ pub(crate) struct Wait {
     spin: u32,
     give_way: u32,
     waits: u32,
+    /// How long the last wait was, where somebody may be let catch up.
+    lasted: Duration,
     /// Until when this rank lets the other of two catch up, if it calls again before.
     ahead: Option<Instant>,
 }
@@ -89,13 +84,17 @@ impl Wait {
             spin: 0,
             give_way: 0,
             waits: 0,
+            lasted: Duration::ZERO,
             ahead: None,
         }
     }
 
     /// Something moved.
     pub(crate) fn reset(&mut self) {
-        if self.since.take().is_some() {
+        if let Some(since) = self.since.take() {
+            if !self.patience.breath.is_zero() {
+                self.lasted = since.elapsed();
+            }
             // Step by step a patience that is much too short never grew: the next wait would outlast its double.
             let doubled = if self.tries_whole() { HALVINGS } else { 1 };
             let adapt = |halvings: &mut u32, outlasted: bool| {
@@ -123,20 +122,19 @@ impl Wait {
 
     /// Whoever has waited for the other of two ranks, as that one waits for it, lets it catch up. Over the kernel's sockets who
     /// comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling. Two ranks
-    /// that call in lockstep would stay a microsecond apart, and the later is never waited for.
+    /// that call in lockstep would stay a microsecond or two apart, and the later is never waited for.
     ///
-    /// After a barrier (no bytes), which is there for the ranks to go on together, that is now. Otherwise it is [before the
-    /// next call](Self::let_catch_up), and longer: the way out of this call and into that one counts, and the other has to
-    /// copy the bytes that have just come.
-    pub(crate) fn breathe(&mut self, bytes: u64) {
+    /// How long this rank has waited last says how far it is ahead. After a barrier, which brings no bytes and is there for
+    /// the ranks to go on together, it waits half of that at once; otherwise two thirds [before the next
+    /// call](Self::let_catch_up), since the other has to copy the bytes that have just come as well. ARCHITECTURE.md
+    /// ("Waiting") has the figures.
+    pub(crate) fn breathe(&mut self, barrier: bool) {
         if self.patience.breath.is_zero() {
             return;
         }
-        let few = if bytes > 2 * PAGE { 0 } else { bytes.min(PAGE) };
-        let breaths = if bytes == 0 { 1 } else { 2 };
-        let breath = breaths * self.patience.breath + Duration::from_nanos(BREATH_OF_PAGE * few / PAGE);
-        self.ahead = Some(Instant::now() + breath);
-        if bytes == 0 {
+        let share = if barrier { self.lasted / 2 } else { self.lasted * 2 / 3 };
+        self.ahead = Some(Instant::now() + share.min(self.patience.breath));
+        if barrier {
             self.let_catch_up();
         }
     }
@@ -290,16 +288,22 @@ mod tests {
     }
 
     #[test]
-    fn a_breath_lasts_as_long_as_it_is_to_and_is_taken_once() {
-        for breath in [Duration::ZERO, Duration::from_micros(300)] {
-            for (bytes, longer) in [(0, 0), (2 << 10, BREATH_OF_PAGE / 2), (8 << 10, BREATH_OF_PAGE)] {
-                let (mut wait, since) = (Wait::new(Patience { breath, ..PATIENCE }), Instant::now());
-                wait.breathe(bytes);
+    fn a_breath_is_a_share_of_the_wait_and_is_taken_once() {
+        let (short, long) = (Duration::from_micros(300), Duration::from_millis(6));
+        for (breath, waited) in [(Duration::ZERO, long), (long, short), (short, long)] {
+            for barrier in [false, true] {
+                let mut wait = Wait::new(Patience { breath, ..PATIENCE });
+                let since = Instant::now();
+                assert!(wait.is_hot(since));
+                while since.elapsed() < waited {}
+                wait.reset();
+                let arrived = Instant::now();
+                wait.breathe(barrier);
                 // After a barrier it is over.
-                assert_eq!(wait.ahead.is_none(), breath.is_zero() || bytes == 0);
+                assert_eq!(wait.ahead.is_none(), breath.is_zero() || barrier);
                 wait.let_catch_up();
-                let least = if bytes == 0 { breath } else { 2 * breath + Duration::from_nanos(longer) };
-                assert!(breath.is_zero() || since.elapsed() >= least);
+                let least = if barrier { waited / 2 } else { waited * 2 / 3 };
+                assert!(arrived.elapsed() >= least.min(breath), "{waited:?} {breath:?}");
                 assert_eq!(wait.ahead, None);
             }
         }

@@ -44,10 +44,10 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms). ARCHITECTURE.md ("Waiting") has the figures.
 const ALONE: Duration = Duration::from_millis(1);
 
-/// How long who has waited for a few bytes of the other of two ranks lets it catch up, over sockets of one machine. Of 100 to 500
-/// ns in steps of 50 to 100 it is the most with which messages of 8 bytes do not take longer. ARCHITECTURE.md ("Waiting") has
-/// the figures.
-const BREATH: Duration = Duration::from_nanos(200);
+/// How long at most who has waited for the other of two ranks lets it catch up, over sockets of one machine: more than a rank
+/// that is late by its packets is late by. Who has waited longer has waited for something else, and waits little longer for
+/// it. ARCHITECTURE.md ("Waiting") has the figures.
+const BREATH: Duration = Duration::from_micros(3);
 
 /// What every rank tells all others when they join.
 #[derive(Clone, Debug, Serialize, Deserialize)]
