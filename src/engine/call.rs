@@ -85,7 +85,7 @@ impl Engine {
             self.turn(channel, (operation, schedule, asked), overseer)?;
             return Ok(Called::UnderWay(ticket));
         }
-        if operation.lockstep {
+        if operation.pair {
             self.wait.let_catch_up();
         }
         self.net.core(channel)?.circle.busy = true;
@@ -116,8 +116,8 @@ impl Engine {
         for _ in 0..OFTEN {
             let pass = run.pass(&mut self.net.core(*channel)?, self.idle)?;
             if let Pass::Ended = pass {
-                if waited && run.operation.lockstep {
-                    self.wait.breathe(run.operation.signature.count == 0);
+                if waited && run.operation.pair {
+                    self.wait.breathe(run.operation.exchange());
                 }
                 return Ok(true);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use unisono_transport::Region;
 
-use super::{p2p::Form, wire::Header};
+use super::{p2p::Form, wait::Exchange, wire::Header};
 use crate::{
     buffer::Pieces,
     dtype::Dtype,
@@ -129,10 +129,13 @@ impl Signature {
         self
     }
 
+    fn collective(&self) -> Option<Collective> {
+        Collective::ALL.get(usize::from(self.codes[0] & !KINDS)).copied()
+    }
+
     /// Whether it is the barrier by which ranks part.
     pub(crate) fn is_farewell(&self) -> bool {
-        let collective = Collective::ALL.get(usize::from(self.codes[0] & !KINDS));
-        collective == Some(&Collective::Barrier) && self.root == FAREWELL
+        self.collective() == Some(Collective::Barrier) && self.root == FAREWELL
     }
 
     /// What a peer says it does.
@@ -270,8 +273,8 @@ pub(crate) struct Operation {
     pub long: bool,
     /// Whether the output is only read: where it is the input, and this rank's alone to give.
     pub fixed: bool,
-    /// Whether it is between two ranks that wait for each other.
-    pub lockstep: bool,
+    /// Whether it is between two ranks, who keep step with each other.
+    pub pair: bool,
     /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
     pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.
@@ -286,6 +289,15 @@ impl Operation {
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
         let lent = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
         self.pieces.as_ref().filter(|_| lent)
+    }
+
+    /// How ranks wait for each other in it.
+    pub(crate) fn exchange(&self) -> Exchange {
+        match self.signature.collective() {
+            Some(Collective::Barrier) => Exchange::Barrier,
+            Some(collective) if collective.has_root() => Exchange::OneWay,
+            _ => Exchange::Mutual,
+        }
     }
 
     /// Its number as headers carry it: the low 32 bits.

@@ -118,7 +118,7 @@ impl Probe {
             output: empty,
             long: false,
             fixed: false,
-            lockstep: false,
+            pair: false,
             writable: true,
             pieces: None,
             registered_input: None,

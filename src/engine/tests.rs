@@ -129,7 +129,7 @@ fn call_under<T: Element>(
         output: lent.output.clone(),
         long: call.job.long,
         fixed: lent.fixed,
-        lockstep: false,
+        pair: false,
         writable: !lent.fixed && (!call.job.collective.exchanges() || lent.is_apart()),
         pieces: None,
         registered_input: registry.find(&lent.input),

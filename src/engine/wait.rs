@@ -23,6 +23,17 @@ pub(crate) struct Patience {
     pub breath: Duration,
 }
 
+/// How two ranks wait for each other in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// Both, and for nothing else.
+    Barrier,
+    /// Both, for each other's bytes.
+    Mutual,
+    /// One for what the other sends.
+    OneWay,
+}
+
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
 const TAKEN: Duration = Duration::from_micros(100);
@@ -120,21 +131,25 @@ impl Wait {
         self.away = self.away.max(away);
     }
 
-    /// Whoever has waited for the other of two ranks, as that one waits for it, lets it catch up. Over the kernel's sockets who
-    /// comes late to a call becomes later by it: its core does both ranks' packets, since the other's is polling. Two ranks
-    /// that call in lockstep would stay a microsecond or two apart, and the later is never waited for.
+    /// Whoever has waited for the other of two ranks lets it catch up. Over the kernel's sockets who comes late to a call becomes
+    /// later by it: its core does both ranks' packets, since the other's is polling. Two ranks that call in lockstep would stay
+    /// a microsecond or two apart, and the later is never waited for.
     ///
-    /// How long this rank has waited last says how far it is ahead. After a barrier, which brings no bytes and is there for
-    /// the ranks to go on together, it waits half of that at once; otherwise two thirds [before the next
-    /// call](Self::let_catch_up), since the other has to copy the bytes that have just come as well. ARCHITECTURE.md
-    /// ("Waiting") has the figures.
-    pub(crate) fn breathe(&mut self, barrier: bool) {
+    /// How long this rank has waited last says how far it is ahead. After a barrier, which is there for the ranks to go on
+    /// together, it waits half of that at once, after other calls [before the next](Self::let_catch_up): two thirds, since
+    /// the other has to copy the bytes that have just come as well; or, if it has only received, an eighth, for the sender's
+    /// core does what this rank's acknowledges. ARCHITECTURE.md ("Waiting") has the figures.
+    pub(crate) fn breathe(&mut self, exchange: Exchange) {
         if self.patience.breath.is_zero() {
             return;
         }
-        let share = if barrier { self.lasted / 2 } else { self.lasted * 2 / 3 };
+        let share = match exchange {
+            Exchange::Barrier => self.lasted / 2,
+            Exchange::Mutual => self.lasted * 2 / 3,
+            Exchange::OneWay => self.lasted / 8,
+        };
         self.ahead = Some(Instant::now() + share.min(self.patience.breath));
-        if barrier {
+        if exchange == Exchange::Barrier {
             self.let_catch_up();
         }
     }
@@ -291,19 +306,22 @@ mod tests {
     fn a_breath_is_a_share_of_the_wait_and_is_taken_once() {
         let (short, long) = (Duration::from_micros(300), Duration::from_millis(6));
         for (breath, waited) in [(Duration::ZERO, long), (long, short), (short, long)] {
-            for barrier in [false, true] {
+            for (exchange, share) in [
+                (Exchange::Barrier, waited / 2),
+                (Exchange::Mutual, waited * 2 / 3),
+                (Exchange::OneWay, waited / 8),
+            ] {
                 let mut wait = Wait::new(Patience { breath, ..PATIENCE });
                 let since = Instant::now();
                 assert!(wait.is_hot(since));
                 while since.elapsed() < waited {}
                 wait.reset();
                 let arrived = Instant::now();
-                wait.breathe(barrier);
+                wait.breathe(exchange);
                 // After a barrier it is over.
-                assert_eq!(wait.ahead.is_none(), breath.is_zero() || barrier);
+                assert_eq!(wait.ahead.is_none(), breath.is_zero() || exchange == Exchange::Barrier);
                 wait.let_catch_up();
-                let least = if barrier { waited / 2 } else { waited * 2 / 3 };
-                assert!(arrived.elapsed() >= least.min(breath), "{waited:?} {breath:?}");
+                assert!(arrived.elapsed() >= share.min(breath), "{exchange:?} {waited:?} {breath:?}");
                 assert_eq!(wait.ahead, None);
             }
         }
