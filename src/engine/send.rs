@@ -7,6 +7,7 @@ use super::{
     core::Core,
     lane::Run,
     post::Record,
+    wait::Exchange,
     wire::{HEADER, Immediate, PAYLOAD, Way, stride},
 };
 use crate::{
@@ -25,11 +26,14 @@ pub(super) struct Origin {
     pub staging: Option<usize>,
 }
 
+/// A put of at most this many bytes, a header and little else, is copied whoever waits for what: libfabric's providers do that.
+const FEW: usize = 128;
+
 /// Whose put it is.
 #[derive(Clone, Copy)]
 pub(super) enum Whose {
-    /// The operation's, on this lane.
-    Lane(usize),
+    /// The operation's, on this lane; and whether its end may be the last that this rank waits for.
+    Lane { lane: usize, last: bool },
     /// A message's from point to point; which one's, if that has not ended before this has left.
     Message(Option<u64>),
 }
@@ -87,7 +91,7 @@ impl Run {
         let target =
             Target { region: core.circle.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        let whose = Whose::Lane(lane);
+        let whose = Whose::Lane { lane, last: self.operation.exchange() == Exchange::OneWay };
         if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
             return Ok(false);
         }
@@ -130,7 +134,7 @@ impl Run {
             number: (number & 0xffff) as u16,
         };
         let target = Target { region, offset };
-        let whose = Whose::Lane(lane);
+        let whose = Whose::Lane { lane, last: self.operation.exchange() == Exchange::OneWay };
         if !core.post(Ready { to, origin, bytes, record, header: false, target, immediate, whose })? {
             return Ok(false);
         }
@@ -232,10 +236,15 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does.
+        // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does. Who
+        // waits for a peer besides hears of the end meanwhile, and need not copy.
         let told = match whose {
-            Whose::Lane(_) if self.circle.parting => Told::Always,
-            Whose::Lane(_) if self.port.quiet(self.circle.world(to)) => Told::IfNotCopied,
+            Whose::Lane { .. } if self.circle.parting => Told::Always,
+            Whose::Lane { last, .. }
+                if (last || HEADER + bytes <= FEW) && self.port.quiet(self.circle.world(to)) =>
+            {
+                Told::IfNotCopied
+            }
             _ => Told::IfNotInjected,
         };
         let put =
@@ -252,7 +261,7 @@ impl Core<'_> {
         let Origin { hold, staging, .. } = origin;
         let mut record = Record { channel: circle.channel, hold, staging, ..Record::default() };
         match whose {
-            Whose::Lane(lane) => {
+            Whose::Lane { lane, .. } => {
                 let reads = staging.is_none() && hold.is_none() && bytes > 0;
                 circle.outstanding[lane] += usize::from(reads);
                 record.lane = reads.then_some(lane);

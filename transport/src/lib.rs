@@ -90,8 +90,8 @@ pub struct Limits {
     /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`
     /// returns, and they give no [`Event::Sent`] but for [`Told::Always`].
     pub max_inject: usize,
-    /// Puts of at most this many bytes are copied at once, but if they are longer than `max_inject` they may wait in the
-    /// library until somebody polls; at least `max_inject`.
+    /// Puts of at most this many bytes are copied at once too for [`Told::IfNotCopied`], but if they are longer than
+    /// `max_inject` they may wait in the library until somebody polls; at least `max_inject`.
     pub max_copied: usize,
     /// How many sources one put may gather; at least 1.
     pub max_sources: usize,

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{Error, Event};
 
-/// What a completion means.
+/// What a completion means: nothing if it is the end of a put that nobody wants to be told of.
 pub(super) fn judge(
     pool: &mut Pool,
     facts: &Provider,
     entry: &sys::fi_cq_data_entry,
-) -> Result<Event, Error> {
+) -> Result<Option<Event>, Error> {
     let flags = entry.flags;
     let unexpected = |what: &str| Error::Unexpected {
         call: "fi_cq_read",
@@ -24,10 +24,10 @@ pub(super) fn judge(
     if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
         let immediate = immediate(entry.data).ok_or_else(|| unexpected("an immediate beyond 32 bits"))?;
         let len = facts.arrival_len.then_some(entry.len);
-        return Ok(Event::Arrived { immediate, len });
+        return Ok(Some(Event::Arrived { immediate, len }));
     }
     let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
-    Ok(Event::Sent { token: put.token })
+    Ok(put.told.then_some(Event::Sent { token: put.token }))
 }
 
 /// The immediate in what a completion tells. efa hands it on as a signed number in libfabric 1.18.0 to 1.19.0

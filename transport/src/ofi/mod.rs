@@ -46,6 +46,9 @@ pub use self::choice::{Candidate, Interface, Options, library_version, survey};
 const BATCH: usize = 64;
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
+/// Where the kernel's sockets do the work, puts of at most this many bytes are copied even where the library would not: 8 KiB and a
+/// header. To copy more takes longer than the poll that tells that a put has left (ARCHITECTURE.md, "Who waits for copies").
+const STAGED: usize = (8 << 10) + 64;
 /// How long `park` sleeps at most where there is nothing to wait on.
 const NAP: Duration = Duration::from_micros(50);
 /// How often in a row the library may forbid to sleep and then have nothing, before `park` naps all the
@@ -79,7 +82,9 @@ pub struct Ofi {
     /// How far the first put to each peer is, where peers answer it blindly; else empty.
     firsts: Vec<First>,
     completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
-    /// Where the sources of an injected put are joined.
+    /// Puts of at most this many bytes the library copies.
+    injects: usize,
+    /// Where the sources of a put are joined that the library copies.
     joined: Vec<u8>,
     /// How often in a row the library has forbidden to sleep and then had nothing.
     futile: u32,
@@ -174,12 +179,14 @@ impl Ofi {
 
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
+        let injects = if facts.one_source { 0 } else { info.tx().inject_size };
+        let staged = if facts.queues_injected && mode & sys::FI_MR_LOCAL == 0 { STAGED } else { 0 };
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
-            max_inject: if facts.queues_injected || facts.one_source { 0 } else { info.tx().inject_size },
-            max_copied: if facts.one_source { 0 } else { info.tx().inject_size },
+            max_inject: if facts.queues_injected { 0 } else { injects },
+            max_copied: injects.max(staged),
             max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
@@ -196,7 +203,7 @@ impl Ofi {
         address.extend_from_slice(name);
         address.extend_from_slice(&endpoint.name()?);
 
-        let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
+        let pool = Pool::new(u32::try_from(depth).unwrap_or(1), staged)?;
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let alarm = Arc::new(Alarm::new()?);
         let address = Address(address);
@@ -210,7 +217,8 @@ impl Ofi {
             registrar: Registrar::new(&domain, mode),
             domain,
             facts,
-            joined: Vec::with_capacity(limits.max_copied),
+            joined: Vec::with_capacity(injects),
+            injects,
             limits,
             address,
             known: HashMap::new(),
@@ -409,12 +417,13 @@ impl Transport for Ofi {
             reason: format!("{:?} is beyond the end of memory", put.target),
         })?;
         let key = put.target.region.key;
-        if !put.ends_told(&self.limits) {
+        let told = put.ends_told(&self.limits);
+        if !told && len <= self.injects {
             let start = if let [source] = put.sources {
                 put::start(source).cast_const()
             } else {
                 let spans = put.sources.iter().map(|source| (put::start(source).cast_const(), source.len()));
-                // SAFETY: there is room for `max_copied` bytes; the sources are at rest by the contract of
+                // SAFETY: there is room for `injects` bytes; the sources are at rest by the contract of
                 // `Transport::put`.
                 unsafe { gather(spans, self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()
@@ -437,7 +446,7 @@ impl Transport for Ofi {
         }
         // Of what is copied the library hands the kernel one piece instead of three: over tcp a broadcast of 8 B between 2
         // ranks takes 8.7 µs instead of 9.8.
-        let copied = len <= self.limits.max_copied;
+        let copied = len <= self.injects;
         // What is copied needs no registration.
         let registered = self.limits.local_registration && !copied;
         if registered {
@@ -449,7 +458,13 @@ impl Transport for Ofi {
         let Some((number, context)) = self.live.pool.reserve() else {
             return Ok(Posted::Full);
         };
-        let mut vectors = Vectors::new(put.sources, registered);
+        // What the library would not copy is here.
+        let staged = !told;
+        let mut vectors = if staged {
+            Vectors::one(self.live.pool.copy(number, put.sources, len))
+        } else {
+            Vectors::new(put.sources, registered)
+        };
         let remote = sys::fi_rma_iov { addr: target, len, key };
         let endpoint = self.live.endpoint.as_ptr();
         let serial = self.domain.lock();
@@ -465,7 +480,7 @@ impl Transport for Ofi {
         drop(serial);
         let outcome = self.posted(call, result, put);
         match outcome {
-            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put)),
+            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put, told, staged)),
             _ => self.live.pool.release(number),
         }
         outcome
@@ -495,7 +510,7 @@ impl Transport for Ofi {
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            events.push(completion::judge(&mut self.live.pool, &self.facts, entry)?);
+            events.extend(completion::judge(&mut self.live.pool, &self.facts, entry)?);
         }
         Ok(())
     }

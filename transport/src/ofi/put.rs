@@ -1,10 +1,11 @@
-//! Begins puts, and keeps what a put needs until it is done: its context, token, peer and source regions.
+//! Begins puts, and keeps what a put needs until it is done: its context, token, peer, and its source regions or a copy of
+//! what was in them.
 #![allow(unsafe_code)]
 
 use std::{cell::UnsafeCell, ffi::c_void, ptr};
 
 use super::sys;
-use crate::{Peer, Put, Region, Source};
+use crate::{Error, Memory, Peer, Put, Region, Source, region::gather};
 
 /// The most sources one put gathers; more than this nobody asks for.
 pub(super) const MAX_SOURCES: usize = 4;
@@ -22,17 +23,21 @@ unsafe impl Sync for Context {}
 pub(super) struct UnderWay {
     pub(super) token: u64,
     pub(super) peer: Peer,
+    /// Whether its end is to be told.
+    pub(super) told: bool,
     #[expect(dead_code, reason = "keeps the sources' memory; nobody reads it")]
     regions: [Option<Region>; MAX_SOURCES],
 }
 
 impl UnderWay {
-    pub(super) fn new(put: &Put<'_>) -> Self {
+    /// A put whose end is to be told or not, and whose sources are kept unless they were copied.
+    pub(super) fn new(put: &Put<'_>, told: bool, copied: bool) -> Self {
         let mut regions = [const { None }; MAX_SOURCES];
-        for (region, source) in regions.iter_mut().zip(put.sources) {
+        let kept = if copied { &[] } else { put.sources };
+        for (region, source) in regions.iter_mut().zip(kept) {
             *region = Some(source.region().clone());
         }
-        Self { token: put.token, peer: put.to, regions }
+        Self { token: put.token, peer: put.to, told, regions }
     }
 }
 
@@ -42,15 +47,34 @@ pub(super) struct Pool {
     contexts: Box<[Context]>,
     under_way: Vec<Option<UnderWay>>,
     free: Vec<u32>,
+    /// For each of them room for a copy of so many bytes; where none is ever used it takes no memory.
+    copies: Memory,
+    room: usize,
 }
 
 impl Pool {
-    pub(super) fn new(size: u32) -> Self {
-        Self {
+    /// # Errors
+    /// [`Error::Map`] if the system refuses the memory for `size` copies of `room` bytes.
+    pub(super) fn new(size: u32, room: usize) -> Result<Self, Error> {
+        Ok(Self {
             contexts: (0..size).map(|_| Context(UnsafeCell::new([0; 8]))).collect(),
             under_way: (0..size).map(|_| None).collect(),
             free: (0..size).rev().collect(),
-        }
+            copies: Memory::map(size as usize * room, false)?,
+            room,
+        })
+    }
+
+    /// Copies a put's sources, joined, to where its place has room for them; `len` bytes together.
+    pub(super) fn copy(&mut self, number: u32, sources: &[Source<'_>], len: usize) -> sys::iovec {
+        let at = number as usize * self.room;
+        assert!(len <= self.room && at + self.room <= self.copies.len(), "there is room for a copy");
+        let base = self.copies.base().wrapping_add(at);
+        let spans = sources.iter().map(|source| (start(source).cast_const(), source.len()));
+        // SAFETY: `len` bytes at `base` lie in the mapping, as was just seen, and belong to this put, which has not begun; the
+        // sources are at rest by the contract of `Transport::put`.
+        unsafe { gather(spans, base) };
+        sys::iovec { iov_base: base.cast(), iov_len: len }
     }
 
     /// A place for a put, if there is one: its number, and its context to hand to libfabric.
@@ -113,6 +137,13 @@ impl Vectors {
             count += 1;
         }
         Self { spans, descriptors, count }
+    }
+
+    /// One source that needs no descriptor.
+    pub(super) fn one(span: sys::iovec) -> Self {
+        let mut spans = [sys::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX_SOURCES];
+        spans[0] = span;
+        Self { spans, descriptors: [ptr::null_mut(); MAX_SOURCES], count: 1 }
     }
 
     /// Begins a write of all of them; tells by which call, and what it gave. `copied` has the library copy them at once.
@@ -188,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_context_names_its_put_and_no_other_pointer_does() {
-        let mut pool = Pool::new(2);
+        let mut pool = Pool::new(2, 0).expect("no memory is wanted");
         let (first, context) = pool.reserve().expect("room for two");
         let (second, other) = pool.reserve().expect("room for two");
         assert!(pool.reserve().is_none());

@@ -77,7 +77,18 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
     let window = there.register(Memory::map(300_000, false)?)?;
     let mut lists = vec![vec![8], vec![100_000]];
     if most >= 2 {
-        let two = [[3, 5], [0, 9], [9, 0], [40, 8], [64, 64], [64, 65], [0, 100_000], [64, 65_536], [1, 1]];
+        let two = [
+            [3, 5],
+            [0, 9],
+            [9, 0],
+            [40, 8],
+            [64, 64],
+            [64, 65],
+            [0, 100_000],
+            [64, 65_536],
+            [1, 1],
+            [40, 8192],
+        ];
         lists.extend(two.map(|list| list.to_vec()));
     }
     if most >= 4 {
@@ -96,7 +107,8 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
         let what = format!("sources of {list:?} bytes, told {told:?}");
         let target = Target { region: remote(&window)?, offset: 17 };
         let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, told };
-        let (copied, ends) = (put.len() <= limits.max_copied, put.ends_told(&limits));
+        let ends = put.ends_told(&limits);
+        let copied = !ends || put.len() <= limits.max_inject;
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
         let mut posted = false;
         until(&what, || {
@@ -120,6 +132,63 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
         ensure!(bytes_of(&window, 17, wanted.len())? == wanted, "{what}: not as they were, in order");
         source.write(0, &bytes)?;
         other.write(0, &pattern(10, other.len()))?;
+    }
+    Ok(())
+}
+
+/// Copies of one source that changes after each land as it was then, though they wait behind more than a socket takes; and nobody
+/// is told of their end.
+pub(crate) fn copies(world: &mut World) -> Outcome {
+    const COUNT: u32 = 40;
+    const LONG: usize = 16 << 20;
+    let (mut here, mut there) = world.pair()?;
+    let most = here.limits().max_copied;
+    let large = filled(&mut *here, &pattern(0, LONG))?;
+    let elsewhere = there.register(Memory::map(LONG, false)?)?;
+    let before = remote(&elsewhere)?;
+    let mut sizes = vec![1, most / 2, most];
+    sizes.retain(|len| (1..=most).contains(len));
+    for len in sizes {
+        let window = there.register(Memory::map(COUNT as usize * len, false)?)?;
+        let source = filled(&mut *here, &pattern(0, len))?;
+        let region = remote(&window)?;
+        let (mut ours, mut theirs) = (Tally::default(), Tally::default());
+        let mut next = 0;
+        until(&format!("{COUNT} copies of {len} bytes"), || {
+            while next <= COUNT {
+                source.write(0, &pattern(next, len))?;
+                let all = [Source::new(&source, 0, len)?];
+                let target = |number: u32| Target { region, offset: u64::from(number) * len as u64 };
+                let copy = |number: u32| Put {
+                    to: FIRST,
+                    sources: &all,
+                    target: target(number - 1),
+                    immediate: number,
+                    token: 3,
+                    told: Told::IfNotCopied,
+                };
+                let posted = match next {
+                    0 => put_all(&mut *here, &large, before, 0, 0)?,
+                    number => here.put(&copy(number))?,
+                };
+                source.write(0, &pattern(0, len))?;
+                if posted == Posted::Full {
+                    break;
+                }
+                next += 1;
+            }
+            ours.poll(&mut *here)?;
+            theirs.poll(&mut *there)?;
+            Ok(theirs.arrived.len() == 1 + COUNT as usize && !ours.sent.is_empty())
+        })?;
+        theirs.expect(0..=COUNT, [])?;
+        ensure!(
+            ours.sent.len() == 1,
+            "{} ends were told of one put whose end is to be told",
+            ours.sent.len()
+        );
+        let wanted: Vec<u8> = (1..=COUNT).flat_map(|number| pattern(number, len)).collect();
+        ensure!(bytes_of(&window, 0, wanted.len())? == wanted, "{len} bytes: not as they were");
     }
     Ok(())
 }

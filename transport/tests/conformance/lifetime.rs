@@ -63,11 +63,11 @@ pub(crate) fn told(world: &mut World) -> Outcome {
                 let (token, target) = (u64::from(next) + 7, target(next)?);
                 let put =
                     Put { to: FIRST, sources: &sources, target, immediate: next, token, told: Told::Always };
-                if len <= copied {
+                if len <= inject {
                     source.write(0, &bytes)?;
                 }
                 next += u32::from(here.put(&put)? == Posted::Yes);
-                if len <= copied {
+                if len <= inject {
                     source.write(0, &pattern(2, len))?;
                 }
             }

@@ -30,6 +30,7 @@ use unisono_transport::{
 const CASES: &[(&str, Case)] = &[
     ("puts of every size land whole", landing::every_size),
     ("sources are gathered", landing::gathered),
+    ("copies land as they were", landing::copies),
     ("immediates of every value arrive", landing::immediates),
     ("a flood is stopped, and flows on", landing::flood),
     ("thousands of small puts", landing::small_flood),
