@@ -293,9 +293,10 @@ impl Operation {
 
     /// How ranks wait for each other in it.
     pub(crate) fn exchange(&self) -> Exchange {
+        let bytes = self.signature.count.saturating_mul(self.size as u64);
         match self.signature.collective() {
             Some(Collective::Barrier) => Exchange::Barrier,
-            Some(collective) if collective.has_root() => Exchange::OneWay,
+            Some(collective) if collective.has_root() => Exchange::OneWay { bytes },
             _ => Exchange::Mutual,
         }
     }

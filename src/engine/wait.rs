@@ -30,9 +30,13 @@ pub(crate) enum Exchange {
     Barrier,
     /// Both, for each other's bytes.
     Mutual,
-    /// One for what the other sends.
-    OneWay,
+    /// One for what the other sends: so many bytes.
+    OneWay { bytes: u64 },
 }
+
+/// From so many bytes on a message is acknowledged at once: with the header before it and one more, which it does not wait for, it is
+/// longer than the shortest segment that Linux expects (`TCP_MIN_RCVMSS`, 536 bytes).
+const ACKNOWLEDGED: u64 = 512;
 
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
@@ -138,7 +142,7 @@ impl Wait {
     /// How long this rank has waited last says how far it is ahead. After a barrier, which is there for the ranks to go on
     /// together, it waits half of that at once, after other calls [before the next](Self::let_catch_up): two thirds, since
     /// the other has to copy the bytes that have just come as well; or, if it has only received, an eighth, for the sender's
-    /// core does what this rank's acknowledges. ARCHITECTURE.md ("Waiting") has the figures.
+    /// core also does what this rank acknowledges. ARCHITECTURE.md ("Waiting") has the figures.
     pub(crate) fn breathe(&mut self, exchange: Exchange) {
         if self.patience.breath.is_zero() {
             return;
@@ -146,7 +150,8 @@ impl Wait {
         let share = match exchange {
             Exchange::Barrier => self.lasted / 2,
             Exchange::Mutual => self.lasted * 2 / 3,
-            Exchange::OneWay => self.lasted / 8,
+            Exchange::OneWay { bytes } if bytes < ACKNOWLEDGED => return,
+            Exchange::OneWay { .. } => self.lasted / 8,
         };
         self.ahead = Some(Instant::now() + share.min(self.patience.breath));
         if exchange == Exchange::Barrier {
@@ -309,7 +314,7 @@ mod tests {
             for (exchange, share) in [
                 (Exchange::Barrier, waited / 2),
                 (Exchange::Mutual, waited * 2 / 3),
-                (Exchange::OneWay, waited / 8),
+                (Exchange::OneWay { bytes: ACKNOWLEDGED }, waited / 8),
             ] {
                 let mut wait = Wait::new(Patience { breath, ..PATIENCE });
                 let since = Instant::now();
@@ -325,6 +330,15 @@ mod tests {
                 assert_eq!(wait.ahead, None);
             }
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_sender_of_few_bytes() {
+        let mut wait = Wait::new(Patience { breath: Duration::from_secs(1), ..PATIENCE });
+        assert!(wait.is_hot(Instant::now()));
+        wait.reset();
+        wait.breathe(Exchange::OneWay { bytes: ACKNOWLEDGED - 1 });
+        assert_eq!(wait.ahead, None);
     }
 
     #[test]
