@@ -273,7 +273,7 @@ pub(crate) struct Operation {
     pub long: bool,
     /// Whether the output is only read: where it is the input, and this rank's alone to give.
     pub fixed: bool,
-    /// Whether it is between two ranks, who keep step with each other.
+    /// Whether it is between two ranks of one host, who keep step with each other.
     pub pair: bool,
     /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
     pub writable: bool,

@@ -192,7 +192,7 @@ impl Shared {
             size,
             long,
             fixed: lent.fixed,
-            pair: self.world.ranks == 2,
+            pair: self.world.is_pair(),
             writable: !lent.fixed && lent.pieces.is_none() && (!collective.exchanges() || lent.is_apart()),
             registered_input: registry.find(&lent.input),
             registered_output: registry.find(&lent.output),
