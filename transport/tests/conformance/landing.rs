@@ -7,7 +7,7 @@ use std::{
 };
 
 use unisono_transport::{
-    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told,
+    Address, Event, Limits, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told,
 };
 
 use crate::kit::{
@@ -140,11 +140,11 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
 /// is told of their end.
 pub(crate) fn copies(world: &mut World) -> Outcome {
     const COUNT: u32 = 40;
-    const LONG: usize = 16 << 20;
     let (mut here, mut there) = world.pair()?;
-    let most = here.limits().max_copied;
-    let large = filled(&mut *here, &pattern(0, LONG))?;
-    let elsewhere = there.register(Memory::map(LONG, false)?)?;
+    let Limits { max_copied: most, max_put, .. } = *here.limits();
+    let long = max_put.min(8 << 20);
+    let large = filled(&mut *here, &pattern(0, long))?;
+    let elsewhere = there.register(Memory::map(long, false)?)?;
     let before = remote(&elsewhere)?;
     let mut sizes = vec![1, most / 2, most];
     sizes.retain(|len| (1..=most).contains(len));
