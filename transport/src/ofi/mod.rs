@@ -37,7 +37,7 @@ use self::{
 };
 use crate::{
     Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Told, Transport, Wake,
-    check, region::gather,
+    check,
 };
 
 pub use self::choice::{Candidate, Interface, Options, library_version, survey};
@@ -422,10 +422,9 @@ impl Transport for Ofi {
             let start = if let [source] = put.sources {
                 put::start(source).cast_const()
             } else {
-                let spans = put.sources.iter().map(|source| (put::start(source).cast_const(), source.len()));
                 // SAFETY: there is room for `injects` bytes; the sources are at rest by the contract of
                 // `Transport::put`.
-                unsafe { gather(spans, self.joined.as_mut_ptr()) };
+                unsafe { put::join(put.sources, self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()
             };
             let serial = self.domain.lock();
@@ -458,12 +457,11 @@ impl Transport for Ofi {
         let Some((number, context)) = self.live.pool.reserve() else {
             return Ok(Posted::Full);
         };
-        // What the library would not copy is here.
-        let staged = !told;
-        let mut vectors = if staged {
-            Vectors::one(self.live.pool.copy(number, put.sources, len))
-        } else {
+        // Nobody waits for the end of what is to be copied and the library does not copy: it is here.
+        let mut vectors = if told {
             Vectors::new(put.sources, registered)
+        } else {
+            Vectors::one(self.live.pool.copy(number, put.sources, len))
         };
         let remote = sys::fi_rma_iov { addr: target, len, key };
         let endpoint = self.live.endpoint.as_ptr();
@@ -480,7 +478,7 @@ impl Transport for Ofi {
         drop(serial);
         let outcome = self.posted(call, result, put);
         match outcome {
-            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put, told, staged)),
+            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put, told)),
             _ => self.live.pool.release(number),
         }
         outcome

@@ -30,10 +30,10 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// A put whose end is to be told or not, and whose sources are kept unless they were copied.
-    pub(super) fn new(put: &Put<'_>, told: bool, copied: bool) -> Self {
+    /// A put whose end is to be told, and whose sources are kept until then; or one of which a [copy](Pool::copy) is written.
+    pub(super) fn new(put: &Put<'_>, told: bool) -> Self {
         let mut regions = [const { None }; MAX_SOURCES];
-        let kept = if copied { &[] } else { put.sources };
+        let kept = if told { put.sources } else { &[] };
         for (region, source) in regions.iter_mut().zip(kept) {
             *region = Some(source.region().clone());
         }
@@ -70,10 +70,9 @@ impl Pool {
         let at = number as usize * self.room;
         assert!(len <= self.room && at + self.room <= self.copies.len(), "there is room for a copy");
         let base = self.copies.base().wrapping_add(at);
-        let spans = sources.iter().map(|source| (start(source).cast_const(), source.len()));
         // SAFETY: `len` bytes at `base` lie in the mapping, as was just seen, and belong to this put, which has not begun; the
         // sources are at rest by the contract of `Transport::put`.
-        unsafe { gather(spans, base) };
+        unsafe { join(sources, base) };
         sys::iovec { iov_base: base.cast(), iov_len: len }
     }
 
@@ -205,6 +204,16 @@ impl Vectors {
         };
         ("fi_writedata", result)
     }
+}
+
+/// Copies sources, joined, to `base`.
+///
+/// # Safety
+/// `base` must be valid for writes of all their bytes, which nobody else touches meanwhile; the sources must be at rest.
+pub(super) unsafe fn join(sources: &[Source<'_>], base: *mut u8) {
+    let spans = sources.iter().map(|source| (start(source).cast_const(), source.len()));
+    // SAFETY: by the caller's promise.
+    unsafe { gather(spans, base) };
 }
 
 /// Where a source begins.
