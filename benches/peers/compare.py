@@ -1,11 +1,14 @@
 """Runs the contestants in turn and prints times and ratios; run.sh installs them and calls this.
 
 Per collective, number of ranks, size and round every contestant runs once, one right after the other, so that what
-else the machine does hits all alike. A figure is the median over the rounds of each run's p50: the slowest rank's time
-of one call after a barrier, of float32, reduced by sums. A round counts only where the cores were as far apart after
-each of its runs as before all (cores.c): a virtual machine's are moved about, and all times with them. Every contestant
-checks its result; where one fails there is no ratio, and the exit status is 1. Where MPICH takes part, unisono runs
-over the libfabric that MPICH brings along, so that the provider underneath both is the same.
+else the machine does hits all alike. A time is the median over the rounds of each run's p50: the slowest rank's time
+of one call after a barrier, of float32, reduced by sums. The ratio to another is the median over the rounds of our time
+by its time in the same round, and the one printed that to whom it is highest: where a run comes out in one of two ways,
+as large broadcasts do, the medians of two contestants with the same two ways can be far apart by chance. A round counts
+only where the cores were as far apart after each of its runs as before all (cores.c): a virtual machine's are moved
+about, and all times with them. Every contestant checks its result; where one fails there is no ratio, and the exit
+status is 1. Where MPICH takes part, unisono runs over the libfabric that MPICH brings along, so that the provider
+underneath both is the same.
 """
 
 import argparse
@@ -213,6 +216,11 @@ def tried(*run):
         return trouble
 
 
+def in_turn(ours, theirs):
+    """Our time by theirs, the median over the rounds."""
+    return statistics.median(our / their for our, their in zip(ours, theirs))
+
+
 def row(label, cells):
     print(f"{label:>8}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
@@ -241,10 +249,10 @@ def compare(options, cores, name, ranks, contestants):
                 else:
                     times[who].append(result)
         median = {who: statistics.median(runs) for who, runs in times.items() if who not in notes}
-        best = min((time for who, time in median.items() if who != "unisono"), default=None)
         # Whoever failed might have been the best.
         failed = any(who not in refused for who in notes)
-        ratio = median["unisono"] / best if best and not failed else None
+        others = [who for who in median if who != "unisono"]
+        ratio = max((in_turn(times["unisono"], times[who]) for who in others), default=None) if not failed else None
         ratios += [ratio] if ratio else []
         absent = {who: "skipped" if who in refused else "failed" for who in contestants}
         cells = [f"{median[who]:.1f}" if who in median else absent[who] for who in contestants]
