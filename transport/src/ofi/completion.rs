@@ -27,7 +27,7 @@ pub(super) fn judge(
         return Ok(Some(Event::Arrived { immediate, len }));
     }
     let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
-    Ok(put.told.then_some(Event::Sent { token: put.token }))
+    Ok(put.token.map(|token| Event::Sent { token }))
 }
 
 /// The immediate in what a completion tells. efa hands it on as a signed number in libfabric 1.18.0 to 1.19.0

@@ -21,10 +21,9 @@ unsafe impl Sync for Context {}
 /// A put under way.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    pub(super) token: u64,
+    /// By which its end is told, if it is.
+    pub(super) token: Option<u64>,
     pub(super) peer: Peer,
-    /// Whether its end is to be told.
-    pub(super) told: bool,
     #[expect(dead_code, reason = "keeps the sources' memory; nobody reads it")]
     regions: [Option<Region>; MAX_SOURCES],
 }
@@ -37,7 +36,7 @@ impl UnderWay {
         for (region, source) in regions.iter_mut().zip(kept) {
             *region = Some(source.region().clone());
         }
-        Self { token: put.token, peer: put.to, told, regions }
+        Self { token: told.then_some(put.token), peer: put.to, regions }
     }
 }
 
@@ -232,13 +231,13 @@ mod tests {
         let (first, context) = pool.reserve().expect("room for two");
         let (second, other) = pool.reserve().expect("room for two");
         assert!(pool.reserve().is_none());
-        pool.keep(first, UnderWay { token: 7, peer: Peer(3), ..UnderWay::default() });
+        pool.keep(first, UnderWay { token: Some(7), peer: Peer(3), ..UnderWay::default() });
         assert_eq!(pool.peer(context), Some(Peer(3)));
         assert!(pool.done(other).is_none(), "reserved but never begun");
         assert!(pool.done(ptr::null_mut()).is_none());
         assert!(pool.done(context.wrapping_byte_add(8)).is_none());
         assert!(pool.done(context.wrapping_byte_add(4096)).is_none());
-        assert_eq!(pool.done(context).map(|put| put.token), Some(7));
+        assert_eq!(pool.done(context).map(|put| put.token), Some(Some(7)));
         assert!(pool.done(context).is_none(), "a put is done once");
         pool.release(second);
         assert!(pool.reserve().is_some() && pool.reserve().is_some() && pool.reserve().is_none());
