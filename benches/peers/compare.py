@@ -251,8 +251,8 @@ def compare(options, cores, name, ranks, contestants):
         median = {who: statistics.median(runs) for who, runs in times.items() if who not in notes}
         # Whoever failed might have been the best.
         failed = any(who not in refused for who in notes)
-        others = [who for who in median if who != "unisono"]
-        ratio = max((in_turn(times["unisono"], times[who]) for who in others), default=None) if not failed else None
+        others = [] if failed else [who for who in median if who != "unisono"]
+        ratio = max((in_turn(times["unisono"], times[who]) for who in others), default=None)
         ratios += [ratio] if ratio else []
         absent = {who: "skipped" if who in refused else "failed" for who in contestants}
         cells = [f"{median[who]:.1f}" if who in median else absent[who] for who in contestants]
