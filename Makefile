@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples test-libfabric2 test-verbs bench peers setup clean
+.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs bench peers setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -33,6 +33,11 @@ examples: ## runs every example with several ranks
 
 test-libfabric2: ## conformance and processes again, over libfabric 2
 	@ci/libfabric2.sh
+
+test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)
+	@ci/setup.sh build hosts
+	UNISONO_TEST_HOSTS=1 cargo test -p unisono --test hosts
+	@UNISONO_TEST_HOSTS=1 ci/libfabric2.sh hosts
 
 test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine
 	@ci/verbs.sh

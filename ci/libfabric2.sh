@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the transport's conformance suite and the tests of ranks as processes, as they were built against this
 # machine's libfabric, with libfabric 2 in its place: the shared library that the PyPI package mpich carries; and,
-# since the same package has it, the test of MPICH's launcher.
+# since the same package has it, the test of MPICH's launcher. With names of suites, these instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mpich=5.0.2
@@ -22,8 +22,9 @@ version = ctypes.CDLL(sys.argv[1]).fi_version()
 print(f"{version >> 16}.{version & 0xffff}")
 PYTHON
 )
-programs=$(ci/test-binaries.sh conformance processes)
-launchers=$(ci/test-binaries.sh launchers)
+suites=(conformance processes)
+[ $# -eq 0 ] || suites=("$@")
+programs=$(ci/test-binaries.sh "${suites[@]}")
 
 export LD_LIBRARY_PATH=$venv/lib/mpich${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 for program in $programs; do
@@ -35,4 +36,6 @@ for program in $programs; do
   echo "libfabric2: $(basename "$program") with libfabric $version"
   "$program"
 done
+[ $# -eq 0 ] || exit 0
+launchers=$(ci/test-binaries.sh launchers)
 PATH=$venv/bin:$PATH UNISONO_TEST_LAUNCHERS=mpiexec.hydra "$launchers" --show-output

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing on this machine, by Debian's package names, and says why each is wanted.
 #
-#   ci/setup.sh [build] [check] [python] [verbs]
+#   ci/setup.sh [build] [check] [python] [hosts] [verbs]
 #
 # build: what the library needs to compile. check: rustfmt and clippy. python: virtual environments, for
-# the libraries taken from PyPI. verbs: the emulated machine of ci/verbs-vm. Nothing is installed, and
-# nobody is asked for a password, where everything is there.
+# the libraries taken from PyPI. hosts: hosts made of namespaces. verbs: the emulated
+# machine of ci/verbs-vm. Nothing is installed, and nobody is asked for a password, where everything is there.
 set -euo pipefail
 
 # What is there is judged by use, not by package, so that other distributions pass where they have it.
@@ -25,6 +25,8 @@ have_qemu() { command -v qemu-system-x86_64; }
 have_busybox() { [ -x /bin/busybox ] && ! { ldd /bin/busybox | grep '=>'; }; }
 have_cpio() { command -v cpio; }
 have_kmod() { PATH=$PATH:/sbin:/usr/sbin command -v modprobe; }
+have_ip() { PATH=$PATH:/sbin:/usr/sbin command -v ip; }
+have_unshare() { command -v unshare && command -v nsenter; }
 have_rdma() { PATH=$PATH:/sbin:/usr/sbin command -v rdma; }
 have_verbs() { compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so'; }
 have_zstd() { command -v zstd; }
@@ -66,6 +68,10 @@ for what; do
     python)
       need python3-venv have_venv "a virtual environment under target/ for libraries from PyPI"
       ;;
+    hosts)
+      need iproute2 have_ip "makes the hosts' interfaces and rules"
+      need util-linux have_unshare "makes the hosts' namespaces"
+      ;;
     verbs)
       need qemu-system-x86 have_qemu "emulates the small machine that has soft-RoCE"
       need busybox-static have_busybox "starts that machine"
@@ -77,7 +83,7 @@ for what; do
       need ibverbs-providers have_verbs "the soft-RoCE driver of libibverbs"
       ;;
     *)
-      echo "setup: unknown set of packages '$what' (build, check, python or verbs)" >&2
+      echo "setup: unknown set of packages '$what' (build, check, python, hosts or verbs)" >&2
       exit 2
       ;;
   esac

@@ -71,10 +71,16 @@ impl World {
     /// A world whose rank 0 serves the store.
     pub(crate) fn served_by_rank_0(provider: &str, ranks: usize) -> Result<Self> {
         let (held, port) = ports::held()?;
-        let mut world = Self::empty(provider, ranks);
-        world.stores.push(format!("tcp://127.0.0.1:{port}"));
+        let mut world = Self::at(provider, ranks, &format!("tcp://127.0.0.1:{port}"));
         world._held = Some(held);
         Ok(world)
+    }
+
+    /// A world that meets at a store which one of its ranks, or somebody else, serves.
+    pub(crate) fn at(provider: &str, ranks: usize, store: &str) -> Self {
+        let mut world = Self::empty(provider, ranks);
+        world.stores.push(store.to_owned());
+        world
     }
 
     fn empty(provider: &str, ranks: usize) -> Self {
@@ -93,8 +99,19 @@ impl World {
 
     /// Starts a rank in its role, with these variables on top of what every rank is told.
     pub(crate) fn start(&mut self, rank: usize, role: &str, more: &[(&str, &str)]) -> Result<()> {
+        self.start_by(Command::new(std::env::current_exe()?), rank, role, more)
+    }
+
+    /// The same, by a command that starts this program elsewhere.
+    pub(crate) fn start_by(
+        &mut self,
+        mut command: Command,
+        rank: usize,
+        role: &str,
+        more: &[(&str, &str)],
+    ) -> Result<()> {
         let stores = self.stores.join(" ");
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = command
             .env(rank::ROLE, role)
             .env(rank::STORES, &stores)
             .env("UNISONO_RANK", rank.to_string())

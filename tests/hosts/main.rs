@@ -1,0 +1,104 @@
+//! Ranks on several hosts: network namespaces with links between them that can be cut, filtered and narrowed.
+//!
+//! `make test-hosts` runs it; it needs root, Linux' namespaces and iproute2, and is SKIPPED with the reason where one is
+//! missing. A case makes its hosts ([`Hosts`]), starts ranks on them, and looks at what they said. An argument that is no
+//! option selects cases whose name contains it. `UNISONO_TEST_PROVIDERS` names providers, `tcp` if it is not set.
+//!
+//! A new case is a function in a file of its own here, and a row in that file's `CASES`; what its ranks do is a row of
+//! `ROLES`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
+
+#[path = "../../transport/tests/arguments/mod.rs"]
+mod arguments;
+#[allow(
+    dead_code,
+    reason = "not every state of the suite has a case for each thing that can be done to hosts"
+)]
+mod network;
+#[path = "../ports/mod.rs"]
+#[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
+mod ports;
+mod rank;
+#[path = "../processes/world.rs"]
+#[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
+mod world;
+mod worlds;
+
+use std::{process::ExitCode, time::Instant};
+
+use network::Hosts;
+
+/// How a case ends: well, perhaps with a remark for the reader, or with what is wrong.
+type Outcome = Result<Verdict, Box<dyn std::error::Error>>;
+
+/// What there is to say of a case that did not fail.
+#[derive(Debug)]
+#[allow(dead_code, reason = "not every state of the suite has a case of each kind")]
+enum Verdict {
+    Passed,
+    /// It passed, and this was measured or said.
+    Measured(String),
+    /// It has no sense here.
+    Skipped(String),
+}
+
+/// Cases by name; each is given the provider's.
+type Table = &'static [(&'static str, fn(&str) -> Outcome)];
+
+/// Ends a case with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+const TABLES: &[Table] = &[worlds::CASES];
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(rank::ROLE) {
+        return rank::run(&role);
+    }
+    // As part of `cargo test` it would double that suite's time, and run as root what nobody asked for.
+    if std::env::var_os("UNISONO_TEST_HOSTS").is_none() {
+        println!("SKIPPED  hosts: `make test-hosts` runs them");
+        return ExitCode::SUCCESS;
+    }
+    if let Err(why) = Hosts::possible() {
+        println!("SKIPPED  hosts: {why}");
+        return ExitCode::SUCCESS;
+    }
+    let filter = arguments::filter();
+    let providers = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_else(|_| "tcp".into());
+    let (begun, mut count, mut failed) = (Instant::now(), 0, false);
+    for provider in providers.split(',') {
+        let cases = TABLES.concat();
+        for (case, run) in cases.into_iter().filter(|(case, _)| case.contains(&filter)) {
+            let name = format!("hosts over {provider}: {case}");
+            let begun = Instant::now();
+            let outcome = run(provider);
+            let seconds = begun.elapsed().as_secs_f32();
+            match outcome {
+                Ok(Verdict::Passed) => println!("ok       {name} ({seconds:.2} s)"),
+                Ok(Verdict::Measured(what)) => println!("ok       {name} ({seconds:.2} s): {what}"),
+                Ok(Verdict::Skipped(why)) => {
+                    println!("SKIPPED  {name}: {why}");
+                    continue;
+                }
+                Err(error) => {
+                    println!("FAILED   {name} ({seconds:.2} s): {error}");
+                    failed = true;
+                }
+            }
+            count += 1;
+        }
+    }
+    if failed {
+        return ExitCode::FAILURE;
+    }
+    println!("RAN      hosts: {count} cases in {:.2} s", begun.elapsed().as_secs_f32());
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,95 @@
+//! Worlds over several hosts that are to work: several ranks on each, one on each, IPv6 alone.
+
+use unisono::ReduceOp;
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    network::Hosts,
+    rank::{self, Role, join, say},
+    world::{End, World},
+};
+
+pub(crate) const CASES: Table = &[
+    ("two hosts with two ranks each", |provider| works(provider, 2, 4, "10.77.0.1")),
+    ("four hosts with a rank each", |provider| works(provider, 4, 4, "10.77.0.1")),
+    ("IPv6 alone", ipv6),
+    ("hosts are apart, and feel what is done to their network", apart),
+];
+
+pub(crate) const ROLES: &[Role] = &[("reduces", play_reduces)];
+
+/// The port of the stores: nobody else is on these hosts.
+pub(crate) const PORT: u16 = 29500;
+
+/// So many ranks, block by block on the hosts, reduce.
+fn works(provider: &str, hosts: usize, ranks: usize, store: &str) -> Outcome {
+    reduce(provider, &Hosts::on_one_network(hosts)?, hosts, ranks, store)
+}
+
+/// No host has an address of IPv4 but its loopback.
+fn ipv6(provider: &str) -> Outcome {
+    let hosts =
+        Hosts::new(&[("alpha", &[("eth0", &["fd77::1/64"])]), ("beta", &[("eth0", &["fd77::2/64"])])])?;
+    let mut world = World::at(provider, 2, &format!("tcp://[fd77::1]:{PORT}"));
+    hosts.run(&mut world, "alpha", 0, "reduces", &[])?;
+    hosts.run(&mut world, "beta", 1, "reduces", &[])?;
+    all_well(world)
+}
+
+/// What the other cases rest on.
+fn apart(_: &str) -> Outcome {
+    let hosts = Hosts::on_one_network(2)?;
+    let answers = |address: &str, port| hosts.answers("host0", address, port);
+    ensure!(answers("10.77.0.2", PORT)?, "host1 is not reached");
+    ensure!(answers("fd77::2", PORT)?, "host1 is not reached by IPv6");
+    hosts.cut("host1", "eth0")?;
+    ensure!(!answers("10.77.0.2", PORT)?, "host1 is reached though it is cut off");
+    hosts.mend("host1", "eth0")?;
+    ensure!(answers("10.77.0.2", PORT)?, "host1 is not reached after it was put back");
+    hosts.admit_only("host1", "eth0", PORT)?;
+    ensure!(answers("10.77.0.2", PORT)?, "the port that is let through is not reached");
+    ensure!(!answers("10.77.0.2", 9)?, "a port that is filtered is reached");
+    ensure!(!answers("fd77::2", 9)?, "a port that is filtered is reached by IPv6");
+    hosts.etc_hosts("host1", "127.0.1.1 host1")?;
+    let own = hosts.sh("host1", "hostname; cat /etc/hosts; touch /dev/shm/mark; echo $$")?;
+    ensure!(own.starts_with("host1\n127.0.1.1 host1"), "{own:?}");
+    let others = hosts.sh("host0", "hostname; cat /etc/hosts; ls /dev/shm")?;
+    ensure!(others.starts_with("host0") && !others.contains("127.0.1.1 host1"), "{others:?}");
+    ensure!(!others.contains("mark"), "hosts share /dev/shm");
+    Ok(Verdict::Passed)
+}
+
+fn reduce(provider: &str, all: &Hosts, hosts: usize, ranks: usize, store: &str) -> Outcome {
+    let mut world = World::at(provider, ranks, &format!("tcp://{store}:{PORT}"));
+    for rank in 0..ranks {
+        all.run(&mut world, &format!("host{}", rank * hosts / ranks), rank, "reduces", &[])?;
+    }
+    all_well(world)
+}
+
+/// All ranks end well, and none was slow to join.
+fn all_well(world: World) -> Outcome {
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let slowest = ends.iter().map(|end| end.number("joining took")).collect::<Result<Vec<_>, _>>()?;
+    let slowest = slowest.into_iter().max().unwrap_or(0);
+    ensure!(slowest < 10_000, "joining took {slowest} ms");
+    Ok(Verdict::Measured(format!("joining took {slowest} ms")))
+}
+
+/// Joins, sums numbers whose sum is exact, at every size that takes another way, and leaves.
+fn play_reduces(_: &str) -> rank::Outcome {
+    let group = join()?;
+    let (rank, ranks) = (group.rank(), group.size());
+    for count in [1, 1000, 50_000, 1_000_000] {
+        let mut data: Vec<f32> = (0..count).map(|at| ((rank + 1) * (at % 7)) as f32).collect();
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        let all = ranks * (ranks + 1) / 2;
+        let wrong = data.iter().enumerate().find(|&(at, &sum)| sum != (all * (at % 7)) as f32);
+        if let Some((at, sum)) = wrong {
+            return Err(format!("element {at} of {count} is {sum}, not {}", all * (at % 7)).into());
+        }
+    }
+    say("transport", &group.limits().provider);
+    Ok(group.leave()?)
+}
