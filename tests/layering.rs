@@ -36,12 +36,13 @@ const LIBRARY: &[(&str, &[&str])] = &[
 /// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another.
 const TRANSPORT: &[(&str, &[&str])] = &[
     ("region", &[]),
+    ("activity", &[]),
     ("check", &["region"]),
-    ("memory", &["region", "check"]),
+    ("memory", &["region", "check", "activity"]),
     ("shared", &["region", "check"]),
-    ("sim", &["region", "check"]),
-    ("fault", &["region", "check"]),
-    ("ofi", &["region", "check"]),
+    ("sim", &["region", "check", "activity"]),
+    ("fault", &["region", "check", "activity"]),
+    ("ofi", &["region", "check", "activity"]),
 ];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport; algorithms and what is under them know of none.

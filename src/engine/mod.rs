@@ -214,6 +214,7 @@ impl Engine {
             }
             if let Some(nap) = self.pause(deadline) {
                 overseer.stand(Call::Greeting, 0, Some((0, missing)));
+                overseer.until(deadline);
                 self.net.port.transport.park(nap)?;
             }
         }
@@ -501,6 +502,7 @@ impl Engine {
             {
                 let waits = peer.map(|peer| (0, peer));
                 overseer.stand(Call::Message(circle.latest(), signature), 0, waits);
+                circle.talk.deadline().into_iter().for_each(|deadline| overseer.until(deadline));
                 return Ok(());
             }
         }
@@ -510,6 +512,7 @@ impl Engine {
             let waits = waits.map(|(lane, rank)| (lane, core.circle.world(rank)));
             let operation = &oldest.run.operation;
             overseer.stand(Call::Operation(operation.number, operation.signature), steps, waits);
+            overseer.until(oldest.asked.deadline);
         }
         Ok(())
     }

@@ -53,6 +53,9 @@ pub(crate) trait Overseer {
     /// for one.
     fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>);
 
+    /// The deadline of what has waited longest.
+    fn until(&self, _: Instant) {}
+
     /// An operation begins.
     fn began(&self, _: &Operation) {}
 

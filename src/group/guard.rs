@@ -1,7 +1,11 @@
 //! What stands between a group and the fate of its ranks: the alarm, the watch, and where this rank stands.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use super::watchdog::Watchdog;
 use crate::{
     engine::{Call, Culprit, Overseer, Stop},
     error::Failure,
@@ -16,11 +20,13 @@ const CULPRIT: Duration = Duration::from_millis(1000);
 const POSITIONS: Duration = Duration::from_millis(1000);
 
 pub(super) struct Guard {
+    /// Goes first: it refers to the watch. A world of one has none.
+    pub watchdog: Option<Watchdog>,
     pub rank: Rank,
     pub alarm: Arc<Alarm>,
     pub position: Arc<Position>,
     /// A world of one has none.
-    pub watch: Option<Box<dyn Watch>>,
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 impl Overseer for Guard {
@@ -39,6 +45,10 @@ impl Overseer for Guard {
             Some((lane, rank)) => self.position.waits_for(rank, lane),
             None => self.position.goes_on(),
         }
+    }
+
+    fn until(&self, deadline: Instant) {
+        self.position.due_by(deadline);
     }
 }
 

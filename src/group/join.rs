@@ -22,6 +22,7 @@ use super::{
     plan::Plans,
     request::Wishes,
     shared::Shared,
+    watchdog::{Subject, Watchdog},
 };
 use crate::{
     algorithm::{self, Selection, World, table::Table},
@@ -171,10 +172,11 @@ impl ProcessGroup {
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new(Signature::call_of));
         let watch = match &store {
-            Some(store) => Some(store.watch(Arc::clone(&alarm), Arc::clone(&position))?),
+            Some(store) => Some(Arc::from(store.watch(Arc::clone(&alarm), Arc::clone(&position))?)),
             None => None,
         };
-        let guard = Guard { rank, alarm, position, watch };
+        let mut guard = Guard { watchdog: None, rank, alarm, position, watch };
+        guard.watchdog = watchdog(&guard, &config, &*transport)?;
 
         let mut settings = windows(&config);
         let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
@@ -303,6 +305,25 @@ fn excuse(store: &dyn Store, rank: Rank, error: &unisono_transport::Error) {
         }
         Err(lost) => tracing::warn!(rank, %lost, "the others cannot be told why this rank does not come"),
     }
+}
+
+/// Looks after the calls of the transport's library; in a world of one there is nobody to wait for.
+fn watchdog(guard: &Guard, config: &Config, transport: &dyn Transport) -> Result<Option<Watchdog>> {
+    let Some(watch) = guard.watch.as_ref().filter(|_| config.ranks > 1) else { return Ok(None) };
+    let subject = Subject {
+        rank: guard.rank,
+        limits: transport.limits().clone(),
+        timeout: config.timeout,
+        activity: transport.activity(),
+        alarm: Arc::clone(&guard.alarm),
+        position: Arc::clone(&guard.position),
+        watch: Arc::clone(watch),
+    };
+    Watchdog::begin(subject).map(Some).map_err(|error| Error::Config {
+        name: "a thread that looks after the provider".to_owned(),
+        value: None,
+        problem: format!("cannot be had: {error}; raise the limit on processes (ulimit -u)"),
+    })
 }
 
 /// The windows that a configuration asks for.

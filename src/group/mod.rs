@@ -28,6 +28,7 @@ mod tensors;
 mod tests;
 mod turn;
 mod uneven;
+mod watchdog;
 
 use std::{fmt, sync::Arc};
 
@@ -59,7 +60,9 @@ use crate::{
 /// fails on all of them: no element of a message that does not fit is used. What the output holds then is
 /// not said, for it may hold what came from ranks that agree. A rank that only sends, as a broadcast's root
 /// does, may learn of it at its next call or when it leaves. Every call fails once a rank has died or a
-/// deadline has passed; from then on the group is over.
+/// deadline has passed; from then on the group is over. Where libfabric does not return from a call for 5 s
+/// after that, no error can be returned: the process says so on its standard error and aborts (`SIGABRT`, which
+/// shells tell as status 134).
 ///
 /// It may be shared by threads: their operations run one after the other, those of different groups side by side.
 ///

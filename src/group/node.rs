@@ -529,6 +529,10 @@ impl Overseer for Node {
         self.guard.stand(call, steps, waits);
     }
 
+    fn until(&self, deadline: Instant) {
+        self.guard.until(deadline);
+    }
+
     fn began(&self, operation: &Operation) {
         self.guard.position.enter(operation.number, operation.signature.bits());
     }

@@ -2,8 +2,9 @@
 //! or is stuck, and put into words once the stands of all ranks are known.
 
 use std::{
-    fmt::Write as _,
+    fmt::{self, Write as _},
     sync::atomic::{AtomicU64, Ordering, fence},
+    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct Position {
     /// 0, or one more than the rank waited for.
     waits: AtomicU64,
     lane: AtomicU64,
+    /// 0, or the deadline of what is waited for in milliseconds from `since`, and one more.
+    due: AtomicU64,
+    since: Instant,
     render: fn([u64; 2]) -> String,
 }
 
@@ -44,6 +48,8 @@ impl Position {
             steps: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             lane: AtomicU64::new(0),
+            due: AtomicU64::new(0),
+            since: Instant::now(),
             render,
         }
     }
@@ -66,13 +72,28 @@ impl Position {
         self.call[1].store(call[1], Ordering::Relaxed);
         self.steps.store(0, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
         self.place.store(place, Ordering::Release);
     }
 
     /// Has finished operation `op`, or a message after it; or a message before any.
     pub fn finish(&self, op: Option<u64>) {
         self.waits.store(0, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
         self.place.store(after(op), Ordering::Release);
+    }
+
+    /// Waits until then at most.
+    pub fn due_by(&self, deadline: Instant) {
+        let millis = deadline.saturating_duration_since(self.since).as_millis();
+        self.due.store(u64::try_from(millis).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
+    }
+
+    /// Whether what it waits for was due before `now`.
+    #[must_use]
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        due > 0 && now.saturating_duration_since(self.since).as_millis() >= u128::from(due)
     }
 
     /// Has done this many steps of the operation.
@@ -157,6 +178,23 @@ pub struct Stand {
     pub steps: u64,
     /// The rank without which it cannot go on, and the lane on which it waits.
     pub waits_for: Option<(Rank, usize)>,
+}
+
+impl fmt::Display for Stand {
+    /// What it does, for instance `in op 3 all_reduce(f32, sum), waiting for rank 2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Nowhere => write!(f, "before its first call")?,
+            Place::In(op) => write!(f, "in op {op} {}", self.call)?,
+            Place::After(op) => write!(f, "after op {op} {}", self.call)?,
+            Place::Beside(_) => write!(f, "in {}", self.call)?,
+            Place::Left => write!(f, "after it left the group")?,
+        }
+        match self.waits_for {
+            Some((rank, _)) => write!(f, ", waiting for rank {rank}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Stand {
@@ -341,7 +379,7 @@ fn behind(op: u64, stands: &[Option<Stand>], inside: &[Rank]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread};
+    use std::{sync::Arc, thread, time::Duration};
 
     use super::*;
 
@@ -373,6 +411,24 @@ mod tests {
             whereabouts(&stands),
             "rank 0 called recv 7, waits for rank 2; rank 1 called recv 8; rank 2 gave no answer (stopped, or cut off)"
         );
+    }
+
+    #[test]
+    fn what_waits_is_overdue_after_its_deadline_and_until_it_ends() {
+        let (position, second) = (Position::new(|_| "barrier".to_owned()), Duration::from_secs(1));
+        let overdue = |after| position.is_overdue(Instant::now() + after);
+        position.enter(4, [0; 2]);
+        position.waits_for(2, 0);
+        assert!(!overdue(1000 * second), "no deadline is known");
+        position.due_by(Instant::now() + 10 * second);
+        assert!(!overdue(9 * second) && overdue(11 * second));
+        assert_eq!(position.snapshot().to_string(), "in op 4 barrier, waiting for rank 2");
+        position.finish(Some(4));
+        assert!(!overdue(11 * second));
+        assert_eq!(position.snapshot().to_string(), "after op 4 barrier");
+        position.due_by(Instant::now());
+        position.enter(5, [0; 2]);
+        assert!(!overdue(second));
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod pinning;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod rank;
+mod stuck;
 mod world;
 
 use std::{net::Ipv4Addr, process::ExitCode, time::Instant};
@@ -81,6 +82,7 @@ fn cases() -> Vec<(String, Case)> {
         mismatch::CASES,
         joining::CASES,
         memlock::CASES,
+        stuck::CASES,
     ];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
     cases

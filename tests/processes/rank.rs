@@ -16,7 +16,7 @@ use rustix::{
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
-    collectives, failures, files, groups, joining, memlock, messages, mismatch, objects, pinning,
+    collectives, failures, files, groups, joining, memlock, messages, mismatch, objects, pinning, stuck,
     world::PATIENCE,
 };
 
@@ -52,6 +52,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         mismatch::ROLES,
         joining::ROLES,
         memlock::ROLES,
+        stuck::ROLES,
     ]
     .concat();
     let role = roles.into_iter().find(|role| role.0 == name);

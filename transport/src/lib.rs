@@ -11,8 +11,12 @@
 //! - [`memory`]: ranks as threads of one process, for doctests and unit tests;
 //! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`ofi`]: libfabric, the real thing.
+//!
+//! [`fault`] wraps any of them, and breaks as told.
 
+mod activity;
 mod check;
+pub mod fault;
 pub mod memory;
 pub mod ofi;
 pub mod region;
@@ -20,9 +24,10 @@ pub mod sim;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use activity::{Activity, LibraryCall, Stay};
 pub use region::{Memory, Region, Registration, RemoteRegion};
 
-/// Moves bytes: eight methods, none with a default body, so that nothing is inherited unthought.
+/// Moves bytes: nine methods, none with a default body, so that nothing is inherited unthought.
 ///
 /// A transport is owned and driven by one thread at a time; `put`, `poll` and `park` never block except
 /// for `park`, which says for how long.
@@ -70,6 +75,9 @@ pub trait Transport: Send {
 
     /// What ends a [`park`](Self::park) from another thread.
     fn waker(&self) -> Arc<dyn Wake>;
+
+    /// In which call of its library it is, to be read from another thread: a library may fail to return.
+    fn activity(&self) -> Arc<Activity>;
 }
 
 /// Ends a transport's sleep.
@@ -108,6 +116,8 @@ pub struct Limits {
     pub arrivals_per_peer: usize,
     /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.
     pub wakes: bool,
+    /// What may go wrong with it that only another provider or version mends, in words; may be empty.
+    pub caution: &'static str,
     /// Whether all peers should have put to each other before any of them may be dropped: what has yet to answer the first
     /// put of one that is gone may crash.
     pub connect_all: bool,

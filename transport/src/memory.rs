@@ -35,8 +35,8 @@ use std::{
 };
 
 use crate::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion, Transport,
-    Wake, check, region,
+    Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
+    Transport, Wake, check, region,
 };
 
 /// `EINVAL`, for puts that the peer's memory refuses.
@@ -150,6 +150,7 @@ impl Hub {
                 arrivals_per_peer: 1024,
                 more_arrivals: "",
                 wakes: true,
+                caution: "",
                 connect_all: false,
             },
         }
@@ -322,6 +323,11 @@ impl Transport for Endpoint {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::<Inbox>::clone(&self.inbox)
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        // There is no library.
+        Arc::default()
     }
 }
 

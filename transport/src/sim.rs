@@ -21,8 +21,8 @@ use std::{
 };
 
 use crate::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion, Transport,
-    Wake, check, region,
+    Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
+    Transport, Wake, check, region,
 };
 
 /// `EINVAL`, for puts that the peer's memory refuses.
@@ -235,6 +235,7 @@ impl Fabric {
                 arrivals_per_peer: config.arrivals_per_peer.min(config.arrivals),
                 more_arrivals: "",
                 wakes: false,
+                caution: "",
                 connect_all: false,
             },
             fabric: Arc::clone(&self.0),
@@ -538,6 +539,10 @@ impl Transport for Endpoint {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::new(Sleeper { fabric: Arc::clone(&self.fabric), index: self.index })
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        Arc::default()
     }
 }
 

@@ -85,6 +85,7 @@ impl End {
             pins: !limits.cheap_registration,
             staging: limits.local_registration,
             wakes: limits.wakes,
+            caution: limits.caution.to_owned(),
         };
         say(&Said::Opened(opened, contact)).map_err(|()| "doctor is gone")?;
 
@@ -142,6 +143,8 @@ pub(super) struct Opened {
     pub(super) staging: bool,
     /// Whether a wait can sleep until something comes.
     pub(super) wakes: bool,
+    /// What may go wrong with it; may be empty.
+    pub(super) caution: String,
 }
 
 /// Where an endpoint is reached.

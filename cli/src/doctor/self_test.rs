@@ -133,6 +133,9 @@ impl SelfTest {
                     "{request}: {provider} works between two processes: opened in {open_ms:.1} ms, {BYTES} bytes \
                      one way in about {latency_us:.2} us{sleeps}"
                 ));
+                if let Some((what, mend)) = opened.caution.split_once("; ") {
+                    section.warn(what, mend);
+                }
             }
         }
         match &self.group {

@@ -41,7 +41,9 @@ fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str)
 
 fn opened(provider: &str) -> Opened {
     let verbs = provider.starts_with("verbs");
-    Opened { provider: provider.into(), open_ms: 1.34, pins: verbs, staging: verbs, wakes: provider != "shm" }
+    let caution = if provider == "shm" { "it has locks; take another".to_owned() } else { String::new() };
+    let wakes = provider != "shm";
+    Opened { provider: provider.into(), open_ms: 1.34, pins: verbs, staging: verbs, wakes, caution }
 }
 
 fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {

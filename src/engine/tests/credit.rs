@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use unisono_transport::{Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Wake};
+use unisono_transport::{Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Wake};
 
 use super::{super::wire::Immediate, *};
 
@@ -46,6 +46,10 @@ impl Transport for Counted {
 
     fn waker(&self) -> Arc<dyn Wake> {
         self.inner.waker()
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        self.inner.activity()
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     put::Pool,
     sys,
 };
-use crate::{Error, Event};
+use crate::{Error, Event, LibraryCall};
 
 /// What a completion means: nothing if it is the end of a put that nobody wants to be told of.
 pub(super) fn judge(
@@ -48,7 +48,7 @@ pub(super) fn failure(queue: &Cq, domain: &Domain, pool: &Pool) -> Error {
     }
     // SAFETY: numbers and pointers; zero asks the library to lend its own error data.
     let mut roomy: Roomy = unsafe { std::mem::zeroed() };
-    let serial = domain.lock();
+    let serial = domain.enter(LibraryCall::Poll);
     // SAFETY: the queue is open; one entry is written.
     let result = unsafe { sys::fi_cq_readerr(queue.as_ptr(), &raw mut roomy.entry, 0) };
     let entry = roomy.entry;

@@ -17,7 +17,7 @@ use super::{
     info::Info,
     sys,
 };
-use crate::Error;
+use crate::{Activity, Error, LibraryCall};
 
 /// An object that libfabric made, or the error that it made none.
 fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
@@ -68,7 +68,20 @@ impl Drop for Fabric {
 pub(super) struct Domain {
     object: NonNull<sys::fid_domain>,
     serial: Arc<Mutex<()>>,
+    activity: Arc<Activity>,
     fabric: Arc<Fabric>,
+}
+
+/// Within a call into a domain: no other thread is in one.
+pub(super) struct Entered<'d> {
+    activity: &'d Activity,
+    _serial: MutexGuard<'d, ()>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.activity.leave();
+    }
 }
 
 // SAFETY: see `Fabric`.
@@ -91,13 +104,20 @@ impl Domain {
         })?;
         drop(held);
         let object = made("fi_domain", object)?;
-        Ok(Arc::new(Self { object, serial, fabric: Arc::clone(fabric) }))
+        Ok(Arc::new(Self { object, serial, activity: Arc::default(), fabric: Arc::clone(fabric) }))
     }
 
-    /// Serialises calls into this domain and everything that belongs to it. Not reentrant: no handle and
-    /// no region may be dropped while it is held.
-    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Serialises calls into this domain and everything that belongs to it, and lets others see that there is one. Not
+    /// reentrant: no handle and no region may be dropped while it is held.
+    pub(super) fn enter(&self, call: LibraryCall) -> Entered<'_> {
+        let serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
+        self.activity.enter(call);
+        Entered { activity: &self.activity, _serial: serial }
+    }
+
+    /// In which call it is.
+    pub(super) fn activity(&self) -> Arc<Activity> {
+        Arc::clone(&self.activity)
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {
@@ -107,7 +127,7 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        let _serial = self.lock();
+        let _serial = self.enter(LibraryCall::Close);
         // SAFETY: open, and dropped once; its children own it, so none is left.
         unsafe { close("domain", &raw mut (*self.object.as_ptr()).fid) };
     }
@@ -134,7 +154,7 @@ impl Av {
             _ => sys::FI_AV_TABLE,
         };
         let mut object = ptr::null_mut();
-        let serial = domain.lock();
+        let serial = domain.enter(LibraryCall::Open);
         // SAFETY: `domain` is open.
         judge("fi_av_open", unsafe {
             sys::fi_av_open(domain.as_ptr(), &raw mut attributes, &raw mut object, ptr::null_mut())
@@ -146,7 +166,7 @@ impl Av {
     /// Makes an address known. `name` must be a whole name of this provider's format.
     pub(super) fn insert(&self, name: &[u8]) -> Result<sys::fi_addr_t, Error> {
         let mut address = sys::fi_addr_t::MAX;
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::Connect);
         // SAFETY: the vector is open; `name` holds one whole address, as the caller checked.
         let result = unsafe {
             sys::fi_av_insert(
@@ -172,7 +192,7 @@ impl Av {
 
 impl Drop for Av {
     fn drop(&mut self) {
-        let _serial = self.domain.lock();
+        let _serial = self.domain.enter(LibraryCall::Close);
         // SAFETY: open, and dropped once; the endpoint bound to it owns it and so is closed.
         unsafe { close("address vector", &raw mut (*self.object.as_ptr()).fid) };
     }
@@ -222,7 +242,7 @@ impl Cq {
         attributes.wait_obj = wait_obj;
         attributes.wait_cond = sys::FI_CQ_COND_NONE;
         let mut object = ptr::null_mut();
-        let serial = domain.lock();
+        let serial = domain.enter(LibraryCall::Open);
         // SAFETY: `domain` is open.
         judge("fi_cq_open", unsafe {
             sys::fi_cq_open(domain.as_ptr(), &raw mut attributes, &raw mut object, ptr::null_mut())
@@ -231,7 +251,7 @@ impl Cq {
         let mut queue = Self { object: made("fi_cq_open", object)?, wait: None, domain: Arc::clone(domain) };
         if wait_obj == sys::FI_WAIT_FD {
             let mut fd: c_int = -1;
-            let serial = domain.lock();
+            let serial = domain.enter(LibraryCall::Open);
             let command = c_int::try_from(sys::FI_GETWAIT).unwrap_or(-1);
             // SAFETY: the queue is open, and FI_GETWAIT writes one int for FI_WAIT_FD.
             let result = unsafe { sys::fi_control(queue.fid(), command, (&raw mut fd).cast::<c_void>()) };
@@ -263,7 +283,7 @@ impl Cq {
     /// Whether one may sleep on the descriptor now; if not, something is to be read first.
     pub(super) fn may_sleep(&self) -> Result<bool, Error> {
         let mut fids = [self.fid()];
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::TryWait);
         // SAFETY: fabric and queue are open; one object is passed.
         let result = unsafe { sys::fi_trywait(self.domain.fabric.0.as_ptr(), fids.as_mut_ptr(), 1) };
         drop(serial);
@@ -288,7 +308,7 @@ fn inner_epoll(outer: RawFd) -> Option<RawFd> {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        let _serial = self.domain.lock();
+        let _serial = self.domain.enter(LibraryCall::Close);
         // SAFETY: open, and dropped once; the endpoint bound to it owns it and so is closed.
         unsafe { close("completion queue", self.fid()) };
     }
@@ -310,7 +330,7 @@ impl Endpoint {
     /// An enabled endpoint bound to both.
     pub(super) fn open(domain: &Arc<Domain>, info: &Info, av: &Arc<Av>, cq: &Arc<Cq>) -> Result<Self, Error> {
         let mut object = ptr::null_mut();
-        let serial = domain.lock();
+        let serial = domain.enter(LibraryCall::Open);
         // SAFETY: `domain` is open; `info` lives through the call.
         let result =
             unsafe { sys::fi_endpoint(domain.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut()) };
@@ -319,7 +339,7 @@ impl Endpoint {
         let object = made("fi_endpoint", object)?;
         let endpoint = Self { object, domain: Arc::clone(domain), _av: Arc::clone(av), _cq: Arc::clone(cq) };
         let both = sys::FI_TRANSMIT | sys::FI_RECV;
-        let serial = domain.lock();
+        let serial = domain.enter(LibraryCall::Open);
         // SAFETY: all three are open, and the endpoint owns the others.
         let results = unsafe {
             [
@@ -346,7 +366,7 @@ impl Endpoint {
     pub(super) fn name(&self) -> Result<Vec<u8>, Error> {
         let mut name = vec![0_u8; 1024];
         let mut len = name.len();
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::Open);
         // SAFETY: the endpoint is open; at most `len` bytes are written.
         let result = unsafe { sys::fi_getname(self.fid(), name.as_mut_ptr().cast::<c_void>(), &raw mut len) };
         drop(serial);
@@ -361,7 +381,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        let _serial = self.domain.lock();
+        let _serial = self.domain.enter(LibraryCall::Close);
         // SAFETY: open, and dropped once.
         unsafe { close("endpoint", self.fid()) };
     }

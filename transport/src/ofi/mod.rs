@@ -36,8 +36,8 @@ use self::{
     region::Registrar,
 };
 use crate::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Source, Target, Told, Transport, Wake,
-    check,
+    Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source, Target,
+    Told, Transport, Wake, check,
 };
 
 pub use self::choice::{Candidate, Interface, Options, library_version, survey};
@@ -194,6 +194,7 @@ impl Ofi {
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,
             wakes: cq.wait().is_some(),
+            caution: facts.caution,
             connect_all: facts.answers_blindly,
         };
         let mut address = MAGIC.to_vec();
@@ -427,7 +428,7 @@ impl Transport for Ofi {
                 unsafe { put::join(put.sources, self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()
             };
-            let serial = self.domain.lock();
+            let serial = self.domain.enter(LibraryCall::Inject);
             // SAFETY: the endpoint is open; `len` bytes are readable; the library copies them.
             let result = unsafe {
                 sys::fi_inject_writedata(
@@ -465,7 +466,7 @@ impl Transport for Ofi {
         };
         let remote = sys::fi_rma_iov { addr: target, len, key };
         let endpoint = self.live.endpoint.as_ptr();
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::Write);
         // SAFETY: the endpoint is open; the source memory is kept by the pool, and the context stays in place, until the
         // completion or the endpoint's end.
         let (call, result) = unsafe {
@@ -485,7 +486,7 @@ impl Transport for Ofi {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::Poll);
         // SAFETY: the queue is open and its format is `FI_CQ_FORMAT_DATA`; at most `BATCH` entries are written.
         let result =
             unsafe { sys::fi_cq_read(self.cq.as_ptr(), self.completions.as_mut_ptr().cast(), BATCH) };
@@ -532,6 +533,10 @@ impl Transport for Ofi {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::<Alarm>::clone(&self.alarm)
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        self.domain.activity()
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Provider {
     pub(super) close_at_rest: bool,
     /// Whether closing an endpoint may crash.
     pub(super) unsafe_to_close: bool,
+    /// What may go wrong with it that only another provider or version mends, in words; may be empty.
+    pub(super) caution: &'static str,
     /// What to try where it is refused; may be empty.
     pub(super) mend: &'static str,
 }
@@ -76,6 +78,7 @@ const UNKNOWN: Provider = Provider {
     answers_blindly: false,
     close_at_rest: false,
     unsafe_to_close: false,
+    caution: "",
     mend: "",
 };
 
@@ -179,6 +182,10 @@ const PROVIDERS: &[Provider] = &[
         // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it
         // does not).
         answers_blindly: true,
+        // pthread_spin_lock on memory that all map (prov/shm/src/smr_progress.c, smr_rma.c and others, 1.17 to 2.4; in 2.5
+        // there is none).
+        caution: "shm of libfabric before 2.5 has spin locks in memory that ranks share, and a rank that is killed while it \
+                  holds one leaves the others waiting for it; take libfabric 2.5, or UNISONO_PROVIDER=tcp",
         mend: "it needs room in /dev/shm, and peers on one host",
         ..UNKNOWN
     },
@@ -201,11 +208,13 @@ pub(super) fn facts(name: &str) -> Provider {
 /// brings; that of a peer's is ofi_rxm's alone (ARCHITECTURE.md).
 ///
 /// `efa` reaches peers of this host through an endpoint of `shm` (prov/efa/src/efa_shm.c), with what that did up to 1.22.
+/// What `shm` is cautioned against for is mended in 2.5.
 pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provider {
     let facts = facts(name);
     Provider {
         close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE,
         answers_blindly: facts.answers_blindly || name == "efa" && version < (2, 0),
+        caution: if version < (2, 5) { facts.caution } else { "" },
         ..facts
     }
 }
@@ -355,6 +364,13 @@ mod tests {
         let blindly = |name, version| facts_with(name, "", version).answers_blindly;
         assert!(blindly("efa", (1, 17)) && blindly("efa", (1, 22)) && !blindly("efa", (2, 0)));
         assert!(blindly("shm", (1, 17)) && !blindly("tcp", (1, 17)));
+    }
+
+    #[test]
+    fn shm_is_cautioned_against_while_it_has_locks_that_outlive_their_holders() {
+        let cautioned = |name, version| !facts_with(name, "", version).caution.is_empty();
+        assert!(cautioned("shm", (1, 17)) && cautioned("shm", (2, 4)));
+        assert!(!cautioned("shm", (2, 5)) && !cautioned("net", (1, 17)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
     handle::{Domain, Endpoint},
     sys,
 };
-use crate::{Error, Memory, Region, Registration, RemoteRegion};
+use crate::{Error, LibraryCall, Memory, Region, Registration, RemoteRegion};
 
 /// A registration; closing it twice does nothing.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Mr {
 impl Mr {
     fn close(&self) {
         // Taken out under the lock, so that it is closed for whoever finds it gone.
-        let _serial = self.domain.lock();
+        let _serial = self.domain.enter(LibraryCall::Close);
         let object = self.object.swap(ptr::null_mut(), Ordering::AcqRel);
         if object.is_null() {
             return;
@@ -89,7 +89,7 @@ impl Registrar {
         let wanted_key = self.next_key;
         self.next_key += 1;
         let mut object = ptr::null_mut();
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::Register);
         // SAFETY: the memory is valid for `bytes` until the region is gone, and the region closes the
         // registration before it frees the memory.
         let result = unsafe {
@@ -112,7 +112,7 @@ impl Registrar {
         }
         let mr = Arc::new(Mr { object: AtomicPtr::new(object), domain: Arc::clone(&self.domain) });
         if self.mode & sys::FI_MR_ENDPOINT != 0 {
-            let serial = self.domain.lock();
+            let serial = self.domain.enter(LibraryCall::Register);
             // SAFETY: registration and endpoint are open.
             let (bound, enabled) =
                 unsafe { (sys::fi_mr_bind(object, endpoint.fid(), 0), sys::fi_mr_enable(object)) };
@@ -122,7 +122,7 @@ impl Registrar {
             self.bound.retain(|mr| !mr.object.load(Ordering::Acquire).is_null());
             self.bound.push(Arc::clone(&mr));
         }
-        let serial = self.domain.lock();
+        let serial = self.domain.enter(LibraryCall::Register);
         // SAFETY: the registration is open.
         let (key, descriptor) = unsafe { (sys::fi_mr_key(object), sys::fi_mr_desc(object)) };
         drop(serial);
