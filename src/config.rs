@@ -317,6 +317,28 @@ impl Config {
         Ok(())
     }
 
+    /// The same of settings that [`set_from`](Self::set_from) has read: what is wrong has the name of the variable that
+    /// set it, and its text.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub fn validate_from(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
+        self.validate().map_err(|error| match error {
+            Error::Config { name, value, problem } => {
+                let name_of = |field: &str| format!("UNISONO_{}", field.to_uppercase());
+                let names: Vec<_> = name.split(" × ").map(name_of).collect();
+                match &names[..] {
+                    [one] if variable(one).is_some() => {
+                        Error::Config { name: one.clone(), value: variable(one), problem }
+                    }
+                    [_, _] => Error::Config { name: names.join(" × "), value, problem },
+                    _ => Error::Config { name, value, problem },
+                }
+            }
+            other => other,
+        })
+    }
+
     /// What must be alike on all ranks, by name.
     #[must_use]
     pub fn alike(&self) -> Vec<(&'static str, String)> {
@@ -429,8 +451,9 @@ mod tests {
 
     fn set(name: &str, value: &str) -> Result<Config> {
         let mut config = Config::default();
-        config.set_from(&|asked| (asked == name).then(|| value.to_owned()))?;
-        config.validate()?;
+        let variable = |asked: &str| (asked == name).then(|| value.to_owned());
+        config.set_from(&variable)?;
+        config.validate_from(&variable)?;
         Ok(config)
     }
 
@@ -481,6 +504,10 @@ mod tests {
             let error = set(name, value).unwrap_err();
             let Error::Config { value: Some(_), problem, .. } = &error else { panic!("{error}") };
             assert!(problem.contains(words), "{error}");
+            // It may be wrong only together with another.
+            let together = format!("UNISONO_LANES × UNISONO_BULK_SLOTS={}: ", 66);
+            let told = error.to_string();
+            assert!(told.starts_with(&format!("{name}={value}: ")) || told.starts_with(&together), "{told}");
         }
         let alone = Config { ranks: 2, ..Config::default() };
         assert!(alone.validate().unwrap_err().to_string().contains("need a place to meet"));

@@ -4,13 +4,21 @@
 
 mod slurm;
 
-use std::{env, fs, os::unix::process::parent_id, path::PathBuf};
+use std::{
+    env, fs,
+    os::unix::process::parent_id,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     config::{Config, StoreAddress, fnv},
     error::{Error, Result},
+    outside,
     schedule::Rank,
 };
+
+/// The longest `/proc/PID/stat`.
+const MAX_STAT: u64 = 4 << 10;
 
 /// What the environment says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +160,7 @@ impl Config {
             ..Self::default()
         };
         config.set_from(&variable)?;
-        config.validate()?;
+        config.validate_from(&variable)?;
         Ok(config)
     }
 }
@@ -377,7 +385,7 @@ fn daemon(launcher: &str) -> Option<u32> {
     let mut at = parent_id();
     while at > 1 {
         // `pid (name) state parent ...`; a name may contain anything, but its last `)` ends it.
-        let stat = fs::read_to_string(format!("/proc/{at}/stat")).ok()?;
+        let stat = outside::read_text(Path::new(&format!("/proc/{at}/stat")), MAX_STAT).ok()?;
         let (name, rest) = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'))?;
         if daemons.iter().any(|daemon| name.starts_with(daemon)) {
             return Some(at);

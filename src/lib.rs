@@ -54,6 +54,7 @@ pub mod file;
 pub mod group;
 pub mod launch;
 pub mod object;
+mod outside;
 pub mod partition;
 pub mod reduce;
 pub mod rendezvous;

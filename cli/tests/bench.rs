@@ -158,7 +158,7 @@ fn flags_reach_what_they_name() {
         ("i64", "max", "max"),
         ("half", "premulsum:0.5", "premulsum(0.5)"),
         // Twice as much wraps.
-        ("i64", "premulsum:4e18", "premulsum(4000000000000000000)"),
+        ("i64", "premulsum:4e18", "premulsum(4e18)"),
     ] {
         let found = with(&["all_reduce", "-b", "4K", "-e", "4K", "-d", dtype, "-o", op]);
         let wanted = [if dtype == "half" { "f16" } else { dtype }, name, "fastest"];

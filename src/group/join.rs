@@ -29,6 +29,7 @@ use crate::{
     config::{Config, StoreAddress, fnv},
     engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
     error::{Error, Failure, Result, list},
+    outside,
     rendezvous::{self, Alarm, Position, Store, exchange},
     schedule::Rank,
 };
@@ -349,11 +350,14 @@ fn selection(config: &Config) -> Result<Selection> {
     })
 }
 
+/// The longest tuning file: some 100,000 rows.
+const MAX_TUNING: u64 = 8 << 20;
+
 /// What was measured, if a file says it, and a hash of the whole by which ranks compare.
 fn tuning(config: &Config) -> Result<(Table, String)> {
     let Some(file) = &config.tuning else { return Ok((Table::default(), "none".to_owned())) };
     let wrong = |problem: String| Error::Tuning { file: file.clone(), problem };
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let text = outside::read_text(file, MAX_TUNING).map_err(|error| wrong(error.to_string()))?;
     let table = Table::parse(&text).map_err(wrong)?;
     Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
 }
@@ -412,4 +416,29 @@ fn agree(cards: &[Card]) -> Result<()> {
         };
         differs(wanted, &of, "")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn tuning_files_that_are_none_are_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        mknodat(CWD, at("fifo"), FileType::Fifo, 0o600.into(), 0).unwrap();
+        std::fs::File::create(at("long")).unwrap().set_len(1 << 42).unwrap();
+        for (file, words) in [
+            ("/dev/zero".into(), "it is a character device, and a regular file is wanted"),
+            (at("fifo"), "it is a FIFO, and a regular file is wanted"),
+            (at(""), "it is a directory, and a regular file is wanted"),
+            (at("long"), "it is longer than 8388608 bytes, the most that such a file may have"),
+        ] {
+            let config = Config { tuning: Some(file.clone()), ..Config::default() };
+            let told = tuning(&config).map(drop).unwrap_err().to_string();
+            assert_eq!(told, format!("tuning file {}: {words}", file.display()));
+        }
+    }
 }

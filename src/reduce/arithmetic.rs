@@ -240,6 +240,7 @@ pub(super) fn check_factor(dtype: Dtype, factor: f64) -> Result<(), String> {
     if fits {
         Ok(())
     } else {
+        let factor = super::Factor(factor);
         Err(format!("premulsum's factor is {factor}, and for {dtype} it must be {wanted}"))
     }
 }

@@ -296,7 +296,7 @@ fn divide<T: Swept>(acc: &mut [u8], ranks: usize) -> Done {
 
 fn scale<T: Swept>(factor: f64, from: Option<&[u8]>, into: &mut [u8]) -> Done {
     let factor = T::Work::factor(factor).ok_or_else(|| {
-        KernelError::Unfit(format!("premulsum's factor {factor} does not fit {}", T::DTYPE))
+        KernelError::Unfit(format!("premulsum's factor {} does not fit {}", super::Factor(factor), T::DTYPE))
     })?;
     let into = elements_mut::<T>(into)?;
     if let Some(from) = from {

@@ -158,10 +158,21 @@ impl ReduceOp {
     }
 }
 
+/// A factor as people read it: with an exponent where it would have many zeros. It can be read back.
+struct Factor(f64);
+
+impl std::fmt::Display for Factor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(factor) = *self;
+        let short = factor == 0.0 || (1e-5..1e16).contains(&factor.abs()) || !factor.is_finite();
+        if short { write!(f, "{factor}") } else { write!(f, "{factor:e}") }
+    }
+}
+
 impl std::fmt::Display for ReduceOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::PreMulSum(factor) => write!(f, "premulsum({factor})"),
+            Self::PreMulSum(factor) => write!(f, "premulsum({})", Factor(*factor)),
             plain => f.write_str(plain.name()),
         }
     }

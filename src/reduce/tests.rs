@@ -279,8 +279,26 @@ fn misfits_are_refused_in_words() {
 }
 
 #[test]
+fn long_factors_are_told_with_an_exponent() {
+    for (factor, told) in [
+        (0.0, "0"),
+        (-0.25, "-0.25"),
+        (9_007_199_254_740_993.0, "9007199254740992"),
+        (1e300, "1e300"),
+        (-f64::MAX, "-1.7976931348623157e308"),
+        (1e-7, "1e-7"),
+        (f64::INFINITY, "inf"),
+    ] {
+        assert_eq!(ReduceOp::PreMulSum(factor).to_string(), format!("premulsum({told})"));
+    }
+    let told = ReduceOp::PreMulSum(1e300).check(Dtype::F32).unwrap_err();
+    assert_eq!(told, "premulsum's factor is 1e300, and for f32 it must be a number f32 can hold");
+}
+
+#[test]
 fn names_and_codes_lead_back() {
-    for op in ReduceOp::PLAIN.into_iter().chain([ReduceOp::PreMulSum(-0.25)]) {
+    let factors = [-0.25, 1e16, 4e18, -f64::MAX, f64::MIN_POSITIVE].map(ReduceOp::PreMulSum);
+    for op in ReduceOp::PLAIN.into_iter().chain(factors) {
         assert_eq!(ReduceOp::parse(&op.to_string()), Some(op));
         let (code, factor) = op.code();
         assert_eq!(ReduceOp::from_code(code, factor), Some(op));

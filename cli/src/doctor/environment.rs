@@ -152,8 +152,8 @@ impl Environment {
             }
         }
         let mut config = Config::default();
-        let set = config.set_from(&|name| environment.value(name).map(str::to_owned));
-        let settings = set.and_then(|()| config.validate()).err();
+        let variable = |name: &str| environment.value(name).map(str::to_owned);
+        let settings = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
         let store = environment.store().and_then(Result::err);
         environment.wrong = settings.into_iter().chain(store).map(|error| error.to_string()).collect();
         environment

@@ -2,11 +2,14 @@
 //! `None`.
 
 use std::{
-    fs::{self, File},
+    fs::{self, OpenOptions},
     io::Read,
+    os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     str::FromStr,
 };
+
+use rustix::fs::OFlags;
 
 /// No such file is longer that is of use here.
 const MOST: u64 = 4 << 20;
@@ -30,9 +33,15 @@ impl Files {
 
     /// What a file says, without white space around it.
     pub(super) fn text(&self, path: &str) -> Option<String> {
+        // A FIFO without a writer would block.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path(path)).ok()?;
         let mut bytes = Vec::new();
-        File::open(self.path(path)).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+        if file.metadata().ok()?.is_file() {
+            file.take(MOST).read_to_end(&mut bytes).ok()?;
+            return Some(String::from_utf8_lossy(&bytes).trim().to_owned());
+        }
+        None
     }
 
     /// The number that a file holds.
@@ -52,5 +61,24 @@ impl Files {
     /// Whether there is such a file or directory.
     pub(super) fn has(&self, path: &str) -> bool {
         self.path(path).exists()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_or_never_ends_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        mknodat(CWD, directory.path().join("fifo"), FileType::Fifo, 0o600.into(), 0).unwrap();
+        let files = Files::below(directory.path());
+        assert_eq!(files.text("/fifo"), None);
+        fs::File::create(directory.path().join("long")).unwrap().set_len(1 << 42).unwrap();
+        assert_eq!(files.text("/long").map(|text| text.len() as u64), Some(MOST));
+        let files = Files::below("/");
+        assert_eq!([files.text("/dev/zero"), files.text("/proc")], [None, None]);
     }
 }

@@ -130,13 +130,14 @@ fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
     serde_json::from_str(said.trim()).map_err(|_| format!("it failed{complaint}"))
 }
 
-/// Everything that comes, once there is no more.
+/// Everything that comes, once there is no more, up to more than any of it may be.
 fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    const MOST: u64 = 1 << 20;
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        if let Some(mut source) = source {
-            let _ = source.read_to_end(&mut bytes);
+        if let Some(source) = source {
+            let _ = source.take(MOST).read_to_end(&mut bytes);
         }
         drop(tell.send(String::from_utf8_lossy(&bytes).into_owned()));
     });

@@ -34,7 +34,11 @@ use super::{Alarm, Position, Store, Watch, limits};
 use crate::{
     config::{Member, StoreAddress, fnv},
     error::{Error, Failure, Refusal, Result},
+    outside,
 };
+
+/// The longest name of a round.
+const MAX_CURRENT: u64 = 64;
 
 /// How long a rank may be without looking what has changed.
 const LOOK: Duration = Duration::from_millis(100);
@@ -324,7 +328,7 @@ fn problem(name: &str, problem: String) -> Error {
 
 /// The round that rank 0 announced last.
 fn current(base: &Path) -> io::Result<Option<PathBuf>> {
-    let Some(name) = there(fs::read_to_string(base.join("current")))? else { return Ok(None) };
+    let Some(name) = there(outside::read_text(&base.join("current"), MAX_CURRENT))? else { return Ok(None) };
     Ok(name.strip_prefix("round-").and_then(|n| n.parse::<u64>().ok()).map(|_| base.join(&name)))
 }
 

@@ -21,7 +21,7 @@ use rustix::fs::FlockOperation;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::super::wire;
-use crate::{error::Failure, schedule::Rank};
+use crate::{error::Failure, outside, schedule::Rank};
 
 /// The number of this process's next temporary file.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -73,7 +73,7 @@ impl Room {
 
     pub(super) fn seat(&self, rank: Rank) -> io::Result<Seat> {
         let left = || self.path.join(format!("left-{rank}")).try_exists();
-        let Some(mut file) = there(File::open(self.path.join(format!("rank-{rank}"))))? else {
+        let Some((file, _)) = there(outside::open(&self.path.join(format!("rank-{rank}"))))? else {
             return Ok(Seat::Absent);
         };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -84,9 +84,9 @@ impl Room {
         if left()? {
             return Ok(Seat::Left);
         }
-        let mut who = String::new();
-        file.by_ref().take(wire::MAX_WHO as u64).read_to_string(&mut who)?;
-        Ok(Seat::Dead(who))
+        let mut who = Vec::new();
+        file.take(wire::MAX_WHO as u64).read_to_end(&mut who)?;
+        Ok(Seat::Dead(String::from_utf8_lossy(&who).into_owned()))
     }
 
     /// Whether this rank said farewell.
@@ -142,7 +142,7 @@ impl Room {
     }
 
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        there(fs::read(self.path.join(name)))
+        there(outside::read(&self.path.join(name), wire::MAX_FRAME as u64))
     }
 
     /// Writes a message to a file that appears whole.
@@ -227,6 +227,22 @@ mod tests {
         for other in others {
             assert_eq!(fs::read(other).unwrap(), b"another's");
         }
+    }
+
+    #[test]
+    fn files_that_never_end_are_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let room = Room { path: directory.path().into(), rank: 0, ranks: 2 };
+        room.create().unwrap();
+        for name in ["failure", "rank-1", "values/a"] {
+            let path = room.path.join(name);
+            rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        }
+        room.failure().unwrap_err();
+        room.seat(1).unwrap_err();
+        room.read("values/a").unwrap_err();
+        File::create(room.path.join("values/b")).unwrap().set_len(1 << 42).unwrap();
+        assert_eq!(room.read("values/b").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]
