@@ -5,6 +5,10 @@
 
 use std::{
     fs,
+    os::unix::{
+        fs::{FileExt, MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -124,6 +128,16 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
         ("none --to to", "unisono broadcast: none on rank 0: opening it: No such file or directory"),
         ("model --to to.$RANK", "unisono broadcast: to.1 on rank 1: making the directory: "),
         (". --to to", ". on rank 0: is no regular file"),
+        ("/dev/zero --to to", "/dev/zero on rank 0: is no regular file"),
+        (
+            "/proc/self/status --to to",
+            "/proc/self/status on rank 0: the system says that it has 0 bytes, and reading it gives more: it is made while \
+             it is read, as files of /proc and /sys are; copy it to a file first",
+        ),
+        (
+            "/proc/self/status --to to --tensors a",
+            "/proc/self/status on rank 0: the system says that it has 0 bytes",
+        ),
         (
             "model --to to --piece 1G",
             "pieces of 1073741824 bytes were asked for; there may be from 1 to 268435456",
@@ -141,4 +155,86 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
     assert_eq!(output.status.code(), Some(2));
     let help = broadcast(0, here, "--help");
     assert!(text(&help.stdout).contains("srun --ntasks-per-node=1 unisono broadcast"), "{help:?}");
+}
+
+/// Whether this is root; if not, says what is skipped.
+fn is_root(what: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("SKIPPED {what}: only root can be other users");
+    }
+    root
+}
+
+#[test]
+fn what_another_user_laid_there_is_not_adopted() {
+    if !is_root("what_another_user_laid_there_is_not_adopted") {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::write(here.join("model"), vec![7; 100_000]).unwrap();
+    let to = here.join("to");
+    fs::create_dir(&to).unwrap();
+    for path in [here, &to] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
+    }
+    // With the marks of a rank that there is not, should anybody guess them; and a file that is open meanwhile.
+    let laid = "umask 0; exec 3> .model.unisono-part; : > .model.unisono-journal; ln -s /etc/passwd model";
+    let status = Command::new("sh").args(["-c", laid]).uid(NOBODY).gid(NOBODY).current_dir(&to).status();
+    assert!(status.unwrap().success());
+    let output = broadcast(2, here, "model --to to");
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("not ours, and left alone"), "{output:?}");
+    let about = fs::symlink_metadata(to.join("model")).unwrap();
+    assert!(about.is_file() && about.uid() == 0 && about.len() == 100_000, "{about:?}");
+    let partial = fs::metadata(to.join(".model.unisono-part")).unwrap();
+    assert_eq!((partial.uid(), partial.len()), (NOBODY, 0));
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 3, "what is left of root's");
+}
+
+#[test]
+fn a_disk_has_to_hold_what_is_in_no_hole() {
+    let mounts = Command::new("unshare")
+        .args(["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"])
+        .output();
+    if !mounts.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED a_disk_has_to_hold_what_is_in_no_hole: a disk of 1 MiB cannot be mounted here");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::create_dir(here.join("to")).unwrap();
+    let file = fs::File::create(here.join("model")).unwrap();
+    file.set_len(1 << 30).unwrap();
+    file.write_all_at(&[7; 100_000], 500_000_000).unwrap();
+    file.sync_all().unwrap();
+    if file.metadata().unwrap().blocks() * 512 >= 1 << 30 {
+        println!("SKIPPED a_disk_has_to_hold_what_is_in_no_hole: this file system has no holes");
+        return;
+    }
+    let unisono = env!("CARGO_BIN_EXE_unisono");
+    let script = format!(
+        "mount -t tmpfs -o size=1m none to && {unisono} broadcast model --to to --piece 64K && cmp model to/model && du -k to/model"
+    );
+    let run = || {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &script]).env("UNISONO_RANK", "0").env("UNISONO_WORLD_SIZE", "1");
+        command.current_dir(here).stdin(Stdio::null()).output().unwrap()
+    };
+    let output = run();
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stdout);
+    let sent = said.split_once("1073741824 B, ").and_then(|(_, rest)| rest.split_once(' ')).unwrap().0;
+    // The file system decides how finely it keeps holes.
+    assert!((100_000..300_000).contains(&sent.parse().unwrap()), "{said}");
+    let room: u32 = said.lines().last().unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!(room < 400, "{said}");
+    // More than there is: known before anything is written.
+    file.write_all_at(&vec![7; 2 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    let output = run();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("there is no room for"), "{output:?}");
 }

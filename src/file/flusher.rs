@@ -11,6 +11,8 @@ use std::{
     thread,
 };
 
+use super::own::GUARDED;
+
 /// After how many bytes it begins again.
 const STRIDE: u64 = if cfg!(test) { 256 } else { 64 << 20 };
 
@@ -29,7 +31,7 @@ impl Flusher {
         }
         // Opened by itself, so that a lock lasts no longer than whoever took it, and that what goes wrong here is told
         // once more when the whole is synced: the system tells everyone who has opened the file.
-        let file = OpenOptions::new().read(true).custom_flags(super::target::NO_FOLLOW).open(path).ok()?;
+        let file = OpenOptions::new().read(true).custom_flags(GUARDED).open(path).ok()?;
         let (due, told) = mpsc::sync_channel(1);
         let flush = move || {
             for () in told {

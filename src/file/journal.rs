@@ -3,14 +3,12 @@
 //! It proves nothing. After a crash of the machine it may tell of pieces that never reached the disk, or hold rubbish;
 //! so what it tells is compared with the pieces themselves, and with the source, before it counts.
 
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use super::Plan;
+use super::{
+    Plan,
+    own::{self, Found},
+};
 
 /// How a journal begins; the number is of its form.
 const MAGIC: &[u8; 16] = b"unisono journal1";
@@ -23,10 +21,12 @@ pub(super) struct Journal(File);
 
 impl Journal {
     /// Opens the journal of this file, and gives the checksums of its pieces; a new one, of zeros, if there is none of it.
-    pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<(Self, Vec<u128>)> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(super::target::NO_FOLLOW).open(path)?;
+    /// Where what has its name is not ours, that is told.
+    pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<Result<(Self, Vec<u128>), String>> {
+        let file = match own::open(path, 0o600)? {
+            Found::Made(file) | Found::Ours(file, _) => file,
+            Found::Foreign(why) => return Ok(Err(why)),
+        };
         let pieces = usize::try_from(plan.pieces()).unwrap_or(usize::MAX);
         let head = [*MAGIC, plan.identity().to_le_bytes()].concat();
         let mut there = vec![0; head.len()];
@@ -39,7 +39,7 @@ impl Journal {
             file.set_len(HEAD.saturating_add(bytes.len() as u64))?;
         }
         let sums = bytes.as_chunks().0.iter().map(|&bytes| u128::from_le_bytes(bytes)).collect();
-        Ok((Self(file), sums))
+        Ok(Ok((Self(file), sums)))
     }
 
     /// Notes that a piece has come.

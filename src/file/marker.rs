@@ -5,10 +5,12 @@
 
 use std::{
     fs::{self, OpenOptions},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
+
+use rustix::process::geteuid;
 
 use super::{FileProblem, Result};
 
@@ -17,7 +19,10 @@ const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A rank's mark in a directory, removed with it.
 #[derive(Debug)]
-pub(crate) struct Marker(PathBuf);
+pub(crate) struct Marker {
+    path: PathBuf,
+    owner: u32,
+}
 
 impl Marker {
     /// Leaves this rank's mark, in a directory that is made if there is none. `transfer` is a number of this transfer alone.
@@ -30,24 +35,35 @@ impl Marker {
         let path = name(directory, transfer, rank);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let made = made.map_err(|error| FileProblem::writing("writing to the directory", 0, &error))?;
-        let mark = Self(path);
-        // By the clock of where the files lie, which may be another machine's.
-        if let Ok(now) = made.metadata().and_then(|metadata| metadata.modified()) {
-            clear(directory, now);
+        let mut mark = Self { path, owner: geteuid().as_raw() };
+        if let Ok(about) = made.metadata() {
+            mark.owner = about.uid();
+            // By the clock of where the files lie, which may be another machine's.
+            if let Ok(now) = about.modified() {
+                clear(directory, now);
+            }
         }
         Ok(mark)
     }
 
-    /// Whether the rank of that number has left its mark in the same directory.
-    pub(crate) fn seen(directory: &Path, transfer: u64, rank: usize) -> bool {
-        name(directory, transfer, rank).symlink_metadata().is_ok()
+    /// Whose it is: a file that this process has just made there.
+    pub(crate) const fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Whether the rank of that number has left its mark in the same directory. What another user has made or linked there
+    /// is none: a rank that believed it would leave the writing to nobody.
+    pub(crate) fn seen(directory: &Path, transfer: u64, rank: usize, own: Option<&Self>) -> bool {
+        let owner = own.map_or_else(|| geteuid().as_raw(), Self::owner);
+        let about = name(directory, transfer, rank).symlink_metadata();
+        about.is_ok_and(|about| about.is_file() && about.uid() == owner && about.nlink() == 1)
     }
 }
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(file = %self.0.display(), %error, "a marker stays behind");
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(file = %self.path.display(), %error, "a marker stays behind");
         }
     }
 }
@@ -104,8 +120,17 @@ mod tests {
         let own = Marker::leave(directory.path(), 2, 0).unwrap();
         let there: Vec<_> = names.map(|name| path(name).exists()).to_vec();
         assert_eq!(there, [false, false, true, true, true, true]);
-        assert!(Marker::seen(directory.path(), 1, 0) && Marker::seen(directory.path(), 2, 0));
+        let seen = |transfer| Marker::seen(directory.path(), transfer, 0, None);
+        assert!(seen(1) && seen(2));
         drop((other, own));
-        assert!(!Marker::seen(directory.path(), 1, 0));
+        assert!(!seen(1));
+        // What others can lay there is no mark: a link, a second name of one's own.
+        let own = Marker::leave(directory.path(), 3, 7).unwrap();
+        std::os::unix::fs::symlink("mine", name(directory.path(), 3, 0)).unwrap();
+        fs::hard_link(path("mine"), name(directory.path(), 3, 1)).unwrap();
+        fs::create_dir(name(directory.path(), 3, 2)).unwrap();
+        for rank in 0..3 {
+            assert!(!Marker::seen(directory.path(), 3, rank, Some(&own)), "{rank}");
+        }
     }
 }

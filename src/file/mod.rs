@@ -2,9 +2,11 @@
 //! grows beside a journal of what has come, and the rename that makes it the file. Knows nothing of other ranks.
 
 mod flusher;
+mod holes;
 mod journal;
 mod marker;
 mod options;
+mod own;
 mod plan;
 mod problem;
 #[cfg(feature = "safetensors")]

@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     pub mode: u32,
     /// When the source was last modified: seconds and nanoseconds.
     pub modified: (i64, i64),
+    /// Bytes that are in no hole of the source: the room that it takes.
+    pub data: u64,
 }
 
 impl Plan {
@@ -35,7 +37,7 @@ impl Plan {
         if given == 0 || piece > MAX_PIECE {
             return Err(FileProblem::Piece { given: piece.min(given), most: MAX_PIECE });
         }
-        Self { name: name.into_vec(), len, piece, mode: 0o644, modified: (0, 0) }.check()
+        Self { name: name.into_vec(), len, piece, mode: 0o644, modified: (0, 0), data: len }.check()
     }
 
     /// The plan, if it is one: a name without a way out of the directory, pieces that fit in memory, and permissions alone,
@@ -49,11 +51,16 @@ impl Plan {
         if !(1..=MAX_PIECE).contains(&self.piece) || self.pieces() > MAX_PIECES {
             return Err(FileProblem::Piece { given: self.piece, most: MAX_PIECE });
         }
-        Ok(Self { mode: self.mode & 0o777, ..self })
+        Ok(Self { mode: self.mode & 0o777, data: self.data.min(self.len), ..self })
     }
 
     pub(crate) fn name(&self) -> OsString {
         OsString::from_vec(self.name.clone())
+    }
+
+    /// Whether the source has holes.
+    pub(crate) const fn is_sparse(&self) -> bool {
+        self.data < self.len
     }
 
     pub(crate) const fn pieces(&self) -> u64 {
@@ -106,8 +113,18 @@ impl Pieces {
         word.is_some_and(|word| word & 1 << (piece % 64) != 0)
     }
 
+    pub(super) fn remove(&mut self, piece: u64) {
+        if let Some(word) = usize::try_from(piece / 64).ok().and_then(|word| self.words.get_mut(word)) {
+            *word &= !(1 << (piece % 64));
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         (0..self.count).all(|piece| !self.has(piece))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.count).filter(|&piece| self.has(piece))
     }
 
     /// Those that are not in it.

@@ -30,6 +30,17 @@ pub enum FileProblem {
     /// What is to be sent is a directory, a pipe, a device.
     #[error("is no regular file")]
     NotRegular,
+    /// What is to be sent is longer or shorter than the system says.
+    #[error(
+        "the system says that it has {told} bytes, and reading it gives {}: it is made while it is read, as files of /proc \
+         and /sys are; copy it to a file first (`cat FILE > COPY`)", if *.more { "more" } else { "fewer" }
+    )]
+    Length {
+        /// The bytes that the system tells.
+        told: u64,
+        /// Whether there are more; otherwise there are fewer.
+        more: bool,
+    },
     /// The file that is sent was written to meanwhile.
     #[error("changed while it was being sent: {how}")]
     Changed {

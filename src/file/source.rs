@@ -1,19 +1,26 @@
 //! The file that is sent: read piece by piece, as it is or as some of its tensors.
 //!
 //! It is read and not mapped, since a file that somebody else truncates kills whoever looks at it through a map
-//! (SIGBUS), and is only shorter for whoever reads it.
+//! (SIGBUS), and is only shorter for whoever reads it. Its length is what the system tells, so a file for which that is not
+//! so is refused: all of /proc says 0, all of /sys 4096.
 
 use std::{
-    fs::{File, Metadata, OpenOptions},
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    fs::{File, Metadata},
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 
-use super::{FileProblem, Pieces, Plan, Result, summed};
+use super::{
+    FileProblem, Pieces, Plan, Result,
+    holes::{self, Zeros},
+    summed,
+};
+use crate::outside;
 
 /// A part of the source that lies in one piece in it and in what is sent.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +64,8 @@ pub(crate) struct Source {
     /// Which file it is.
     inode: (u64, u64),
     mode: u32,
+    /// Whether it has less room on the disk than bytes: it may have holes.
+    sparse: bool,
     /// What precedes the parts: a header made anew.
     head: Vec<u8>,
     /// In the order in which they are sent, without gaps.
@@ -66,14 +75,11 @@ pub(crate) struct Source {
 impl Source {
     /// Opens a file, to be sent as it is.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let opening = |error| FileProblem::io("opening it", &error);
-        // A pipe that nobody writes to would keep us waiting.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(opening)?;
-        let about = file.metadata().map_err(opening)?;
-        if !about.is_file() {
-            return Err(FileProblem::NotRegular);
-        }
+        let (file, about) = outside::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => FileProblem::NotRegular,
+            _ => FileProblem::io("opening it", &error),
+        })?;
+        ends_at(&file, about.len())?;
         // Only advice.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         Ok(Self {
@@ -82,6 +88,7 @@ impl Source {
             seen: (about.len(), about.mtime(), about.mtime_nsec()),
             inode: (about.dev(), about.ino()),
             mode: about.mode() & 0o777,
+            sparse: about.blocks().saturating_mul(512) < about.len(),
             head: Vec::new(),
             parts: vec![Part { to: 0, from: 0, len: about.len() }],
         })
@@ -112,7 +119,37 @@ impl Source {
         let (_, seconds, nanoseconds) = self.seen;
         let mut plan = Plan::new(name, len, piece)?;
         (plan.mode, plan.modified) = (self.mode, (seconds, nanoseconds));
+        if self.sparse {
+            plan.data = self.data(0, len).map(|(start, end)| end - start).sum();
+        }
         Ok(plan)
+    }
+
+    /// Where there is data, and no hole, between two places of what is sent: beginnings and ends, in order.
+    fn data(&self, from: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let head = (from, end.min(self.head.len() as u64));
+        let first = self.parts.partition_point(|part| part.to + part.len <= from);
+        let parts = self.parts.get(first..).unwrap_or_default().iter().take_while(move |part| part.to < end);
+        let parts = parts.flat_map(move |part| {
+            let [mut at, stop] = [from, end].map(|place| place.clamp(part.to, part.to + part.len));
+            std::iter::from_fn(move || {
+                let within = |place: u64| place - part.to + part.from;
+                let (start, end) = holes::data(&self.file, within(at), within(stop))?;
+                let [start, end] = [start, end].map(|place| place - part.from + part.to);
+                at = end;
+                Some((start, end))
+            })
+        });
+        Some(head).filter(|(start, end)| start < end).into_iter().chain(parts)
+    }
+
+    /// The pieces that are nothing but holes.
+    pub(crate) fn holes(&self, plan: &Plan) -> Pieces {
+        let mut holes = Pieces::of(plan.pieces(), |_| true);
+        for (start, end) in self.data(0, plan.len) {
+            (start / plan.piece..end.div_ceil(plan.piece)).for_each(|piece| holes.remove(piece));
+        }
+        holes
     }
 
     /// Reads what is sent from `at` on.
@@ -147,12 +184,15 @@ impl Source {
 
     /// The checksums of these pieces; 0 of the others. Ends early, with zeros, when told to `stop`.
     pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> Result<Vec<u128>> {
-        let mut bytes = vec![0; plan.longest()];
+        let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
         let mut sum = |piece| {
             let (start, len) = plan.range(piece);
             let bytes = bytes.get_mut(..len).unwrap_or_default();
             if !pieces.has(piece) || stop.load(Ordering::Relaxed) {
                 return Ok(0);
+            }
+            if self.sparse && self.data(start, start + len as u64).next().is_none() {
+                return Ok(zeros.sum(len));
             }
             self.read_summed(start, bytes)
         };
@@ -181,7 +221,7 @@ impl Source {
         if (now.mtime(), now.mtime_nsec()) != (seconds, nanoseconds) {
             return Err(FileProblem::Changed { how: "it was modified".to_owned() });
         }
-        Ok(())
+        ends_at(&self.file, len)
     }
 
     /// Whether this is the very file.
@@ -190,9 +230,24 @@ impl Source {
     }
 }
 
+/// Makes sure that a file has as many bytes as the system says.
+fn ends_at(file: &File, told: u64) -> Result<()> {
+    let has = |at| match file.read_at(&mut [0], at) {
+        Ok(got) => Ok(got > 0),
+        Err(error) => Err(FileProblem::io("reading it", &error)),
+    };
+    if has(told)? {
+        return Err(FileProblem::Length { told, more: true });
+    }
+    match told.checked_sub(1) {
+        Some(last) if !has(last)? => Err(FileProblem::Length { told, more: false }),
+        _ => Ok(()),
+    }
+}
+
 fn read(file: &File, from: u64, into: &mut [u8]) -> Result<()> {
     file.read_exact_at(into, from).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => {
+        io::ErrorKind::UnexpectedEof => {
             FileProblem::Changed { how: format!("it ends before byte {}", from + into.len() as u64) }
         }
         _ => FileProblem::io("reading it", &error),

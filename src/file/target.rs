@@ -17,7 +17,7 @@ use std::{
 
 use rustix::{
     fs::{
-        FallocateFlags, FlockOperation, OFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, flock, fstatvfs,
+        FallocateFlags, FlockOperation, Timespec, Timestamps, UTIME_OMIT, fallocate, flock, fstatvfs,
         futimens,
     },
     io::Errno,
@@ -25,11 +25,14 @@ use rustix::{
 };
 
 use super::{
-    BLOCK, FileProblem, Plan, Result, Sum, digest, flusher::Flusher, journal::Journal, plan::MAX_NAME, summed,
+    BLOCK, FileProblem, Pieces, Plan, Result, Sum, digest,
+    flusher::Flusher,
+    holes::{self, Zeros},
+    journal::Journal,
+    own::{self, Found, GUARDED},
+    plan::MAX_NAME,
+    summed,
 };
-
-/// A symbolic link somebody has laid in the way is no partial file.
-pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// What the hidden names end with.
 const PARTIAL: &str = ".unisono-part";
@@ -42,6 +45,10 @@ pub(crate) struct Target {
     directory: PathBuf,
     partial: File,
     journal: Journal,
+    /// Of the two.
+    paths: [PathBuf; 2],
+    /// Whether there was nothing before: what is not written is zero.
+    fresh: bool,
     /// None where the file is short.
     flusher: Option<Flusher>,
     /// Whether there is anything of it that another attempt could use.
@@ -63,65 +70,101 @@ impl Target {
             let reason = "there is a directory of that name".to_owned();
             return Err(FileProblem::Io { doing: "replacing it".to_owned(), reason, code: None });
         }
-        let alike = about.len() == plan.len && (about.mtime(), about.mtime_nsec()) == plan.modified;
+        if !about.is_file() {
+            return Ok(None);
+        }
         // One that cannot be read is replaced.
-        Ok(if about.is_file() && alike { File::open(path).ok() } else { None })
+        let opened = OpenOptions::new().read(true).custom_flags(GUARDED).open(path);
+        let Some((file, about)) = opened.ok().and_then(|file| file.metadata().ok().map(|it| (file, it)))
+        else {
+            return Ok(None);
+        };
+        let alike = about.len() == plan.len && (about.mtime(), about.mtime_nsec()) == plan.modified;
+        Ok((about.is_file() && alike).then_some(file))
     }
 
-    /// Opens the partial file, with room for all of it, and gives the checksums that the journal has of its pieces.
+    /// Opens the partial file, with room for all of it, and gives the checksums that the journal has of its pieces. Where
+    /// another user has laid something under one of the two names, they get names of this user's own.
     pub(crate) fn open(directory: &Path, plan: &Plan) -> Result<(Self, Vec<u128>)> {
-        let path = partial(directory, plan);
+        let mut foreign = Vec::new();
+        for user in [String::new(), format!("-{}", geteuid().as_raw())] {
+            let paths = [PARTIAL, JOURNAL].map(|what| hidden(directory, plan, &format!("{what}{user}")));
+            match Self::open_at(directory, plan, paths)? {
+                Ok(opened) => return Ok(opened),
+                Err((path, why)) => {
+                    tracing::warn!(file = %path.display(), %why, "not ours, and left alone");
+                    foreign.push(format!("{} ({why})", path.display()));
+                }
+            }
+        }
+        let reason =
+            format!("{} are in the way; remove them, or name another directory", foreign.join(" and "));
+        Err(FileProblem::Io { doing: "opening the partial file".to_owned(), reason, code: None })
+    }
+
+    /// The same under these names; tells which of the two is not ours, and why.
+    #[allow(clippy::type_complexity, reason = "what is opened, or which file is in the way")]
+    fn open_at(
+        directory: &Path,
+        plan: &Plan,
+        paths: [PathBuf; 2],
+    ) -> Result<std::result::Result<(Self, Vec<u128>), (PathBuf, String)>> {
+        let [path, journal] = &paths;
         let opening = |error| FileProblem::writing("opening the partial file", plan.len, &error);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(plan.mode | 0o600).custom_flags(NO_FOLLOW);
-        let (file, made) = match options.clone().create_new(true).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options.open(&path), false),
-            file => (file, true),
-        };
-        let file = match file {
+        let (file, before) = match own::open(path, plan.mode | 0o600) {
             // Whoever had it may just have finished and renamed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !made => return Err(FileProblem::Busy),
-            file => file.map_err(opening)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
+                return Err(FileProblem::Busy);
+            }
+            Err(error) => return Err(opening(error)),
+            Ok(Found::Made(file)) => (file, None),
+            Ok(Found::Ours(file, about)) => (file, Some(about)),
+            Ok(Found::Foreign(why)) => return Ok(Err((path.clone(), why))),
         };
         // Not every network's file system has locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             return Err(FileProblem::Busy);
         }
-        let about = file.metadata().map_err(opening)?;
         // Whoever held the lock may have finished and renamed it.
-        if !path.symlink_metadata().is_ok_and(|it| (it.dev(), it.ino()) == (about.dev(), about.ino())) {
+        if !is_at(&file, path) {
             return Err(FileProblem::Busy);
         }
-        if !made {
-            narrow(&file, &about, plan)?;
+        if let Some(before) = &before {
+            narrow(&file, before, plan)?;
         }
-        let opened = Journal::open(&journal(directory, plan), plan).inspect_err(|_| {
+        let about = file.metadata().map_err(opening)?;
+        let opened = Journal::open(journal, plan);
+        if !matches!(opened, Ok(Ok(_))) && about.len() == 0 {
             // There is no target yet whose end would remove it.
-            if about.len() == 0 {
-                remove(&path);
-            }
-        });
-        let (journal, sums) =
-            opened.map_err(|error| FileProblem::writing("opening the journal", plan.len, &error))?;
+            remove(path);
+        }
+        let opened = opened.map_err(|error| FileProblem::writing("opening the journal", plan.len, &error))?;
+        let (journal, sums) = match opened {
+            Ok(opened) => opened,
+            Err(why) => return Ok(Err((journal.clone(), why))),
+        };
         let holds = AtomicBool::new(about.len() == plan.len && sums.iter().any(|&sum| sum != 0));
         let target = Self {
             plan: plan.clone(),
             directory: directory.to_owned(),
             partial: file,
             journal,
-            flusher: Flusher::start(&path, plan.len),
+            flusher: Flusher::start(path, plan.len),
+            fresh: before.is_none(),
             holds,
             done: false,
+            paths,
         };
         target.reserve()?;
-        Ok((target, sums))
+        Ok(Ok((target, sums)))
     }
 
     /// Takes the room on the disk, so that it does not run out on the way.
     fn reserve(&self) -> Result<()> {
-        let wanted = self.plan.len;
+        let (len, wanted) = (self.plan.len, self.plan.data);
         // Whoever writes beyond it is not told, but killed (SIGXFSZ).
-        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| wanted > limit) {
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| len > limit) {
+            let wanted = len;
             let reason = format!("files of this process may have {limit} (ulimit -f)");
             return Err(FileProblem::NoSpace { wanted, reason });
         }
@@ -136,11 +179,12 @@ impl Target {
         }
         let full = |error: &io::Error| FileProblem::writing("making room for it", wanted, error);
         // What is behind its end is of no use.
-        self.partial.set_len(wanted).map_err(|error| full(&error))?;
-        if wanted == 0 {
+        self.partial.set_len(len).map_err(|error| full(&error))?;
+        // Where the holes will be is not known yet.
+        if len == 0 || self.plan.is_sparse() {
             return Ok(());
         }
-        match fallocate(&self.partial, FallocateFlags::empty(), 0, wanted) {
+        match fallocate(&self.partial, FallocateFlags::empty(), 0, len) {
             // Where the file system cannot, a full disk shows when it is written to.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(error) => Err(full(&error.into())),
@@ -172,11 +216,45 @@ impl Target {
     /// Writes a piece block by block, each after `look` has seen it. The page cache makes one folio of what one write brings,
     /// and may wait long for a large one.
     fn put(&self, piece: u64, bytes: &[u8], mut look: impl FnMut(&[u8])) -> Result<()> {
+        if self.plan.is_sparse() {
+            self.clear(piece)?;
+        }
         let mut at = self.plan.range(piece).0;
         for block in bytes.chunks(BLOCK) {
             look(block);
-            self.partial.write_all_at(block, at).map_err(|error| self.writing(&error))?;
+            self.lay(block, at).map_err(|error| self.writing(&error))?;
             at += block.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes, and of a source with holes only those that are not zeros, where there are zeros.
+    fn lay(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        if !self.plan.is_sparse() {
+            return self.partial.write_all_at(bytes, at);
+        }
+        let mut runs = holes::runs(bytes, at).filter(|(.., zeros)| !zeros);
+        runs.try_for_each(|(at, run, _)| self.partial.write_all_at(run, at))
+    }
+
+    /// Makes a hole of a piece.
+    fn clear(&self, piece: u64) -> Result<()> {
+        let (start, len) = self.plan.range(piece);
+        // Nobody has written to a new file yet.
+        let cleared = if self.fresh { Ok(()) } else { holes::clear(&self.partial, start, len as u64) };
+        cleared.map_err(|error| self.writing(&error))
+    }
+
+    /// Makes holes of these pieces, and notes their checksums, also in `sums`. Ends early when told to `stop`.
+    pub(crate) fn punch(&self, pieces: &Pieces, sums: &mut [u128], stop: &AtomicBool) -> Result<()> {
+        let mut zeros = Zeros::default();
+        for piece in pieces.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
+            self.clear(piece)?;
+            let sum = zeros.sum(self.plan.range(piece).1);
+            self.note(piece, sum)?;
+            if let Some(noted) = usize::try_from(piece).ok().and_then(|piece| sums.get_mut(piece)) {
+                *noted = sum;
+            }
         }
         Ok(())
     }
@@ -208,9 +286,16 @@ impl Target {
     /// Gives it its name, in place of what had it.
     pub(crate) fn rename(&mut self) -> Result<()> {
         let renaming = |error| FileProblem::io("renaming the partial file", &error);
-        fs::rename(partial(&self.directory, &self.plan), self.directory.join(self.plan.name()))
-            .map_err(renaming)?;
+        let [partial, _] = &self.paths;
+        let name = self.directory.join(self.plan.name());
+        let still_ours = |path: &Path| match is_at(&self.partial, path) {
+            true => Ok(()),
+            false => Err(renaming(io::Error::other(format!("{} is another file now", path.display())))),
+        };
+        still_ours(partial)?;
+        fs::rename(partial, &name).map_err(renaming)?;
         self.done = true;
+        still_ours(&name)?;
         self.protect();
         // Some file systems have no such thing.
         let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
@@ -240,8 +325,7 @@ impl Drop for Target {
     /// What another attempt could use stays; the rest goes.
     fn drop(&mut self) {
         let kept = !self.done && self.holds.load(Ordering::Relaxed);
-        let paths = [partial(&self.directory, &self.plan), journal(&self.directory, &self.plan)];
-        for path in paths.iter().skip(usize::from(self.done)).filter(|_| !kept) {
+        for path in self.paths.iter().skip(usize::from(self.done)).filter(|_| !kept) {
             remove(path);
         }
     }
@@ -267,6 +351,12 @@ fn narrow(file: &File, about: &Metadata, plan: &Plan) -> Result<()> {
     }
 }
 
+/// Whether that is the path of this very file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |one: &Metadata, other: &Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+    path.symlink_metadata().is_ok_and(|there| file.metadata().is_ok_and(|about| same(&there, &about)))
+}
+
 fn remove(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
         tracing::warn!(file = %path.display(), %error, "a file stays behind");
@@ -276,15 +366,19 @@ fn remove(path: &Path) {
 /// The checksums of those pieces for which `wanted` has one; 0 for those that are not what it says, and for the others.
 /// Where nothing is `wanted`, of all. Ends early, with zeros, when told to `stop`.
 pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &AtomicBool) -> Vec<u128> {
-    let mut bytes = vec![0; plan.longest()];
+    let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
+    let whole = file.metadata().map_or(0, |about| about.len());
     let mut sum = |piece: u64, wanted: Option<u128>| {
         let (start, len) = plan.range(piece);
         let bytes = bytes.get_mut(..len)?;
         if wanted == Some(0) || stop.load(Ordering::Relaxed) {
             return None;
         }
+        let end = start + len as u64;
+        let hole = plan.is_sparse() && end <= whole && holes::data(file, start, end).is_none();
         // What cannot be read has to be sent again.
-        let sum = summed(start, bytes, |at, block| file.read_exact_at(block, at)).ok()?;
+        let read = |at, block: &mut [u8]| file.read_exact_at(block, at);
+        let sum = if hole { zeros.sum(len) } else { summed(start, bytes, read).ok()? };
         Some(sum).filter(|&sum| wanted.is_none_or(|wanted| wanted == sum))
     };
     let of = |wanted: Option<&[u128]>, piece: u64| {
@@ -296,18 +390,10 @@ pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &Ato
     (0..plan.pieces()).map(|piece| sum(piece, of(wanted, piece)).unwrap_or_default()).collect()
 }
 
-fn partial(directory: &Path, plan: &Plan) -> PathBuf {
-    hidden(directory, plan, PARTIAL)
-}
-
-fn journal(directory: &Path, plan: &Plan) -> PathBuf {
-    hidden(directory, plan, JOURNAL)
-}
-
 fn hidden(directory: &Path, plan: &Plan, what: &str) -> PathBuf {
     let name = plan.name();
     let mut hidden = OsString::from(".");
-    if 1 + name.len() + JOURNAL.len() > MAX_NAME {
+    if 1 + name.len() + what.len().max(JOURNAL.len()) > MAX_NAME {
         hidden.push(format!("{:032x}", digest(name.as_bytes())));
     } else {
         hidden.push(name);

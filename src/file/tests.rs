@@ -48,7 +48,7 @@ fn pieces_have_limits() {
     assert_eq!((large.pieces(), large.piece), (1 << 20, 1 << 20));
     // One who was not made here.
     let given = |len: u64, piece: u64| {
-        let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64))).unwrap();
+        let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64), len)).unwrap();
         // An array has no length on the wire, a name has.
         let bytes = [&[1][..], &bytes].concat();
         postcard::from_bytes::<Plan>(&bytes).unwrap().check()
@@ -227,18 +227,139 @@ fn a_journal_of_another_file_does_not_count() {
     assert_eq!(Target::open(directory.path(), &first).unwrap().1, [0; 2]);
 }
 
+/// Puts something that is not ours under a name, beside a precious file.
+type Lay = fn(&std::path::Path, &std::path::Path);
+const LAID: [(&str, Lay); 4] = [
+    ("a symbolic link", |other, at| std::os::unix::fs::symlink(other, at).unwrap()),
+    ("a second name", |other, at| fs::hard_link(other, at).unwrap()),
+    ("a directory", |_, at| fs::create_dir(at).unwrap()),
+    ("a FIFO", |_, at| {
+        rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
+    }),
+];
+
 #[test]
-fn links_in_the_way_are_not_followed() {
+fn what_lies_in_the_way_is_left_alone() {
+    let user = rustix::process::geteuid().as_raw();
+    for (what, lay) in LAID {
+        for hidden in [".model.unisono-part", ".model.unisono-journal"] {
+            let directory = tempfile::tempdir().unwrap();
+            let other = directory.path().join("other");
+            fs::write(&other, "precious").unwrap();
+            lay(&other, &directory.path().join(hidden));
+            // Another attempt goes on under its own names.
+            for (piece, noted) in [(0, [0; 2]), (1, [7, 0])] {
+                let (target, sums) = Target::open(directory.path(), &plan("model", 20, 10)).unwrap();
+                assert_eq!(sums, noted, "{what} {hidden}");
+                target.write(piece, &bytes(10), 7).unwrap();
+            }
+            let own = ["journal", "part"].map(|what| format!(".model.unisono-{what}-{user}"));
+            assert!(own.iter().all(|own| names(directory.path()).contains(own)), "{what} {hidden}");
+            assert_eq!(names(directory.path()).len(), 4, "an empty partial file stays behind");
+            assert_eq!(fs::read(&other).unwrap(), b"precious", "{what}");
+            // Where these names are taken too, it is told what is in the way.
+            own.iter().for_each(|own| fs::remove_file(directory.path().join(own)).unwrap());
+            lay(&other, &directory.path().join(&own[1]));
+            let refused = Target::open(directory.path(), &plan("model", 20, 10)).map(drop).unwrap_err();
+            let words = refused.to_string();
+            assert!(
+                words.contains(hidden) && words.contains(&own[1]) && words.contains("in the way"),
+                "{words}"
+            );
+            assert_eq!(names(directory.path()).len(), 3, "an empty partial file stays behind");
+        }
+    }
+}
+
+#[test]
+fn what_takes_a_name_meanwhile_is_not_taken_for_the_file() {
     let directory = tempfile::tempdir().unwrap();
-    let other = directory.path().join("other");
-    for hidden in [".model.unisono-part", ".model.unisono-journal"] {
-        fs::write(&other, "precious").unwrap();
-        std::os::unix::fs::symlink(&other, directory.path().join(hidden)).unwrap();
-        let refused = Target::open(directory.path(), &plan("model", 20, 10)).map(drop);
-        assert!(matches!(refused, Err(FileProblem::Io { .. })), "{hidden}: {refused:?}");
-        assert_eq!(fs::read(&other).unwrap(), b"precious");
-        let _ = fs::remove_file(directory.path().join(hidden));
-        assert_eq!(names(directory.path()), ["other"], "an empty partial file stays behind");
+    let (mut target, _) = Target::open(directory.path(), &plan("model", 20, 10)).unwrap();
+    for piece in [0, 1] {
+        target.write(piece, &bytes(10), 7).unwrap();
+    }
+    let partial = directory.path().join(".model.unisono-part");
+    fs::rename(&partial, directory.path().join("aside")).unwrap();
+    fs::write(&partial, "another").unwrap();
+    let refused = target.rename();
+    assert!(
+        matches!(&refused, Err(FileProblem::Io { reason, .. }) if reason.contains("another file now")),
+        "{refused:?}"
+    );
+    assert!(!directory.path().join("model").exists());
+}
+
+#[test]
+fn a_source_of_another_length_than_the_system_tells_is_refused() {
+    // Of 0 bytes, as all in /proc, and of 4096, as all in /sys.
+    for (path, more) in [("/proc/self/status", true), ("/sys/kernel/uevent_seqnum", false)] {
+        let Ok(about) = fs::metadata(path) else {
+            println!("SKIPPED {path}: there is none here");
+            continue;
+        };
+        let refused = Source::open(path.as_ref()).map(drop);
+        assert_eq!(refused, Err(FileProblem::Length { told: about.len(), more }), "{path}");
+    }
+}
+
+/// A file of so many bytes with data in these places alone, if the file system has holes.
+fn sparse(path: &std::path::Path, len: u64, data: &[(u64, usize)]) -> bool {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let file = fs::File::create(path).unwrap();
+    file.set_len(len).unwrap();
+    data.iter().for_each(|&(at, len)| file.write_all_at(&bytes(len + 1)[1..], at).unwrap());
+    file.sync_all().unwrap();
+    let has = file.metadata().unwrap().blocks() * 512 < len;
+    if !has {
+        println!("SKIPPED: the file system of {} has no holes", path.display());
+    }
+    has
+}
+
+#[test]
+fn holes_are_found_and_made() {
+    const M: u64 = 1 << 20;
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("source");
+    if !sparse(&path, 8 * M + 5, &[(M + 4096, 100), (5 * M - 10, 20), (8 * M, 5)]) {
+        return;
+    }
+    let data = fs::read(&path).unwrap();
+    let source = Source::open(&path).unwrap();
+    let plan = source.plan(M).unwrap();
+    assert!(plan.is_sparse() && (125..1 << 18).contains(&plan.data), "{}", plan.data);
+    let holes = source.holes(&plan);
+    assert_eq!(holes.iter().collect::<Vec<_>>(), [0, 2, 3, 6, 7]);
+    let all = Pieces::of(plan.pieces(), |_| true);
+    let piece = |piece| {
+        let (start, len) = plan.range(piece);
+        &data[usize::try_from(start).unwrap()..][..len]
+    };
+    let wanted: Vec<_> = (0..9).map(|it| digest(piece(it))).collect();
+    assert_eq!(source.sums(&plan, &all, &GO).unwrap(), wanted);
+
+    // In a new file, and in one that an earlier attempt has filled with something else.
+    for before in [None, Some(vec![7; data.len()])] {
+        let to = directory.path().join("to");
+        fs::create_dir(&to).unwrap();
+        let resumed = before.is_some();
+        if let Some(before) = before {
+            fs::write(to.join(".source.unisono-part"), before).unwrap();
+        }
+        let (mut target, mut sums) = Target::open(&to, &plan).unwrap();
+        target.punch(&holes, &mut sums, &GO).unwrap();
+        for it in holes.missing() {
+            assert_eq!(sums[usize::try_from(it).unwrap()], 0);
+            target.receive(it, piece(it), wanted[usize::try_from(it).unwrap()]).unwrap();
+        }
+        assert_eq!(super::sums(target.file(), &plan, None, &GO), wanted);
+        target.sync().unwrap();
+        target.rename().unwrap();
+        assert_eq!(fs::read(to.join("source")).unwrap(), data, "resumed: {resumed}");
+        let room = fs::metadata(to.join("source")).unwrap().blocks() * 512;
+        assert!(room < 1 << 18, "{room} bytes of room, resumed: {resumed}");
+        fs::remove_dir_all(&to).unwrap();
     }
 }
 

@@ -72,7 +72,9 @@ impl ProcessGroup {
     /// it comes it lies in the directory as `.NAME.unisono-part`, beside a journal, `.NAME.unisono-journal`
     /// (both with a checksum in place of a NAME of more than 238 bytes). When the whole is on the disks of all ranks it
     /// takes its name, in place of what had it. A call that was cut short leaves the two behind, and the next one of the
-    /// same file goes on from there: it sends only what a rank lacks, or has otherwise than the root. A file that is there already, as long and as old, is compared likewise.
+    /// same file goes on from there: it sends only what a rank lacks, or has otherwise than the root. A file that is there already, as long and as old, is compared likewise,
+    /// and stays whoever's it is. Where another user has made or linked something under one of the hidden names, that is left
+    /// alone, and this process's number of user is added to both. Holes of the file are not sent, and arrive as holes.
     ///
     /// # Errors
     /// [`Error::File`], on all ranks the same, if the file cannot be read or written somewhere, there is no room for it,
@@ -149,6 +151,7 @@ impl Call<'_> {
         let mut have = self.look(&plan, &path, writes)?;
         self.compare(&plan, source, &mut have)?;
         self.prepare(&plan, &path, &mut have)?;
+        self.punch(&plan, source, &path, &mut have)?;
 
         let own = Pieces::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
         let mut all = own.clone();
@@ -223,7 +226,8 @@ impl Call<'_> {
         let mark = self.directory.map(|directory| Marker::leave(directory, transfer, rank)).transpose();
         self.group.barrier()?;
         let mut before = iter::once(root).chain(0..rank).filter(|_| rank != root);
-        let seen = |directory| before.any(|other| Marker::seen(directory, transfer, other));
+        let own = mark.as_ref().ok().and_then(Option::as_ref);
+        let seen = |directory| before.any(|other| Marker::seen(directory, transfer, other, own));
         let other = self.directory.is_some_and(seen);
         // Nobody looks any more.
         self.group.barrier()?;
@@ -287,6 +291,27 @@ impl Call<'_> {
             _ => Ok(()),
         };
         self.agree(prepared.map_err(|problem| Trouble::new(path, problem)))
+    }
+
+    /// Makes holes, instead of sending zeros, of the pieces that are nothing but holes at the root.
+    fn punch(
+        &self,
+        plan: &Plan,
+        source: Option<&Source>,
+        path: &Path,
+        have: &mut Option<Have>,
+    ) -> Result<()> {
+        if !plan.is_sparse() {
+            return Ok(());
+        }
+        let none = || Pieces::of(plan.pieces(), |_| false);
+        let mut holes = source.map_or_else(none, |source| source.holes(plan));
+        self.group.broadcast(&mut holes.words, self.root)?;
+        let punched = self.meanwhile(|stop| match have {
+            Some(Have { target: Some(target), sums }) => target.punch(&holes, sums, stop),
+            _ => Ok(()),
+        })?;
+        self.agree(punched.map_err(|problem| Trouble::new(path, problem)))
     }
 
     /// Of which ranks each of these is true.

@@ -1,0 +1,138 @@
+//! Holes: stretches of a file that nobody has written, which read as zeros and take no room.
+
+use std::{fs::File, io};
+
+use rustix::{
+    fs::{FallocateFlags, SeekFrom, fallocate, seek},
+    io::Errno,
+};
+use std::os::unix::fs::FileExt;
+
+use super::{BLOCK, Sum};
+
+/// The unit of room in most file systems; what is zero in all of one becomes a hole.
+const CELL: usize = 4 << 10;
+static ZEROS: [u8; CELL] = [0; CELL];
+
+/// Where the next data of a file lies, at `from` or behind it and before `end`: its beginning and its end. A file system
+/// that does not know holes has data everywhere.
+pub(super) fn data(file: &File, from: u64, end: u64) -> Option<(u64, u64)> {
+    let start = match seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return None,
+        Err(_) => from,
+    };
+    let stop = seek(file, SeekFrom::Hole(start)).unwrap_or(end);
+    // What changes meanwhile tells odd things.
+    (start < end).then(|| (start.max(from), stop.clamp(start + 1, end)))
+}
+
+/// Makes a stretch of a file read as zeros, and takes no room for it where the file system can do so.
+pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match fallocate(file, punch, from, len) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+        punched => return Ok(punched?),
+    }
+    let (mut at, end) = (from, from.saturating_add(len));
+    while at < end {
+        let zeros = ZEROS.get(..usize::try_from(end - at).unwrap_or(CELL).min(CELL)).unwrap_or_default();
+        file.write_all_at(zeros, at)?;
+        at += zeros.len() as u64;
+    }
+    Ok(())
+}
+
+/// A stretch of bytes that lies at `at` in a file, cut where zeros begin and end; of those that are zeros nothing but the
+/// length matters.
+pub(super) fn runs(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, &[u8], bool)> {
+    let cell = |at: u64, rest: &[u8]| {
+        let to_boundary = CELL - usize::try_from(at % CELL as u64).unwrap_or_default();
+        to_boundary.min(rest.len())
+    };
+    let is_zero = |cell: &[u8]| Some(cell) == ZEROS.get(..cell.len());
+    let (mut at, mut rest) = (at, bytes);
+    std::iter::from_fn(move || {
+        let first = cell(at, rest);
+        if first == 0 {
+            return None;
+        }
+        let zero = is_zero(rest.get(..first)?);
+        let mut len = first;
+        while let Some(behind) = rest.get(len..).filter(|behind| !behind.is_empty()) {
+            let next = cell(at + len as u64, behind);
+            if is_zero(behind.get(..next)?) != zero {
+                break;
+            }
+            len += next;
+        }
+        let (run, behind) = rest.split_at_checked(len)?;
+        let start = at;
+        (at, rest) = (at + len as u64, behind);
+        Some((start, run, zero))
+    })
+}
+
+/// The [`digest`](super::digest) of zeros, which of many pieces is of one length.
+#[derive(Default)]
+pub(super) struct Zeros {
+    len: usize,
+    sum: u128,
+}
+
+impl Zeros {
+    pub(super) fn sum(&mut self, len: usize) -> u128 {
+        if self.sum == 0 || self.len != len {
+            let zeros = vec![0; BLOCK.min(len)];
+            let (mut sum, mut left) = (Sum::new(), len);
+            while left > 0 {
+                let block = zeros.get(..left.min(BLOCK)).unwrap_or_default();
+                sum.add(block);
+                left -= block.len();
+            }
+            *self = Self { len, sum: sum.end() };
+        }
+        self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{super::digest, *};
+
+    #[test]
+    fn zeros_have_the_sum_of_zeros() {
+        let mut zeros = Zeros::default();
+        for len in [0, 1, BLOCK, BLOCK + 1, 10 * BLOCK - 1, 10 * BLOCK - 1, 3] {
+            assert_eq!(zeros.sum(len), digest(&vec![0; len]), "{len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_the_bytes(at in 0_u64..10_000, cells in prop::collection::vec((any::<bool>(), 1_usize..5000), 0..6)) {
+            let bytes: Vec<u8> = cells.iter().flat_map(|&(zero, len)| vec![u8::from(!zero); len]).collect();
+            let (mut next, mut all, mut before) = (at, Vec::new(), None);
+            for (at, run, zero) in runs(&bytes, at) {
+                prop_assert!(at == next && !run.is_empty() && before != Some(zero));
+                prop_assert!(!zero || run.iter().all(|&byte| byte == 0));
+                (next, before) = (at + run.len() as u64, Some(zero));
+                all.extend_from_slice(run);
+            }
+            prop_assert_eq!(&all, &bytes);
+            // Every whole cell of zeros is in a run of zeros.
+            let whole = |start: u64| usize::try_from(start - at).is_ok_and(|from| {
+                bytes.get(from..from + CELL).is_some_and(|cell| cell.iter().all(|&byte| byte == 0))
+            });
+            let starts = (at.next_multiple_of(CELL as u64)..next).step_by(CELL);
+            for start in starts.filter(|&start| whole(start)) {
+                let within = |&(at, run, zero): &(u64, &[u8], bool)| {
+                    zero && at <= start && start < at + run.len() as u64
+                };
+                prop_assert!(runs(&bytes, at).any(|run| within(&run)));
+            }
+        }
+    }
+}
