@@ -153,3 +153,17 @@ fn arguments_that_have_no_sense_are_refused() {
         assert_eq!(doctor(&arguments, &[]).status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn few_file_descriptors_are_told_of_and_waited_for_no_longer_than_it_takes_to_see() {
+    let program = env!("CARGO_BIN_EXE_unisono");
+    let began = std::time::Instant::now();
+    let mut shell = Command::new("sh");
+    // With so few an endpoint opens, and no connection comes about.
+    shell.args(["-c", &format!("ulimit -n 16; exec {program} doctor --provider tcp")]);
+    let output = shell.env_remove("FI_PROVIDER").stdin(Stdio::null()).output().unwrap();
+    let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("no file descriptor is left") && said.contains("ulimit -n"), "{said}");
+    assert!(!said.contains("it hangs"), "{said}");
+    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+}

@@ -106,7 +106,8 @@ impl ProcessGroup {
             Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
             None => None,
         };
-        let transport = Ofi::open(&Self::transport_options(&config)).inspect_err(|error| {
+        let options = Options { deadline: Some(deadline), ..Self::transport_options(&config) };
+        let transport = Ofi::open(&options).inspect_err(|error| {
             if let Some(store) = &store {
                 excuse(&**store, config.rank, error);
             }
@@ -136,6 +137,7 @@ impl ProcessGroup {
             towards,
             process: config.local_rank.unwrap_or(0),
             arrivals: Options::default().arrivals.max(windows(config).arrivals_among(config.ranks)),
+            deadline: None,
         }
     }
 

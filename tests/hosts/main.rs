@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
+mod alone;
 #[path = "../../transport/tests/arguments/mod.rs"]
 mod arguments;
 #[allow(
@@ -56,7 +57,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-const TABLES: &[Table] = &[worlds::CASES];
+const TABLES: &[Table] = &[worlds::CASES, alone::CASES];
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {

@@ -1,5 +1,6 @@
 //! Processes that cannot form a group: each is told why, and none waits longer than it must.
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use unisono::{Error, ProcessGroup};
 
 use crate::{
@@ -19,9 +20,10 @@ pub(crate) const CASES: Table = &[
     ("different chunks", chunks),
     ("an algorithm that does not exist", algorithm),
     ("a port that nobody serves", unserved),
+    ("too few file descriptors", descriptors),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("joins", play)];
+pub(crate) const ROLES: &[Role] = &[("joins", play), ("joins-with-few-descriptors", play_few)];
 
 /// Joins and parts, or tells the kind of the error and its words, of which there is one line.
 fn play(_: &str) -> rank::Outcome {
@@ -163,6 +165,39 @@ fn algorithm(provider: &str) -> Outcome {
     world.start_all("joins", &[("UNISONO_ALGORITHM", "magic")])?;
     world.end_all()?.iter().try_for_each(|end| told(end, "configuration", &["magic", "ring"]))?;
     Ok(Verdict::Passed)
+}
+
+fn descriptors(provider: &str) -> Outcome {
+    if provider == "shm" {
+        return Ok(Verdict::Skipped("it takes none to write to itself".into()));
+    }
+    // Where an endpoint cannot be opened, and where it can, but cannot connect.
+    let limits = [10, 13, 16];
+    let start = |limit: u64| {
+        let mut world = World::new(provider, 2, 1)?;
+        world.start(0, "joins", &[])?;
+        world.start(1, &format!("joins-with-few-descriptors {limit}"), &[("UNISONO_JOIN_TIMEOUT", "10s")])?;
+        Ok::<_, Box<dyn std::error::Error>>(world)
+    };
+    let worlds: Vec<_> = limits.into_iter().map(start).collect::<Result<_, _>>()?;
+    let mut words = String::new();
+    for world in worlds {
+        let ends = world.end_all()?;
+        told(&ends[1], "transport", &["ulimit -n", "libfabric"])?;
+        for end in &ends {
+            let took = end.number("time")?;
+            ensure!(took < 10_000_000, "rank {} took {took} µs", end.rank);
+        }
+        words = ends[1].said("words")?.to_owned();
+    }
+    Ok(Verdict::Measured(words))
+}
+
+/// Joins with so few file descriptors.
+fn play_few(limit: &str) -> rank::Outcome {
+    let limit = Some(limit.parse()?);
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })?;
+    play("")
 }
 
 fn unserved(provider: &str) -> Outcome {

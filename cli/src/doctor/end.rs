@@ -24,6 +24,8 @@ const ROUNDS: u32 = 500;
 pub(super) const BYTES: usize = 8;
 /// How long one put may take to arrive, and how long the other end is waited for when all is done.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an endpoint may take to open, all candidates of a provider together; the two then have the rest of doctor's time.
+const OPENING: Duration = Duration::from_secs(12);
 /// What every put carries.
 const IMMEDIATE: u32 = 7;
 
@@ -69,6 +71,7 @@ impl End {
             provider: self.provider,
             interface: self.interface.and_then(|interface| interface.parse().ok()),
             towards: self.towards,
+            deadline: Some(Instant::now() + OPENING),
             ..Options::default()
         };
         let began = Instant::now();

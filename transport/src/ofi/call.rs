@@ -3,6 +3,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use rustix::process::{Resource, getrlimit};
+
 use super::sys;
 use crate::Error;
 
@@ -38,6 +40,40 @@ pub(super) fn judge_for(
 pub(super) fn failure(call: &'static str, result: i64, context: String) -> Error {
     let code = result.saturating_neg();
     Error::Call { call, context, code, reason: reason(code) }
+}
+
+/// What an endpoint that was to be opened failed with. It takes [`DESCRIPTORS`] at least, and providers have several codes for there
+/// being no more.
+pub(super) fn opening(error: Error) -> Error {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let taken = std::fs::read_dir("/proc/self/fd").map_or(limit, |all| all.count() as u64);
+    if limit.saturating_sub(taken) >= DESCRIPTORS {
+        return error;
+    }
+    let more = |reason: String| format!("{reason}; {}", more_descriptors());
+    match error {
+        Error::Call { call, context, code, reason } => {
+            Error::Call { call, context, code, reason: more(reason) }
+        }
+        Error::SelfTest { provider, reason } => Error::SelfTest { provider, reason: more(reason) },
+        error => error,
+    }
+}
+
+/// So many file descriptors a rank needs over TCP, beside one for each rank that it speaks to: counted in processes of 2 to 8
+/// ranks (libfabric 1.17; three fewer in 2.5).
+const DESCRIPTORS: u64 = 20;
+
+/// What to do where file descriptors have run out.
+fn more_descriptors() -> String {
+    let limit =
+        getrlimit(Resource::Nofile).current.map_or_else(|| "no".to_owned(), |limit| limit.to_string());
+    let (major, minor) = super::library_version();
+    format!(
+        "this process may have {limit} file descriptors; raise that limit (ulimit -n): over TCP a rank takes {DESCRIPTORS} in libfabric \
+         1.17 and 17 in 2.5, and one more for each rank that it speaks to, several with `tcp;ofi_rxm`; this is libfabric \
+         {major}.{minor}"
+    )
 }
 
 /// What libfabric says of a positive code.

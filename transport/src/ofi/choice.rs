@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::Path,
     str::FromStr,
+    time::Instant,
 };
 
 use super::{
@@ -33,11 +34,21 @@ pub struct Options {
     pub process: usize,
     /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
     pub arrivals: usize,
+    /// By when an endpoint is wanted: all providers that fit share the time to try themselves. `None` gives each as long as
+    /// it may need.
+    pub deadline: Option<Instant>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { provider: None, interface: None, towards: None, process: 0, arrivals: ARRIVALS }
+        Self {
+            provider: None,
+            interface: None,
+            towards: None,
+            process: 0,
+            arrivals: ARRIVALS,
+            deadline: None,
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod neighbours;
 mod provider;
 mod put;
 mod region;
+mod self_test;
 mod sys;
 mod variables;
 
@@ -36,8 +37,8 @@ use self::{
     region::Registrar,
 };
 use crate::{
-    Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source, Target,
-    Told, Transport, Wake, check,
+    Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source,
+    Transport, Wake, check,
 };
 
 pub use self::choice::{Candidate, Interface, Options, library_version, survey};
@@ -56,9 +57,6 @@ const NAP: Duration = Duration::from_micros(50);
 const FUTILE: u32 = 32;
 /// The longest such nap.
 const LONG_NAP: Duration = Duration::from_millis(1);
-/// How long the self-test may take. It takes well under a millisecond, but on an emulated machine under load it has
-/// taken more than 5 s.
-const SELF_TEST: Duration = Duration::from_secs(20);
 /// An endpoint that must be closed at rest is closed when nothing has arrived for this long ...
 const QUIET: Duration = Duration::from_millis(50);
 /// ... or when it has been waited for this long. Without credit for more, peers soon stop by themselves.
@@ -128,10 +126,15 @@ impl Ofi {
     pub fn open(options: &Options) -> Result<Self, Error> {
         let (candidates, mut refusals) = choice::candidates(options)?;
         let only = candidates.len() == 1;
+        let mut left = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
         for (info, why) in candidates {
+            // Each of those that are left may need as long.
+            let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now()) / left;
+            let patience = options.deadline.map_or(self_test::PATIENCE, until).min(self_test::PATIENCE);
+            left -= 1;
             let (provider, device, from) = (info.provider(), info.device(), info.ip());
             let from = from.map_or_else(|| "an address of its own kind".to_owned(), |ip| ip.to_string());
-            match Self::open_info(&info, options) {
+            match Self::open_info(&info, options, patience).map_err(call::opening) {
                 Ok(ofi) => {
                     tracing::info!(
                         provider,
@@ -153,7 +156,7 @@ impl Ofi {
         Err(Error::NoProvider { asked: options.asked(), report: refusals.join("; ") })
     }
 
-    fn open_info(info: &Info, options: &Options) -> Result<Self, Error> {
+    fn open_info(info: &Info, options: &Options, patience: Duration) -> Result<Self, Error> {
         let provider = info.provider();
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
@@ -230,70 +233,9 @@ impl Ofi {
             alarm,
         };
         if facts.to_itself {
-            ofi.test_itself()?;
+            ofi.test_itself(info.ip(), patience)?;
         }
         Ok(ofi)
-    }
-
-    /// Writes to itself, once little and once more, from two places if it can, and looks at what landed.
-    fn test_itself(&mut self) -> Result<(), Error> {
-        let provider = self.limits.provider.clone();
-        let failed = |reason: String| Error::SelfTest { provider: provider.clone(), reason };
-        let large = (self.limits.max_inject + 4096).min(self.limits.max_put);
-        let pattern: Vec<u8> = (0..=250_u8).map(|byte| byte ^ 0x5a).cycle().take(large).collect();
-        let source = self.register(Memory::map(large, false)?)?;
-        let window = self.register(Memory::map(large, false)?)?;
-        source.write(0, &pattern)?;
-        let remote = window.remote().ok_or_else(|| failed("a registered region has no key".into()))?;
-        let myself = self.connect(&self.address.clone())?;
-        for (immediate, len) in [(0xffff_fffe_u32, 1_usize), (0x8000_0001, large)] {
-            let began = Instant::now();
-            let target = Target { region: remote, offset: 0 };
-            let first = if self.limits.max_sources > 1 { len / 2 } else { len };
-            let sources = [Source::new(&source, 0, first)?, Source::new(&source, first, len - first)?];
-            let sources = &sources[..self.limits.max_sources.min(2)];
-            let put = Put { to: myself, sources, target, immediate, token: 1, told: Told::IfNotInjected };
-            let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
-            let mut events = Vec::new();
-            while !(posted && arrived && sent) {
-                if !posted {
-                    let begun = self.put(&put);
-                    posted =
-                        begun.map_err(|error| failed(self.facts.refusal(error.to_string())))? == Posted::Yes;
-                }
-                self.poll(&mut events)?;
-                for event in events.drain(..) {
-                    match event {
-                        Event::Arrived { immediate: seen, .. } if seen == immediate && !arrived => {
-                            arrived = true
-                        }
-                        Event::Sent { token: 1 } if !sent => sent = true,
-                        other => {
-                            return Err(failed(format!("{other:?} came while {len} bytes were under way")));
-                        }
-                    }
-                }
-                if began.elapsed() > SELF_TEST {
-                    return Err(failed(format!(
-                        "{len} bytes written to itself: posted {posted}, sent {sent}, arrived {arrived} after {} s",
-                        SELF_TEST.as_secs()
-                    )));
-                }
-            }
-            let mut landed = vec![0; len];
-            window.read(0, &mut landed)?;
-            let wanted = pattern.get(..len).unwrap_or_default();
-            if let Some(at) = landed.iter().zip(wanted).position(|(landed, wanted)| landed != wanted) {
-                return Err(failed(format!(
-                    "of {len} bytes written to itself, byte {at} is not what was sent"
-                )));
-            }
-        }
-        // Whoever opened this endpoint counts its peers from 0.
-        self.peers.clear();
-        self.firsts.clear();
-        self.known.values_mut().for_each(|(_, peer)| *peer = None);
-        Ok(())
     }
 
     /// The part of an address that libfabric made, if the address is of our kind.
