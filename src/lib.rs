@@ -51,6 +51,9 @@ pub mod dtype;
 pub mod engine;
 pub mod error;
 pub mod file;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod group;
 pub mod launch;
 pub mod object;

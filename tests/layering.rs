@@ -33,6 +33,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("object", &[]),
     ("tensor", &["dtype", "partition"]),
     ("group", ALL),
+    ("fuzz", ALL),
 ];
 /// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another.
 const TRANSPORT: &[(&str, &[&str])] = &[

@@ -60,6 +60,12 @@ use self::{
 };
 use crate::{error::Failure, schedule::Rank};
 
+/// What arrives from others, in any bytes.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_wire(bytes: &[u8]) {
+    wire::fuzz(bytes);
+}
+
 /// What a rank must know of another before it can put to it; exchanged at join.
 #[derive(Clone, Debug)]
 pub(crate) struct Contact {

@@ -360,3 +360,14 @@ impl Operation {
         Ok(())
     }
 }
+
+/// What a header says is told, and compared, whatever it is.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(header: &Header) {
+    let theirs = Signature::of(header);
+    assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());
+    let job = Job::new(Collective::AllReduce, 0, 2, 10);
+    let ours = Signature::new(&job, Dtype::F32, ReduceOp::Sum, 0);
+    let told = |left, right| Signature::differ("".into(), 7, left, right, |_| "unknown");
+    assert_eq!(told((0, ours), (1, theirs)), told((1, theirs), (0, ours)));
+}

@@ -297,6 +297,26 @@ pub(crate) fn hello(from: Rank, to: Rank) -> [u64; 2] {
     [mix((from as u64) << 32 | to as u64 | 1 << 63), mix((to as u64) << 32 | from as u64 | 1 << 62)]
 }
 
+/// Any bits of an immediate, and any bytes of what lies in a mailbox or before a message.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some((bits, rest)) = bytes.split_first_chunk::<4>() else { return };
+    if let Some(immediate) = Immediate::decode(u32::from_le_bytes(*bits)) {
+        assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
+    }
+    let mut entry = Entry::zeroed();
+    let len = rest.len().min(size_of::<Entry>());
+    bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
+    let remote = entry.grant.remote();
+    assert_eq!(remote.is_some(), entry.grant.granted == 1);
+    for header in entry.knocks.iter().chain([&entry.grant.header]) {
+        if let Some(message) = Message::from_code(header.codes[0]) {
+            assert_eq!(message.code(), header.codes[0]);
+        }
+        super::operation::fuzz(header);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use super::{
 /// How a journal begins; the number is of its form.
 const MAGIC: &[u8; 16] = b"unisono journal1";
 /// Bytes before the first checksum: the magic and which file it is of.
-const HEAD: u64 = 32;
+const HEAD: usize = 32;
 
 /// An open journal.
 #[derive(Debug)]
@@ -28,22 +28,33 @@ impl Journal {
             Found::Foreign(why) => return Ok(Err(why)),
         };
         let pieces = usize::try_from(plan.pieces()).unwrap_or(usize::MAX);
-        let head = [*MAGIC, plan.identity().to_le_bytes()].concat();
-        let mut there = vec![0; head.len()];
-        let known = file.read_exact_at(&mut there, 0).is_ok() && there == head;
-        let mut bytes = vec![0; pieces.saturating_mul(16)];
-        if !(known && file.read_exact_at(&mut bytes, HEAD).is_ok()) {
-            bytes.fill(0);
+        let mut bytes = vec![0; pieces.saturating_mul(16).saturating_add(HEAD)];
+        let read = file.read_exact_at(&mut bytes, 0);
+        let sums = if let (Ok(()), Some(sums)) = (read, sums(&bytes, plan)) {
+            sums
+        } else {
             file.set_len(0)?;
-            file.write_all_at(&head, 0)?;
-            file.set_len(HEAD.saturating_add(bytes.len() as u64))?;
-        }
-        let sums = bytes.as_chunks().0.iter().map(|&bytes| u128::from_le_bytes(bytes)).collect();
+            file.write_all_at(&head(plan), 0)?;
+            file.set_len(bytes.len() as u64)?;
+            vec![0; pieces]
+        };
         Ok(Ok((Self(file), sums)))
     }
 
     /// Notes that a piece has come.
     pub(super) fn note(&self, piece: u64, sum: u128) -> io::Result<()> {
-        self.0.write_all_at(&sum.to_le_bytes(), HEAD.saturating_add(piece.saturating_mul(16)))
+        self.0.write_all_at(&sum.to_le_bytes(), piece.saturating_mul(16).saturating_add(HEAD as u64))
     }
+}
+
+/// How the journal of this file begins.
+fn head(plan: &Plan) -> Vec<u8> {
+    [*MAGIC, plan.identity().to_le_bytes()].concat()
+}
+
+/// The checksums in the bytes of a journal, one for each piece, if it is of this file.
+pub(super) fn sums(bytes: &[u8], plan: &Plan) -> Option<Vec<u128>> {
+    let sums = bytes.strip_prefix(&*head(plan))?.as_chunks().0;
+    let sums = sums.get(..usize::try_from(plan.pieces()).ok()?)?;
+    Some(sums.iter().map(|&bytes| u128::from_le_bytes(bytes)).collect())
 }

@@ -71,3 +71,23 @@ fn summed<E>(
     }
     Ok(sum.end())
 }
+
+/// What another rank says of a file, in any bytes, and then any bytes of a journal.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Ok((plan, rest)) = postcard::take_from_bytes::<Plan>(bytes) else { return };
+    let Ok(plan) = plan.check() else { return };
+    let name = plan.name();
+    assert!(name.len() <= 255 && std::path::Path::new(&name).file_name() == Some(&name), "{name:?}");
+    assert!(plan.mode <= 0o777 && plan.data <= plan.len && plan.pieces() <= 1 << 20);
+    let mut end = 0;
+    for piece in [0, 1, plan.pieces() / 2, plan.pieces().saturating_sub(1), plan.pieces(), u64::MAX] {
+        let (start, len) = plan.range(piece);
+        end = start + len as u64;
+        assert!(end <= plan.len && len <= plan.longest() && len <= 256 << 20);
+    }
+    assert_eq!(end, plan.len);
+    if let Some(sums) = journal::sums(rest, &plan) {
+        assert_eq!(sums.len() as u64, plan.pieces());
+    }
+}

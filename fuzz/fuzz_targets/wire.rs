@@ -1,0 +1,4 @@
+//! Immediates, headers, announcements and grants.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| unisono::fuzz::run("wire", bytes));

@@ -1,0 +1,192 @@
+//! What the fuzz targets in `fuzz/` call, one function each: any bytes that somebody outside could have sent or written come to
+//! an end, without a panic and in bounded memory. The tests here run the same functions on stable.
+
+#![allow(clippy::panic, reason = "a finding of the fuzzer")]
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Debug,
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    algorithm::{Selection, table::Table},
+    config::{Config, StoreAddress, ThreadCores, parse_duration, parse_size},
+    dtype::Dtype,
+    engine, file, launch, object,
+    reduce::ReduceOp,
+    rendezvous::{Stand, report, whereabouts},
+    schedule::Collective,
+};
+
+/// Its name, which is that of its folder in `fuzz/corpus`, and what it calls.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets; each has a file of its name in `fuzz/fuzz_targets`.
+pub const TARGETS: &[Target] = &[
+    ("file", file::fuzz),
+    ("object", object),
+    ("position", position),
+    ("settings", settings),
+    ("tuning", tuning),
+    ("wire", engine::fuzz_wire),
+];
+
+/// Runs the target of that name.
+pub fn run(target: &str, bytes: &[u8]) {
+    match TARGETS.iter().find(|(name, _)| *name == target) {
+        Some((_, call)) => call(bytes),
+        None => panic!("there is no target {target}"),
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Shape {
+    Unit,
+    Newtype(Option<Option<i8>>),
+    Tuple(u16, String, f32),
+    Struct { wide: i128, list: Vec<Self>, small: Option<()> },
+}
+
+/// Values of any kind of type out of any bytes; what could be read is the same when it is written and read again.
+pub fn object(bytes: &[u8]) {
+    fn read<T: DeserializeOwned + Serialize + Debug>(bytes: &[u8]) {
+        let Ok(value) = object::decode::<T>(bytes) else { return };
+        let Ok(written) = object::encode(&value) else { panic!("cannot be written: {value:?}") };
+        match object::decode::<T>(&written) {
+            // As bytes: not every float is equal to itself.
+            Ok(again) => assert_eq!(object::encode(&again).ok().as_ref(), Some(&written), "{value:?}"),
+            Err(error) => panic!("cannot be read again: {value:?}: {error}"),
+        }
+    }
+    read::<Vec<Shape>>(bytes);
+    read::<BTreeMap<String, Option<Shape>>>(bytes);
+    read::<Vec<()>>(bytes);
+    read::<Vec<u8>>(bytes);
+    read::<(u8, i64, f64, char, bool)>(bytes);
+    read::<BTreeMap<Option<i16>, Vec<Vec<Vec<u128>>>>>(bytes);
+    drop(object::decode::<serde::de::IgnoredAny>(bytes));
+    drop(object::decode::<HashMap<String, String>>(bytes));
+}
+
+/// Where ranks say that they stand, put into words.
+pub fn position(bytes: &[u8]) {
+    let Ok(stands) = postcard::from_bytes::<Vec<Option<Stand>>>(bytes) else { return };
+    for op in [0, 1, u64::from(u32::MAX), u64::MAX] {
+        drop(report(op, &stands));
+    }
+    drop(whereabouts(&stands));
+}
+
+/// An environment, of lines `NAME=VALUE`: launchers' variables and our own.
+pub fn settings(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let all: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
+    let variable = |name: &str| all.get(name).map(|&value| value.to_owned());
+    drop(launch::detect(&variable));
+    let mut config = Config::default();
+    if config.set_from(&variable).is_ok() && config.validate_from(&variable).is_ok() {
+        drop(config.alike());
+    }
+    for value in all.values() {
+        if let Ok(store) = StoreAddress::parse(value) {
+            assert_eq!(StoreAddress::parse(&store.to_string()), Ok(store));
+        }
+        if let Some(op) = ReduceOp::parse(value) {
+            let (again, same) =
+                (ReduceOp::parse(&op.to_string()), |again: ReduceOp| again.code() == op.code());
+            let number = !matches!(op, ReduceOp::PreMulSum(factor) if factor.is_nan());
+            assert!(!number || again.is_some_and(same), "{op} {again:?}");
+        }
+        if let Ok(cores) = ThreadCores::parse(value) {
+            assert_eq!(ThreadCores::parse(&cores.to_string()), Ok(cores));
+        }
+        drop((Selection::parse(value), parse_size(value), parse_duration(value), Dtype::parse(value)));
+    }
+}
+
+/// A tuning file; what could be read is the same when it is written and read again.
+pub fn tuning(bytes: &[u8]) {
+    let Ok(table) = Table::parse(&String::from_utf8_lossy(bytes)) else { return };
+    let written = table.to_string();
+    match Table::parse(&written) {
+        Ok(again) => assert_eq!(again.to_string(), written),
+        Err(error) => panic!("cannot be read again: {error}: {written}"),
+    }
+    for collective in Collective::ALL {
+        for (ranks, bytes) in [(1, 0), (2, 8), (4, 1 << 20), (usize::MAX, usize::MAX)] {
+            let _ = table.choose(collective, ranks, bytes, |_| true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use proptest::{collection::vec, prelude::*, sample::Index, test_runner::TestRunner};
+
+    use super::*;
+
+    /// The bytes of a target's corpus, by name.
+    fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let read = |path: std::path::PathBuf| (path.display().to_string(), fs::read(&path).unwrap());
+        let mut all: Vec<_> = entries.map(|entry| read(entry.unwrap().path())).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn targets_have_their_files() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+        let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+        for (name, _) in TARGETS {
+            let text = fs::read_to_string(root.join(format!("fuzz_targets/{name}.rs"))).unwrap();
+            assert!(text.contains("unisono::fuzz::run(\"") && text.contains(name), "{name}: {text}");
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in fuzz/Cargo.toml");
+        }
+        assert_eq!(fs::read_dir(root.join("fuzz_targets")).unwrap().count(), TARGETS.len());
+        assert_eq!(fs::read_dir(root.join("corpus")).unwrap().count(), TARGETS.len());
+    }
+
+    #[test]
+    fn corpora_pass() {
+        for (target, call) in TARGETS {
+            let corpus = corpus(target);
+            assert!(!corpus.is_empty(), "{target}");
+            for (file, bytes) in corpus {
+                std::panic::catch_unwind(|| call(&bytes)).unwrap_or_else(|_| panic!("{file}"));
+            }
+        }
+    }
+
+    /// Bytes of nothing, and those of the corpus changed, cut off and put together. A failure tells the bytes.
+    #[test]
+    fn other_bytes_pass() {
+        for (target, call) in TARGETS {
+            let corpus = corpus(target);
+            let change = (any::<Index>(), any::<u8>());
+            let changed = (any::<Index>(), any::<Index>(), vec(change, 0..8), any::<Index>());
+            let changed = changed.prop_map(|(one, other, changes, cut)| {
+                let mut bytes = one.get(&corpus).1.clone();
+                bytes.truncate(cut.index(bytes.len() * 4 + 1));
+                bytes.extend(&other.get(&corpus).1[..cut.index(other.get(&corpus).1.len() + 1)]);
+                for (at, byte) in changes {
+                    let at = at.index(bytes.len().max(1));
+                    bytes.get_mut(at).into_iter().for_each(|there| *there = byte);
+                }
+                bytes
+            });
+            let any_bytes = prop_oneof![1 => vec(any::<u8>(), 0..300), 3 => changed];
+            let mut runner = TestRunner::new(ProptestConfig { cases: 1000, ..ProptestConfig::default() });
+            let run = runner.run(&any_bytes, |bytes| {
+                call(&bytes);
+                Ok(())
+            });
+            run.unwrap_or_else(|failure| panic!("{target}: {failure}"));
+        }
+    }
+}
