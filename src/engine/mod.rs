@@ -458,18 +458,18 @@ impl Engine {
 
     /// Waits until no letter is under way any more, also none by which members of groups that this rank has left are
     /// told so: some of them might come after their receivers have closed.
-    pub(crate) fn take_leave(&mut self, deadline: Instant, overseer: &dyn Overseer) -> Result<(), Stop> {
+    pub(crate) fn take_leave(&mut self, overseer: &dyn Overseer) -> Result<(), Stop> {
         loop {
             if overseer.stopped() {
                 return Err(Stop::Alarm);
             }
             let sent = self.net.sweep()? | self.net.send_letters()?;
-            if !self.net.has_letters() || Instant::now() >= deadline {
+            if !self.net.has_letters() {
                 return Ok(());
             }
             if self.net.poll()? || sent {
                 self.wait.reset();
-            } else if let Some(nap) = self.pause(deadline) {
+            } else if let Some(nap) = self.pause(Instant::now() + Duration::from_secs(1)) {
                 self.net.port.transport.park(nap)?;
             }
         }

@@ -9,7 +9,7 @@ use super::watchdog::Watchdog;
 use crate::{
     engine::{Call, Culprit, Overseer, Stop},
     error::Failure,
-    rendezvous::{Alarm, Position, Watch, report, whereabouts},
+    rendezvous::{Alarm, Position, Stand, Watch, report, whereabouts},
     schedule::Rank,
 };
 
@@ -67,6 +67,15 @@ impl Guard {
         }
     }
 
+    /// Where all ranks stand, in words.
+    pub(super) fn whereabouts(&self) -> String {
+        whereabouts(&self.positions())
+    }
+
+    fn positions(&self) -> Vec<Option<Stand>> {
+        self.watch.as_ref().map_or_else(Vec::new, |watch| watch.positions(POSITIONS))
+    }
+
     /// Why an operation stopped.
     pub(super) fn explain(&self, stop: Stop, culprit: Culprit) -> Failure {
         let Culprit { number, group, call, waited } = culprit;
@@ -85,7 +94,7 @@ impl Guard {
                 })
             }
             Stop::Deadline => {
-                let stands = self.watch.as_ref().map_or_else(Vec::new, |watch| watch.positions(POSITIONS));
+                let stands = self.positions();
                 match number {
                     Some(op) => {
                         // Numbers of different groups say nothing of who is behind.

@@ -24,8 +24,8 @@ use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Asked, Call, Called, Done, Engine, Halt, Held, Operation, Overseer, Rest, Settings, Stop, Task,
-        Ticket, What, Wish,
+        Asked, Call, Called, Done, Engine, Halt, Held, Operation, Overseer, Rest, Settings, Task, Ticket,
+        What, Wish,
     },
     error::{Error, Failure, Result},
     rendezvous::Store,
@@ -103,9 +103,6 @@ struct Desk {
     /// Why all is over, and whether the engine is gone too, and with it all that touched borrowed memory.
     failed: Option<Failure>,
     gone: bool,
-    /// Whether this rank leaves: then a deadline that passes is nobody's failure; and whether one has.
-    parting: bool,
-    out_of_time: bool,
     /// Whether it has left.
     left: bool,
 }
@@ -398,14 +395,9 @@ impl Node {
 
     /// The engine has stopped: all is over.
     fn halted(&self, Halt { stop, culprit }: Halt) {
-        let parting = self.desk().parting;
-        // The others may be long about parting: that is no harm to this rank.
-        let late = matches!(stop, Stop::Deadline) && parting;
-        let failure = if late { ended() } else { self.guard.explain(stop, *culprit.unwrap_or_default()) };
+        let failure = self.guard.explain(stop, *culprit.unwrap_or_default());
         let left = self.abandon();
-        let failure = if late { failure } else { self.guard.tell(failure) };
-        self.desk().out_of_time |= late;
-        let failure = self.end(left, failure);
+        let failure = self.end(left, self.guard.tell(failure));
         // Whoever called is told, and decides how loud to be.
         tracing::info!(rank = self.rank, %failure, "the group has failed");
     }
@@ -492,21 +484,11 @@ impl Node {
         Error::Failed(self.end(self.abandon(), failure))
     }
 
-    /// From now on a deadline that passes is nobody's failure.
-    pub(super) fn part(&self) {
-        self.desk().parting = true;
-    }
-
     /// This rank has left: there are no calls any more.
     pub(super) fn parted(&self) {
         let mut desk = self.desk();
         desk.left = true;
         self.closed.store(true, Ordering::Release);
-    }
-
-    /// Whether the others were too long about [parting](Self::part).
-    pub(super) fn out_of_time(&self) -> bool {
-        self.desk().out_of_time
     }
 
     /// Whether all is over.

@@ -19,8 +19,11 @@ use crate::{
     schedule::{Collective, Course, Rank},
 };
 
-/// How long a rank that leaves waits for the others to leave too.
-const PARTING: Duration = Duration::from_secs(5);
+/// After so long a rank that leaves says for whom it waits.
+const NOTICE: Duration = Duration::from_secs(30);
+
+/// The timeout of an operation that has none: longer than any that can be configured.
+const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 pub(super) struct Shared {
     pub node: Arc<Node>,
@@ -96,21 +99,10 @@ impl Shared {
         lent: Lent<'_>,
         wishes: &Wishes,
     ) -> Result<()> {
-        self.run_within(state, dtype, request, lent, wishes, self.node.config.timeout)
-    }
-
-    fn run_within(
-        &self,
-        state: &mut State,
-        dtype: Dtype,
-        request: &Request<'_>,
-        lent: Lent<'_>,
-        wishes: &Wishes,
-        timeout: Duration,
-    ) -> Result<()> {
         self.node.check_calls(request.collective.name())?;
         let mut aside = Vec::new();
         let (operation, schedule) = self.collective(dtype, request, lent, &mut aside, wishes)?;
+        let timeout = self.node.config.timeout;
         state.latest = self.node.collective(self.channel, (operation, schedule), timeout)?;
         Ok(())
     }
@@ -221,22 +213,31 @@ impl Shared {
         self.node.check()?;
         // What was begun and never waited for ends first: others wait for it.
         self.node.drain();
-        let left = self.node.with(|engine| engine.take_leave(Instant::now() + PARTING, &*self.node))?;
+        let left = self.node.with(|engine| engine.take_leave(&*self.node))?;
         left.map_err(|stop| self.stopped(stop, "leaving groups"))?;
-        self.node.part();
-        let farewell = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
-        let lent = Lent::apart::<u8>(&[], &mut []);
-        let parted = self.run_within(&mut state, Dtype::U8, &farewell, lent, &Wishes::default(), PARTING);
+        let parted = self.last_barrier(&mut state);
         self.node.parted();
-        match parted {
-            Ok(()) => self
-                .node
-                .with(Engine::unreceived)?
-                .map_err(|stop| self.stopped(stop, "leaving"))
-                .and_then(|unreceived| unreceived.map_or(Ok(()), |failure| Err(Error::Failed(failure)))),
-            Err(_) if self.node.out_of_time() => Ok(()),
-            parted => parted,
+        parted?;
+        let unreceived = self.node.with(Engine::unreceived)?.map_err(|stop| self.stopped(stop, "leaving"))?;
+        unreceived.map_or(Ok(()), |failure| Err(Error::Failed(failure)))
+    }
+
+    /// The barrier that ends the world. It has no deadline: ranks may leave as far apart as they like. What ends it early is
+    /// a failure, a rank's death above all.
+    fn last_barrier(&self, state: &mut State) -> Result<()> {
+        let request = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
+        let lent = Lent::apart::<u8>(&[], &mut []);
+        let (operation, schedule) =
+            self.collective(Dtype::U8, &request, lent, &mut Vec::new(), &Wishes::default())?;
+        let asked = Asked::now(NEVER, Held::Back(None));
+        let ticket = Arc::clone(&asked.ticket);
+        self.node.ask(self.channel, Task { what: What::Collective(operation, schedule), asked });
+        if !self.node.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
+            let (rank, others) = (self.node.rank, self.node.guard.whereabouts());
+            tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
         }
+        state.latest = self.node.wait(&ticket)?.number;
+        Ok(())
     }
 }
 

@@ -8,8 +8,8 @@
 //! Opening a store makes this process its rank. From then on the rank is *alive* until it either leaves
 //! ([`Watch::leave`]) or is gone without a farewell, which is a failure of the whole group: a process that
 //! ended, was killed, or dropped its watch without leaving. Drop the watch before the store. Dropping the
-//! last of both in the process that serves a tcp store waits until the other ranks have left, at most
-//! [`LINGER`].
+//! last of both in the process that serves a tcp store waits until the other ranks have left; if this rank has not
+//! left itself, at most [`LINGER`].
 //!
 //! Known gap: sockets and locks that a rank hands down to a child by a bare `fork` (no `exec`) outlive the
 //! rank, and so does the belief that it lives.
@@ -42,7 +42,8 @@ use crate::{
     schedule::Rank,
 };
 
-/// How long the process that serves a tcp store stays for the others after it has left itself.
+/// How long the process that serves a tcp store stays for the others if it is no rank that has left: a launcher, or a rank
+/// that gave up.
 pub const LINGER: Duration = Duration::from_secs(5);
 
 /// How long [`Watch::report`] waits for the store to say which failure came first.

@@ -3,7 +3,8 @@
 //! The suite starts itself again as the ranks, which meet at stores that it serves. `tcp` must run; `shm` is skipped
 //! with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for
 //! instance `verbs`), these and no others run, and must. `UNISONO_TEST_RANKS` says with how many ranks to run the
-//! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. An
+//! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. `UNISONO_TEST_GAP` says how many seconds
+//! ranks leave apart, 6 if it is not set. An
 //! argument that is no option selects cases whose name contains it, as with any test; where providers are named, one at
 //! least must run.
 
@@ -17,6 +18,7 @@ mod failures;
 mod files;
 mod groups;
 mod joining;
+mod leaving;
 mod memlock;
 mod messages;
 mod mismatch;
@@ -81,6 +83,7 @@ fn cases() -> Vec<(String, Case)> {
         failures::CASES,
         mismatch::CASES,
         joining::CASES,
+        leaving::CASES,
         memlock::CASES,
         stuck::CASES,
     ];

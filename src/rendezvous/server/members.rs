@@ -192,6 +192,17 @@ impl Members {
         self.seats.iter().any(|seat| matches!(seat, Seat::Taken { .. }))
     }
 
+    /// Those ranks.
+    pub(super) fn here(&self) -> Vec<Rank> {
+        let seats = self.seats.iter().enumerate();
+        seats.filter(|(_, seat)| matches!(seat, Seat::Taken { .. })).map(|(rank, _)| rank).collect()
+    }
+
+    /// Whether this rank has said farewell.
+    pub(super) fn has_left(&self, rank: Rank) -> bool {
+        matches!(self.seats.get(rank), Some(Seat::Left))
+    }
+
     /// Whether every rank has come and gone, so that a new round may begin.
     pub(super) fn all_gone(&self) -> bool {
         self.seats.iter().all(|seat| matches!(seat, Seat::Left | Seat::Dead))

@@ -30,7 +30,7 @@ use super::{
     wire::{self, Answer, MAX_FRAME, MAX_HELLO, Reply},
 };
 use crate::{
-    error::{Error, Failure, Refusal, Result},
+    error::{Error, Failure, Refusal, Result, list},
     schedule::Rank,
 };
 
@@ -52,7 +52,8 @@ type Frame = Arc<[u8]>;
 /// What is to be sent to whom.
 type Mail = Vec<(Id, Frame)>;
 
-/// Serves a job's store until it is dropped; then stays until all ranks have left, at most [`LINGER`].
+/// Serves a job's store until it is dropped; then stays until all ranks have left. Where the process that serves it did not
+/// leave itself, as a launcher does not, it stays at most [`LINGER`].
 #[derive(Debug)]
 pub struct TcpServer {
     address: SocketAddr,
@@ -158,8 +159,8 @@ fn raise_file_limit(wanted: u64) {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Serving,
-    /// Told to end; stays for those that have not left.
-    Lingering(Instant),
+    /// Told to end; stays for those that have not left. After this it says so, or ends all the same.
+    Lingering(Option<Instant>),
     /// Everything has been said; waits until it has been heard.
     Flushing(Instant),
 }
@@ -214,15 +215,22 @@ impl Server {
             self.board = Board::default();
         }
         if let Stage::Lingering(until) = self.stage {
-            if self.members.anyone() && now >= until {
-                let how = match self.host {
-                    Some(rank) => format!(
-                        "rank {rank}, whose process served it, left in good order {} s ago while others went on",
-                        LINGER.as_secs()
-                    ),
-                    None => "the launcher ended it".to_owned(),
-                };
-                self.fail(Failure::StoreLost { how });
+            if self.members.anyone() && until.is_some_and(|until| now >= until) {
+                match self.host {
+                    // Ranks may leave as far apart as they like, and those that stay need the store.
+                    Some(rank) if self.members.has_left(rank) => {
+                        let here = list(&self.members.here());
+                        tracing::warn!(
+                            rank,
+                            "this process stays to serve the store: rank {here} has not left yet"
+                        );
+                        self.stage = Stage::Lingering(None);
+                    }
+                    Some(rank) => self.fail(Failure::StoreLost {
+                        how: format!("rank {rank}, whose process served it, gave up"),
+                    }),
+                    None => self.fail(Failure::StoreLost { how: "the launcher ended it".to_owned() }),
+                }
             }
             if !self.members.anyone() || self.members.has_failed() {
                 self.stage = Stage::Flushing(now + FLUSH);
@@ -248,7 +256,8 @@ impl Server {
         }
         let stage = match self.stage {
             Stage::Serving => None,
-            Stage::Lingering(until) | Stage::Flushing(until) => Some(until),
+            Stage::Lingering(until) => until,
+            Stage::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let until = [stage, timer, self.members.query_until(), self.accept_after].into_iter().flatten().min();
@@ -327,7 +336,7 @@ impl Server {
         }
         // The port is free from now on: whoever comes after this belongs to a later store.
         self.listener = None;
-        self.stage = Stage::Lingering(now + LINGER);
+        self.stage = Stage::Lingering(Some(now + LINGER));
     }
 
     fn accept(&mut self, now: Instant) {
