@@ -26,6 +26,17 @@ pub enum Error {
         /// What was given and what was wanted.
         problem: String,
     },
+    /// This process is a child of the one that joined, which alone may call: its connections and threads are not here.
+    #[error(
+        "this process was forked from process {parent}, rank {rank}, whose groups only that process can use: execute \
+        another program here, or join as a rank of its own"
+    )]
+    Forked {
+        /// The rank in the world of the process that joined.
+        rank: Rank,
+        /// That process.
+        parent: u32,
+    },
     /// A tuning file cannot be used.
     #[error("tuning file {}: {problem}", .file.display())]
     Tuning {

@@ -22,6 +22,9 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Why all is over, if it is.
     fn failed(&self) -> Option<Failure>;
+
+    /// An error in a child of the process that joined.
+    fn check_process(&self) -> Result<()>;
 }
 
 /// Makes what comes back, or the error that only this call ends with, on the thread that wants it.
@@ -113,7 +116,7 @@ impl<T> Work<T> {
     /// Whether it has ended, well or not. Never blocks.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.end.is_some() || self.ticket.ended() || self.failed().is_some()
+        self.check_process().is_err() || self.end.is_some() || self.ticket.ended() || self.failed().is_some()
     }
 
     /// Waits for its end, and gives back what the call was given.
@@ -121,6 +124,7 @@ impl<T> Work<T> {
     /// # Errors
     /// As the blocking call; what it worked on is gone then.
     pub fn wait(mut self) -> Result<T> {
+        self.check_process()?;
         self.wait_until(None);
         self.take().unwrap_or_else(|| Err(self.lost()))
     }
@@ -130,6 +134,7 @@ impl<T> Work<T> {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<std::result::Result<T, Self>> {
+        self.check_process()?;
         let until = Instant::now().checked_add(timeout);
         if !self.wait_until(until) {
             return Ok(Err(self));
@@ -147,6 +152,10 @@ impl<T> Work<T> {
         self.driver.upgrade().is_none_or(|driver| driver.wait(&self.ticket, until))
     }
 
+    fn check_process(&self) -> Result<()> {
+        self.driver.upgrade().map_or(Ok(()), |driver| driver.check_process())
+    }
+
     /// Why all is over, if it is.
     fn failed(&self) -> Option<Failure> {
         self.driver.upgrade().map_or_else(|| Some(ended()), |driver| driver.failed())
@@ -161,6 +170,9 @@ impl<T> Future for Work<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        if let Err(error) = self.check_process() {
+            return Poll::Ready(Err(error));
+        }
         match self.ticket.poll(context.waker()) {
             Poll::Ready(end) => {
                 self.end = Some(end.map_err(Error::Failed));

@@ -37,6 +37,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
 ];
 /// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another.
 const TRANSPORT: &[(&str, &[&str])] = &[
+    ("fork", &[]),
     ("region", &[]),
     ("activity", &[]),
     ("check", &["region"]),
@@ -44,11 +45,11 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("shared", &["region", "check"]),
     ("sim", &["region", "check", "activity"]),
     ("fault", &["region", "check", "activity"]),
-    ("ofi", &["region", "check", "activity"]),
+    ("ofi", &["region", "check", "activity", "fork"]),
 ];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport; algorithms and what is under them know of none.
-const USES_TRANSPORT: &[&str] = &["engine", "buffer", "group", "error", "config", "work"];
+const USES_TRANSPORT: &[&str] = &["engine", "buffer", "group", "error", "config", "work", "rendezvous"];
 /// The rooms of `src/` that are pure functions, and what these may not name.
 const PURE: &[&str] = &["algorithm", "schedule", "partition", "dtype", "object", "tensor"];
 const IMPURE: &[&str] =
@@ -56,11 +57,13 @@ const IMPURE: &[&str] =
 /// Where `unsafe` may stand.
 const UNSAFE: &[&str] = &[
     "transport/src/ofi/",
+    "transport/src/fork.rs",
     "transport/src/region.rs",
     "transport/src/memory.rs",
     "transport/src/sim.rs",
     "transport/src/shared.rs",
     "src/buffer.rs",
+    "tests/processes/forking.rs",
 ];
 /// Where the environment may be read: settings in one place, launchers' variables in one, libfabric's in one and where a
 /// job sets one of them, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not

@@ -98,7 +98,7 @@ impl ProcessGroup {
     /// [`Error::Argument`], which says which rank of the world has none. Ranks of other groups, or of none, are not
     /// told. [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state()?;
         let said = self.everyone(&mut state, SPLIT, color, ordered(key))?;
         let mut members: Vec<(u64, Rank)> = said
             .iter()
@@ -133,7 +133,7 @@ impl ProcessGroup {
                 Some(seen) => *seen = true,
             }
         }
-        let mut state = self.shared.state();
+        let mut state = self.shared.state()?;
         // Which list it is, so that ranks find out that theirs differ.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
         let which = fnv(&bytes);

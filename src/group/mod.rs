@@ -72,6 +72,9 @@ use crate::{
 /// and mismatches above all, name those of the world; only the root in a call that they quote, as in
 /// `broadcast(i8, root 0)`, is one of the group.
 ///
+/// A child that this process forks and that executes no other program has no part in the group: there every call is an
+/// [`Error::Forked`], and dropping handles, [`Work`](crate::Work) and buffers does nothing. The parent goes on.
+///
 /// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline) and
 /// [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in another
 /// way. The group ends with its last handle.
@@ -248,7 +251,7 @@ impl ProcessGroup {
 
     /// Runs a collective of `T` on lent memory; a failure ends the group.
     fn run<T: Element>(&self, request: &Request<'_>, lent: Lent<'_>) -> Result<()> {
-        self.shared.run(&mut self.shared.state(), T::DTYPE, request, lent, &self.wishes)
+        self.shared.run(&mut *self.shared.state()?, T::DTYPE, request, lent, &self.wishes)
     }
 
     /// Called on the world, leaves it in good order, and with it all groups. Every rank must call it, as any collective, and

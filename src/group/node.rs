@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_transport::{Limits, Wake};
+use unisono_transport::{Limits, Wake, fork::Process};
 
 mod background;
 
@@ -45,6 +45,9 @@ pub(super) const ANSWER: u32 = 1 << 31;
 pub(super) struct Node {
     /// In the world.
     pub rank: Rank,
+    /// The one that joined, and its number.
+    process: Process,
+    pid: u32,
     pub config: Config,
     pub limits: Limits,
     /// The sizes of windows in force.
@@ -138,6 +141,8 @@ impl Node {
     ) -> Self {
         Self {
             rank,
+            process: Process::this(),
+            pid: std::process::id(),
             config,
             limits: engine.limits().clone(),
             settings,
@@ -441,7 +446,18 @@ impl Node {
 
     /// Whether all is over, on this rank or elsewhere.
     pub(super) fn check(&self) -> Result<()> {
+        self.check_process()?;
         self.check_desk(self.desk())
+    }
+
+    /// Whether this is the process that joined. In its children locks may be held for good, by threads that are not there:
+    /// this comes before any.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(Error::Forked { rank: self.rank, parent: self.pid }) }
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.process.is_this()
     }
 
     fn check_desk(&self, desk: MutexGuard<'_, Desk>) -> Result<()> {
@@ -465,6 +481,7 @@ impl Node {
 
     /// Whether calls may be made.
     pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
+        self.check_process()?;
         if !self.closed.load(Ordering::Acquire) && !self.guard.alarm.raised() {
             return Ok(());
         }
@@ -478,6 +495,9 @@ impl Node {
 
     /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the alarm is raised.
     pub(super) fn fail(&self, failure: Failure) -> Error {
+        if let Err(error) = self.check_process() {
+            return error;
+        }
         let failure = self.guard.tell(failure);
         self.waker.wake();
         let _lead = self.claim();
@@ -567,5 +587,9 @@ impl Driver for Node {
     fn failed(&self) -> Option<Failure> {
         let desk = self.desk();
         desk.failed.clone().filter(|_| desk.gone)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        Self::check_process(self)
     }
 }

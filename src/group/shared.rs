@@ -75,8 +75,9 @@ impl Shared {
         self.label.as_deref().unwrap_or_default().into()
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> Result<MutexGuard<'_, State>> {
+        self.node.check_process()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends all groups.
@@ -87,7 +88,8 @@ impl Shared {
     /// How many operations have begun. Of a group that is over: as far as calls have waited for them.
     pub(super) fn operations(&self) -> u64 {
         let begun = self.node.with(|engine| engine.begun(self.channel));
-        begun.unwrap_or_else(|_| self.state().latest.map_or(0, |latest| latest + 1))
+        let waited_for = || self.state().ok()?.latest.map(|latest| latest + 1);
+        begun.unwrap_or_else(|_| waited_for().unwrap_or_default())
     }
 
     /// Runs a collective on lent memory; a failure ends the group.
@@ -124,10 +126,11 @@ impl Shared {
 
     /// Hands in what nobody waits for yet.
     pub(super) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
+        self.node.check_process()?;
         // Before the turn, which what is held may want when it is dropped.
         self.node.prepare()?;
         // Behind what others of this group's threads call and wait for. Messages have no turns.
-        let _turn = matches!(what, What::Collective(..)).then(|| self.state());
+        let _turn = matches!(what, What::Collective(..)).then(|| self.state()).transpose()?;
         self.node.check_calls(call)?;
         let asked = Asked::now(self.node.config.timeout, held);
         let ticket = Arc::clone(&asked.ticket);
@@ -203,10 +206,11 @@ impl Shared {
 
     /// Says farewell.
     pub(super) fn part(&self) -> Result<()> {
+        self.node.check_process()?;
         if self.channel != WORLD {
             return Ok(());
         }
-        let mut state = self.state();
+        let mut state = self.state()?;
         if std::mem::replace(&mut state.parted, true) {
             return Ok(());
         }
@@ -246,6 +250,11 @@ impl Drop for Membership {
     /// then: who catches the panic goes on with the world.
     fn drop(&mut self) {
         let Shared { node, channel, .. } = &*self.shared;
+        if !node.is_ours() {
+            // All stays as it is: the endpoint and the store's connections are the parent's.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
         // After the farewell the others may be gone: there is nobody to tell.
         let dying = *channel == WORLD && std::thread::panicking();
         let over = dying || node.over() || node.has_left();

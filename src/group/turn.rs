@@ -74,7 +74,7 @@ impl Turn<'_> {
         let done = match &mut self.how {
             How::Now(state) => shared.run(state, dtype, request, lent, wishes).map(|()| state.latest),
             How::Beside => {
-                let mut state = shared.state();
+                let mut state = shared.state()?;
                 shared.run(&mut state, dtype, request, lent, wishes).map(|()| state.latest)
             }
             How::Later(between) => {
@@ -120,7 +120,7 @@ impl Turn<'_> {
 impl ProcessGroup {
     /// Does a call of collectives, and waits for its end.
     pub(super) fn now<R>(&self, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state()?;
         self.at_once(How::Now(&mut state), call)
     }
 

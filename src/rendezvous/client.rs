@@ -10,6 +10,8 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
+use unisono_transport::fork::Unshared;
+
 use super::{
     Alarm, Position, Store, Watch, limits,
     server::{self, TcpServer},
@@ -37,7 +39,7 @@ pub struct TcpStore {
     host: Option<Rank>,
     at: SocketAddr,
     /// `None` after an error, which leaves no telling what the next reply belongs to.
-    stream: Mutex<Option<TcpStream>>,
+    stream: Mutex<Option<Unshared<TcpStream>>>,
     // Last, so that this rank's connection is closed when the server begins to wait for the others.
     server: Option<Arc<TcpServer>>,
 }
@@ -99,7 +101,7 @@ impl TcpStore {
         let mut tries = Tries { name: &name, member, deadline };
         let (stream, session, host) = tries.until_deadline(Purpose::Requests, resolve)?;
         let at = stream.peer_addr().map_err(|error| lost(&name, &error))?;
-        let stream = Mutex::new(Some(stream));
+        let stream = Mutex::new(Some(stream.into()));
         Ok(Self { name, member: member.clone(), session, host, at, stream, server: None })
     }
 

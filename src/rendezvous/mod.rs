@@ -11,8 +11,8 @@
 //! last of both in the process that serves a tcp store waits until the other ranks have left; if this rank has not
 //! left itself, at most [`LINGER`].
 //!
-//! Known gap: sockets and locks that a rank hands down to a child by a bare `fork` (no `exec`) outlive the
-//! rank, and so does the belief that it lives.
+//! A child that a rank forks is no member: it finds `/dev/null` in place of the rank's connections and locks, so that the
+//! rank's death is noticed though a child lives on, and dropping what belongs to the rank does nothing there.
 
 mod alarm;
 mod client;

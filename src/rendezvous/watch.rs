@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_transport::fork::{Process, Unshared};
+
 use super::{
     Alarm, ECHO, Position, Stand, Watch,
     server::TcpServer,
@@ -23,12 +25,14 @@ const WRITE: Duration = Duration::from_secs(1);
 pub(super) struct TcpWatch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    process: Process,
     // Last, so that this rank's connection is closed when the server begins to wait for the others.
     _server: Option<Arc<TcpServer>>,
 }
 
 struct Shared {
-    stream: TcpStream,
+    /// As long as it is open this rank lives, and none of its children keeps it open.
+    stream: Unshared<TcpStream>,
     writing: Mutex<()>,
     member: Member,
     /// What it means if the server is gone.
@@ -61,7 +65,7 @@ impl TcpWatch {
     ) -> io::Result<Self> {
         stream.set_write_timeout(Some(WRITE))?;
         let shared = Arc::new(Shared {
-            stream,
+            stream: stream.into(),
             writing: Mutex::new(()),
             member,
             lost,
@@ -74,7 +78,7 @@ impl TcpWatch {
             let shared = Arc::clone(&shared);
             move || shared.listen()
         })?;
-        Ok(Self { shared, thread: Some(thread), _server: server })
+        Ok(Self { shared, thread: Some(thread), process: Process::this(), _server: server })
     }
 }
 
@@ -124,7 +128,7 @@ impl Shared {
     fn say(&self, tell: &Tell) -> io::Result<()> {
         let bytes = wire::frame(tell)?;
         let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        (&self.stream).write_all(&bytes)
+        (&*self.stream).write_all(&bytes)
     }
 
     /// Waits until `done` gives something, the thread has ended, or the time is over.
@@ -195,6 +199,11 @@ impl Watch for TcpWatch {
 
 impl Drop for TcpWatch {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // There is no such thread here to join.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.shared.state().going = true;
         // An error means that the connection is closed already.
         let _ = self.shared.stream.shutdown(Shutdown::Both);

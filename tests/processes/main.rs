@@ -16,6 +16,7 @@ mod blocks;
 mod collectives;
 mod failures;
 mod files;
+mod forking;
 mod groups;
 mod joining;
 mod leaving;
@@ -79,6 +80,7 @@ fn cases() -> Vec<(String, Case)> {
         objects::CASES,
         pinning::CASES,
         files::CASES,
+        forking::CASES,
         groups::CASES,
         failures::CASES,
         mismatch::CASES,

@@ -16,8 +16,8 @@ use rustix::{
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
-    collectives, failures, files, groups, joining, leaving, memlock, messages, mismatch, objects, pinning,
-    stuck, world::PATIENCE,
+    collectives, failures, files, forking, groups, joining, leaving, memlock, messages, mismatch, objects,
+    pinning, stuck, world::PATIENCE,
 };
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
@@ -47,6 +47,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         objects::ROLES,
         pinning::ROLES,
         files::ROLES,
+        forking::ROLES,
         groups::ROLES,
         failures::ROLES,
         mismatch::ROLES,

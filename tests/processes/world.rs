@@ -5,6 +5,7 @@ use std::{
     error::Error,
     io::Read,
     os::fd::OwnedFd,
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         atomic::{AtomicUsize, Ordering},
@@ -80,6 +81,13 @@ impl World {
     pub(crate) fn at(provider: &str, ranks: usize, store: &str) -> Self {
         let mut world = Self::empty(provider, ranks);
         world.stores.push(store.to_owned());
+        world
+    }
+
+    /// A world that meets in a directory.
+    pub(crate) fn in_directory(provider: &str, ranks: usize, directory: &Path) -> Self {
+        let mut world = Self::empty(provider, ranks);
+        world.stores.push(format!("file://{}", directory.display()));
         world
     }
 

@@ -17,6 +17,7 @@
 mod activity;
 mod check;
 pub mod fault;
+pub mod fork;
 pub mod memory;
 pub mod ofi;
 pub mod region;

@@ -25,6 +25,7 @@ use std::{
 };
 
 use rustix::fs::FlockOperation;
+use unisono_transport::fork::Unshared;
 
 use self::{
     room::{Room, Seat, there},
@@ -58,7 +59,7 @@ pub struct FileStore {
     name: String,
     room: Room,
     /// The lock that says that this rank lives; the watch takes it over.
-    seat: Mutex<Option<File>>,
+    seat: Mutex<Option<Unshared<File>>>,
     /// The keys of value files already seen, by their names.
     keys: Mutex<HashMap<String, String>>,
     /// Rank 0's, so that there is one rank 0.
@@ -342,7 +343,7 @@ fn holder(room: &Room) -> io::Result<String> {
 #[derive(Debug)]
 struct Host {
     base: PathBuf,
-    _lock: File,
+    _lock: Unshared<File>,
 }
 
 impl Host {
@@ -356,7 +357,7 @@ impl Host {
         // Whoever tidied up may have removed the file meanwhile, and the lock with it.
         let same = there(fs::metadata(&path))?
             .is_some_and(|there| lock.metadata().is_ok_and(|own| own.ino() == there.ino()));
-        Ok(same.then(|| Self { base: base.to_owned(), _lock: lock }))
+        Ok(same.then(|| Self { base: base.to_owned(), _lock: lock.into() }))
     }
 
     /// A new round's folder, of a name that none before had: those that leave a round remove it by its name. Rounds in which

@@ -19,6 +19,7 @@ use std::{
 
 use rustix::fs::FlockOperation;
 use serde::{Serialize, de::DeserializeOwned};
+use unisono_transport::fork::Unshared;
 
 use super::super::wire;
 use crate::{error::Failure, outside, schedule::Rank};
@@ -64,9 +65,10 @@ impl Room {
 
     /// Takes this rank's seat; `None` if it is taken. The file is locked before it appears, so that nobody
     /// ever sees it unlocked while this rank lives.
-    pub(super) fn sit(&self) -> io::Result<Option<File>> {
+    pub(super) fn sit(&self) -> io::Result<Option<Unshared<File>>> {
         let (temporary, file) = self.temporary(wire::who().as_bytes())?;
-        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let file = Unshared::from(file);
+        let locked = rustix::fs::flock(&*file, FlockOperation::NonBlockingLockExclusive);
         locked.inspect_err(|_| discard(&temporary))?;
         Ok(self.link(&temporary, &format!("rank-{}", self.rank))?.then_some(file))
     }

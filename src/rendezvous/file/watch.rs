@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_transport::fork::{Process, Unshared};
+
 use super::{
     super::{Alarm, Position, Stand, Watch},
     LOOK,
@@ -28,7 +30,8 @@ pub(super) struct FileWatch {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held as long as this rank lives.
-    seat: Mutex<Option<File>>,
+    seat: Mutex<Option<Unshared<File>>>,
+    process: Process,
     questions: AtomicU64,
 }
 
@@ -44,7 +47,7 @@ struct Shared {
 impl FileWatch {
     pub(super) fn begin(
         room: Room,
-        seat: File,
+        seat: Unshared<File>,
         alarm: Arc<Alarm>,
         position: Arc<Position>,
     ) -> io::Result<Self> {
@@ -55,7 +58,7 @@ impl FileWatch {
             move || shared.look_until_gone()
         })?;
         let (thread, seat) = (Mutex::new(Some(thread)), Mutex::new(Some(seat)));
-        Ok(Self { shared, thread, seat, questions: AtomicU64::new(0) })
+        Ok(Self { shared, thread, seat, process: Process::this(), questions: AtomicU64::new(0) })
     }
 
     /// Ends the thread; `false` if it had been ended before.
@@ -200,6 +203,11 @@ impl Watch for FileWatch {
 
 impl Drop for FileWatch {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // There is no such thread here to join.
+            std::mem::forget(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            return;
+        }
         self.stop();
         if self.seat.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             tidy(&self.shared.room);

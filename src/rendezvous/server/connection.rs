@@ -7,6 +7,8 @@ use std::{
     time::Instant,
 };
 
+use unisono_transport::fork::Unshared;
+
 use super::{
     super::wire::{self, MAX_FRAME, MAX_HELLO, PREAMBLE},
     Frame,
@@ -22,7 +24,7 @@ const TURN: usize = 256 << 10;
 /// A connection and what waits on it.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Unshared<TcpStream>,
     pub(super) peer: SocketAddr,
     pub(super) role: Option<Role>,
     /// Until when it must have said who it is.
@@ -54,7 +56,7 @@ impl Connection {
         stream.set_nonblocking(true)?;
         wire::tune(&stream)?;
         Ok(Self {
-            stream,
+            stream: stream.into(),
             peer,
             role: None,
             hello_until,

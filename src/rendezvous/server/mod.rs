@@ -20,6 +20,8 @@ use rustix::{
     process::Resource,
 };
 
+use unisono_transport::fork::{Process, Unshared};
+
 use self::{
     board::Board,
     connection::{Connection, Opening},
@@ -58,8 +60,9 @@ type Mail = Vec<(Id, Frame)>;
 pub struct TcpServer {
     address: SocketAddr,
     /// Its closing tells the thread to end.
-    control: Option<UnixStream>,
+    control: Option<Unshared<UnixStream>>,
     thread: Option<JoinHandle<()>>,
+    process: Process,
 }
 
 impl TcpServer {
@@ -98,7 +101,7 @@ impl TcpServer {
         raise_file_limit(2 * ranks as u64 + STRANGERS as u64 + 64);
         let (control, theirs) = UnixStream::pair()?;
         let server = Server {
-            listener: Some(listener),
+            listener: Some(listener.into()),
             accept_after: None,
             control: theirs,
             stage: Stage::Serving,
@@ -114,12 +117,18 @@ impl TcpServer {
             most_strangers: STRANGERS.saturating_add(ranks.saturating_mul(2)),
         };
         let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
-        Ok(Self { address, control: Some(control), thread: Some(thread) })
+        let (control, thread) = (Some(control.into()), Some(thread));
+        Ok(Self { address, control, thread, process: Process::this() })
     }
 }
 
 impl Drop for TcpServer {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // There is no such thread here to join.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.control = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -166,7 +175,7 @@ enum Stage {
 }
 
 struct Server {
-    listener: Option<TcpListener>,
+    listener: Option<Unshared<TcpListener>>,
     /// Set while there is no descriptor for another connection.
     accept_after: Option<Instant>,
     control: UnixStream,
@@ -273,14 +282,14 @@ impl Server {
         }
         if let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) {
             ids.push(0);
-            fds.push(PollFd::new(listener, PollFlags::IN));
+            fds.push(PollFd::new(&**listener, PollFlags::IN));
         }
         for (&id, connection) in &self.connections {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, connection.wants_read());
             flags.set(PollFlags::OUT, connection.wants_write());
             ids.push(id);
-            fds.push(PollFd::new(&connection.stream, flags));
+            fds.push(PollFd::new(&*connection.stream, flags));
         }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}

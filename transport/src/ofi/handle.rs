@@ -17,7 +17,7 @@ use super::{
     info::Info,
     sys,
 };
-use crate::{Activity, Error, LibraryCall};
+use crate::{Activity, Error, LibraryCall, fork::Process};
 
 /// An object that libfabric made, or the error that it made none.
 fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
@@ -70,6 +70,8 @@ pub(super) struct Domain {
     serial: Arc<Mutex<()>>,
     activity: Arc<Activity>,
     fabric: Arc<Fabric>,
+    /// Whose it is: a child may close nothing.
+    process: Process,
 }
 
 /// Within a call into a domain: no other thread is in one.
@@ -104,7 +106,8 @@ impl Domain {
         })?;
         drop(held);
         let object = made("fi_domain", object)?;
-        Ok(Arc::new(Self { object, serial, activity: Arc::default(), fabric: Arc::clone(fabric) }))
+        let (activity, fabric, process) = (Arc::default(), Arc::clone(fabric), Process::this());
+        Ok(Arc::new(Self { object, serial, activity, fabric, process }))
     }
 
     /// Serialises calls into this domain and everything that belongs to it, and lets others see that there is one. Not
@@ -113,6 +116,11 @@ impl Domain {
         let serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
         self.activity.enter(call);
         Entered { activity: &self.activity, _serial: serial }
+    }
+
+    /// Whether it was opened by this process, and not by one that this was forked from.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process.is_this()
     }
 
     /// In which call it is.

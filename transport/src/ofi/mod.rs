@@ -484,6 +484,10 @@ impl Transport for Ofi {
 
 impl Drop for Ofi {
     fn drop(&mut self) {
+        // In a forked child all stays open: connections and queues are the parent's too.
+        if !self.domain.is_ours() {
+            return;
+        }
         // Who was asked may yet answer.
         if self.facts.close_at_rest || self.firsts.contains(&First::Asked) {
             self.rest();

@@ -26,6 +26,10 @@ struct Mr {
 
 impl Mr {
     fn close(&self) {
+        // The card knows one registration, which is the parent's; and the lock may be held by a thread that is not there.
+        if !self.domain.is_ours() {
+            return;
+        }
         // Taken out under the lock, so that it is closed for whoever finds it gone.
         let _serial = self.domain.enter(LibraryCall::Close);
         let object = self.object.swap(ptr::null_mut(), Ordering::AcqRel);

@@ -1,0 +1,186 @@
+//! A rank forks: the child can do nothing with the group and harms nobody, whether it ends before its parent or after.
+#![allow(unsafe_code)]
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Signal, WaitOptions, waitpid};
+use unisono::{Error, ProcessGroup, ReduceOp, Source};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, failure, join, now, say, signal_myself},
+    world::{End, World, same},
+};
+
+pub(crate) const CASES: Table = &[
+    ("a forked child calls, drops and exits", child_first),
+    ("a forked child outlives its parent", parent_first),
+    ("a forked child outlives its parent, which served the store", parent_first_with_the_store),
+    ("a forked child outlives its parent, which met in a directory", parent_first_in_a_directory),
+];
+
+pub(crate) const ROLES: &[Role] = &[("forks", forks), ("forks-and-dies", forks_and_dies)];
+
+/// How long a child lives on when its parent has died.
+const CHILD: Duration = Duration::from_secs(3);
+
+/// Forks, and tells the child from its parent, which gets the child.
+fn fork() -> Result<Option<rustix::process::Pid>, Box<dyn std::error::Error>> {
+    // SAFETY: the child has this thread alone, and goes on with it as its parent does. What other threads may hold while
+    // it is made, the memory allocator's locks, the C library keeps usable; the library under test must do so as well.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => Ok(None),
+        child => Ok(rustix::process::Pid::from_raw(child)),
+    }
+}
+
+/// Whether a call says that this process was forked from its parent.
+fn refused<T>(what: &str, result: unisono::Result<T>) -> rank::Outcome {
+    match result {
+        Err(error @ Error::Forked { .. }) => {
+            let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+            ensure!(error.to_string().contains(&format!("process {parent}")), "{what}: {error}");
+            Ok(())
+        }
+        Err(error) => Err(format!("{what}: {error}").into()),
+        Ok(_) => Err(format!("{what} went on in a child").into()),
+    }
+}
+
+/// What a child does with what it finds.
+fn child(world: ProcessGroup, part: ProcessGroup, late: bool) -> rank::Outcome {
+    let work = world.irecv(vec![0_u8; 3], 0, 7);
+    refused("irecv", work)?;
+    refused("all_reduce", world.all_reduce(&mut [1_u64], ReduceOp::Sum))?;
+    refused("all_reduce of a part", part.all_reduce(&mut [1_u64], ReduceOp::Sum))?;
+    refused("all_reduce_async", world.all_reduce_async(vec![1_u64], ReduceOp::Sum))?;
+    refused("send", world.send(&[1_u8], 0, 0))?;
+    refused("recv_vec", world.recv_vec::<u8>(Source::Any, 0))?;
+    refused("broadcast_object", world.broadcast_object(Some(1), 0))?;
+    refused("split", world.split(Some(0), 0))?;
+    refused("buffer", world.buffer::<u8>(1))?;
+    world.abort("a child may say so, and nobody listens");
+    drop(part);
+    if late {
+        drop(world)
+    } else {
+        refused("leave", world.leave())?
+    }
+    Ok(())
+}
+
+/// Forks children again and again, while all goes on.
+fn forks(_: &str) -> rank::Outcome {
+    let world = join()?;
+    let (rank, ranks) = (world.rank(), world.size());
+    for round in 0..6_u8 {
+        let part = world.split(Some(0), 0)?.ok_or("no part")?;
+        let mut buffer = world.buffer::<u64>(1000)?;
+        // Something is under way, and a thread that works on it.
+        let next = (rank + 1) % ranks;
+        let receive = world.irecv(vec![0_u8; 100_000], (rank + ranks - 1) % ranks, 1)?;
+        let children = if usize::from(round % 2) == rank % 2 {
+            match fork()? {
+                Some(child) => Some(child),
+                None => {
+                    let played = refused("a receive", receive.wait()).and_then(|()| {
+                        drop(buffer);
+                        child(world, part, round % 3 == 0)
+                    });
+                    if let Err(error) = &played {
+                        eprintln!("the child: {error}");
+                    }
+                    // With all that runs at the end of a process.
+                    std::process::exit(i32::from(played.is_err()));
+                }
+            }
+        } else {
+            None
+        };
+        world.isend(vec![round; 100_000], next, 1)?.wait()?;
+        let (got, _) = receive.wait()?;
+        ensure!(got == vec![round; 100_000], "a wrong message in round {round}");
+        let look = |what: &str| -> rank::Outcome {
+            let mut sum = vec![1_u64; 20_000];
+            world.all_reduce(&mut sum, ReduceOp::Sum)?;
+            part.all_reduce(&mut sum, ReduceOp::Sum)?;
+            ensure!(
+                sum == vec![(ranks * ranks) as u64; 20_000],
+                "a wrong sum {what} the child of round {round}"
+            );
+            Ok(())
+        };
+        look("beside")?;
+        if let Some(child) = children {
+            let (_, status) = waitpid(Some(child), WaitOptions::empty())?.ok_or("no child")?;
+            ensure!(status.exit_status() == Some(0), "the child ends with {status:?}");
+        }
+        buffer.fill(2);
+        world.all_reduce(&mut buffer[..], ReduceOp::Sum)?;
+        ensure!(buffer.iter().all(|&it| it == 2 * ranks as u64), "a wrong sum in a buffer");
+        look("after")?;
+    }
+    world.leave()?;
+    Ok(())
+}
+
+/// The rank that is named forks a child that stays, and dies; the others tell when they hear of it.
+fn forks_and_dies(who: &str) -> rank::Outcome {
+    let world = join()?;
+    world.barrier()?;
+    if world.rank() == who.parse::<usize>()? {
+        if fork()?.is_none() {
+            thread::sleep(CHILD);
+            std::process::exit(0);
+        }
+        thread::sleep(Duration::from_millis(100));
+        return signal_myself(Signal::KILL);
+    }
+    let begun = Instant::now();
+    let failed = failure(world.recv_vec::<u8>(who.parse::<usize>()?, 0).map(drop))?;
+    say("failed", now());
+    say("failure", failed);
+    ensure!(begun.elapsed() < Duration::from_secs(30), "only after {:?}", begun.elapsed());
+    Ok(())
+}
+
+fn child_first(provider: &str) -> Outcome {
+    for ranks in [1, 2, 4] {
+        let mut world = World::served_by_rank_0(provider, ranks)?;
+        world.start_all("forks", &[])?;
+        world.end_all()?.iter().try_for_each(End::well)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+fn dies(mut world: World, who: usize) -> Outcome {
+    world.start_all(&format!("forks-and-dies {who}"), &[])?;
+    let ends = world.end_all()?;
+    let (dead, rest): (Vec<&End>, Vec<&End>) = ends.iter().partition(|end| end.rank == who);
+    rest.iter().try_for_each(|end| end.well())?;
+    let words = same(&rest, "failure")?;
+    ensure!(words.contains(&format!("rank {who} died")), "{words}");
+    let mut latest = 0;
+    for end in &rest {
+        latest = latest.max(end.number("failed")? - dead[0].number("signalled")?);
+    }
+    ensure!(latest < 2_000_000, "the others hear of the death only after {latest} µs");
+    Ok(Verdict::Measured(format!("after {:.1} ms", latest as f64 / 1e3)))
+}
+
+fn parent_first(provider: &str) -> Outcome {
+    dies(World::new(provider, 3, 1)?, 1)
+}
+
+fn parent_first_with_the_store(provider: &str) -> Outcome {
+    dies(World::served_by_rank_0(provider, 3)?, 0)
+}
+
+fn parent_first_in_a_directory(provider: &str) -> Outcome {
+    let directory = tempfile::tempdir()?;
+    dies(World::in_directory(provider, 3, directory.path()), 1)
+}
