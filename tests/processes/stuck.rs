@@ -2,6 +2,8 @@
 
 use std::{
     os::unix::process::ExitStatusExt,
+    path::Path,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,17 +18,19 @@ use unisono_transport::{LibraryCall, fault::Stuck, ofi::Ofi};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
-    rank::{self, Role, config, join, signal_myself, until_failure},
+    rank::{self, Role, config, join, say, signal_myself, until_failure},
     world::{End, World},
 };
 
 /// What is tried.
 pub(crate) const CASES: Table = &[
     ("a provider that does not return after a failure or a deadline ends its process", never_returns),
-    ("survivors of kills at any moment end in time", kills),
+    ("survivors of kills at any moment end in time, and nothing is left of the dead", kills),
+    ("processes of one number in containers that share /dev/shm leave each other alone", containers),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("stuck", play_stuck), ("killed-any-time", play_killed)];
+pub(crate) const ROLES: &[Role] =
+    &[("stuck", play_stuck), ("killed-any-time", play_killed), ("keeps-memory", play_keeps)];
 
 /// After so long, joining and a deadline of a second included, a process whose provider does not return has ended.
 const SOON: Duration = Duration::from_secs(12);
@@ -114,13 +118,18 @@ fn kills(provider: &str) -> Outcome {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let seed = now.subsec_nanos();
     let (mut ended, mut aborted) = (0, 0);
+    let mut memory = Vec::new();
     for time in 0..TIMES {
         // Over large and small calls alike: a few microseconds to 20 ms.
         let after = (u64::from(seed) >> 8).wrapping_mul(2 * time + 1) % 20_000;
         let begun = Instant::now();
         let mut world = World::new(provider, 4, 1)?;
         world.start_all(&format!("killed-any-time {after}"), &[])?;
-        for end in world.end_all()?.iter().filter(|end| end.rank != 1) {
+        let ends = world.end_all()?;
+        for end in &ends {
+            memory.extend(end.said("memory")?.split_whitespace().map(str::to_owned));
+        }
+        for end in ends.iter().filter(|end| end.rank != 1) {
             match end.status.signal() {
                 None => {
                     end.well().map_err(|error| format!("seed {seed}, after {after} µs: {error}"))?;
@@ -135,12 +144,71 @@ fn kills(provider: &str) -> Outcome {
         }
         ensure!(begun.elapsed() < 2 * SOON, "seed {seed}, after {after} µs: it took {:?}", begun.elapsed());
     }
+    ensure!(provider != "shm" || memory.len() >= 4, "no rank had memory in /dev/shm: {memory:?}");
+    unisono_transport::ofi::sweep();
+    memory.retain(|file| Path::new(file).exists());
+    ensure!(memory.is_empty(), "seed {seed}: these are left: {memory:?}");
     Ok(Verdict::Measured(format!("seed {seed}: {ended} survivors returned, {aborted} were aborted")))
+}
+
+/// The files in /dev/shm that this process has mapped.
+fn mapped() -> Result<Vec<String>, std::io::Error> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let mut files: Vec<_> =
+        maps.lines().filter_map(|line| Some(line[line.find("/dev/shm/")?..].to_owned())).collect();
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+fn containers(provider: &str) -> Outcome {
+    if provider != "shm" {
+        return Ok(Verdict::Skipped("it has nothing in /dev/shm".into()));
+    }
+    if !rustix::process::getuid().is_root() {
+        return Ok(Verdict::Skipped("only root can make PID namespaces".into()));
+    }
+    let mut world = World::new(provider, 2, 1)?;
+    for rank in 0..2 {
+        let mut container = Command::new("unshare");
+        container.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(std::env::current_exe()?);
+        world.start_by(container, rank, "keeps-memory", &[])?;
+    }
+    let ends = world.end_all()?;
+    if let Some(end) = ends.iter().find(|end| end.errors.contains("unshare: ")) {
+        return Ok(Verdict::Skipped(format!("no PID namespaces: {}", end.errors)));
+    }
+    ends.iter().try_for_each(End::well)?;
+    let numbers: Vec<_> = ends.iter().map(|end| end.said("number")).collect::<Result<_, _>>()?;
+    ensure!(numbers[0] == numbers[1], "the processes have different numbers: {numbers:?}");
+    Ok(Verdict::Passed)
+}
+
+/// Opens an endpoint; its memory is there as long as the endpoint, and then goes.
+fn play_keeps(_: &str) -> rank::Outcome {
+    let options = ProcessGroup::transport_options(&config(0)?);
+    say("number", std::process::id());
+    let endpoint = Ofi::open(&options)?;
+    let memory = mapped()?;
+    ensure!(!memory.is_empty(), "there is no memory in /dev/shm");
+    let lost = || memory.iter().find(|file| !Path::new(file).exists());
+    // Meanwhile the other opens one.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(1500) {
+        if let Some(lost) = lost() {
+            return Err(format!("somebody has removed {lost}").into());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(endpoint);
+    ensure!(memory.iter().all(|file| !Path::new(file).exists()), "of {memory:?} something is left");
+    Ok(())
 }
 
 fn play_killed(after: &str) -> rank::Outcome {
     let group = join()?;
     group.barrier()?;
+    say("memory", mapped()?.join(" "));
     if group.rank() == 1 {
         let after = Duration::from_micros(after.parse()?);
         thread::spawn(move || {

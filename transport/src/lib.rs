@@ -333,6 +333,12 @@ pub enum Error {
         /// The limit on locked memory, in words.
         limit: String,
     },
+    /// Memory that processes share could not be had.
+    #[error("shared memory: {reason}")]
+    SharedMemory {
+        /// Where, what the system says, and how much there is.
+        reason: String,
+    },
     /// Memory could not be had.
     #[error("mapping {bytes} bytes of memory failed: {reason}")]
     Map {

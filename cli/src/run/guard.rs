@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -14,6 +15,9 @@ pub(crate) const NAME: &str = "run-guard";
 
 /// What the launcher says when it has ended its ranks itself.
 const FAREWELL: &str = "done";
+
+/// How long after its ranks' end it removes the shared memory that they have left.
+const REST: Duration = Duration::from_millis(500);
 
 /// Ends process groups when the launcher is gone. Its standard input names them, one a line, and ends with
 /// the launcher.
@@ -33,6 +37,9 @@ impl Guard {
             // It fails only where nobody is left.
             let _ = kill_process_group(group, Signal::KILL);
         }
+        // What they held is let go a moment after they were killed.
+        std::thread::sleep(REST);
+        unisono_transport::ofi::sweep();
         ExitCode::SUCCESS
     }
 }

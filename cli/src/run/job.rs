@@ -17,7 +17,7 @@ use std::{
 use rustix::{
     process::{
         Pid, Resource, Signal, WaitId, WaitIdOptions, getpid, getrlimit, kill_process_group, setrlimit,
-        waitid,
+        test_kill_process_group, waitid,
     },
     rand::{GetRandomFlags, getrandom},
 };
@@ -41,6 +41,8 @@ const LIBFABRIC: [(&str, &str); 2] = [("FI_CXI_ENABLE_WRITEDATA", "1"), ("FI_TCP
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long a process may take to go after SIGKILL: it may have much memory.
+const DYING: Duration = Duration::from_millis(500);
 /// How long all outputs may stay silent after the last rank's end before they are left: a process that took itself
 /// out of its rank's process group may hold one open for ever. Where it says something for ever, a signal ends the job.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -307,10 +309,12 @@ impl Ranks {
         self.send(Signal::KILL);
         self.drain(events, &mut verdict);
         self.guard.release();
+        let groups: Vec<Pid> = self.children.iter().map(pid).collect();
         for mut child in self.children {
             // The end is known; this only lets the kernel forget the process.
             drop(child.wait());
         }
+        remove_memory(&groups);
         verdict.unwrap_or(End::Status(0))
     }
 
@@ -348,6 +352,17 @@ impl Ranks {
             }
         }
     }
+}
+
+/// Removes shared memory that ranks could not remove themselves, since they were killed. What else is in their process groups was
+/// killed just now, and may take a moment to go.
+fn remove_memory(groups: &[Pid]) {
+    let until = Instant::now() + DYING;
+    let lives = |group: &Pid| test_kill_process_group(*group).is_ok();
+    while groups.iter().any(lives) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
+    unisono_transport::ofi::sweep();
 }
 
 /// What tells this job from all others that might meet at our port.

@@ -186,6 +186,8 @@ pub(super) fn ip_in(format: u32, bytes: &[u8]) -> Option<IpAddr> {
 struct Ask {
     provider: Option<String>,
     from: Option<IpAddr>,
+    /// What an endpoint is to be called.
+    name: Option<String>,
     reliable_datagrams: bool,
     writes: bool,
     told_where: bool,
@@ -218,6 +220,7 @@ impl Ask {
         Self {
             provider: provider.map(str::to_owned),
             from,
+            name: None,
             reliable_datagrams: true,
             writes: true,
             told_where: provider.is_some_and(|name| provider::facts(name).told_where),
@@ -288,7 +291,8 @@ impl Ask {
     /// What fits, in libfabric's order; `None` if nothing does.
     fn query(&self) -> Result<Option<Info>, Error> {
         let hints = self.hints()?;
-        let node = self.from.and_then(|from| CString::new(from.to_string()).ok());
+        let source = self.from.map(|from| from.to_string()).or_else(|| self.name.clone());
+        let node = source.and_then(|source| CString::new(source).ok());
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
         let (version, mut found) = (spoken(library_version()), ptr::null_mut());
         // SAFETY: the strings and the hints live through the call.
@@ -329,7 +333,20 @@ impl Ask {
 
 /// Everything of one provider that fits; nothing, if nothing does.
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
-    match Ask::all(Some(name), from).query()? {
+    offers(name, &Ask::all(Some(name), from))
+}
+
+/// What fits of a provider whose endpoints have names, so that one is called this.
+pub(super) fn named(provider: &str, name: &str) -> Result<Info, Error> {
+    let offers = offers(provider, &Ask { name: Some(name.to_owned()), ..Ask::all(Some(provider), None) })?;
+    offers.into_iter().next().ok_or_else(|| Error::NoProvider {
+        asked: format!("provider {provider:?}, endpoint {name}"),
+        report: provider::facts(provider).refusal("it has no endpoint of that name".to_owned()),
+    })
+}
+
+fn offers(name: &str, ask: &Ask) -> Result<Vec<Info>, Error> {
+    match ask.query()? {
         // A name may also bring providers layered over it: take the very one.
         Some(list) => {
             let its_own = |entry: &&sys::fi_info| provider_of(entry) == name && !meets_first(entry);

@@ -1,78 +1,202 @@
-//! What a killed process leaves behind, and the next one with its number stumbles over.
+//! The names of shared memory in /dev/shm, and what killed processes leave there.
 //!
-//! libfabric's `shm` names an endpoint's memory after the process, `PID:UID:NUMBER` in /dev/shm. A process that is killed
-//! cannot remove it; when its number comes round again, libfabric finds memory whose owner lives, for it is the one
-//! that asks, and `fi_enable` says "busy" (prov/shm and prov/util's smr_create, 1.17 to 2.5).
+//! libfabric's `shm` names an endpoint's memory after the process, `PID:UID:NUMBER`. In containers that share /dev/shm,
+//! processes have the same numbers, and one takes away what another has (prov/shm/src/smr_util.c, `smr_retry_map`). And a
+//! process that is killed cannot remove its own. So endpoints get random names here, and beside each lies a file that its
+//! process holds a lock on (`flock`) for as long as it lives, whichever numbers it has where. What is locked is left alone; what is
+//! not, and belongs to this user, is a killed process's, and is removed by the next that opens such an endpoint, or by
+//! whoever has started that process.
 
-use std::{fs, path::Path, sync::Once};
+use std::{
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+};
 
-/// Removes what an earlier process with this one's number has left, once, before this one opens its first endpoint. What
-/// another user of libfabric in this process has opened, such as an MPI, is mapped here, and stays.
-pub(super) fn sweep() {
-    static SWEPT: Once = Once::new();
-    SWEPT.call_once(|| {
-        if let Ok(maps) = fs::read("/proc/self/maps") {
-            sweep_in(Path::new("/dev/shm"), std::process::id(), &String::from_utf8_lossy(&maps));
-        }
-    });
+use rustix::{
+    fs::{FlockOperation, OFlags, flock, fstat},
+    rand::{GetRandomFlags, getrandom},
+};
+
+use crate::Error;
+
+/// Where libfabric's `shm_open` puts it.
+const DIRECTORY: &str = "/dev/shm";
+/// What names begin with.
+const OURS: &str = "unisono-";
+/// What the names of locked files end with.
+const LOCK: &str = ".lock";
+
+/// An endpoint's name, which is this process's as long as this lives.
+#[derive(Debug)]
+pub(super) struct Name {
+    name: String,
+    marker: PathBuf,
+    /// Holds the lock.
+    _locked: OwnedFd,
 }
 
-/// The same in any directory, for any process with these mappings. What cannot be read or removed is left for libfabric
-/// to complain of.
-fn sweep_in(directory: &Path, pid: u32, maps: &str) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let in_use = |name: &str| {
-            maps.lines().any(|line| line.rsplit_once('/').is_some_and(|(_, mapped)| mapped == name))
-        };
-        if name.to_str().is_some_and(|name| is_of(name, pid) && !in_use(name)) {
-            match fs::remove_file(entry.path()) {
-                Ok(()) => tracing::debug!(?name, "removed what a process that was killed had left"),
-                Err(error) => {
-                    tracing::warn!(?name, %error, "cannot remove what a process that was killed has left")
-                }
+impl Name {
+    /// A name that nobody has. The memory itself is called so, or has this before a colon.
+    pub(super) fn take() -> Result<Self, Error> {
+        Self::take_in(Path::new(DIRECTORY)).map_err(|error| Error::SharedMemory {
+            reason: format!("no file can be made in {DIRECTORY}: {error}{}", state()),
+        })
+    }
+
+    fn take_in(directory: &Path) -> io::Result<Self> {
+        loop {
+            let mut bytes = [0_u8; 12];
+            getrandom(&mut bytes, GetRandomFlags::empty())?;
+            let name: String = bytes.iter().fold(OURS.to_owned(), |name, byte| format!("{name}{byte:02x}"));
+            let marker = directory.join(format!("{name}{LOCK}"));
+            let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&marker)?;
+            // Whoever sweeps may have come before the lock, and then the file is gone, or goes.
+            if try_lock(&file)? && is_at(&file, &marker) {
+                return Ok(Self { name, marker, _locked: file.into() });
             }
+        }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        // The child of a fork does not own it.
+        if let Err(error) = fs::remove_file(&self.marker) {
+            tracing::debug!(marker = ?self.marker, %error, "the mark of shared memory cannot be removed");
         }
     }
 }
 
-fn is_of(name: &str, pid: u32) -> bool {
-    let mut parts = name.split(':');
-    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok());
-    number(parts.next()) == Some(pid)
-        && number(parts.next()).is_some()
-        && number(parts.next()).is_some()
-        && parts.next().is_none()
+/// Removes what killed processes of this user have left in /dev/shm; says how many files. What cannot be looked at or
+/// removed is left.
+pub fn sweep() -> usize {
+    sweep_in(Path::new(DIRECTORY))
+}
+
+fn sweep_in(directory: &Path) -> usize {
+    let names = |directory: &Path| -> Vec<String> {
+        let all = fs::read_dir(directory).into_iter().flatten().flatten();
+        all.filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.starts_with(OURS))
+            .collect()
+    };
+    let all = names(directory);
+    let mut removed = 0;
+    for name in all.iter().filter_map(|name| name.strip_suffix(LOCK)) {
+        let marker = directory.join(format!("{name}{LOCK}"));
+        let Some(_locked) = abandoned(&marker) else { continue };
+        // The mark goes last: what has none is nobody's to remove.
+        let memory = names(directory).into_iter().filter(|file| {
+            file.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        });
+        for file in memory.map(|file| directory.join(file)).chain([marker]) {
+            match fs::remove_file(&file) {
+                Ok(()) => removed += 1,
+                Err(error) => tracing::warn!(?file, %error, "cannot remove what a killed process has left"),
+            }
+        }
+    }
+    if removed > 0 {
+        tracing::info!(removed, "removed what killed processes had left in {}", directory.display());
+    }
+    removed
+}
+
+/// The lock on a mark, if it is this user's and nobody else has it.
+fn abandoned(marker: &Path) -> Option<fs::File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).ok()?;
+    let file = fs::OpenOptions::new().write(true).custom_flags(flags).open(marker).ok()?;
+    let told = file.metadata().ok()?;
+    let own = told.is_file() && told.uid() == rustix::process::geteuid().as_raw();
+    (own && try_lock(&file).ok()? && is_at(&file, marker)).then_some(file)
+}
+
+fn try_lock(file: &fs::File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an open file is the one at a path.
+fn is_at(file: &fs::File, path: &Path) -> bool {
+    let here = fs::symlink_metadata(path).ok().map(|there| (there.dev(), there.ino()));
+    fstat(file).ok().map(|it| (it.st_dev, it.st_ino)) == here
+}
+
+/// How much room there is for shared memory, to be said behind what is wanted.
+pub(super) fn state() -> String {
+    let Ok(room) = rustix::fs::statvfs(DIRECTORY) else {
+        return format!("; {DIRECTORY} cannot be looked at");
+    };
+    let bytes = |blocks: u64| blocks.saturating_mul(room.f_frsize) >> 10;
+    let kind = if room.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+        "; it is mounted read-only: mount a tmpfs there that may be written to"
+    } else {
+        ""
+    };
+    format!("; of {} KiB in {DIRECTORY} {} are free{kind}", bytes(room.f_blocks), bytes(room.f_bavail))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn files(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|it| it.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
     #[test]
-    fn only_what_has_the_own_number_and_is_not_in_use_is_swept() {
+    fn what_is_locked_stays_and_what_a_killed_process_left_goes() {
         let directory = tempfile::tempdir().unwrap();
-        let names = [
-            "71:0:0",
-            "71:1000:3",
-            "71:1000:4",
-            "711:0:0",
-            "7:0:0",
-            "71:0",
-            "71:0:0:0",
-            "71",
-            "71:x:0",
-            "psm_71",
-        ];
-        for name in names {
-            fs::write(directory.path().join(name), "").unwrap();
+        let directory = directory.path();
+        let lives = Name::take_in(directory).unwrap();
+        fs::write(directory.join(format!("{}:0:0", lives.as_str())), "memory").unwrap();
+        // As a process that was killed leaves it: not removed, and locked by nobody.
+        let dead = "unisono-00112233445566778899aabb";
+        for name in [format!("{dead}.lock"), format!("{dead}:0:0"), format!("{dead}:0:1")] {
+            fs::write(directory.join(name), "").unwrap();
         }
-        let maps = "7f00-7f01 rw-s 00000000 00:18 5    /dev/shm/71:1000:4\n7f01-7f02 rw-s 00000000 00:18 6    \
-                    /dev/shm/71:1000:30\n7ffd-7ffe rw-p 00000000 00:00 0 [stack]\n";
-        sweep_in(directory.path(), 71, maps);
-        let left = |name: &&str| directory.path().join(name).exists();
-        let left: Vec<_> = names.into_iter().filter(left).collect();
-        assert_eq!(left, ["71:1000:4", "711:0:0", "7:0:0", "71:0", "71:0:0:0", "71", "71:x:0", "psm_71"]);
-        sweep_in(&directory.path().join("nowhere"), 71, "");
+        // Those of others.
+        let others = ["71:0:0", "psm_71", "unisono-ff:0:0", "unisono-ffff", &format!("{dead}f:0:0")];
+        for name in others {
+            fs::write(directory.join(name), "").unwrap();
+        }
+        // Nor is a link followed.
+        std::os::unix::fs::symlink(directory.join("71:0:0"), directory.join("unisono-aa.lock")).unwrap();
+        assert_eq!(sweep_in(directory), 3);
+        let mut left: Vec<String> = others.iter().map(ToString::to_string).collect();
+        left.extend(["unisono-aa.lock".to_owned(), format!("{}:0:0", lives.as_str())]);
+        left.push(format!("{}.lock", lives.as_str()));
+        left.sort();
+        assert_eq!(files(directory), left);
+        drop(lives);
+        assert_eq!(sweep_in(directory), 0, "who goes in good order takes its mark along");
+        assert_eq!(sweep_in(&directory.join("nowhere")), 0);
+    }
+
+    #[test]
+    fn names_differ() {
+        let directory = tempfile::tempdir().unwrap();
+        let names: Vec<_> = (0..100).map(|_| Name::take_in(directory.path()).unwrap()).collect();
+        for (at, name) in names.iter().enumerate() {
+            assert!(names[..at].iter().all(|other| other.name != name.name));
+            assert!(abandoned(&name.marker).is_none(), "it is locked");
+        }
     }
 }

@@ -32,6 +32,7 @@ use self::{
     alarm::Alarm,
     handle::{Av, Cq, Domain, Endpoint, Fabric},
     info::Info,
+    leftovers::Name,
     provider::Provider,
     put::{MAX_SOURCES, Pool, UnderWay, Vectors},
     region::Registrar,
@@ -41,7 +42,10 @@ use crate::{
     Transport, Wake, check,
 };
 
-pub use self::choice::{Candidate, Interface, Options, library_version, survey};
+pub use self::{
+    choice::{Candidate, Interface, Options, library_version, survey},
+    leftovers::sweep,
+};
 
 /// How many completions are read at once.
 const BATCH: usize = 64;
@@ -103,6 +107,8 @@ struct Live {
     // Order matters: the endpoint is closed first, and only then is the memory let go that it may read.
     endpoint: Endpoint,
     pool: Pool,
+    /// What its memory is called in /dev/shm, if it is.
+    _name: Option<Name>,
 }
 
 // SAFETY: the completion entries hold pointers that nobody follows; everything else is `Send` by itself.
@@ -160,9 +166,14 @@ impl Ofi {
         let provider = info.provider();
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
-        if facts.trusts_neighbours {
-            leftovers::sweep();
-        }
+        let memory = if facts.named_memory {
+            sweep();
+            Some(Name::take()?)
+        } else {
+            None
+        };
+        let named = memory.as_ref().map(|name| info::named(&provider, name.as_str())).transpose()?;
+        let info = named.as_ref().unwrap_or(info);
         let fabric = Fabric::open(info)?;
         let serial = if facts.trusts_neighbours { neighbours::serial() } else { Arc::default() };
         let domain = Domain::open(&fabric, info, serial)?;
@@ -215,7 +226,7 @@ impl Ofi {
             neighbours::enter(&address);
         }
         let mut ofi = Self {
-            live: ManuallyDrop::new(Live { endpoint, pool }),
+            live: ManuallyDrop::new(Live { endpoint, pool, _name: memory }),
             cq,
             av,
             registrar: Registrar::new(&domain, mode),

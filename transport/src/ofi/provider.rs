@@ -2,6 +2,8 @@
 //!
 //! Sources are paths in libfabric's repository, as of v1.17.0 and v2.5.1 unless said otherwise.
 
+use super::leftovers;
+
 /// One provider's facts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Provider {
@@ -39,6 +41,8 @@ pub(super) struct Provider {
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
     pub(super) trusts_neighbours: bool,
+    /// Whether an endpoint's memory lies in /dev/shm, under a name that its source address tells.
+    pub(super) named_memory: bool,
     /// Whether an endpoint that has yet to answer a peer's first put crashes if that peer is closed meanwhile.
     pub(super) answers_blindly: bool,
     /// Whether closing an endpoint while puts arrive may crash.
@@ -54,7 +58,8 @@ pub(super) struct Provider {
 impl Provider {
     /// Why it is refused, and what would mend that.
     pub(super) fn refusal(&self, reason: String) -> String {
-        if self.mend.is_empty() { reason } else { format!("{reason}; {}", self.mend) }
+        let room = if self.named_memory { leftovers::state() } else { String::new() };
+        if self.mend.is_empty() { reason } else { format!("{reason}; {}{room}", self.mend) }
     }
 }
 
@@ -75,6 +80,7 @@ const UNKNOWN: Provider = Provider {
     to_itself: true,
     stuck_descriptor: false,
     trusts_neighbours: false,
+    named_memory: false,
     answers_blindly: false,
     close_at_rest: false,
     unsafe_to_close: false,
@@ -178,6 +184,7 @@ const PROVIDERS: &[Provider] = &[
         // Endpoints of one process share one mapping, which closing one of them unmaps
         // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
         trusts_neighbours: true,
+        named_memory: true,
         // A first put asks the peer to map the sender's region by its name, which closing the sender takes away; then
         // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it
         // does not).
@@ -186,7 +193,8 @@ const PROVIDERS: &[Provider] = &[
         // there is none).
         caution: "shm of libfabric before 2.5 has spin locks in memory that ranks share, and a rank that is killed while it \
                   holds one leaves the others waiting for it; take libfabric 2.5, or UNISONO_PROVIDER=tcp",
-        mend: "it needs room in /dev/shm, and peers on one host",
+        mend: "it needs peers on one host, and in /dev/shm as much as an endpoint on each processor of the host takes \
+               (prov/shm/src/smr_init.c), 16 MiB each in libfabric 1.17",
         ..UNKNOWN
     },
 ];
