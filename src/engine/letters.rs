@@ -118,7 +118,7 @@ impl Core<'_> {
                 token: post::letter(circle.channel, copied),
                 told: Told::Always,
             };
-            if port.transport.put(&put)? == Posted::Full {
+            if port.transport.put(&put).map_err(|error| port.broken(error))? == Posted::Full {
                 // One peer that is slow to connect must not hold up the others' letters.
                 circle.post_box.rotate_left(1);
                 continue;

@@ -70,6 +70,8 @@ pub(crate) fn fuzz_wire(bytes: &[u8]) {
 #[derive(Clone, Debug)]
 pub(crate) struct Contact {
     pub address: Address,
+    /// What people call its host.
+    pub host: String,
     /// The mailbox of the world's group: one entry for every rank.
     pub mailbox: RemoteRegion,
 }
@@ -139,7 +141,7 @@ impl Engine {
     pub(crate) fn contact(&self) -> Contact {
         let world = self.net.circles.iter().flatten().next();
         let mailbox = world.map(|world| world.mailbox()).unwrap_or_default();
-        Contact { address: self.net.port.transport.address().clone(), mailbox }
+        Contact { address: self.net.port.transport.address().clone(), host: String::new(), mailbox }
     }
 
     /// The transport, to register memory.
@@ -183,7 +185,7 @@ impl Engine {
     ) -> Result<(), Stop> {
         self.wait = Wait::new(patience);
         let (addresses, mailboxes): (Vec<_>, Vec<_>) =
-            contacts.into_iter().map(|contact| (contact.address, contact.mailbox)).unzip();
+            contacts.into_iter().map(|it| ((it.address, it.host), it.mailbox)).unzip();
         self.net.port.meet(addresses);
         let world = self.net.core(WORLD)?.circle;
         world.settings.chunk_bytes = chunk_bytes;

@@ -2,7 +2,7 @@
 
 use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
 
-use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes};
+use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes, task::Broken};
 use crate::{error::Failure, schedule::Rank};
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
@@ -13,6 +13,8 @@ const LITTLE: usize = 16 << 10;
 #[derive(Debug)]
 struct Link {
     address: Address,
+    /// What people call its host.
+    host: String,
     handle: Option<Peer>,
     /// No more bytes than these are on their way to it, of all groups: they share a connection.
     bytes: usize,
@@ -60,8 +62,9 @@ impl Port {
     }
 
     /// Where all processes of the world are, by rank.
-    pub(crate) fn meet(&mut self, addresses: Vec<Address>) {
-        self.links = addresses.into_iter().map(|address| Link { address, handle: None, bytes: 0 }).collect();
+    pub(crate) fn meet(&mut self, addresses: Vec<(Address, String)>) {
+        let link = |(address, host)| Link { address, host, handle: None, bytes: 0 };
+        self.links = addresses.into_iter().map(link).collect();
     }
 
     /// The handle of a process, connecting on first use.
@@ -122,10 +125,18 @@ impl Port {
     }
 
     /// Asks the transport what has happened. The list is to be [handed back](Self::seen).
-    pub(crate) fn poll(&mut self) -> (Vec<Event>, Result<(), Error>) {
+    pub(crate) fn poll(&mut self) -> (Vec<Event>, Result<(), Stop>) {
         let mut events = std::mem::take(&mut self.events);
-        let result = self.transport.poll(&mut events);
+        let result = self.transport.poll(&mut events).map_err(|error| self.broken(error));
         (events, result)
+    }
+
+    /// The transport counts peers as they were connected; people know ranks.
+    #[cold]
+    pub(crate) fn broken(&self, error: Error) -> Stop {
+        let at = error.peer().and_then(|peer| self.links.iter().position(|link| link.handle == Some(peer)));
+        let with = at.and_then(|rank| Some(format!("rank {rank} on {}", self.links.get(rank)?.host)));
+        Stop::Transport(Box::new(Broken { error, with }))
     }
 
     pub(crate) fn seen(&mut self, mut events: Vec<Event>) {

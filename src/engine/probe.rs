@@ -168,7 +168,7 @@ impl Matches {
 fn refused(stop: Stop) -> Error {
     match stop {
         Stop::Failure(failure) => Error::Failed(*failure),
-        Stop::Transport(error) => (*error).into(),
+        Stop::Transport(broken) => broken.error.into(),
         Stop::Alarm | Stop::Deadline => {
             Error::Argument { call: "probe", problem: "its steps take too long".to_owned() }
         }

@@ -254,7 +254,8 @@ impl Core<'_> {
         };
         let put =
             Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64, told };
-        if self.port.transport.put(&put)? == Posted::Full {
+        let posted = self.port.transport.put(&put).map_err(|error| self.port.broken(error))?;
+        if posted == Posted::Full {
             return Ok(false);
         }
         let circle = &mut *self.circle;

@@ -1,6 +1,7 @@
 //! What is asked of the engine, who watches over it meanwhile, and how it says that something went wrong.
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,7 +24,7 @@ pub(crate) enum Stop {
     /// This rank found the reason.
     Failure(Box<Failure>),
     /// The transport broke.
-    Transport(Box<Error>),
+    Transport(Box<Broken>),
     /// Someone else raised the alarm.
     Alarm,
     /// The deadline has passed.
@@ -40,7 +41,24 @@ impl From<Failure> for Stop {
 impl From<Error> for Stop {
     #[cold]
     fn from(error: Error) -> Self {
-        Self::Transport(Box::new(error))
+        Self::Transport(Box::new(Broken { error, with: None }))
+    }
+}
+
+/// What a transport says of its end.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub error: Error,
+    /// Between this rank and which one, as people know it.
+    pub with: Option<String>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.with {
+            Some(with) => write!(f, "the way to {with}: {}", self.error),
+            None => self.error.fmt(f),
+        }
     }
 }
 

@@ -426,3 +426,29 @@ fn a_message_ends_when_it_has_left() {
         world(2, SMALL, || Box::new(fabric.open()), ends);
     }
 }
+
+#[test]
+fn a_broken_wire_is_told_by_rank_and_host() {
+    let hub = Hub::new();
+    let mut engines: Vec<_> =
+        (0..3).map(|rank| Engine::new(Box::new(hub.open()), rank, 3, SMALL).unwrap()).collect();
+    let hosts = ["alpha", "beta", "gamma"];
+    let contacts: Vec<_> = engines
+        .iter()
+        .zip(hosts)
+        .map(|(engine, host)| Contact { host: host.into(), ..engine.contact() })
+        .collect();
+    drop(engines.pop());
+    let (mut first, none) = (engines.swap_remove(0), Duration::ZERO);
+    let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
+    first.meet(contacts, SMALL.chunk_bytes, patience).unwrap();
+    // To the transport rank 2 is peer 0, for it is the first that it hears of.
+    match first.greet(&[2], &Nobody, soon()) {
+        Err(Stop::Transport(broken)) => {
+            assert_eq!(broken.error.peer(), Some(unisono_transport::Peer(0)));
+            let told = broken.to_string();
+            assert!(told.starts_with("the way to rank 2 on gamma: ") && !told.contains("peer 0"), "{told}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -10,7 +10,7 @@ use crate::algorithm::World;
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(super) struct Place {
     /// The machine's name.
-    host: String,
+    pub host: String,
     /// The processors on which it may run.
     processors: Vec<u32>,
     /// How many it may use at once: fewer, where a control group limits its time.

@@ -84,13 +84,13 @@ impl Guard {
             Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
                 how: "the alarm was raised without a reason".to_owned(),
             }),
-            Stop::Transport(error) => {
+            Stop::Transport(broken) => {
                 // A dead peer breaks the wire too; the store knows better who it was.
                 let named = self.alarm.wait(CULPRIT);
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,
                     doing: number.map_or_else(|| call.clone(), |op| format!("op {op} {call}")),
-                    reason: error.to_string(),
+                    reason: broken.to_string(),
                 })
             }
             Stop::Deadline => {

@@ -203,7 +203,7 @@ impl ProcessGroup {
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let engine = Engine::new(transport, rank, ranks, settings)?;
-        let Contact { address, mailbox } = engine.contact();
+        let Contact { address, mailbox, .. } = engine.contact();
         let limits = engine.limits().clone();
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
@@ -251,7 +251,8 @@ impl ProcessGroup {
             .into_iter()
             .map(|card| {
                 let [base, key, len] = card.mailbox;
-                Contact { address: Address(card.address), mailbox: RemoteRegion { base, key, len } }
+                let (address, host) = (Address(card.address), card.place.host);
+                Contact { address, host, mailbox: RemoteRegion { base, key, len } }
             })
             .collect();
         let mut engine = engine;

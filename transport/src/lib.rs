@@ -284,19 +284,20 @@ pub enum Error {
     Call {
         /// The function, for instance `fi_endpoint`.
         call: &'static str,
-        /// What for, for instance `to peer 3`; may be empty.
+        /// What for; may be empty.
         context: String,
+        /// The peer concerned, where there is one. Whoever tells people knows it by another name.
+        peer: Option<Peer>,
         /// The code it gave, positive.
         code: i64,
         /// What the library says of that code.
         reason: String,
     },
     /// A put begun earlier, or one from a peer, failed.
-    #[error("a completion reports an error{}: {reason} (code {code}, provider code {provider_code}){}",
-        .peer.map(|peer| format!(" for peer {}", peer.0)).unwrap_or_default(),
+    #[error("a completion reports an error: {reason} (code {code}, provider code {provider_code}){}",
         context_suffix(.detail))]
     Completion {
-        /// The peer concerned, where it is known.
+        /// The peer concerned, where it is known; as in [`Self::Call`].
         peer: Option<Peer>,
         /// libfabric's code, positive.
         code: i64,
@@ -382,6 +383,17 @@ pub enum Error {
         /// What it gave.
         value: String,
     },
+}
+
+impl Error {
+    /// The peer with which something failed, as far as that is known.
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        match self {
+            Self::Call { peer, .. } | Self::Completion { peer, .. } => *peer,
+            _ => None,
+        }
+    }
 }
 
 fn context_suffix(context: &str) -> String {

@@ -16,6 +16,7 @@ fn failed(call: &'static str, error: Errno) -> Error {
     Error::Call {
         call,
         context: "to sleep".into(),
+        peer: None,
         code: error.raw_os_error().into(),
         reason: error.to_string(),
     }

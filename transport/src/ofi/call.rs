@@ -39,7 +39,7 @@ pub(super) fn judge_for(
 /// The error for a negative result.
 pub(super) fn failure(call: &'static str, result: i64, context: String) -> Error {
     let code = result.saturating_neg();
-    Error::Call { call, context, code, reason: reason(code) }
+    Error::Call { call, context, peer: None, code, reason: reason(code) }
 }
 
 /// What an endpoint that was to be opened failed with. It takes [`DESCRIPTORS`] at least, and providers have several codes for there
@@ -52,8 +52,8 @@ pub(super) fn opening(error: Error) -> Error {
     }
     let more = |reason: String| format!("{reason}; {}", more_descriptors());
     match error {
-        Error::Call { call, context, code, reason } => {
-            Error::Call { call, context, code, reason: more(reason) }
+        Error::Call { call, context, peer, code, reason } => {
+            Error::Call { call, context, peer, code, reason: more(reason) }
         }
         Error::SelfTest { provider, reason } => Error::SelfTest { provider, reason: more(reason) },
         error => error,

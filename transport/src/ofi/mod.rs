@@ -304,7 +304,11 @@ impl Ofi {
         let posted = match i64::try_from(result) {
             Ok(0) => Posted::Yes,
             Ok(code) if code == -call::AGAIN => Posted::Full,
-            Ok(code) if code < 0 => return Err(call::failure(call, code, format!("to peer {}", put.to.0))),
+            Ok(code) if code < 0 => {
+                let (code, peer) = (code.saturating_neg(), Some(put.to));
+                let (context, reason) = ("to begin a put".to_owned(), call::reason(code));
+                return Err(Error::Call { call, context, peer, code, reason });
+            }
             _ => return Err(Error::Unexpected { call, value: result.to_string() }),
         };
         if let Some(first) = self.firsts.get_mut(put.to.0 as usize) {
