@@ -2,10 +2,15 @@
 
 mod store;
 mod thread;
+mod token;
 
 use std::{path::PathBuf, time::Duration};
 
-pub use self::{store::StoreAddress, thread::ThreadCores};
+pub use self::{
+    store::StoreAddress,
+    thread::ThreadCores,
+    token::{Job, Token},
+};
 use crate::{
     error::{Error, Result},
     reduce::Reduction,
@@ -28,8 +33,10 @@ pub struct Config {
     pub local_ranks: Option<usize>,
     /// Where ranks meet; alike. A world of one needs none.
     pub store: Option<StoreAddress>,
-    /// What tells this job from others that might meet it at the same store; alike. Not a secret.
-    pub token: String,
+    /// What the launcher calls this job, which tells it from others that might meet it at the same store; alike. Not a secret.
+    pub job: String,
+    /// What proves to the store, and the store's to this process, that both belong to the job; alike.
+    pub token: Token,
     /// The libfabric provider; alike. `None`: the first of efa, cxi, opx, verbs and tcp that works; `shm`, which ends at
     /// the machine, and `psm3` are taken only if asked for.
     pub provider: Option<String>,
@@ -83,7 +90,8 @@ impl Default for Config {
             local_rank: None,
             local_ranks: None,
             store: None,
-            token: String::new(),
+            job: String::new(),
+            token: Token::default(),
             provider: None,
             interface: None,
             timeout: Duration::from_secs(300),
@@ -136,9 +144,10 @@ const VARIABLES: &[Variable] = &[
     ),
     launch(
         "UNISONO_TOKEN",
-        "any text that tells this job from others; the same on all its ranks",
-        "the launcher's job id",
+        "the job's secret, any text: who does not know it can neither become a rank nor pass for the store",
+        "none, with a warning where others than this machine reach the store",
     ),
+    launch("UNISONO_TOKEN_FILE", "a file that holds it, which this user or root alone may read", "none"),
     knob(
         "UNISONO_PROVIDER",
         "the libfabric provider, for instance tcp, shm or verbs",
@@ -361,7 +370,8 @@ impl Config {
     /// Who this process is, for the rendezvous.
     #[must_use]
     pub fn member(&self) -> Member {
-        Member { rank: self.rank, ranks: self.ranks, token: self.token.clone() }
+        let job = Job { id: self.job.clone(), token: self.token.clone() };
+        Member { rank: self.rank, ranks: self.ranks, job }
     }
 }
 
@@ -372,9 +382,8 @@ pub struct Member {
     pub rank: Rank,
     /// The world size.
     pub ranks: usize,
-    /// What tells this job from others that might meet it at the same address. Not a secret: it keeps
-    /// strangers out by accident, not by cryptography.
-    pub token: String,
+    /// The job.
+    pub job: Job,
 }
 
 /// FNV-1a: short, and the same everywhere, which the standard library's hashes do not promise.

@@ -1,9 +1,12 @@
 //! What can go wrong, typed. Every message names what was given and what was wanted, and what to do.
 
+mod clean;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::clean::{MAX_TEXT, clean};
 use crate::{file::FileProblem, object::ObjectError, schedule::Rank, tensor::TensorError};
 
 /// A result of this library.
@@ -139,10 +142,21 @@ pub enum Refusal {
         /// This process's.
         ours: u16,
     },
-    /// Another job's store.
+    /// The store of another job, as launchers name them.
     #[error(
-        "it belongs to another job (the tokens differ); give the jobs different ports, \
-        or all ranks of one job the same UNISONO_TOKEN"
+        "it belongs to {}, and this process to {}; start all ranks of a job by one launcher, and give jobs \
+        different ports", job(.store), job(.ours)
+    )]
+    Job {
+        /// The store's; empty where no launcher has named it.
+        store: String,
+        /// This process's.
+        ours: String,
+    },
+    /// This process does not know the token of the store's job.
+    #[error(
+        "the tokens differ: it belongs to another job, or the UNISONO_TOKEN of this one is not the same on all ranks; \
+        give jobs different ports, and all ranks of one job the same token"
     )]
     Token,
     /// Another world size.
@@ -279,6 +293,37 @@ pub enum Failure {
         /// In its own words.
         why: String,
     },
+}
+
+impl Failure {
+    /// The same with texts that disturb no log and no terminal, whoever has made them.
+    pub(crate) fn cleaned(mut self) -> Self {
+        let texts: [Option<&mut String>; 2] = match &mut self {
+            Self::Mismatch { group, call, left, right, .. } => {
+                *group = clean(group, MAX_TEXT).into();
+                *call = clean(call, MAX_TEXT);
+                [Some(&mut left.1), Some(&mut right.1)]
+            }
+            Self::Deadline { group, call, report, .. } => {
+                *group = clean(group, MAX_TEXT).into();
+                [Some(call), Some(report)]
+            }
+            Self::Message { sender, receiver, .. } => [Some(&mut sender.1), Some(&mut receiver.1)],
+            Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
+            Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],
+            Self::Died { how: text, .. }
+            | Self::Protocol { what: text, .. }
+            | Self::StoreLost { how: text }
+            | Self::Aborted { why: text, .. } => [Some(text), None],
+        };
+        texts.into_iter().flatten().for_each(|text| *text = clean(text, MAX_TEXT));
+        self
+    }
+}
+
+/// A job's id in a sentence.
+fn job(id: &str) -> String {
+    if id.is_empty() { "a job that no launcher has named".to_owned() } else { format!("job {id:?}") }
 }
 
 /// `group world/0:1 of ranks 1, 3: `; nothing of the world.

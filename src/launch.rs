@@ -2,16 +2,19 @@
 //! MPI and our own. A launcher is one row of `FAMILIES` and, where it tells of a place to meet, one step
 //! of `meeting`.
 
+mod secret;
 mod slurm;
 
 use std::{
-    env, fs,
+    env,
     os::unix::process::parent_id,
     path::{Path, PathBuf},
 };
 
+pub use self::secret::token;
+pub(crate) use self::secret::{holds, private_directory};
 use crate::{
-    config::{Config, StoreAddress, fnv},
+    config::{Config, StoreAddress, Token, fnv},
     error::{Error, Result},
     outside,
     schedule::Rank,
@@ -35,8 +38,10 @@ pub struct Launch {
     pub local_ranks: Option<usize>,
     /// Where ranks meet.
     pub meeting: Meeting,
-    /// What tells this job from others; empty where nothing does.
-    pub token: String,
+    /// What the launcher calls this job; empty where it calls it nothing. No secret.
+    pub job: String,
+    /// The job's secret, if there is one.
+    pub token: Token,
 }
 
 /// Where ranks meet, as far as the environment says.
@@ -132,26 +137,25 @@ impl Config {
                 tracing::warn!("{name} is set, but no variable of this version");
             }
         }
-        let token = match launch.meeting {
-            Meeting::ThisMachine if launch.token.is_empty() => {
+        let job = match launch.meeting {
+            Meeting::ThisMachine if launch.job.is_empty() => {
                 let starter = daemon(launch.launcher).unwrap_or_else(parent_id);
                 format!("job-{starter}")
             }
             // One Slurm step may start several: in an interactive one, or by daemons that no srun starts.
-            Meeting::ThisMachine if launch.launcher == "MPICH" && variable("UNISONO_TOKEN").is_none() => {
-                match daemon(launch.launcher) {
-                    Some(daemon) => format!("{}-{daemon}", launch.token),
-                    None => launch.token,
-                }
-            }
-            _ => launch.token,
+            Meeting::ThisMachine if launch.launcher == "MPICH" => match daemon(launch.launcher) {
+                Some(daemon) => format!("{}-{daemon}", launch.job),
+                None => launch.job,
+            },
+            _ => launch.job,
         };
         let mut config = Self {
             rank: launch.rank,
             ranks: launch.ranks,
             local_rank: launch.local_rank,
             local_ranks: launch.local_ranks,
-            token,
+            job,
+            token: launch.token,
             store: match launch.meeting {
                 Meeting::At(address) => Some(address),
                 Meeting::ThisMachine => Some(StoreAddress::File(directory()?)),
@@ -194,10 +198,11 @@ pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     if local_ranks == Some(0) {
         return Err(wrong(variable, family.local_ranks, "must be at least 1".into()));
     }
-    let token = token(variable, family);
+    let job = job(variable, family);
+    let token = token(variable)?;
     let alone = local_ranks == Some(ranks);
-    let meeting = meeting(variable, family, ranks, alone, &token)?;
-    Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, meeting, token })
+    let meeting = meeting(variable, family, ranks, alone, &job)?;
+    Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, meeting, job, token })
 }
 
 /// The launcher that has said both a rank and a world size, and the latter.
@@ -244,7 +249,7 @@ fn meeting(
     family: &Family,
     ranks: usize,
     alone: bool,
-    token: &str,
+    job: &str,
 ) -> Result<Meeting> {
     if let Some(text) = variable("UNISONO_STORE") {
         return match StoreAddress::parse(text.trim()) {
@@ -259,10 +264,7 @@ fn meeting(
     }
     let torchrun = family.name == "torchrun";
     if let Some(host) = variable("MASTER_ADDR") {
-        let host = bare(&host).to_owned();
-        if host.is_empty() {
-            return Err(wrong(variable, "MASTER_ADDR", "wanted rank 0's machine".into()));
-        }
+        let host = host_in(&host).map_err(|problem| wrong(variable, "MASTER_ADDR", problem))?.to_owned();
         let mut port = match variable("MASTER_PORT") {
             Some(text) => text
                 .trim()
@@ -270,7 +272,7 @@ fn meeting(
                 .ok()
                 .filter(|&port| port > 0)
                 .ok_or_else(|| wrong(variable, "MASTER_PORT", "wanted a port, from 1 to 65535".into()))?,
-            None if !torchrun && !token.is_empty() => port_of(token),
+            None if !torchrun && !job.is_empty() => port_of(job),
             None => {
                 let problem = "is not set, though MASTER_ADDR is; wanted a free port of rank 0's machine";
                 return Err(wrong(variable, "MASTER_PORT", problem.into()));
@@ -297,14 +299,14 @@ fn meeting(
         "unisono" => Err(asked_for("UNISONO_STORE", "tcp://HOST:PORT of rank 0's machine")),
         "torchrun" => Err(asked_for("MASTER_ADDR", "rank 0's machine, and in MASTER_PORT a free port of it")),
         "Slurm" => match slurm::first_host(variable, false)? {
-            Some(host) => Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(token), served: false })),
+            Some(host) => Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(job), served: false })),
             None => Err(asked_for("SLURM_STEP_NODELIST", "what srun sets, or MASTER_ADDR")),
         },
         _ if alone => Ok(Meeting::ThisMachine),
         // mpirun's daemons are a step that does not have mpirun's own machine, whose ranks are in none.
         name => match slurm::first_host(variable, name == "Open MPI")? {
-            Some(host) if !token.is_empty() => {
-                Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(token), served: false }))
+            Some(host) if !job.is_empty() => {
+                Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(job), served: false }))
             }
             _ => Err(wrong(
                 variable,
@@ -319,30 +321,35 @@ fn meeting(
     }
 }
 
-/// A host as people write it in `MASTER_ADDR`, without what is no part of its name: white space, and the brackets of an IPv6
-/// address.
-#[must_use]
-pub fn bare(host: &str) -> &str {
-    host.trim().trim_start_matches('[').trim_end_matches(']')
+/// The host in what people write in `MASTER_ADDR`: a name or an address, an IPv6 one with or without brackets and zone.
+///
+/// # Errors
+/// What else is there, in words.
+pub fn host_in(text: &str) -> std::result::Result<&str, String> {
+    let wanted = "wanted rank 0's machine alone, its name or address";
+    match StoreAddress::host_in(text.trim()) {
+        Ok(host) => Ok(host),
+        Err(problem) => Err(format!("{problem}; {wanted}, and the port in MASTER_PORT")),
+    }
 }
 
 /// A port for jobs that are told none: from 20000 to 29999, below what Linux gives to clients (32768 and up).
-fn port_of(token: &str) -> u16 {
-    20000 + u16::try_from(fnv(token.as_bytes()) % 10000).unwrap_or_default()
+fn port_of(job: &str) -> u16 {
+    20000 + u16::try_from(fnv(job.as_bytes()) % 10000).unwrap_or_default()
 }
 
-/// What tells this job from others: the same on all its ranks.
-fn token(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
+/// What the launcher calls this job: the same on all its ranks, and known to others too.
+fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
     let step = || Some(format!("slurm-{}.{}", variable("SLURM_JOB_ID")?, variable("SLURM_STEP_ID")?));
-    let token = variable("UNISONO_TOKEN").or_else(|| match family.name {
+    let job = match family.name {
         "torchrun" => variable("TORCHELASTIC_RUN_ID"),
         // The second is Open MPI 4's.
         "Open MPI" => variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid")),
         // MPICH says nothing of its own; under Slurm its daemons are one step.
         "MPICH" | "Slurm" => step(),
         _ => None,
-    });
-    token.unwrap_or_default()
+    };
+    job.unwrap_or_default()
 }
 
 /// A number, if the variable is set.
@@ -355,25 +362,18 @@ fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> Result<Opti
 }
 
 fn wrong(variable: &impl Fn(&str) -> Option<String>, name: &str, problem: String) -> Error {
-    Error::Config { name: name.into(), value: variable(name), problem }
+    // A secret is not shown, not even a wrong one.
+    let value = variable(name).filter(|_| name != "UNISONO_TOKEN");
+    Error::Config { name: name.into(), value, problem }
 }
 
 /// The directory in which jobs meet whose ranks are all on this machine: this user's alone.
 fn directory() -> Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let user = rustix::process::getuid().as_raw();
-    let base = env::temp_dir().join(format!("unisono-{user}"));
-    let bad = |problem: String| Error::Rendezvous { store: base.display().to_string(), problem };
-    match fs::DirBuilder::new().mode(0o700).create(&base) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(bad(format!("cannot create it: {error}; set TMPDIR or UNISONO_STORE")));
-        }
-        _ => {}
-    }
-    let there = fs::symlink_metadata(&base).map_err(|error| bad(error.to_string()))?;
-    if there.uid() != user || !there.is_dir() {
-        return Err(bad("it is not a directory of this user; set TMPDIR or UNISONO_STORE".into()));
-    }
+    let base = env::temp_dir().join(format!("unisono-{}", rustix::process::geteuid().as_raw()));
+    private_directory(&base).map_err(|problem| Error::Rendezvous {
+        store: base.display().to_string(),
+        problem: format!("{problem}; set TMPDIR or UNISONO_STORE"),
+    })?;
     Ok(base)
 }
 

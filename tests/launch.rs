@@ -7,6 +7,7 @@ use std::{
     ffi::OsStr,
     fs,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::Path,
     process::Command,
 };
 
@@ -64,7 +65,7 @@ const OPEN_MPI_ELSEWHERE: &str = "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_L
     SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_STEP_ID=0 \
     SLURM_STEP_NODELIST=node02 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1";
 
-/// What a launch is expected to be: launcher, rank, ranks, local rank, local ranks, token.
+/// What a launch is expected to be: launcher, rank, ranks, local rank, local ranks, job.
 type Told = (&'static str, usize, usize, Option<usize>, Option<usize>, &'static str);
 
 #[test]
@@ -81,7 +82,8 @@ fn real_launchers_are_understood() {
     ];
     for (environment, told) in cases {
         let it = launch(environment).unwrap_or_else(|error| panic!("{error}\n{environment}"));
-        let got = (it.launcher, it.rank, it.ranks, it.local_rank, it.local_ranks, it.token.as_str());
+        let got = (it.launcher, it.rank, it.ranks, it.local_rank, it.local_ranks, it.job.as_str());
+        assert!(it.token.is_empty(), "a job's id is no secret: {environment}");
         assert_eq!(got, told, "{environment}");
     }
 }
@@ -122,7 +124,15 @@ fn ranks_are_told_where_to_meet() {
     let slurm = format!("{SLURM} MASTER_ADDR=10.0.0.1");
     assert_eq!(port_at(meeting(&slurm), "10.0.0.1"), port, "the address alone is enough in Slurm");
     assert_eq!(meeting("RANK=0 WORLD_SIZE=1"), Meeting::Nowhere);
-    assert_eq!(port_at(meeting("RANK=0 WORLD_SIZE=1 MASTER_ADDR=::1 MASTER_PORT=5"), "::1"), 5);
+    for (written, host) in [
+        ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("[fe80::1%eth0]", "fe80::1%eth0"),
+    ] {
+        let environment = format!("RANK=0 WORLD_SIZE=1 MASTER_ADDR={written} MASTER_PORT=5");
+        assert_eq!(port_at(meeting(&environment), host), 5);
+    }
 }
 
 #[test]
@@ -131,12 +141,16 @@ fn our_own_variables_go_first() {
         UNISONO_STORE=tcp+served://127.0.0.1:77 UNISONO_TOKEN=mine";
     for other in [TORCHRUN, OPEN_MPI, MPICH, SLURM, SLURM_BATCH] {
         let it = launch(&format!("{other} {ours}")).unwrap();
-        assert_eq!((it.launcher, it.rank, it.ranks, &it.token[..]), ("unisono", 5, 9, "mine"), "{other}");
+        assert_eq!((it.launcher, it.rank, it.ranks, &it.job[..]), ("unisono", 5, 9, ""), "{other}");
+        assert_eq!(it.token.reveal(), "mine", "{other}");
         assert_eq!((it.local_rank, it.local_ranks), (Some(1), Some(3)), "{other}");
         let store = StoreAddress::Tcp { host: "127.0.0.1".into(), port: 77, served: true };
         assert_eq!(it.meeting, Meeting::At(store));
     }
-    assert_eq!(launch(&format!("{SLURM} UNISONO_TOKEN=mine")).unwrap().token, "mine");
+    // A token that all of a user's jobs have tells none of them from the others.
+    let it = launch(&format!("{SLURM} UNISONO_TOKEN=mine")).unwrap();
+    assert_eq!((&it.job[..], it.token.reveal()), ("slurm-1.0", "mine"));
+    assert_eq!(it.meeting, launch(SLURM).unwrap().meeting, "nothing that others see depends on the token");
 }
 
 #[test]
@@ -169,6 +183,11 @@ fn whatever_is_wrong_is_named() {
             "LOCAL_WORLD_SIZE",
             "at least 1",
         ),
+        (TORCHRUN.replace("=node01", "=tcp://node01"), "MASTER_ADDR", "a scheme in it, tcp://"),
+        (TORCHRUN.replace("=node01", "=node01:29500"), "MASTER_ADDR", "a port in it, 29500"),
+        (TORCHRUN.replace("=node01", "=[fd00::1]:29500"), "MASTER_ADDR", "and the port in MASTER_PORT"),
+        (format!("{MPICH} UNISONO_STORE=tcp://node01:29500:29501"), "UNISONO_STORE", "a port in it, 29500"),
+        (format!("{MPICH} UNISONO_TOKEN=a UNISONO_TOKEN_FILE=/b"), "UNISONO_TOKEN_FILE", "unset one of them"),
         (TORCHRUN.replace("MASTER_ADDR=node01", ""), "MASTER_ADDR", "need a place to meet"),
         (TORCHRUN.replace("MASTER_PORT=29500", ""), "MASTER_PORT", "is not set, though MASTER_ADDR is"),
         (TORCHRUN.replace("=29500", "=65536"), "MASTER_PORT", "from 1 to 65535"),
@@ -231,7 +250,7 @@ fn the_real_environment_is_read() {
     // All ranks on one machine and no word of where to meet: a directory that is this user's alone, and the
     // process that started them, of which all ranks know.
     let config = told(MPICH);
-    assert!(config.contains(&format!("token: \"job-{}\"", std::process::id())), "{config}");
+    assert!(config.contains(&format!("job: \"job-{}\", token: Token(none)", std::process::id())), "{config}");
     let meeting = directory.path().join(format!("unisono-{}", rustix::process::getuid().as_raw()));
     assert!(config.contains(&format!("store: Some(File({meeting:?}))")), "{config}");
     assert_eq!(meeting.metadata().unwrap().permissions().mode() & 0o777, 0o700);
@@ -244,7 +263,7 @@ fn jobs_that_one_slurm_step_starts_do_not_meet() {
     let daemon = directory.path().join("hydra_pmi_proxy");
     fs::copy("/bin/sh", &daemon).unwrap();
     let rank = "\"$0\" --exact a_process_that_tells_its_config --ignored --nocapture; :";
-    let tokens = |environment: &str| -> Vec<String> {
+    let jobs = |environment: &str| -> Vec<String> {
         let output = Command::new(&daemon)
             .args(["-c", &format!("{rank}; sh -c '{rank}' \"$0\"; :")])
             .arg(std::env::current_exe().unwrap())
@@ -256,18 +275,58 @@ fn jobs_that_one_slurm_step_starts_do_not_meet() {
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let token = |line: &str| Some(line.split_once("token: \"")?.1.split_once('"')?.0.to_owned());
-        text.lines().filter_map(token).collect()
+        let job = |line: &str| Some(line.split_once("job: \"")?.1.split_once('"')?.0.to_owned());
+        text.lines().filter_map(job).collect()
     };
     let step = "SLURM_JOB_ID=5 SLURM_STEP_ID=0";
-    let [first, second] = [tokens(step), tokens(step)];
+    let [first, second] = [jobs(step), jobs(step)];
     assert!(first.len() == 2 && first[0] == first[1] && first[0].starts_with("slurm-5.0-"), "{first:?}");
     assert_ne!(first, second);
-    assert_eq!(tokens(&format!("{step} UNISONO_TOKEN=mine")), ["mine", "mine"]);
 }
 
 #[test]
-fn what_is_no_text_is_refused() {
+fn a_token_comes_from_a_file_that_nobody_else_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    let told = |path: &Path| match launch(&format!("{MPICH} UNISONO_TOKEN_FILE={}", path.display())) {
+        Ok(launch) => launch.token.reveal().to_owned(),
+        Err(Error::Config { name, problem, .. }) if name == "UNISONO_TOKEN_FILE" => problem,
+        Err(other) => panic!("{other}"),
+    };
+    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    assert!(told(&file).contains("cannot read it"));
+    fs::write(&file, "a b\r\n").unwrap();
+    mode(0o644);
+    assert!(told(&file).contains("mode 0644 lets others"), "{}", told(&file));
+    for closed in [0o600, 0o400] {
+        mode(closed);
+        assert_eq!(told(&file), "a b");
+    }
+    // As secrets are mounted into containers.
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert_eq!(told(&link), "a b");
+    mode(0o600);
+    for (text, problem) in [("\n", "is empty"), (&"x".repeat(5000), "longer than 4096 bytes")] {
+        fs::write(&file, text).unwrap();
+        assert!(told(&file).contains(problem), "{}", told(&file));
+    }
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for no_file in [&pipe, Path::new("/dev/zero"), directory.path()] {
+        assert!(told(no_file).contains("a regular file is wanted"), "{}", told(no_file));
+    }
+    if rustix::process::geteuid().is_root() {
+        fs::write(&file, "secret").unwrap();
+        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+        assert!(told(&file).contains("belongs to user 65534"), "{}", told(&file));
+    } else {
+        println!("SKIPPED the file of another user: only root can make one");
+    }
+}
+
+#[test]
+fn what_is_no_text_is_refused_and_a_token_not_shown() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_process_that_tells_its_config", "--ignored", "--nocapture"])
         .env_clear()
@@ -277,4 +336,16 @@ fn what_is_no_text_is_refused() {
         .unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(told.contains("told UNISONO_STORE=") && told.contains("is not UTF-8"), "{told}");
+    for token in [&b"geheim"[..], b"geheim\xe9"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_process_that_tells_its_config", "--ignored", "--nocapture"])
+            .env_clear()
+            .envs(TORCHRUN.split_whitespace().map(|word| word.split_once('=').unwrap()))
+            .env("UNISONO_TOKEN", OsStr::from_bytes(token))
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.contains("Token(not shown)") || told.contains("UNISONO_TOKEN: is not UTF-8"), "{told}");
+        assert!(!told.contains("geheim"), "{told}");
+    }
 }

@@ -103,6 +103,22 @@ fn ranks_are_told_where_to_meet() {
 }
 
 #[test]
+fn ranks_share_a_token_of_their_own_that_no_command_line_shows() {
+    let told = "echo ${UNISONO_TOKEN_FILE-none} $UNISONO_TOKEN; \
+                case $(cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' ') in *$UNISONO_TOKEN*) echo shown;; esac";
+    let run = |set: &str| {
+        let mut run = unisono(&["-n", "2", "--no-prefix", "--", "sh", "-c", told]);
+        let output = run.env(set, "/no/such/file").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let lines = sorted(&output.stdout);
+        assert!(lines.len() == 2 && lines[0] == lines[1], "{lines:?}");
+        lines[0].strip_prefix("none ").unwrap().to_owned()
+    };
+    let [one, other] = ["UNISONO_TOKEN_FILE", "UNISONO_TOKEN"].map(run);
+    assert!(one.len() == 32 && one != other, "{one} {other}");
+}
+
+#[test]
 fn libfabric_is_told_what_serves_us_unless_somebody_said_otherwise() {
     for (name, ours) in [("FI_CXI_ENABLE_WRITEDATA", "1"), ("FI_TCP_MAX_INJECT", "2048")] {
         let told = |value: Option<&str>| {

@@ -1,6 +1,10 @@
 //! Where ranks meet, as it is written in the environment.
 
-use std::{fmt, net::IpAddr, path::PathBuf};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    path::PathBuf,
+};
 
 /// Where a store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,34 @@ impl StoreAddress {
         address.is_loopback() && host != "localhost" && host.parse::<IpAddr>().is_err()
     }
 
+    /// The host in a text that is to be one, and nothing else: a name, or an address, an IPv6 one with or without brackets and
+    /// zone (`[fe80::1%eth0]`).
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn host_in(text: &str) -> Result<&str, String> {
+        let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let host = bracketed.unwrap_or(text);
+        let address = host.split_once('%').map_or(host, |(address, _)| address);
+        let v6 = address.parse::<Ipv6Addr>().is_ok();
+        Err(if host.is_empty() {
+            "no host".to_owned()
+        } else if let Some((scheme, _)) = text.split_once("://") {
+            format!("there is a scheme in it, {scheme}://")
+        } else if v6
+            || bracketed.is_none() && !host.contains(|c: char| ":/[]".contains(c) || c.is_whitespace())
+        {
+            return Ok(host);
+        } else if let Some((before, port)) = text.rsplit_once(':')
+            && (before.ends_with(']') || !before.contains(':'))
+            && port.parse::<u16>().is_ok()
+        {
+            format!("there is a port in it, {port}")
+        } else {
+            format!("{text:?} is neither a name nor an address")
+        })
+    }
+
     /// Reads `tcp://host:port`, `tcp+served://host:port` or `file:///directory`; an IPv6 address stands in
     /// brackets.
     ///
@@ -37,10 +69,7 @@ impl StoreAddress {
         match scheme {
             "tcp" | "tcp+served" => {
                 let (host, port) = rest.rsplit_once(':').ok_or_else(|| format!("no port; {WANTED}"))?;
-                let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-                if host.is_empty() {
-                    return Err(format!("no host; {WANTED}"));
-                }
+                let host = Self::host_in(host).map_err(|problem| format!("{problem}; {WANTED}"))?;
                 let port =
                     port.parse().map_err(|_| format!("port {port:?} is not a number from 0 to 65535"))?;
                 Ok(Self::Tcp { host: host.to_owned(), port, served: scheme == "tcp+served" })
@@ -71,6 +100,43 @@ impl fmt::Display for StoreAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_nothing_else() {
+        for (text, host) in [
+            ("node01", "node01"),
+            ("node01.rack-2.example_net.", "node01.rack-2.example_net."),
+            ("10.0.0.1", "10.0.0.1"),
+            ("::1", "::1"),
+            ("[::1]", "::1"),
+            ("fe80::1%eth0", "fe80::1%eth0"),
+            ("[fe80::1%eth0]", "fe80::1%eth0"),
+            ("::ffff:10.0.0.1", "::ffff:10.0.0.1"),
+        ] {
+            assert_eq!(StoreAddress::host_in(text), Ok(host));
+        }
+        for (text, problem) in [
+            ("", "no host"),
+            ("[]", "no host"),
+            ("tcp://node01", "a scheme in it, tcp://"),
+            ("tcp://node01:29500", "a scheme in it, tcp://"),
+            ("env://", "a scheme in it, env://"),
+            ("node01:29500", "a port in it, 29500"),
+            ("10.0.0.1:29500", "a port in it, 29500"),
+            ("[::1]:29500", "a port in it, 29500"),
+            ("node01:", "\"node01:\" is neither"),
+            ("node01:http", "is neither"),
+            ("[::1", "is neither"),
+            ("::1]", "is neither"),
+            ("[node01]", "is neither"),
+            ("node 1", "is neither"),
+            ("node01/", "is neither"),
+            ("1:2:3", "is neither"),
+        ] {
+            let told = StoreAddress::host_in(text).unwrap_err();
+            assert!(told.contains(problem), "{text}: {told}");
+        }
+    }
 
     #[test]
     fn a_name_that_leads_a_machine_to_itself_alone_is_told_apart() {

@@ -14,9 +14,13 @@ use unisono_transport::fork::Unshared;
 
 use super::{
     Alarm, Position, Store, Watch, limits,
+    seal::{self, Seal},
     server::{self, TcpServer},
     watch::TcpWatch,
-    wire::{self, Answer, Hello, MAX_FRAME, PREAMBLE, Purpose, Reply, Request},
+    wire::{
+        self, Answer, Challenge, FORGED, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Reply, Request,
+        Verdict,
+    },
 };
 use crate::{
     config::{Member, StoreAddress},
@@ -39,9 +43,19 @@ pub struct TcpStore {
     host: Option<Rank>,
     at: SocketAddr,
     /// `None` after an error, which leaves no telling what the next reply belongs to.
-    stream: Mutex<Option<Unshared<TcpStream>>>,
+    stream: Mutex<Option<Sealed>>,
     // Last, so that this rank's connection is closed when the server begins to wait for the others.
     server: Option<Arc<TcpServer>>,
+}
+
+/// A connection on which both sides have proved that they know the token.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) stream: Unshared<TcpStream>,
+    /// Seals what goes out.
+    pub(super) outgoing: Seal,
+    /// Opens what comes.
+    pub(super) incoming: Seal,
 }
 
 impl TcpStore {
@@ -62,7 +76,7 @@ impl TcpStore {
     /// # Errors
     /// [`Error::Rendezvous`] if the listener cannot be used.
     pub fn host_on(listener: TcpListener, member: &Member, deadline: Instant) -> Result<Self> {
-        let server = TcpServer::serve(listener, member.ranks, &member.token, Some(member.rank))?;
+        let server = TcpServer::serve(listener, member.ranks, member.job.clone(), Some(member.rank))?;
         let port = server.address().port();
         let here: &[IpAddr] = match server.address().ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => &[Ipv4Addr::LOCALHOST.into()],
@@ -99,9 +113,9 @@ impl TcpStore {
         resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
     ) -> Result<Self> {
         let mut tries = Tries { name: &name, member, deadline };
-        let (stream, session, host) = tries.until_deadline(Purpose::Requests, resolve)?;
-        let at = stream.peer_addr().map_err(|error| lost(&name, &error))?;
-        let stream = Mutex::new(Some(stream.into()));
+        let (sealed, session, host) = tries.until_deadline(Purpose::Requests, resolve)?;
+        let at = sealed.stream.peer_addr().map_err(|error| lost(&name, &error))?;
+        let stream = Mutex::new(Some(sealed));
         Ok(Self { name, member: member.clone(), session, host, at, stream, server: None })
     }
 
@@ -119,14 +133,17 @@ impl TcpStore {
         take: impl FnOnce(Reply<'_>) -> Option<T>,
     ) -> Result<T> {
         let mut slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(stream) = slot.as_mut() else {
+        let Some(Sealed { stream, outgoing, incoming }) = slot.as_mut() else {
             return Err(self.problem("the connection broke earlier".into()));
         };
         let mut bytes = Vec::new();
         let mut ask = || -> io::Result<()> {
             stream.set_read_timeout(Some(wait.saturating_add(GRACE)))?;
-            stream.write_all(&wire::frame(request)?)?;
-            wire::read_frame(stream, MAX_FRAME, &mut bytes)
+            wire::write(stream, request, outgoing)?;
+            match wire::read_frame(stream, MAX_FRAME, &mut bytes, incoming)? {
+                true => Ok(()),
+                false => Err(wire::invalid(FORGED)),
+            }
         };
         let reply = ask().and_then(|()| wire::decode::<Reply<'_>>(&bytes));
         match reply {
@@ -199,14 +216,14 @@ impl Store for TcpStore {
     fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
         let mut tries = Tries { name: &self.name, member: &self.member, deadline: Instant::now() + GRACE };
         let purpose = Purpose::Watch { session: self.session };
-        let (stream, _, host) = tries.until_deadline(purpose, || Ok(vec![self.at]))?;
+        let (sealed, _, host) = tries.until_deadline(purpose, || Ok(vec![self.at]))?;
         let lost = match host {
             Some(rank) => host_died(rank),
             None => Failure::StoreLost {
                 how: format!("the connection to {}, which the launcher serves, closed", self.name),
             },
         };
-        let watch = TcpWatch::begin(stream, self.member.clone(), lost, alarm, position, self.server.clone());
+        let watch = TcpWatch::begin(sealed, self.member.clone(), lost, alarm, position, self.server.clone());
         Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
     }
 }
@@ -270,10 +287,22 @@ struct Tries<'a> {
 
 /// What came of one.
 enum Outcome {
-    In(TcpStream, u64, Option<Rank>),
-    /// May go better later.
-    Later(String),
+    In(Sealed, u64, Option<Rank>),
+    /// May go better later; with what the store has said, if it did.
+    Later(String, Option<Refusal>),
     Never(Error),
+}
+
+/// What a store says.
+enum Greeting {
+    Answer(Answer, [Seal; 2]),
+    /// No; if it is ending, another may soon be there.
+    Refused {
+        refusal: Refusal,
+        ending: bool,
+    },
+    /// It does not know the token, and says that it does.
+    False,
 }
 
 impl Tries<'_> {
@@ -281,32 +310,35 @@ impl Tries<'_> {
         &mut self,
         purpose: Purpose,
         resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
-    ) -> Result<(TcpStream, u64, Option<Rank>)> {
+    ) -> Result<(Sealed, u64, Option<Rank>)> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(5);
         let mut said = false;
         loop {
-            let mut why = String::new();
+            let (mut why, mut refused) = (String::new(), None);
             let addresses = resolve().unwrap_or_else(|problem| {
                 why = problem;
                 Vec::new()
             });
             for at in addresses {
                 match self.once(at, purpose) {
-                    Outcome::In(stream, session, host) => return Ok((stream, session, host)),
-                    Outcome::Later(problem) => why = problem,
+                    Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
+                    Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
                     Outcome::Never(error) => return Err(error),
                 }
             }
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                if let Some(refusal) = refused {
+                    return Err(self.refused(refusal));
+                }
                 let problem = format!(
                     "rank {} did not reach it within {:.1?}: {why}; is rank 0 running, and are the address and the \
                      port the same on all ranks and open between their machines?",
                     self.member.rank,
                     begun.elapsed()
                 );
-                return Err(Error::Rendezvous { store: self.name.to_owned(), problem });
+                return Err(self.problem(problem));
             }
             if !said && begun.elapsed() > Duration::from_secs(5) {
                 said = true;
@@ -317,72 +349,103 @@ impl Tries<'_> {
         }
     }
 
+    fn problem(&self, problem: String) -> Error {
+        Error::Rendezvous { store: self.name.to_owned(), problem }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Error {
+        Error::Refused { store: self.name.to_owned(), rank: self.member.rank, refusal }
+    }
+
     fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
         let left =
             self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT);
         let stream = match TcpStream::connect_timeout(&at, left) {
             Ok(stream) => stream,
-            Err(error) => return Outcome::Later(format!("{at}: {error}")),
+            Err(error) => return Outcome::Later(format!("{at}: {error}"), None),
         };
         // Where nobody listens on a port of this machine's ephemeral range, TCP may connect to itself.
         if stream.local_addr().ok() == Some(at) {
-            return Outcome::Later(format!("{at}: nobody listens there yet"));
+            return Outcome::Later(format!("{at}: nobody listens there yet"), None);
         }
         match self.greet(&stream, purpose, left) {
-            Ok(Ok(Answer::Welcome { session, host })) => match host.map(wire::rank).transpose() {
-                Ok(host) => Outcome::In(stream, session, host),
-                Err(error) => Outcome::Never(lost(self.name, &error)),
-            },
-            Ok(Ok(Answer::Refused(refusal @ Refusal::Left))) => Outcome::Later(refusal.to_string()),
-            Ok(Ok(Answer::Refused(Refusal::Failed(failure)))) => Outcome::Never(Error::Failed(*failure)),
-            Ok(Ok(Answer::Refused(refusal)) | Err(refusal)) => {
-                let (store, rank) = (self.name.to_owned(), self.member.rank);
-                Outcome::Never(Error::Refused { store, rank, refusal })
+            Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
+                match host.map(wire::rank).transpose() {
+                    Ok(host) => Outcome::In(Sealed { stream: stream.into(), outgoing, incoming }, session, host),
+                    Err(error) => Outcome::Never(lost(self.name, &error)),
+                }
             }
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(Error::Rendezvous {
-                store: self.name.to_owned(),
-                problem: format!(
-                    "{at} is not a store of this library ({error}): another program has the port"
-                ),
-            }),
+            Ok(
+                Greeting::Answer(Answer::Refused { refusal, ending }, _)
+                | Greeting::Refused { refusal, ending },
+            ) => match refusal {
+                Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
+                Refusal::Left => Outcome::Later(refusal.to_string(), None),
+                // Whoever is let in here later is of the job that comes after.
+                refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
+                refusal => Outcome::Never(self.refused(refusal)),
+            },
+            Ok(Greeting::False) => Outcome::Never(self.problem(format!(
+                "what answers at {at} says that it is the store, and does not know the job's token: another process has \
+                 the port; choose another one (MASTER_PORT or UNISONO_STORE), or end that process"
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
+                "{at} is not a store of this library ({error}): another program has the port"
+            ))),
             // What a read that waited long enough says.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"))
+                Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"), None)
             }
-            Err(error) => Outcome::Later(format!(
-                "{at} took the connection but did not answer as a store would ({error})"
-            )),
+            Err(error) => Outcome::Later(
+                format!("{at} took the connection but did not answer as a store would ({error})"),
+                None,
+            ),
         }
     }
 
-    fn greet(
-        &self,
-        mut stream: &TcpStream,
-        purpose: Purpose,
-        left: Duration,
-    ) -> io::Result<std::result::Result<Answer, Refusal>> {
+    fn greet(&self, mut stream: &TcpStream, purpose: Purpose, left: Duration) -> io::Result<Greeting> {
         wire::tune(stream)?;
         stream.set_read_timeout(Some(left))?;
         stream.set_write_timeout(Some(GRACE))?;
         let hello = Hello {
-            token: wire::token_hash(&self.member.token),
+            nonce: seal::nonce()?,
+            job: wire::job(&self.member.job.id),
             rank: self.member.rank as u64,
             ranks: self.member.ranks as u64,
             who: wire::who(),
             purpose,
         };
-        let mut opening = wire::preamble().to_vec();
-        opening.extend(wire::frame(&hello)?);
+        let opening = wire::encode(wire::preamble().to_vec(), &hello)?;
         stream.write_all(&opening)?;
         let mut preamble = [0; PREAMBLE];
         stream.read_exact(&mut preamble)?;
         let store = wire::version(&preamble)?;
         if store != wire::VERSION {
-            return Ok(Err(Refusal::Version { store, ours: wire::VERSION }));
+            let refusal = Refusal::Version { store, ours: wire::VERSION };
+            return Ok(Greeting::Refused { refusal, ending: false });
         }
-        let answer = wire::read(stream, MAX_FRAME)?;
+        let mut bytes = Vec::new();
+        let prefix = wire::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        match wire::decode(&bytes)? {
+            Challenge::Prove(_) => {}
+            // Nobody has proved anything yet: of what only the members are told nothing is believed.
+            Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
+                return Ok(Greeting::Refused { refusal, ending });
+            }
+            Challenge::Refused { .. } => return Ok(Greeting::False),
+        }
+        let challenge = [&preamble[..], &prefix, &bytes].concat();
+        let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
+        wire::write(stream, &(), &mut outgoing)?;
+        wire::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        if let Verdict::Unproved { ending } = wire::decode(&bytes)? {
+            return Ok(Greeting::Refused { refusal: Refusal::Token, ending });
+        }
+        if !wire::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
+            return Ok(Greeting::False);
+        }
         stream.set_read_timeout(None)?;
-        Ok(Ok(answer))
+        Ok(Greeting::Answer(wire::decode(&bytes)?, [outgoing, incoming]))
     }
 }
 

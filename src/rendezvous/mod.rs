@@ -18,6 +18,7 @@ mod alarm;
 mod client;
 mod file;
 mod position;
+mod seal;
 mod server;
 mod watch;
 mod wire;

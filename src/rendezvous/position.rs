@@ -9,10 +9,16 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{error::list, schedule::Rank};
+use crate::{
+    error::{clean, list},
+    schedule::Rank,
+};
 
 /// How many ranks a report describes one by one; the others are counted.
 const DETAILS: usize = 16;
+
+/// How much is told of a call, in characters.
+const MAX_CALL: usize = 300;
 
 /// The bit of a place that says that a message is waited for.
 const BESIDE: u64 = 1 << 63;
@@ -202,6 +208,12 @@ impl Stand {
     #[must_use]
     pub const fn left() -> Self {
         Self { place: Place::Left, call: String::new(), steps: 0, waits_for: None }
+    }
+
+    /// The same with a call that disturbs no terminal, whoever has named it.
+    pub(super) fn cleaned(mut self) -> Self {
+        self.call = clean(&self.call, MAX_CALL);
+        self
     }
 
     /// Whether this rank has entered operation `op` or a later one.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::{self, Write},
+    io,
     net::{Shutdown, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -13,6 +13,8 @@ use unisono_transport::fork::{Process, Unshared};
 
 use super::{
     Alarm, ECHO, Position, Stand, Watch,
+    client::Sealed,
+    seal::Seal,
     server::TcpServer,
     wire::{self, MAX_FRAME, Tell, Told},
 };
@@ -33,7 +35,8 @@ pub(super) struct TcpWatch {
 struct Shared {
     /// As long as it is open this rank lives, and none of its children keeps it open.
     stream: Unshared<TcpStream>,
-    writing: Mutex<()>,
+    /// Seals what this rank says.
+    outgoing: Mutex<Seal>,
     member: Member,
     /// What it means if the server is gone.
     lost: Failure,
@@ -56,17 +59,18 @@ struct State {
 
 impl TcpWatch {
     pub(super) fn begin(
-        stream: TcpStream,
+        sealed: Sealed,
         member: Member,
         lost: Failure,
         alarm: Arc<Alarm>,
         position: Arc<Position>,
         server: Option<Arc<TcpServer>>,
     ) -> io::Result<Self> {
+        let Sealed { stream, outgoing, incoming } = sealed;
         stream.set_write_timeout(Some(WRITE))?;
         let shared = Arc::new(Shared {
-            stream: stream.into(),
-            writing: Mutex::new(()),
+            stream,
+            outgoing: Mutex::new(outgoing),
             member,
             lost,
             alarm,
@@ -76,7 +80,7 @@ impl TcpWatch {
         });
         let thread = thread::Builder::new().name("unisono-watch".into()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.listen()
+            move || shared.listen(incoming)
         })?;
         Ok(Self { shared, thread: Some(thread), process: Process::this(), _server: server })
     }
@@ -87,8 +91,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listen(&self) {
-        let end = self.hear_all();
+    fn listen(&self, incoming: Seal) {
+        let end = self.hear_all(incoming);
         let mut state = self.state();
         if !state.going {
             if let Err(error) = end
@@ -105,9 +109,9 @@ impl Shared {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    fn hear_all(&self) -> io::Result<()> {
+    fn hear_all(&self, mut incoming: Seal) -> io::Result<()> {
         loop {
-            match wire::read(&self.stream, MAX_FRAME)? {
+            match wire::read(&self.stream, MAX_FRAME, &mut incoming)? {
                 Told::Failure(failure) => {
                     self.alarm.raise(failure);
                 }
@@ -126,9 +130,8 @@ impl Shared {
     }
 
     fn say(&self, tell: &Tell) -> io::Result<()> {
-        let bytes = wire::frame(tell)?;
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        (&*self.stream).write_all(&bytes)
+        let mut one_at_a_time = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        wire::write(&self.stream, tell, &mut one_at_a_time)
     }
 
     /// Waits until `done` gives something, the thread has ended, or the time is over.
@@ -150,6 +153,7 @@ impl Shared {
 
 impl Watch for TcpWatch {
     fn report(&self, failure: &Failure) -> Failure {
+        let failure = &failure.clone().cleaned();
         if let Err(error) = self.shared.say(&Tell::Failure(failure.clone())) {
             tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
         } else if let Some(first) = self.shared.alarm.wait(ECHO) {

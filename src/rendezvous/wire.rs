@@ -1,23 +1,36 @@
 //! What the tcp store's connections carry, and how it is cut into frames.
 //!
-//! A connection opens with [`MAGIC`] and the protocol's [`VERSION`] from the client, then a frame with
-//! [`Hello`]; the server answers with [`MAGIC`], its version and a frame with [`Answer`]. From then on both
-//! sides send frames: a length of 4 bytes, little endian, and as many bytes of postcard. No length is
-//! believed before it was compared with a limit, and memory grows with the bytes that really came.
+//! | from the client | from the server |
+//! |---|---|
+//! | [`MAGIC`], [`VERSION`], [`Hello`] | |
+//! | | [`MAGIC`], [`VERSION`], [`Challenge`] |
+//! | an empty frame, the first with a tag | |
+//! | | [`Verdict`], then the first frame with a tag: [`Answer`] |
+//! | [`Request`] or [`Tell`] ... | [`Reply`] or [`Told`] ... |
+//!
+//! A frame is a length of 4 bytes, little endian, as many bytes of postcard, and from the third row on but for the verdict a tag
+//! ([`super::seal`]), which the length does not count. No length is believed before it was compared with a limit, and memory
+//! grows with the bytes that really came. What is said before the tags can be forged by whoever is on the way: it can keep a
+//! process out, which cutting the connection does too.
 
 use std::{
-    io::{self, Read},
+    io::{self, Read, Write},
     net::TcpStream,
+    ops::Deref,
+    sync::Arc,
     time::Duration,
 };
 
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{MAX_KEY, MAX_VALUE, Stand};
+use super::{
+    MAX_KEY, MAX_VALUE, Stand,
+    seal::{self, Digest, Nonce, Seal, TAG},
+};
 use crate::{
     config::fnv,
-    error::{Failure, Refusal},
+    error::{Failure, Refusal, clean},
     schedule::Rank,
 };
 
@@ -25,25 +38,32 @@ use crate::{
 pub(super) const MAGIC: [u8; 8] = *b"unisono\x1a";
 
 /// Grows whenever a frame's meaning changes.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// The magic and the version.
 pub(super) const PREAMBLE: usize = MAGIC.len() + 2;
 
-/// The longest frame before the hello was accepted; the longest hello there is has about 300 bytes.
+/// The longest frame before the hello was accepted; the longest hello there is has about 800 bytes.
 pub(super) const MAX_HELLO: usize = 1024;
 
 /// The longest frame from a member: a value, its key and change.
 pub(super) const MAX_FRAME: usize = MAX_VALUE + MAX_KEY + 64;
 
-/// How long a process may describe itself.
+/// How long a process may describe itself, in characters.
 pub(super) const MAX_WHO: usize = 200;
+
+/// How much of a job's id is told.
+const MAX_JOB: usize = 128;
+
+/// What a frame is whose tag is wrong.
+pub(super) const FORGED: &str = "a frame has a wrong tag: the other side did not send it";
 
 /// What opens a connection.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
-    /// The job's token, hashed.
-    pub(super) token: u64,
+    pub(super) nonce: Nonce,
+    /// The job, as [`job`] names it.
+    pub(super) job: String,
     pub(super) rank: u64,
     pub(super) ranks: u64,
     /// The process, in words: `pid 17 on node03`.
@@ -60,13 +80,31 @@ pub(super) enum Purpose {
     Watch { session: u64 },
 }
 
+/// What the server says to [`Hello`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Challenge {
+    /// Wants to see that the client knows the token.
+    Prove(Nonce),
+    /// No. If it is `ending`, another store may soon be there.
+    Refused { refusal: Refusal, ending: bool },
+}
+
+/// What the server says to the client's first tag.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Verdict {
+    /// Its answer follows, with its own first tag.
+    Genuine,
+    /// The client knows another token. If the server is `ending`, another store may soon be there.
+    Unproved { ending: bool },
+}
+
 /// The answer to [`Hello`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// `host` is the rank whose process serves the store, if it is a rank.
     Welcome { session: u64, host: Option<u64> },
-    /// No.
-    Refused(Refusal),
+    /// No. If it is `ending`, another store may soon be there.
+    Refused { refusal: Refusal, ending: bool },
 }
 
 /// What a member wants of the store. Waits are in milliseconds.
@@ -123,14 +161,53 @@ pub(super) enum Told {
     Goodbye,
 }
 
-/// A length and a message.
-pub(super) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(invalid)?;
-    let len = u32::try_from(bytes.len() - 4).map_err(invalid)?;
-    if let Some(prefix) = bytes.first_chunk_mut::<4>() {
-        *prefix = len.to_le_bytes();
+/// A whole frame but for its tag, shared by all that it is sent to: it is in memory, and hashed, once.
+#[derive(Clone, Debug)]
+pub(super) struct Frame(Arc<(Vec<u8>, Digest)>);
+
+impl Frame {
+    /// Of a message.
+    pub(super) fn new(message: &impl Serialize) -> io::Result<Self> {
+        encode(Vec::new(), message).map(Self::of)
+    }
+
+    /// Of what is a frame already, perhaps behind a preamble.
+    pub(super) fn of(bytes: Vec<u8>) -> Self {
+        let digest = seal::digest(&[&bytes]);
+        Self(Arc::new((bytes, digest)))
+    }
+
+    pub(super) fn digest(&self) -> &Digest {
+        &self.0.1
+    }
+}
+
+impl Deref for Frame {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.0
+    }
+}
+
+/// A length and a message, behind what there is.
+pub(super) fn encode(mut bytes: Vec<u8>, message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let start = bytes.len();
+    bytes.extend([0; 4]);
+    let mut bytes = postcard::to_extend(message, bytes).map_err(invalid)?;
+    let len = u32::try_from(bytes.len() - start - 4).map_err(invalid)?;
+    if let Some(prefix) = bytes.get_mut(start..start + 4) {
+        prefix.copy_from_slice(&len.to_le_bytes());
     }
     Ok(bytes)
+}
+
+/// Sends a message with its tag.
+pub(super) fn write(mut stream: &TcpStream, message: &impl Serialize, seal: &mut Seal) -> io::Result<()> {
+    let mut bytes = encode(Vec::new(), message)?;
+    let tag = seal.tag(&seal::digest(&[&bytes]));
+    bytes.extend(tag);
+    stream.write_all(&bytes)
 }
 
 /// A message of a length that was checked, out of its bytes.
@@ -165,8 +242,21 @@ pub(super) fn version(bytes: &[u8; PREAMBLE]) -> io::Result<u16> {
     }
 }
 
-/// Reads a frame from a blocking connection.
-pub(super) fn read_frame(mut stream: &TcpStream, limit: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+/// Reads a frame from a blocking connection; `bytes` is what is in it. Says whether its tag is right.
+pub(super) fn read_frame(
+    mut stream: &TcpStream,
+    limit: usize,
+    bytes: &mut Vec<u8>,
+    seal: &mut Seal,
+) -> io::Result<bool> {
+    let prefix = read_plain(stream, limit, bytes)?;
+    let mut tag = [0; TAG];
+    stream.read_exact(&mut tag)?;
+    Ok(seal.opens(&seal::digest(&[&prefix, bytes]), &tag))
+}
+
+/// Reads a frame without a tag, and gives its length as it stood there.
+pub(super) fn read_plain(mut stream: &TcpStream, limit: usize, bytes: &mut Vec<u8>) -> io::Result<[u8; 4]> {
     let mut prefix = [0; 4];
     stream.read_exact(&mut prefix)?;
     let len = length(&prefix, limit)?.unwrap_or_default();
@@ -175,13 +265,15 @@ pub(super) fn read_frame(mut stream: &TcpStream, limit: usize, bytes: &mut Vec<u
     if got < len {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(())
+    Ok(prefix)
 }
 
-/// Reads a message that owns what it says.
-pub(super) fn read<M: DeserializeOwned>(stream: &TcpStream, limit: usize) -> io::Result<M> {
+/// Reads a message that owns what it says, and whose tag is right.
+pub(super) fn read<M: DeserializeOwned>(stream: &TcpStream, limit: usize, seal: &mut Seal) -> io::Result<M> {
     let mut bytes = Vec::new();
-    read_frame(stream, limit, &mut bytes)?;
+    if !read_frame(stream, limit, &mut bytes, seal)? {
+        return Err(invalid(FORGED));
+    }
     decode(&bytes)
 }
 
@@ -198,19 +290,16 @@ pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A job's token as it travels: FNV-1a, the same on every build and machine.
-pub(super) fn token_hash(token: &str) -> u64 {
-    fnv(token.as_bytes())
+/// A job's id as it is told and compared: a longer one is cut, and a number tells it from others with the same beginning.
+pub(super) fn job(id: &str) -> String {
+    let told: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
+    if told == id { told } else { format!("{told}#{:016x}", fnv(id.as_bytes())) }
 }
 
 /// This process, in words.
 pub(super) fn who() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut who = format!("pid {} on {host}", std::process::id());
-    while who.len() > MAX_WHO {
-        who.pop();
-    }
-    who
+    clean(&format!("pid {} on {host}", std::process::id()), MAX_WHO)
 }
 
 /// A rank that came over the wire.

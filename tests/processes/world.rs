@@ -62,7 +62,7 @@ impl World {
     pub(crate) fn new(provider: &str, ranks: usize, groups: usize) -> Result<Self> {
         let mut world = Self::empty(provider, ranks);
         for _ in 0..groups {
-            let server = TcpServer::bind("127.0.0.1:0", ranks, &world.token, None)?;
+            let server = TcpServer::bind("127.0.0.1:0", ranks, world.token.as_str(), None)?;
             world.stores.push(format!("tcp+served://{}", server.address()));
             world.servers.push(server);
         }

@@ -9,29 +9,15 @@ use std::{
 
 use unisono::{
     Error,
-    config::{Member, StoreAddress},
+    config::{Job, Member, StoreAddress},
     error::Refusal,
     rendezvous::{MAX_KEY, TcpServer, TcpStore, open},
 };
 
-use crate::world::{Kind, One, SOON, after, member, part, soon, stores, world};
-
-const PREAMBLE: &[u8] = b"unisono\x1a\x01\x00";
-
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    stream
-}
-
-/// A hello as docs of the wire have it: token's hash, rank, ranks, who, purpose 0.
-fn hello(rank: u64, ranks: u64) -> Vec<u8> {
-    let token = b"test".iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let body = postcard::to_allocvec(&(token, rank, ranks, "raw", 0_u32)).unwrap();
-    [PREAMBLE, &u32::try_from(body.len()).unwrap().to_le_bytes(), &body].concat()
-}
+use crate::{
+    raw::{PREAMBLE, Raw, connect, hello, server},
+    world::{Kind, One, SOON, after, member, part, soon, stores, world},
+};
 
 /// Sends bytes and gives what comes back until the server closes.
 fn send(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
@@ -41,12 +27,6 @@ fn send(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.write_all(bytes);
     let _ = stream.read_to_end(&mut back);
     back
-}
-
-fn server(ranks: usize) -> (TcpServer, StoreAddress) {
-    let server = TcpServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
-    (server, address)
 }
 
 #[test]
@@ -95,25 +75,30 @@ fn those_that_say_nothing_keep_nobody_out() {
 #[test]
 fn other_jobs_and_other_versions_are_refused() {
     let (server, address) = server(2);
-    let other = Member { token: "another job".into(), ..member(1, 2) };
-    let error = open(&address, &other, soon()).err().unwrap();
+    let error = open(&address, &Member { job: "another".into(), ..member(1, 2) }, soon()).err().unwrap();
     assert!(matches!(error, Error::Refused { rank: 1, refusal: Refusal::Token, .. }), "{error}");
-    // A client of version 2 hears of version 1.
-    let mut newer = hello(1, 2);
-    newer[8] = 2;
-    assert_eq!(send(server.address(), &newer), PREAMBLE);
+    let other = Job { id: "slurm-7.0".into(), ..Job::from("test") };
+    let error = open(&address, &Member { job: other, ..member(1, 2) }, soon()).err().unwrap();
+    let wanted = Refusal::Job { store: String::new(), ours: "slurm-7.0".into() };
+    assert!(matches!(&error, Error::Refused { rank: 1, refusal, .. } if *refusal == wanted), "{error}");
+    // A client of another version hears of this one.
+    for version in [1, 3] {
+        let mut other = hello(1, 2);
+        other[8] = version;
+        assert_eq!(send(server.address(), &other), PREAMBLE);
+    }
 
-    // And this client, of a server of version 2.
+    // And this client, of a server of another version.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut stream = listener.accept().unwrap().0;
-            stream.write_all(b"unisono\x1a\x02\x00").unwrap();
+            stream.write_all(b"unisono\x1a\x01\x00").unwrap();
             let _ = stream.read(&mut [0; 1024]);
         });
         let error = TcpStore::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
-        let version = Refusal::Version { store: 2, ours: 1 };
+        let version = Refusal::Version { store: 1, ours: 2 };
         assert!(matches!(&error, Error::Refused { refusal, .. } if *refusal == version), "{error}");
     });
 }
@@ -159,10 +144,8 @@ fn the_master_may_come_late() {
 fn a_member_that_misbehaves_is_dead_to_the_others() {
     let (server, address) = server(2);
     let one = One::new(open(&address, &member(0, 2), soon()).unwrap());
-    let mut raw = connect(server.address());
-    raw.write_all(&hello(1, 2)).unwrap();
-    raw.read_exact(&mut [0; 10]).unwrap();
-    raw.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
+    raw.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let failure = one.alarm.wait(SOON).unwrap();
     assert!(failure.to_string().contains("rank 1 died (raw: "), "{failure}");
     one.leave();
@@ -186,12 +169,11 @@ fn a_member_that_does_not_read_holds_up_nobody() {
     let (server, address) = server(2);
     let store = open(&address, &member(0, 2), soon()).unwrap();
     store.set("big", &vec![7; 1 << 20]).unwrap();
-    let mut raw = connect(server.address());
-    raw.write_all(&hello(1, 2)).unwrap();
+    let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     // Get { key: "big", wait: 0 }, again and again, without reading what comes.
-    let get = postcard::to_allocvec(&(1_u32, "big", 0_u64)).unwrap();
-    let get = [&u32::try_from(get.len()).unwrap().to_le_bytes(), &get[..]].concat();
-    raw.write_all(&get.repeat(200)).unwrap();
+    for _ in 0..200 {
+        raw.send(&(1_u32, "big", 0_u64));
+    }
     let begun = Instant::now();
     for _ in 0..20 {
         store.set("k", b"v").unwrap();
@@ -199,7 +181,7 @@ fn a_member_that_does_not_read_holds_up_nobody() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     // Once it reads, everything is there.
     let mut back = vec![0; 200 << 20];
-    raw.read_exact(&mut back).unwrap();
+    raw.stream.read_exact(&mut back).unwrap();
 }
 
 #[test]
@@ -207,36 +189,28 @@ fn what_a_member_asks_for_waits_until_it_reads() {
     let (server, address) = server(2);
     let store = open(&address, &member(0, 2), soon()).unwrap();
     store.set("big", &vec![7; 1 << 20]).unwrap();
-    let mut raw = connect(server.address());
-    raw.write_all(&hello(1, 2)).unwrap();
-    let frame = |body: Vec<u8>| [&u32::try_from(body.len()).unwrap().to_le_bytes(), &body[..]].concat();
+    let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     // Collect { prefix: "b", count: 0, wait: 0 } more often than a socket takes replies, and Set { key, value }.
-    let collect = frame(postcard::to_allocvec(&(2_u32, "b", 0_u64, 0_u64)).unwrap());
-    let set = frame(postcard::to_allocvec(&(0_u32, "after", &b"v"[..])).unwrap());
-    raw.write_all(&[collect.repeat(64), set].concat()).unwrap();
+    for _ in 0..64 {
+        raw.send(&(2_u32, "b", 0_u64, 0_u64));
+    }
+    raw.send(&(0_u32, "after", &b"v"[..]));
     assert_eq!(store.get("after", after(500)).unwrap(), None, "the server has answered all at once");
-    raw.read_exact(&mut vec![0; 64 << 20]).unwrap();
+    raw.stream.read_exact(&mut vec![0; 64 << 20]).unwrap();
     assert_eq!(store.get("after", soon()).unwrap().as_deref(), Some(&b"v"[..]));
 }
 
 #[test]
 fn keys_that_are_too_long_are_refused_by_the_server_too() {
     let (server, _address) = server(2);
-    let mut raw = connect(server.address());
-    raw.write_all(&hello(1, 2)).unwrap();
+    let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     let key = "k".repeat(MAX_KEY + 1);
     // Get { key, wait } and Collect { prefix, count, wait }, with a wait of a minute.
-    let get = postcard::to_allocvec(&(1_u32, &key, 60_000_u64)).unwrap();
-    let collect = postcard::to_allocvec(&(2_u32, &key, 1_u64, 60_000_u64)).unwrap();
-    for body in [get, collect] {
-        raw.write_all(&u32::try_from(body.len()).unwrap().to_le_bytes()).unwrap();
-        raw.write_all(&body).unwrap();
-    }
-    let (mut back, wanted) = (Vec::new(), b"a key of 1025 bytes");
-    while back.windows(wanted.len()).filter(|window| window == wanted).count() < 2 {
-        let mut byte = [0];
-        raw.read_exact(&mut byte).unwrap();
-        back.extend(byte);
+    raw.send(&(1_u32, &key, 60_000_u64));
+    raw.send(&(2_u32, &key, 1_u64, 60_000_u64));
+    for _ in 0..2 {
+        let reply = raw.receive();
+        assert!(String::from_utf8_lossy(&reply).contains("a key of 1025 bytes"), "{reply:?}");
     }
 }
 

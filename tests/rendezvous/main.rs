@@ -3,9 +3,12 @@
 // Helpers outside of `#[test]` functions are tests too.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod again;
 mod death;
 mod hostile;
 #[path = "../ports/mod.rs"]
 mod ports;
+mod raw;
+mod secret;
 mod stores;
 mod world;

@@ -59,7 +59,7 @@ impl Place {
 }
 
 pub(crate) fn member(rank: usize, ranks: usize) -> Member {
-    Member { rank, ranks, token: "test".into() }
+    Member { rank, ranks, job: "test".into() }
 }
 
 pub(crate) fn soon() -> Instant {

@@ -37,6 +37,8 @@ const LAUNCHERS: &[&str] = &[
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
 ];
+/// Our variable whose value is shown nowhere.
+const SECRET: &str = "UNISONO_TOKEN";
 /// Those of which at least one is set where a launcher, or somebody by hand, has started a rank.
 const STARTED: &[&str] = &[
     "UNISONO_RANK",
@@ -138,7 +140,11 @@ impl Environment {
             let launch = launch::detect(&variable).map(Launch::from);
             environment.launch = Some(launch.map_err(|error| error.to_string()));
         }
-        for setting in all {
+        let token = launch::token(&variable).err();
+        for mut setting in all {
+            if setting.name == SECRET {
+                setting.value = format!("({} characters, not shown)", setting.value.chars().count());
+            }
             if setting.name.starts_with(OURS) {
                 if Config::variables().iter().any(|known| known.name == setting.name) {
                     environment.ours.push(setting);
@@ -154,17 +160,29 @@ impl Environment {
         let mut config = Config::default();
         let variable = |name: &str| environment.value(name).map(str::to_owned);
         let settings = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
-        let store = environment.store().and_then(Result::err);
-        environment.wrong = settings.into_iter().chain(store).map(|error| error.to_string()).collect();
+        let meeting = environment.store().unwrap_or_else(|| environment.master_addr()).err();
+        let wrong = settings.into_iter().chain(meeting).chain(token);
+        environment.wrong = wrong.map(|error| error.to_string()).collect();
         environment
     }
 
-    /// Where UNISONO_STORE says that ranks meet.
-    fn store(&self) -> Option<Result<StoreAddress, Error>> {
+    /// The host at which UNISONO_STORE says that ranks meet, if it says so of one.
+    fn store(&self) -> Option<Result<Option<String>, Error>> {
         let name = "UNISONO_STORE";
         let value = self.value(name)?;
+        Some(match StoreAddress::parse(value.trim()) {
+            Ok(StoreAddress::Tcp { host, .. }) => Ok(Some(host)),
+            Ok(StoreAddress::File(_)) => Ok(None),
+            Err(problem) => Err(Error::Config { name: name.into(), value: Some(value.into()), problem }),
+        })
+    }
+
+    /// The same of MASTER_ADDR.
+    fn master_addr(&self) -> Result<Option<String>, Error> {
+        let name = "MASTER_ADDR";
+        let Some(value) = self.value(name) else { return Ok(None) };
         let wrong = |problem| Error::Config { name: name.into(), value: Some(value.into()), problem };
-        Some(StoreAddress::parse(value.trim()).map_err(wrong))
+        launch::host_in(value).map(|host| Some(host.to_owned())).map_err(wrong)
     }
 
     /// What a variable is set to.
@@ -185,13 +203,7 @@ impl Environment {
         if let Some(Ok(launch)) = &self.launch {
             return launch.host.clone();
         }
-        match self.store() {
-            Some(Ok(StoreAddress::Tcp { host, .. })) => Some(host),
-            Some(_) => None,
-            None => {
-                self.value("MASTER_ADDR").map(launch::bare).filter(|host| !host.is_empty()).map(str::to_owned)
-            }
-        }
+        self.store().unwrap_or_else(|| self.master_addr()).ok().flatten()
     }
 
     /// What a launcher says of this process, if one does, and it has sense.
@@ -344,9 +356,26 @@ mod tests {
             ("fe80::1%eth0", Some("fe80::1%eth0")),
             ("", None),
             ("[]", None),
+            ("tcp://node0", None),
+            ("node0:29500", None),
         ] {
             assert_eq!(master(written).as_deref(), meant, "{written}");
         }
+        let wrong = &environment(&[("MASTER_ADDR", "node0:29500")]).wrong;
+        assert!(matches!(&wrong[..], [wrong] if wrong.contains("a port in it, 29500")), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        let found = environment(&[("UNISONO_TOKEN", "geheim"), ("UNISONO_TOKEN_FILE", "/dev/zero")]);
+        assert!(found.wrong.iter().any(|wrong| wrong.contains("unset one of them")), "{found:?}");
+        let told = format!("{found:?} {:?} {}", found.judge(), serde_json::to_string(&found).unwrap());
+        assert!(told.contains("(6 characters, not shown)") && !told.contains("geheim"), "{told}");
+        let found = environment(&[("UNISONO_TOKEN_FILE", "/dev/zero")]);
+        assert!(
+            matches!(&found.wrong[..], [wrong] if wrong.contains("a regular file is wanted")),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Job {
         self.make_room()?;
         let token = token()?;
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
-        let store = TcpServer::bind("127.0.0.1:0", count, &token, None).map_err(io::Error::other)?;
+        let store = TcpServer::bind("127.0.0.1:0", count, token.as_str(), None).map_err(io::Error::other)?;
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
@@ -197,6 +197,8 @@ impl Job {
         command.env("IPATH_NO_BACKTRACE", "1");
         command.envs(LIBFABRIC.into_iter().filter(|(name, _)| env::var_os(name).is_none()));
         command.envs(meet.iter().map(|(name, value)| (name, value)));
+        // The ranks have a token of their own.
+        command.env_remove("UNISONO_TOKEN_FILE");
         command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
         command.stdin(Stdio::null()).process_group(0);
         if self.output == Output::Prefixed {

@@ -1,7 +1,8 @@
 //! The store in a directory that all ranks share: no port, no server, for one machine or a shared file
 //! system.
 //!
-//! A job meets in a folder named by its token. Every time rank 0 opens the store it begins a new round, a
+//! A job meets in a folder named by its id and token, which is its user's alone: that, and not the token, keeps others out, since
+//! whoever can write to it could do as it likes, and whoever cannot does not get in. Every time rank 0 opens the store it begins a new round, a
 //! folder of its own ([`room`]), and names it in `current`; the others join the round in which rank 0 is
 //! alive, which its lock shows. So what an earlier job left behind confuses nobody, even with the same
 //! token. The last one to leave removes the round.
@@ -15,7 +16,7 @@ mod watch;
 
 use std::{
     collections::HashMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -33,8 +34,9 @@ use self::{
 };
 use super::{Alarm, Position, Store, Watch, limits};
 use crate::{
-    config::{Member, StoreAddress, fnv},
+    config::{Job, Member, StoreAddress, fnv},
     error::{Error, Failure, Refusal, Result},
+    launch::{holds, private_directory},
     outside,
 };
 
@@ -75,12 +77,16 @@ impl FileStore {
     pub fn open(directory: &Path, member: &Member, deadline: Instant) -> Result<Self> {
         let name = StoreAddress::File(directory.into()).to_string();
         let begun = Instant::now();
-        let base = directory.join(format!("unisono-{:016x}", fnv(member.token.as_bytes())));
+        let base = directory.join(folder(&member.job));
         let unusable =
             |error: &io::Error| problem(&name, format!("rank {} cannot use it: {error}", member.rank));
         fs::create_dir_all(directory).map_err(|error| unusable(&error))?;
+        let insecure =
+            |problem| self::problem(&name, format!("rank {} cannot use it: {problem}", member.rank));
+        holds(directory).map_err(insecure)?;
         let mut pause = Pause::new();
         loop {
+            private_directory(&base).map_err(insecure)?;
             let refused = match Self::once(&name, &base, member) {
                 Ok(Ok(store)) => return Ok(store),
                 Ok(Err(Refusal::Failed(failure))) => return Err(Error::Failed(*failure)),
@@ -115,7 +121,6 @@ impl FileStore {
 
     /// One attempt; [`Refusal::Left`] means that it may go better later.
     fn once(name: &str, base: &Path, member: &Member) -> io::Result<std::result::Result<Self, Refusal>> {
-        fs::create_dir_all(base)?;
         let room = |path| Room { path, rank: member.rank, ranks: member.ranks };
         if member.rank >= member.ranks {
             return Ok(Err(Refusal::NoSuchRank { ranks: member.ranks }));
@@ -260,11 +265,7 @@ impl Store for FileStore {
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
         limits(&self.name, key, 0)?;
         let change = || -> io::Result<Option<i64>> {
-            let lock = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(self.room.path.join("lock"))?;
+            let lock = room::lockable(&self.room.path.join("lock"))?;
             // Held for as long as a small file takes; whoever dies with it lets go of it.
             let (mut pause, deadline) = (Pause::new(), Instant::now() + LOCK);
             while let Err(error) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -327,6 +328,13 @@ fn problem(name: &str, problem: String) -> Error {
     Error::Rendezvous { store: name.to_owned(), problem }
 }
 
+/// The folder's name. Whoever lists the directory sees it, and can test a guess at the token by it.
+fn folder(job: &Job) -> String {
+    let key =
+        blake3::derive_key("unisono 2026-11-26 file store: the folder's key", job.token.reveal().as_bytes());
+    format!("unisono-{}", &blake3::keyed_hash(&key, job.id.as_bytes()).to_hex()[..32])
+}
+
 /// The round that rank 0 announced last.
 fn current(base: &Path) -> io::Result<Option<PathBuf>> {
     let Some(name) = there(outside::read_text(&base.join("current"), MAX_CURRENT))? else { return Ok(None) };
@@ -349,7 +357,7 @@ struct Host {
 impl Host {
     fn take(base: &Path) -> io::Result<Option<Self>> {
         let path = base.join("host");
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        let lock = room::lockable(&path)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             other => other?,
@@ -388,7 +396,7 @@ impl Host {
 
     fn announce(&self, room: &Room) -> io::Result<()> {
         let name = room.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        fs::write(room.path.join("name"), name)?;
+        room.write("name", name.as_bytes())?;
         fs::rename(room.path.join("name"), self.base.join("current"))
     }
 }

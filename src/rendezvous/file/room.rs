@@ -13,6 +13,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -49,7 +50,7 @@ impl Room {
     /// Makes the directory; for rank 0.
     pub(super) fn create(&self) -> io::Result<()> {
         for part in ["values", "counters", "asks", "stands"] {
-            fs::create_dir_all(self.path.join(part))?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.path.join(part))?;
         }
         self.write("world", self.ranks.to_string().as_bytes())
     }
@@ -97,7 +98,7 @@ impl Room {
     }
 
     pub(super) fn failure(&self) -> io::Result<Option<Failure>> {
-        self.message("failure")
+        Ok(self.message("failure")?.map(Failure::cleaned))
     }
 
     /// Latches a failure and gives the first one.
@@ -168,7 +169,7 @@ impl Room {
         loop {
             let number = LAST.fetch_add(1, Ordering::Relaxed);
             let path = self.path.join(format!("tmp-{}-{number}", self.rank));
-            match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
+            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => {
                     io::Write::write_all(&mut &file, bytes).inspect_err(|_| discard(&path))?;
                     return Ok((path, file));
@@ -190,6 +191,12 @@ impl Room {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A file to be locked, made unless it is there.
+pub(super) fn lockable(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// Removes a temporary file that came to nothing.

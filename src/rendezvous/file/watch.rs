@@ -83,7 +83,7 @@ impl FileWatch {
         loop {
             let mut waiting = false;
             for (rank, stand) in stands.iter_mut().enumerate().filter(|(_, stand)| stand.is_none()) {
-                *stand = room.message(&format!("stands/{ask}-{rank}"))?;
+                *stand = room.message(&format!("stands/{ask}-{rank}"))?.map(Stand::cleaned);
                 if stand.is_none() {
                     match room.seat(rank)? {
                         Seat::Alive => waiting = true,
@@ -171,7 +171,7 @@ impl Shared {
 
 impl Watch for FileWatch {
     fn report(&self, failure: &Failure) -> Failure {
-        let first = self.shared.room.settle(failure.clone());
+        let first = self.shared.room.settle(failure.clone().cleaned());
         self.shared.alarm.raise(first.clone());
         self.shared.alarm.failure().unwrap_or(first)
     }

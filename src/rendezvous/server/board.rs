@@ -3,16 +3,15 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     super::{
         MAX_KEY, MAX_VALUE, too_long,
-        wire::{self, Reply, Request},
+        wire::{Frame, Reply, Request},
     },
-    Frame, Id, Mail,
+    Id, Mail,
 };
 use crate::error::Failure;
 
@@ -92,7 +91,7 @@ impl Board {
             Request::Set { key, value } => self.set(key, value, mail)?,
             Request::Add { key, delta } => self.add(key, delta)?,
             Request::Get { key, wait } => match self.values.get(key) {
-                Some(value) => Arc::clone(&value.reply),
+                Some(value) => value.reply.clone(),
                 None if wait == 0 => frame(&Reply::NotInTime)?,
                 None if self.failure.is_some() => self.failed()?,
                 None => {
@@ -151,7 +150,7 @@ impl Board {
         self.gets.clear();
         self.collects.clear();
         let reply = self.failed()?;
-        mail.extend(self.waiting.drain().map(|(who, _)| (who, Arc::clone(&reply))));
+        mail.extend(self.waiting.drain().map(|(who, _)| (who, reply.clone())));
         Ok(())
     }
 
@@ -167,7 +166,7 @@ impl Board {
         let value = Value::new(bytes)?;
         for who in self.gets.remove(key).unwrap_or_default() {
             self.waiting.remove(&who);
-            mail.push((who, Arc::clone(&value.reply)));
+            mail.push((who, value.reply.clone()));
         }
         self.values.insert(key.to_owned(), value);
         self.total = total;
@@ -247,12 +246,12 @@ impl Board {
 }
 
 fn frame(reply: &Reply<'_>) -> io::Result<Frame> {
-    wire::frame(reply).map(Arc::from)
+    Frame::new(reply)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::super::wire, *};
 
     #[test]
     fn the_keys_of_counters_count() {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, Read, Write},
+    io::{self, IoSlice, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     time::Instant,
 };
@@ -10,8 +10,10 @@ use std::{
 use unisono_transport::fork::Unshared;
 
 use super::{
-    super::wire::{self, MAX_FRAME, MAX_HELLO, PREAMBLE},
-    Frame,
+    super::{
+        seal::{Seal, TAG, digest},
+        wire::{self, Frame, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE},
+    },
     members::Role,
 };
 
@@ -21,17 +23,26 @@ const MAX_QUEUED: usize = 1 << 20;
 /// What one connection may bring in one turn, so that none starves the others.
 const TURN: usize = 256 << 10;
 
+/// The same of one that has not proved who it is: more than all that it has to say.
+const MAX_STRANGE: usize = 2048;
+
 /// A connection and what waits on it.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: Unshared<TcpStream>,
     pub(super) peer: SocketAddr,
     pub(super) role: Option<Role>,
-    /// Until when it must have said who it is.
+    /// What it said it is; taken when it is let in.
+    pub(super) hello: Option<Box<Hello>>,
+    /// Until when it must have proved who it is.
     pub(super) hello_until: Instant,
+    /// Opens what comes, once it has been challenged.
+    incoming: Option<Seal>,
+    /// Seals what goes out, once it has proved that it knows the token.
+    outgoing: Option<Seal>,
     input: Vec<u8>,
     taken: usize,
-    output: VecDeque<Frame>,
+    output: VecDeque<(Frame, Option<[u8; TAG]>)>,
     written: usize,
     queued: usize,
     /// Nothing more is read; it is closed when the output has gone.
@@ -59,7 +70,10 @@ impl Connection {
             stream: stream.into(),
             peer,
             role: None,
+            hello: None,
             hello_until,
+            incoming: None,
+            outgoing: None,
             input: Vec::new(),
             taken: 0,
             output: VecDeque::new(),
@@ -89,7 +103,9 @@ impl Connection {
     /// Reads what is there. `false` at the end of the stream.
     pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
         let mut got = 0;
-        while got < TURN {
+        let (turn, most) = if self.role.is_some() { (TURN, scratch.len()) } else { (1, MAX_STRANGE) };
+        let scratch = scratch.get_mut(..most).unwrap_or_default();
+        while got < turn {
             match self.stream.read(scratch) {
                 Ok(0) => {
                     self.ended = true;
@@ -125,20 +141,32 @@ impl Connection {
         })
     }
 
-    /// Steps over the preamble.
-    pub(super) fn skip_preamble(&mut self) {
-        self.taken = PREAMBLE;
+    /// Takes the opening out of the input: the preamble and the hello, and what is in the latter.
+    pub(super) fn take_opening(&mut self) -> io::Result<Option<(Vec<u8>, Hello)>> {
+        let len =
+            wire::length(self.input.get(PREAMBLE..).unwrap_or_default(), MAX_HELLO)?.unwrap_or_default();
+        let Some(opening) = self.input.get(..PREAMBLE + 4 + len) else { return Ok(None) };
+        let hello = wire::decode(&opening[PREAMBLE + 4..])?;
+        self.taken = opening.len();
+        Ok(Some((opening.to_vec(), hello)))
     }
 
-    /// Takes the next whole frame out of the input; an empty input buffer is freed.
-    pub(super) fn next_frame(&mut self, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    /// From now on what comes has tags, and, once that is proved, what goes out.
+    pub(super) fn challenge(&mut self, hello: Hello, [client, server]: [Seal; 2]) {
+        self.hello = Some(Box::new(hello));
+        (self.incoming, self.outgoing) = (Some(client), Some(server));
+    }
+
+    /// Takes the next whole frame out of the input, and says whether its tag is right; an empty input buffer is freed.
+    pub(super) fn next_frame(&mut self, limit: usize) -> io::Result<Option<(Vec<u8>, bool)>> {
         let rest = self.input.get(self.taken..).unwrap_or_default();
         if let Some(len) = wire::length(rest, limit)?
-            && let Some(frame) = rest.get(4..4 + len)
+            && let Some((bytes, tag)) = rest.get(..4 + len + TAG).and_then(<[u8]>::split_last_chunk::<TAG>)
         {
-            let frame = frame.to_vec();
-            self.taken += 4 + len;
-            return Ok(Some(frame));
+            let frame = bytes.get(4..).unwrap_or_default().to_vec();
+            let genuine = self.incoming.as_mut().is_some_and(|seal| seal.opens(&digest(&[bytes]), tag));
+            self.taken += 4 + len + TAG;
+            return Ok(Some((frame, genuine)));
         }
         if self.taken > 0 {
             self.input.drain(..self.taken);
@@ -151,20 +179,32 @@ impl Connection {
     }
 
     pub(super) fn send(&mut self, frame: Frame) {
+        let tag = self.outgoing.as_mut().map(|seal| seal.tag(frame.digest()));
+        self.queue(frame, tag);
+    }
+
+    /// Sends what has no tag.
+    pub(super) fn send_plain(&mut self, frame: Frame) {
+        self.queue(frame, None);
+    }
+
+    fn queue(&mut self, frame: Frame, tag: Option<[u8; TAG]>) {
         if !self.shut {
             self.queued += frame.len();
-            self.output.push_back(frame);
+            self.output.push_back((frame, tag));
         }
     }
 
     /// Writes what goes.
     pub(super) fn write(&mut self) -> io::Result<()> {
-        while let Some(frame) = self.output.front() {
-            let rest = frame.get(self.written..).unwrap_or_default();
-            match self.stream.write(rest) {
-                Ok(0) if !rest.is_empty() => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) if n == rest.len() => {
-                    self.queued -= frame.len();
+        while let Some((frame, tag)) = self.output.front() {
+            let (bytes, tag) = (&frame[..], tag.as_ref().map_or(&[][..], |tag| tag));
+            let first = bytes.get(self.written..).unwrap_or_default();
+            let second = tag.get(self.written.saturating_sub(bytes.len())..).unwrap_or_default();
+            match self.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
+                Ok(0) if first.len() + second.len() > 0 => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) if n == first.len() + second.len() => {
+                    self.queued -= bytes.len();
                     self.written = 0;
                     self.output.pop_front();
                 }

@@ -2,20 +2,18 @@
 
 use std::{
     collections::BTreeMap,
-    io,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     super::{
         Stand,
-        wire::{self, Hello, MAX_WHO, Purpose, Tell, Told},
+        wire::{Frame, Hello, MAX_WHO, Purpose, Tell, Told},
     },
-    Frame, Id, Mail,
+    Id, Mail,
 };
 use crate::{
-    error::{Failure, Refusal},
+    error::{Failure, Refusal, clean},
     schedule::Rank,
 };
 
@@ -25,9 +23,10 @@ const MAX_QUERY: Duration = Duration::from_secs(10);
 /// The seats of a world, one per rank.
 #[derive(Debug)]
 pub(super) struct Members {
-    token: u64,
     seats: Vec<Seat>,
     sessions: u64,
+    /// Whether this is not the first round.
+    renewed: bool,
     failure: Option<Failure>,
     query: Option<Query>,
     queries: u64,
@@ -60,23 +59,20 @@ struct Query {
 }
 
 impl Members {
-    pub(super) fn new(ranks: usize, token: &str) -> Self {
+    pub(super) fn new(ranks: usize) -> Self {
         Self {
-            token: wire::token_hash(token),
             seats: (0..ranks).map(|_| Seat::Empty).collect(),
             sessions: 0,
+            renewed: false,
             failure: None,
             query: None,
             queries: 0,
         }
     }
 
-    /// Gives a new connection its role, or refuses it.
+    /// Gives a connection that has proved that it knows the token its role, or refuses it.
     pub(super) fn hello(&mut self, id: Id, hello: &Hello, mail: &mut Mail) -> Result<Role, Refusal> {
         let ranks = self.seats.len();
-        if hello.token != self.token {
-            return Err(Refusal::Token);
-        }
         let ours = usize::try_from(hello.ranks).unwrap_or(usize::MAX);
         if ours != ranks {
             return Err(Refusal::WorldSize { store: ranks, ours });
@@ -99,7 +95,7 @@ impl Members {
             (_, Seat::Left) => Err(Refusal::Left),
             (Purpose::Requests, Seat::Empty) if self.failure.is_none() => {
                 self.sessions += 1;
-                let who: String = hello.who.chars().filter(|c| !c.is_control()).take(MAX_WHO).collect();
+                let who = clean(&hello.who, MAX_WHO);
                 *seat = Seat::Taken { session: self.sessions, who, watch: None };
                 Ok(Role { rank, session: self.sessions, watch: false })
             }
@@ -129,13 +125,13 @@ impl Members {
                     mail.extend(frame(&Told::Failure(first.clone())).map(|told| (id, told)));
                     return None;
                 }
-                return self.fail(failure, mail);
+                return self.fail(failure.cleaned(), mail);
             }
             Tell::Stand { query: number, stand } => {
                 if let Some(query) = self.query.as_mut().filter(|query| query.number == number)
                     && let Some(slot) = query.stands.get_mut(role.rank)
                 {
-                    *slot = Some(stand);
+                    *slot = Some(stand.cleaned());
                 }
                 self.answer(now, mail);
             }
@@ -177,7 +173,7 @@ impl Members {
         }
         tracing::info!("the group failed: {failure}");
         if let Some(told) = frame(&Told::Failure(failure.clone())) {
-            mail.extend(self.watches().map(|(_, id)| (id, Arc::clone(&told))));
+            mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
         self.failure = Some(failure.clone());
         Some(failure)
@@ -208,9 +204,16 @@ impl Members {
         self.seats.iter().all(|seat| matches!(seat, Seat::Left | Seat::Dead))
     }
 
+    /// Whether a rank is gone, in this round or an earlier one: where a rank's process serves the store, it will end.
+    pub(super) fn parting(&self) -> bool {
+        let gone = |seat: &Seat| matches!(seat, Seat::Left | Seat::Dead);
+        self.failure.is_some() || self.renewed || self.seats.iter().any(gone)
+    }
+
     /// Begins a new round. Sessions go on counting, so that old connections mean nothing in it.
     pub(super) fn renew(&mut self) {
         self.seats.iter_mut().for_each(|seat| *seat = Seat::Empty);
+        self.renewed = true;
         self.failure = None;
         self.query = None;
     }
@@ -258,7 +261,7 @@ impl Members {
         let stands = self.seats.iter().map(|_| None).collect();
         self.query = Some(Query { number: self.queries, askers: vec![(id, number)], stands, until });
         if let Some(told) = frame(&Told::WhereAreYou { query: self.queries }) {
-            mail.extend(self.watches().map(|(_, id)| (id, Arc::clone(&told))));
+            mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
     }
 
@@ -272,21 +275,27 @@ impl Members {
 
 /// What a watch is told. Encoding into memory fails only for a message longer than 4 GiB.
 fn frame(told: &Told) -> Option<Frame> {
-    let encoded: io::Result<Vec<u8>> = wire::frame(told);
-    encoded.inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok().map(Arc::from)
+    Frame::new(told).inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::super::wire, *};
 
     #[test]
     fn all_that_ask_at_once_share_one_answer() {
         const RANKS: usize = 4096;
-        let (mut members, mut mail, now) = (Members::new(RANKS, "job"), Mail::new(), Instant::now());
-        let (token, ranks) = (wire::token_hash("job"), RANKS as u64);
+        let (mut members, mut mail, now) = (Members::new(RANKS), Mail::new(), Instant::now());
+        let ranks = RANKS as u64;
         let mut hello = |rank: Rank, purpose| {
-            let hello = Hello { token, rank: rank as u64, ranks, who: String::new(), purpose };
+            let hello = Hello {
+                nonce: [0; 32],
+                job: String::new(),
+                rank: rank as u64,
+                ranks,
+                who: String::new(),
+                purpose,
+            };
             members.hello(rank as Id, &hello, &mut mail).unwrap()
         };
         let watches: Vec<Role> = (0..RANKS)
@@ -313,7 +322,7 @@ mod tests {
         ids.sort_unstable();
         assert!(ids.into_iter().eq(0..RANKS as Id), "each gets one answer");
         let (first, rest) = answers.split_first().unwrap();
-        let others: Vec<_> = rest.iter().filter(|(_, answer)| !Arc::ptr_eq(answer, &first.1)).collect();
+        let others: Vec<_> = rest.iter().filter(|(_, answer)| answer.as_ptr() != first.1.as_ptr()).collect();
         assert!(matches!(others[..], [(7, _)]), "{} answers of their own", others.len());
         for ((_, answer), wanted) in [(first, 1), (others[0], 2)] {
             let told = wire::decode(&answer[4..]).unwrap();

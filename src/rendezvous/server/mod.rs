@@ -1,7 +1,9 @@
 //! The tcp store's server: one thread, one poll loop, connections that never block it.
 
 mod board;
+mod complaints;
 mod connection;
+mod entrance;
 mod members;
 
 use std::{
@@ -10,7 +12,6 @@ use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::unix::net::UnixStream,
-    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -23,33 +24,23 @@ use rustix::{
 use unisono_transport::fork::{Process, Unshared};
 
 use self::{
-    board::Board,
-    connection::{Connection, Opening},
-    members::Members,
+    board::Board, complaints::Complaints, connection::Connection, entrance::Strangers, members::Members,
 };
 use super::{
     LINGER,
-    wire::{self, Answer, MAX_FRAME, MAX_HELLO, Reply},
+    wire::{self, FORGED, Frame, MAX_FRAME, Reply},
 };
 use crate::{
-    error::{Error, Failure, Refusal, Result, list},
+    config::Job,
+    error::{Error, Failure, Result, list},
     schedule::Rank,
 };
-
-/// How long a new connection may take to say who it is.
-const HELLO: Duration = Duration::from_secs(10);
 
 /// How long the last messages may take to leave when the server ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Connections that may be there without having said who they are, besides two per rank.
-const STRANGERS: usize = 256;
-
 /// A connection's number, counted from 1.
 type Id = u64;
-
-/// A whole frame, shared by all it is sent to.
-type Frame = Arc<[u8]>;
 
 /// What is to be sent to whom.
 type Mail = Vec<(Id, Frame)>;
@@ -67,24 +58,34 @@ pub struct TcpServer {
 
 impl TcpServer {
     /// Serves at `address`; port 0 takes a free one. `host` is the rank in whose process it runs, or `None`
-    /// for a launcher, which is no rank.
+    /// for a launcher, which is no rank. A `job` that is a text alone is its token.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the port is in use or the address is not this machine's.
-    pub fn bind(address: impl ToSocketAddrs, ranks: usize, token: &str, host: Option<Rank>) -> Result<Self> {
+    pub fn bind(
+        address: impl ToSocketAddrs,
+        ranks: usize,
+        job: impl Into<Job>,
+        host: Option<Rank>,
+    ) -> Result<Self> {
         let addresses =
             address.to_socket_addrs().map(Vec::from_iter).map_err(|error| refused("tcp", &error))?;
         let name = addresses.first().map_or_else(|| "tcp".into(), |address| format!("tcp://{address}"));
         let listener = TcpListener::bind(&addresses[..]).map_err(|error| refused(&name, &error))?;
-        Self::serve(listener, ranks, token, host)
+        Self::serve(listener, ranks, job, host)
     }
 
     /// Serves at a listener that is bound already, so that nobody else can take its port meanwhile.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the listener cannot be used or no thread can be started.
-    pub fn serve(listener: TcpListener, ranks: usize, token: &str, host: Option<Rank>) -> Result<Self> {
-        Self::start(listener, ranks, token, host).map_err(|error| refused("tcp", &error))
+    pub fn serve(
+        listener: TcpListener,
+        ranks: usize,
+        job: impl Into<Job>,
+        host: Option<Rank>,
+    ) -> Result<Self> {
+        Self::start(listener, ranks, job.into(), host).map_err(|error| refused("tcp", &error))
     }
 
     /// Where it serves.
@@ -93,12 +94,19 @@ impl TcpServer {
         self.address
     }
 
-    fn start(listener: TcpListener, ranks: usize, token: &str, host: Option<Rank>) -> io::Result<Self> {
+    fn start(listener: TcpListener, ranks: usize, job: Job, host: Option<Rank>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         // The standard library's backlog of 128 would make the ranks of a large job wait and try again.
         rustix::net::listen(&listener, 4096)?;
-        raise_file_limit(2 * ranks as u64 + STRANGERS as u64 + 64);
+        let strangers = Strangers::among(ranks);
+        raise_file_limit(2 * ranks as u64 + strangers.most() as u64 + 64);
+        if job.token.is_empty() && ranks > 1 && !address.ip().is_loopback() {
+            tracing::warn!(
+                "the store at {address} serves a job without a token: whoever reaches that port can become a rank of it; \
+                 set UNISONO_TOKEN to a secret, the same on all ranks, or UNISONO_TOKEN_FILE"
+            );
+        }
         let (control, theirs) = UnixStream::pair()?;
         let server = Server {
             listener: Some(listener.into()),
@@ -109,12 +117,13 @@ impl TcpServer {
             connections: BTreeMap::new(),
             last: 0,
             board: Board::default(),
-            members: Members::new(ranks, token),
+            members: Members::new(ranks),
+            job,
             timers: BinaryHeap::new(),
             mail: Vec::new(),
             scratch: vec![0; 64 << 10],
-            strangers: 0,
-            most_strangers: STRANGERS.saturating_add(ranks.saturating_mul(2)),
+            strangers,
+            complaints: Complaints::default(),
         };
         let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
         let (control, thread) = (Some(control.into()), Some(thread));
@@ -180,6 +189,7 @@ struct Server {
     accept_after: Option<Instant>,
     control: UnixStream,
     stage: Stage,
+    job: Job,
     host: Option<Rank>,
     connections: BTreeMap<Id, Connection>,
     last: Id,
@@ -188,8 +198,8 @@ struct Server {
     timers: BinaryHeap<Reverse<(Instant, Id)>>,
     mail: Mail,
     scratch: Vec<u8>,
-    strangers: usize,
-    most_strangers: usize,
+    strangers: Strangers,
+    complaints: Complaints,
 }
 
 impl Server {
@@ -212,6 +222,7 @@ impl Server {
                 self.serve(id, flags, now);
             }
             self.expire(now);
+            self.complaints.expire(now);
             self.members.answer(now, &mut self.mail);
             self.deliver();
         }
@@ -222,6 +233,10 @@ impl Server {
         if self.members.all_gone() {
             self.members.renew();
             self.board = Board::default();
+        }
+        if self.host.is_some_and(|rank| self.members.has_left(rank)) && !self.members.has_failed() {
+            // The port is free from now on: all have come who belong to this round, and whoever comes is of a later store.
+            self.listener = None;
         }
         if let Stage::Lingering(until) = self.stage {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
@@ -269,7 +284,8 @@ impl Server {
             Stage::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let until = [stage, timer, self.members.query_until(), self.accept_after].into_iter().flatten().min();
+        let until = [stage, timer, self.members.query_until(), self.accept_after, self.complaints.until()];
+        let until = until.into_iter().flatten().chain(self.strangers_until()).min();
         // A millisecond more, so as not to wake just before the time.
         let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = timeout.map(Timespec::try_from).transpose().map_err(wire::invalid)?;
@@ -280,16 +296,19 @@ impl Server {
             ids.push(0);
             fds.push(PollFd::new(&self.control, PollFlags::IN));
         }
-        if let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) {
-            ids.push(0);
-            fds.push(PollFd::new(&**listener, PollFlags::IN));
-        }
-        for (&id, connection) in &self.connections {
+        // Members first, and whoever comes last: a flood of strangers does not hold up those that are there.
+        let mut connections: Vec<_> = self.connections.iter().collect();
+        connections.sort_by_key(|(_, connection)| connection.role.is_none());
+        for (&id, connection) in connections {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, connection.wants_read());
             flags.set(PollFlags::OUT, connection.wants_write());
             ids.push(id);
             fds.push(PollFd::new(&*connection.stream, flags));
+        }
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) {
+            ids.push(0);
+            fds.push(PollFd::new(&**listener, PollFlags::IN));
         }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
@@ -348,38 +367,6 @@ impl Server {
         self.stage = Stage::Lingering(Some(now + LINGER));
     }
 
-    fn accept(&mut self, now: Instant) {
-        // Not more than this in one turn; the rest is still there in the next.
-        for _ in 0..64 {
-            let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) else {
-                return;
-            };
-            let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => {
-                    tracing::warn!("the store cannot accept a connection: {error}");
-                    self.accept_after = Some(now + Duration::from_millis(100));
-                    return;
-                }
-            };
-            if self.strangers >= self.most_strangers {
-                tracing::warn!(%peer, "the store drops a connection: {} others have not said who they are", self.strangers);
-                continue;
-            }
-            match Connection::new(stream, peer, now + HELLO) {
-                Ok(connection) => {
-                    self.last += 1;
-                    self.strangers += 1;
-                    self.timers.push(Reverse((now + HELLO, self.last)));
-                    self.connections.insert(self.last, connection);
-                }
-                Err(error) => tracing::warn!(%peer, "the store drops a connection: {error}"),
-            }
-        }
-    }
-
     /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time
     /// that the mail is delivered.
     fn hear(&mut self, id: Id, now: Instant) -> io::Result<()> {
@@ -393,64 +380,28 @@ impl Server {
                 return Ok(());
             };
             let Some(role) = connection.role else {
-                match connection.opening()? {
-                    Opening::More => return Ok(()),
-                    Opening::Version(ours) => {
-                        tracing::warn!(peer = %connection.peer, "the store refuses version {ours} of the protocol");
-                        connection.send(Arc::from(wire::preamble()));
-                        connection.ending = true;
-                        return Ok(());
-                    }
-                    Opening::Hello => self.greet(id)?,
+                if !self.greet(id, now)? {
+                    return Ok(());
                 }
                 continue;
             };
             if self.board.waits(id) || connection.is_full(answered) {
                 return Ok(());
             }
-            let Some(frame) = connection.next_frame(MAX_FRAME)? else { return Ok(()) };
+            let Some((frame, genuine)) = connection.next_frame(MAX_FRAME)? else { return Ok(()) };
+            if !genuine {
+                return Err(wire::invalid(FORGED));
+            }
             if role.watch {
                 let failure = self.members.tell(id, role, wire::decode(&frame)?, now, &mut self.mail);
                 self.spread(failure)?;
             } else if !self.members.is_here(role) {
                 let reply = Reply::Impossible(format!("rank {} has left the group", role.rank));
-                self.mail.push((id, wire::frame(&reply)?.into()));
+                self.mail.push((id, Frame::new(&reply)?));
             } else if let Some(until) = self.board.request(id, wire::decode(&frame)?, now, &mut self.mail)? {
                 self.timers.push(Reverse((until, id)));
             }
         }
-    }
-
-    /// Answers a hello.
-    fn greet(&mut self, id: Id) -> io::Result<()> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        connection.skip_preamble();
-        let Some(frame) = connection.next_frame(MAX_HELLO)? else { return Ok(()) };
-        let hello = wire::decode(&frame)?;
-        let mut mail = Vec::new();
-        let judged = match self.stage {
-            Stage::Serving => self.members.hello(id, &hello, &mut mail),
-            Stage::Lingering(_) | Stage::Flushing(_) => Err(Refusal::Left),
-        };
-        let answer = match judged {
-            Ok(role) => {
-                connection.role = Some(role);
-                self.strangers = self.strangers.saturating_sub(1);
-                Answer::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
-            }
-            Err(refusal) => {
-                // One that is only early for the next round tries again.
-                if refusal != Refusal::Left {
-                    tracing::warn!(peer = %connection.peer, rank = hello.rank, "the store refuses a process: {refusal}");
-                }
-                connection.ending = true;
-                Answer::Refused(refusal)
-            }
-        };
-        connection.send(Arc::from(wire::preamble()));
-        connection.send(wire::frame(&answer)?.into());
-        self.mail.append(&mut mail);
-        Ok(())
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -469,7 +420,7 @@ impl Server {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.board.gone(id);
         match connection.role {
-            None => self.strangers = self.strangers.saturating_sub(1),
+            None => self.strangers.gone(id),
             Some(role) => {
                 let failure = self.members.closed(role, now, &mut self.mail);
                 if let Err(error) = self.spread(failure) {
@@ -480,19 +431,12 @@ impl Server {
     }
 
     fn expire(&mut self, now: Instant) {
+        self.expire_strangers(now);
         while let Some(&Reverse((at, id))) = self.timers.peek() {
             if at > now {
                 return;
             }
             self.timers.pop();
-            let Some(connection) = self.connections.get(&id) else { continue };
-            if connection.role.is_none() {
-                if connection.hello_until <= now {
-                    tracing::warn!(peer = %connection.peer, "the store drops a connection: it did not say who it is");
-                    self.close(id, now);
-                }
-                continue;
-            }
             match self.board.expire(id, now) {
                 Ok(reply) => self.mail.extend(reply.map(|reply| (id, reply))),
                 Err(error) => tracing::error!("the store cannot answer: {error}"),
@@ -532,7 +476,7 @@ impl Server {
                 Some(role) if error.kind() != io::ErrorKind::InvalidData => {
                     tracing::debug!(%peer, rank = role.rank, "the store drops a connection: {error}");
                 }
-                _ => tracing::warn!(%peer, "the store drops a connection: {error}"),
+                _ => self.complaints.tell(now, peer, || format!("drops a connection: {error}")),
             }
         }
         self.close(id, now);

@@ -1,0 +1,68 @@
+//! What tells a job from others, and what proves that a process belongs to it.
+
+use std::fmt;
+
+/// A job's secret: any text, the same on all its ranks. Empty where there is none, and then whoever reaches the store can
+/// become a rank. It is never shown: its `Debug` tells only whether it is there.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Token {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl From<String> for Token {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "Token(none)" } else { "Token(not shown)" })
+    }
+}
+
+/// A job, as its members and its store know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Job {
+    /// What the launcher calls it. It tells the job from others that may meet it at the same address, and proves nothing.
+    pub id: String,
+    /// What proves that a process belongs to it.
+    pub token: Token,
+}
+
+/// A job that its token alone tells from others.
+impl From<&str> for Job {
+    fn from(token: &str) -> Self {
+        Self { id: String::new(), token: token.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_not_shown() {
+        let shown = format!("{:?}", Job::from("correct horse"));
+        assert_eq!(shown, r#"Job { id: "", token: Token(not shown) }"#);
+        assert_eq!(format!("{:?}", Token::default()), "Token(none)");
+    }
+}

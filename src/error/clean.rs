@@ -1,0 +1,39 @@
+//! Text from outside, before it reaches a log, an error or a terminal.
+
+/// How much of a text is kept, in characters: a report of where 16 ranks stand fits well.
+pub(crate) const MAX_TEXT: usize = 4000;
+
+/// The text in one line and no longer than `most` characters: without what would move a cursor, change colours, begin a line or
+/// turn the direction of writing.
+pub(crate) fn clean(text: &str, most: usize) -> String {
+    let mut clean = String::new();
+    for (number, c) in text.chars().enumerate() {
+        if number == most {
+            clean.push_str("...");
+            break;
+        }
+        match c {
+            '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => clean.push(' '),
+            _ if c.is_control() || turns(c) => clean.push('?'),
+            _ => clean.push(c),
+        }
+    }
+    clean
+}
+
+/// Whether it changes the direction of what follows, and so what a reader takes it for.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_disturb_a_terminal_is_gone() {
+        assert_eq!(clean("a\nb\u{1b}[2J\u{202e}c\0d\u{2028}é", 100), "a b?[2J?c?d é");
+        assert_eq!(clean("12345", 5), "12345");
+        assert_eq!(clean("123456", 5), "12345...");
+    }
+}

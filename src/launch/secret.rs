@@ -1,0 +1,95 @@
+//! What is this user's alone: a job's token, the file it may be in, and directories in which only this user may write.
+
+use std::{
+    fs::{self, Metadata},
+    io::Read,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::Path,
+};
+
+use super::wrong;
+use crate::{config::Token, error::Result, outside};
+
+/// The longest token in a file, in bytes.
+const MAX_TOKEN: u64 = 4096;
+
+/// The bits of a mode by which others than the owner may do anything.
+const OTHERS: u32 = 0o077;
+
+/// The job's secret, as UNISONO_TOKEN or UNISONO_TOKEN_FILE has it, out of variables given by name.
+///
+/// # Errors
+/// [`Error::Config`](crate::Error::Config) if both are set, or the file is not this user's alone or holds none.
+pub fn token(variable: &impl Fn(&str) -> Option<String>) -> Result<Token> {
+    let name = "UNISONO_TOKEN_FILE";
+    let (text, file) = (variable("UNISONO_TOKEN"), variable(name));
+    let Some(file) = file else { return Ok(text.unwrap_or_default().into()) };
+    if text.is_some() {
+        return Err(wrong(variable, name, "UNISONO_TOKEN is set too; unset one of them".into()));
+    }
+    read(Path::new(&file)).map_err(|problem| wrong(variable, name, problem))
+}
+
+fn read(path: &Path) -> std::result::Result<Token, String> {
+    let (file, metadata) = outside::open(path).map_err(|error| format!("cannot read it: {error}"))?;
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != 0 {
+        owned(&metadata, user)?;
+    }
+    closed(&metadata)?;
+    let mut text = String::new();
+    file.take(MAX_TOKEN + 1).read_to_string(&mut text).map_err(|error| format!("cannot read it: {error}"))?;
+    let text = text.trim_end_matches(['\n', '\r']);
+    match text.len() as u64 {
+        0 => Err("it is empty; wanted the token".into()),
+        len if len > MAX_TOKEN => Err(format!("it is longer than {MAX_TOKEN} bytes")),
+        _ => Ok(text.into()),
+    }
+}
+
+/// Makes a directory that is this user's alone, unless it is there; it must be that then.
+pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(format!("cannot create {}: {error}", path.display()));
+        }
+        _ => {}
+    }
+    let wrong = |problem: String| format!("{}: {problem}", path.display());
+    // Not what a link leads to: whoever has made the link can let it lead elsewhere.
+    let metadata = fs::symlink_metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if !metadata.is_dir() {
+        return Err(wrong("it is no directory".into()));
+    }
+    owned(&metadata, rustix::process::geteuid().as_raw()).and_then(|()| closed(&metadata)).map_err(wrong)
+}
+
+/// Whether what is in a directory stays what its owners have made it: in one that all may write to, anybody may put another in
+/// the place of anything, unless it is sticky.
+pub(crate) fn holds(path: &Path) -> std::result::Result<(), String> {
+    let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if metadata.mode() & 0o1002 == 0o002 {
+        return Err(format!(
+            "{} has mode {:04o}: all users may replace what is in it; take it from them (chmod o-w), or make it sticky \
+             (chmod +t)",
+            path.display(),
+            metadata.mode() & 0o7777
+        ));
+    }
+    Ok(())
+}
+
+fn owned(metadata: &Metadata, user: u32) -> std::result::Result<(), String> {
+    if metadata.uid() == user {
+        return Ok(());
+    }
+    Err(format!("it belongs to user {}, and this process runs as user {user}", metadata.uid()))
+}
+
+fn closed(metadata: &Metadata) -> std::result::Result<(), String> {
+    let mode = metadata.mode() & 0o7777;
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    Err(format!("its mode {mode:04o} lets others than its owner in; chmod go= takes that from them"))
+}

@@ -1,0 +1,126 @@
+//! What proves that both sides of a connection know the job's token, and that a frame comes from the other side.
+//!
+//! Each side says a random number first, the client with its hello, the server with its challenge. The keys of a connection,
+//! one for each direction, are keyed hashes (BLAKE3, under a key derived from the token) of all that was said until then: both
+//! versions, both numbers, the job, rank, world size and purpose. From then on every frame has a tag: a keyed hash of its
+//! number and of the frame. The first tag of each side proves that it knows the token. So a frame cannot be made by whoever
+//! does not know it, nor changed, left out, repeated, sent back, or taken from another connection. Nothing is encrypted.
+
+use std::{fmt, io};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::config::Token;
+
+/// How long a tag is.
+pub(super) const TAG: usize = blake3::OUT_LEN;
+
+/// What a key is derived for, as BLAKE3 wants it: the same nowhere else.
+const PURPOSE: &str = "unisono 2026-11-26 store: the token's key";
+
+/// A frame's hash.
+pub(super) type Digest = [u8; blake3::OUT_LEN];
+
+/// A random number that no other connection has.
+pub(super) type Nonce = [u8; 32];
+
+/// A new one.
+pub(super) fn nonce() -> io::Result<Nonce> {
+    let mut nonce = Nonce::default();
+    match getrandom(&mut nonce, GetRandomFlags::empty())? {
+        filled if filled == nonce.len() => Ok(nonce),
+        filled => Err(io::Error::other(format!("the system gave {filled} random bytes of {}", nonce.len()))),
+    }
+}
+
+/// The hash of a frame that lies in several parts.
+pub(super) fn digest(parts: &[&[u8]]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// Seals or opens the frames of one direction of one connection, in order.
+pub(super) struct Seal {
+    key: [u8; blake3::KEY_LEN],
+    /// How many frames there were.
+    count: u64,
+}
+
+impl Seal {
+    /// Those of the client's frames and of the server's, after the client has said `hello` and the server `challenge`.
+    pub(super) fn pair(token: &Token, hello: &[u8], challenge: &[u8]) -> [Self; 2] {
+        let token = blake3::derive_key(PURPOSE, token.reveal().as_bytes());
+        ["client", "server"].map(|from| {
+            let mut hasher = blake3::Hasher::new_keyed(&token);
+            hasher.update(from.as_bytes()).update(&digest(&[hello])).update(&digest(&[challenge]));
+            Self { key: *hasher.finalize().as_bytes(), count: 0 }
+        })
+    }
+
+    /// The tag of the next frame.
+    pub(super) fn tag(&mut self, digest: &Digest) -> [u8; TAG] {
+        *self.next(digest).as_bytes()
+    }
+
+    /// Whether this is the next frame's tag; the comparison takes as long whatever differs.
+    pub(super) fn opens(&mut self, digest: &Digest, tag: &[u8; TAG]) -> bool {
+        self.next(digest) == *tag
+    }
+
+    fn next(&mut self, digest: &Digest) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.count.to_le_bytes()).update(digest);
+        self.count += 1;
+        hasher.finalize()
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seal").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(token: &str, hello: &str, challenge: &str) -> [Seal; 2] {
+        Seal::pair(&token.into(), hello.as_bytes(), challenge.as_bytes())
+    }
+
+    #[test]
+    fn a_tag_holds_for_one_frame_of_one_direction_of_one_connection() {
+        let frame = digest(&[b"fra", b"me"]);
+        assert_eq!(frame, digest(&[b"frame"]));
+        let [mut client, _] = pair("token", "hello", "challenge");
+        let (first, second) = (client.tag(&frame), client.tag(&frame));
+        let [mut same, mut server] = pair("token", "hello", "challenge");
+        assert!(!server.opens(&frame, &first), "it cannot be sent back");
+        assert!(same.opens(&frame, &first));
+        assert!(!same.opens(&frame, &first), "nor repeated");
+        let [mut same, _] = pair("token", "hello", "challenge");
+        assert!(!same.opens(&frame, &second), "nor one before it left out");
+        for (token, hello, challenge) in [
+            ("Token", "hello", "challenge"),
+            ("", "hello", "challenge"),
+            ("token", "hellO", "challenge"),
+            ("token", "hello", "challengE"),
+            ("token", "helloc", "hallenge"),
+        ] {
+            let [mut other, _] = pair(token, hello, challenge);
+            assert!(!other.opens(&frame, &first), "{token} {hello} {challenge}");
+        }
+        let [mut same, _] = pair("token", "hello", "challenge");
+        assert!(!same.opens(&digest(&[b"Frame"]), &first), "nor the frame changed");
+    }
+
+    #[test]
+    fn nonces_differ() {
+        assert_ne!(nonce().unwrap(), nonce().unwrap());
+    }
+}

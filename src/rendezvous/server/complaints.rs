@@ -1,0 +1,93 @@
+//! What the store logs of strangers, who come as often as they like: a few at once, and of the others how many there were.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+/// How many are told one by one in an interval.
+const SINGLY: u32 = 8;
+
+/// How long an interval is.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Counts warnings.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    /// When the interval ends.
+    until: Option<Instant>,
+    told: u32,
+    /// How many more there were, and who was the last.
+    more: Option<(u64, SocketAddr)>,
+}
+
+impl Complaints {
+    /// Warns of what the store does with `peer`, or counts it.
+    pub(super) fn tell(&mut self, now: Instant, peer: SocketAddr, what: impl FnOnce() -> String) {
+        self.expire(now);
+        self.until.get_or_insert(now + INTERVAL);
+        if self.told < SINGLY {
+            self.told += 1;
+            tracing::warn!(%peer, "the store {}", what());
+        } else {
+            let (more, last) = self.more.get_or_insert((0, peer));
+            *more += 1;
+            *last = peer;
+        }
+    }
+
+    /// When there may be something to sum up.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Sums up an interval that is over. After one with more than could be told, the next tells only how many there are.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.until.is_some_and(|until| until <= now) {
+            let quiet = !self.sum_up();
+            self.until = (!quiet).then(|| now + INTERVAL);
+            self.told = if quiet { 0 } else { SINGLY };
+        }
+    }
+
+    /// Tells how many there were more, if any.
+    fn sum_up(&mut self) -> bool {
+        let Some((more, last)) = self.more.take() else { return false };
+        tracing::warn!(
+            "the store dropped or refused {more} more connections within {INTERVAL:?}, the last from {last}"
+        );
+        true
+    }
+}
+
+impl Drop for Complaints {
+    fn drop(&mut self) {
+        self.sum_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted() {
+        let (mut complaints, begun) = (Complaints::default(), Instant::now());
+        let peer: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        for millis in 0..25_000 {
+            complaints.tell(begun + Duration::from_millis(millis), peer, || "drops it".to_owned());
+            assert!(
+                complaints.told <= SINGLY && complaints.told >= u32::try_from(millis).unwrap().min(SINGLY)
+            );
+        }
+        assert_eq!(complaints.more.map(|(more, _)| more), Some(5_000), "two intervals have been summed up");
+        complaints.expire(begun + Duration::from_secs(30));
+        assert!(complaints.until().is_some());
+        complaints.expire(begun + Duration::from_secs(40));
+        assert_eq!(
+            (complaints.until(), complaints.told),
+            (None, 0),
+            "all is told again after a quiet interval"
+        );
+    }
+}

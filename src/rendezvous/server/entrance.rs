@@ -1,0 +1,250 @@
+//! Who is let in: connections from their beginning until they have proved that they belong to the job. Nobody who has not
+//! holds up the members, keeps others out for long, or fills the log.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{
+        seal::{self, Seal},
+        wire::{self, Answer, Challenge, Frame, Verdict},
+    },
+    Connection, Id, Server, Stage,
+    connection::Opening,
+};
+use crate::error::{Refusal, clean};
+
+/// How long a new connection may take to prove who it is.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// Connections that may be there without having proved who they are, besides two per rank.
+const SPARE: usize = 256;
+
+/// How many come in one turn; the rest is still there in the next.
+const TURN: usize = 64;
+
+/// Connections that have not proved who they are yet, each with where it comes from, the oldest first.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    all: BTreeMap<Id, IpAddr>,
+    most: usize,
+}
+
+impl Strangers {
+    pub(super) fn among(ranks: usize) -> Self {
+        Self { all: BTreeMap::new(), most: SPARE.saturating_add(ranks.saturating_mul(2)) }
+    }
+
+    /// How many there may be.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// One is gone, or has been let in.
+    pub(super) fn gone(&mut self, id: Id) {
+        self.all.remove(&id);
+    }
+
+    /// Who has to go for a new one: of the address that has most of them, the oldest of those that have not even said who they
+    /// are, or else the oldest.
+    fn least_welcome(&self, silent: impl Fn(Id) -> bool) -> Option<Id> {
+        let mut of: HashMap<IpAddr, usize> = HashMap::new();
+        self.all.values().for_each(|&address| *of.entry(address).or_default() += 1);
+        let (crowded, _) = of.into_iter().max_by_key(|&(_, count)| count)?;
+        let from = || self.all.iter().filter(|&(_, &address)| address == crowded).map(|(&id, _)| id);
+        from().find(|&id| silent(id)).or_else(|| from().next())
+    }
+}
+
+impl Server {
+    /// Takes connections that have come.
+    pub(super) fn accept(&mut self, now: Instant) {
+        for _ in 0..TURN {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) else {
+                return;
+            };
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    // Out of descriptors: strangers may have them.
+                    if !self.make_way(now) {
+                        tracing::warn!("the store cannot accept a connection: {error}");
+                        self.accept_after = Some(now + Duration::from_millis(100));
+                        return;
+                    }
+                    continue;
+                }
+            };
+            if self.strangers.all.len() >= self.strangers.most {
+                self.make_way(now);
+            }
+            match Connection::new(stream, peer, now + HELLO) {
+                Ok(connection) => {
+                    self.last += 1;
+                    self.strangers.all.insert(self.last, peer.ip());
+                    self.connections.insert(self.last, connection);
+                }
+                Err(error) => self.complaints.tell(now, peer, || format!("drops a connection: {error}")),
+            }
+        }
+    }
+
+    /// Drops the least welcome stranger, if there is any.
+    fn make_way(&mut self, now: Instant) -> bool {
+        let connections = &self.connections;
+        let silent = |id| connections.get(&id).is_none_or(|connection| connection.hello.is_none());
+        let Some(id) = self.strangers.least_welcome(silent) else { return false };
+        if let Some(connection) = self.connections.get(&id) {
+            let others = self.strangers.all.len() - 1;
+            self.complaints.tell(now, connection.peer, || {
+                format!(
+                    "drops a connection: {others} others have not proved who they are, and one more has come"
+                )
+            });
+        }
+        self.close(id, now);
+        true
+    }
+
+    /// Until when the oldest stranger may be one.
+    pub(super) fn strangers_until(&self) -> Option<Instant> {
+        let (id, _) = self.strangers.all.first_key_value()?;
+        self.connections.get(id).map(|connection| connection.hello_until)
+    }
+
+    /// Drops those that have not proved in time who they are.
+    pub(super) fn expire_strangers(&mut self, now: Instant) {
+        while let Some((&id, _)) = self.strangers.all.first_key_value() {
+            match self.connections.get(&id) {
+                Some(connection) if connection.hello_until > now => return,
+                Some(connection) => {
+                    let what = || "drops a connection: it did not prove in time who it is".to_owned();
+                    self.complaints.tell(now, connection.peer, what);
+                    self.close(id, now);
+                }
+                None => self.strangers.gone(id),
+            }
+        }
+    }
+
+    /// Takes what a stranger has brought one step further: its opening, or its proof. `false` if it has to bring more.
+    pub(super) fn greet(&mut self, id: Id, now: Instant) -> io::Result<bool> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
+        if connection.hello.is_some() {
+            return self.judge(id, now);
+        }
+        match connection.opening()? {
+            Opening::More => Ok(false),
+            Opening::Version(ours) => {
+                let what = || format!("refuses version {ours} of the protocol; it speaks {}", wire::VERSION);
+                self.complaints.tell(now, connection.peer, what);
+                connection.send_plain(Frame::of(wire::preamble().to_vec()));
+                connection.ending = true;
+                Ok(true)
+            }
+            Opening::Hello => self.challenge(id, now).map(|()| true),
+        }
+    }
+
+    /// Whether another store may soon be where this one is.
+    fn ending(&self) -> bool {
+        !matches!(self.stage, Stage::Serving) || self.host.is_some() && self.members.parting()
+    }
+
+    /// Answers a hello.
+    fn challenge(&mut self, id: Id, now: Instant) -> io::Result<()> {
+        let ending = self.ending();
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        let Some((opening, hello)) = connection.take_opening()? else { return Ok(()) };
+        let job = wire::job(&self.job.id);
+        let refusal = if !matches!(self.stage, Stage::Serving) {
+            Some(Refusal::Left)
+        } else if hello.job != job {
+            Some(Refusal::Job { store: job, ours: wire::job(&hello.job) })
+        } else {
+            None
+        };
+        match refusal {
+            Some(refusal) => {
+                if !ending {
+                    self.complaints.tell(now, connection.peer, || format!("refuses a process: {refusal}"));
+                }
+                let no = wire::encode(wire::preamble().to_vec(), &Challenge::Refused { refusal, ending })?;
+                connection.send_plain(Frame::of(no));
+                connection.ending = true;
+            }
+            None => {
+                let prove = wire::encode(wire::preamble().to_vec(), &Challenge::Prove(seal::nonce()?))?;
+                let seals = Seal::pair(&self.job.token, &opening, &prove);
+                connection.send_plain(Frame::of(prove));
+                connection.challenge(hello, seals);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a process in that proves that it knows the token, and that the members have a place for. `false` if there is no
+    /// proof yet.
+    fn judge(&mut self, id: Id, now: Instant) -> io::Result<bool> {
+        let ending = self.ending();
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
+        let Some((_, genuine)) = connection.next_frame(0)? else { return Ok(false) };
+        let Some(hello) = connection.hello.take() else { return Ok(false) };
+        let named = || format!("rank {} ({})", hello.rank, clean(&hello.who, wire::MAX_WHO));
+        if !genuine {
+            if !ending {
+                let what = || format!("refuses {}: it does not know the token", named());
+                self.complaints.tell(now, connection.peer, what);
+            }
+            connection.send_plain(Frame::new(&Verdict::Unproved { ending })?);
+            connection.ending = true;
+            return Ok(true);
+        }
+        connection.send_plain(Frame::new(&Verdict::Genuine)?);
+        let mut mail = Vec::new();
+        let judged = match self.stage {
+            Stage::Serving => self.members.hello(id, &hello, &mut mail),
+            Stage::Lingering(_) | Stage::Flushing(_) => Err(Refusal::Left),
+        };
+        let answer = match judged {
+            Ok(role) => {
+                connection.role = Some(role);
+                self.strangers.gone(id);
+                Answer::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
+            }
+            Err(refusal) => {
+                // One that is only early for the next round tries again.
+                if refusal != Refusal::Left && !ending {
+                    self.complaints.tell(now, connection.peer, || format!("refuses {}: {refusal}", named()));
+                }
+                connection.ending = true;
+                Answer::Refused { refusal, ending }
+            }
+        };
+        connection.send(Frame::new(&answer)?);
+        self.mail.append(&mut mail);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_welcome_is_the_oldest_silent_one_of_where_most_come_from() {
+        let addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.2", "10.0.0.1"];
+        let all = (1..).zip(addresses.map(|address| address.parse().unwrap())).collect();
+        let strangers = Strangers { all, most: 5 };
+        assert_eq!(strangers.least_welcome(|_| true), Some(2));
+        assert_eq!(strangers.least_welcome(|id| id != 2), Some(3));
+        assert_eq!(strangers.least_welcome(|_| false), Some(2));
+        assert_eq!(Strangers::among(2).least_welcome(|_| true), None);
+    }
+}

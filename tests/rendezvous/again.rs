@@ -1,0 +1,100 @@
+//! One job after the other at one port, whose ranks go on to the next while others have yet to leave the last.
+
+use std::{
+    net::TcpListener,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use unisono::{
+    Error,
+    config::{Job, Member, StoreAddress},
+    error::Refusal,
+    rendezvous::{TcpServer, TcpStore, exchange, open},
+};
+
+use crate::world::{One, SOON, after, member, soon};
+
+/// How long the rank that serves the old store stays in it after the others have left.
+const LATE: Duration = Duration::from_millis(400);
+
+#[test]
+fn who_goes_on_to_the_next_job_waits_until_the_last_ones_store_has_ended() {
+    let with_id = |id: &str| Job { id: id.into(), ..Job::from("test") };
+    for (job, ranks) in
+        [(Job::from("another"), 2), (with_id("next"), 2), ("test".into(), 3), ("test".into(), 2)]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = StoreAddress::Tcp {
+            host: "127.0.0.1".into(),
+            port: listener.local_addr().unwrap().port(),
+            served: false,
+        };
+        let next = |rank| Member { rank, ranks, job: job.clone() };
+        let zero = One::new(Arc::new(TcpStore::host_on(listener, &member(0, 2), soon()).unwrap()));
+        let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+        one.leave();
+        thread::scope(|scope| {
+            let rejoin = |rank: usize, pause: Duration| {
+                let (address, next) = (&address, &next);
+                scope.spawn(move || {
+                    thread::sleep(pause);
+                    let one = One::new(open(address, &next(rank), soon()).unwrap());
+                    let table = exchange(one.store.as_ref(), "x", rank, ranks, &[7], soon()).unwrap();
+                    assert_eq!(table.len(), ranks);
+                    one
+                })
+            };
+            // One that has left, and, where the next job is larger, one that the last did not have.
+            let others: Vec<_> = (1..ranks).map(|rank| rejoin(rank, Duration::ZERO)).collect();
+            thread::sleep(LATE);
+            zero.leave();
+            let zero = rejoin(0, Duration::ZERO).join().unwrap();
+            others.into_iter().for_each(|other| other.join().unwrap().leave());
+            zero.leave();
+        });
+    }
+}
+
+#[test]
+fn the_port_is_free_as_soon_as_the_rank_that_serves_has_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let zero = One::new(Arc::new(TcpStore::host_on(listener, &member(0, 2), soon()).unwrap()));
+    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
+    let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+    zero.watch.leave();
+    // Something of the old group is still held, and another rank has yet to leave.
+    let next = Member { job: "another".into(), ..member(0, 1) };
+    TcpStore::host("127.0.0.1", port, &next, soon()).unwrap();
+    one.store.set("k", b"v").unwrap();
+    assert_eq!(zero.store.name(), one.store.name());
+    one.leave();
+    zero.leave();
+}
+
+#[test]
+fn a_store_that_stays_refuses_another_job_at_once() {
+    let server = TcpServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
+    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
+    let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+    one.leave();
+    let (begun, other) = (Instant::now(), Member { job: "another".into(), ..member(1, 2) });
+    let error = open(&address, &other, soon()).err().unwrap();
+    assert!(matches!(error, Error::Refused { refusal: Refusal::Token, .. }), "{error}");
+    assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_job_that_does_not_end_is_named_when_the_time_is_over() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let zero = One::new(Arc::new(TcpStore::host_on(listener, &member(0, 2), soon()).unwrap()));
+    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
+    One::new(open(&address, &member(1, 2), soon()).unwrap()).leave();
+    let other = Member { job: "another".into(), ..member(1, 2) };
+    let error = open(&address, &other, after(300)).err().unwrap();
+    assert!(matches!(error, Error::Refused { refusal: Refusal::Token, .. }), "{error}");
+    zero.leave();
+}

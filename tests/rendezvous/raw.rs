@@ -1,0 +1,125 @@
+//! The tcp store's protocol in plain bytes, made a second time: what `src/rendezvous/wire.rs` and `seal.rs` say of it.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use serde::Serialize;
+use unisono::{config::StoreAddress, rendezvous::TcpServer};
+
+use crate::world::SOON;
+
+pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x02\x00";
+
+/// A challenge, behind the preamble: its length, that it is one, and the server's number.
+pub(crate) const CHALLENGE: usize = 4 + 1 + 32;
+
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+pub(crate) fn server(ranks: usize) -> (TcpServer, StoreAddress) {
+    let server = TcpServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
+    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
+    (server, address)
+}
+
+/// A length and what it counts.
+pub(crate) fn frame(message: &impl Serialize) -> Vec<u8> {
+    let body = postcard::to_allocvec(message).unwrap();
+    [&u32::try_from(body.len()).unwrap().to_le_bytes(), &body[..]].concat()
+}
+
+/// An opening: the preamble and a hello with the client's number, job, rank, ranks, who, and purpose 0.
+pub(crate) fn hello(rank: u64, ranks: u64) -> Vec<u8> {
+    opening(&([7_u8; 32], "", rank, ranks, "raw", 0_u32))
+}
+
+/// The same for a watch, purpose 1, of this session.
+pub(crate) fn watch(rank: u64, ranks: u64, session: u64) -> Vec<u8> {
+    opening(&([7_u8; 32], "", rank, ranks, "raw", 1_u32, session))
+}
+
+fn opening(hello: &impl Serialize) -> Vec<u8> {
+    [PREAMBLE, &frame(hello)].concat()
+}
+
+/// A connection on which the client has proved that it knows a token.
+pub(crate) struct Raw {
+    pub(crate) stream: TcpStream,
+    /// The client's key and the server's, each with its count of frames.
+    keys: [([u8; 32], u64); 2],
+}
+
+impl Raw {
+    /// Has answered the server's challenge, and read nothing since.
+    pub(crate) fn proving(address: SocketAddr, opening: &[u8], token: &str) -> Self {
+        let mut stream = connect(address);
+        stream.write_all(opening).unwrap();
+        let mut challenge = vec![0; PREAMBLE.len() + CHALLENGE];
+        stream.read_exact(&mut challenge).unwrap();
+        let mut raw = Self { stream, keys: keys(token, opening, &challenge) };
+        raw.send(&());
+        raw
+    }
+
+    /// Is let in as this rank; the server's verdict where it is not.
+    pub(crate) fn enter(address: SocketAddr, rank: u64, ranks: u64, token: &str) -> Result<Self, Vec<u8>> {
+        let mut raw = Self::proving(address, &hello(rank, ranks), token);
+        let verdict = raw.plain().unwrap();
+        if verdict != [0] {
+            return Err(verdict);
+        }
+        // Welcome, a session, no host.
+        assert!(raw.receive().starts_with(&[0]));
+        Ok(raw)
+    }
+
+    pub(crate) fn send(&mut self, message: &impl Serialize) {
+        let frame = frame(message);
+        let tag = tag(&mut self.keys[0], &frame);
+        self.stream.write_all(&[&frame[..], &tag].concat()).unwrap();
+    }
+
+    /// A frame without a tag.
+    pub(crate) fn plain(&mut self) -> io::Result<Vec<u8>> {
+        let mut prefix = [0; 4];
+        self.stream.read_exact(&mut prefix)?;
+        let mut body = vec![0; usize::try_from(u32::from_le_bytes(prefix)).unwrap()];
+        self.stream.read_exact(&mut body)?;
+        Ok(body)
+    }
+
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
+        let body = self.plain().unwrap();
+        let mut told = [0; 32];
+        self.stream.read_exact(&mut told).unwrap();
+        let frame = [&u32::try_from(body.len()).unwrap().to_le_bytes(), &body[..]].concat();
+        assert_eq!(tag(&mut self.keys[1], &frame), told);
+        body
+    }
+}
+
+/// The keys of both directions, the client's first.
+pub(crate) fn keys(token: &str, opening: &[u8], challenge: &[u8]) -> [([u8; 32], u64); 2] {
+    let token = blake3::derive_key("unisono 2026-11-26 store: the token's key", token.as_bytes());
+    ["client", "server"].map(|from| {
+        let said = [
+            from.as_bytes(),
+            blake3::hash(opening).as_bytes().as_slice(),
+            blake3::hash(challenge).as_bytes().as_slice(),
+        ]
+        .concat();
+        (*blake3::keyed_hash(&token, &said).as_bytes(), 0)
+    })
+}
+
+/// The tag of the next frame.
+pub(crate) fn tag((key, count): &mut ([u8; 32], u64), frame: &[u8]) -> [u8; 32] {
+    let numbered = [&count.to_le_bytes()[..], blake3::hash(frame).as_bytes()].concat();
+    *count += 1;
+    *blake3::keyed_hash(key, &numbered).as_bytes()
+}
