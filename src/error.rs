@@ -2,7 +2,7 @@
 
 mod clean;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +98,7 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// A rank's object cannot be sent, or is not of the type that was wanted here. The group still works.
-    #[error("{call}: the {type_name} of rank {rank}: {problem}")]
+    #[error("{call}: the {type_name} of rank {rank}: {}", shown(.problem))]
     Object {
         /// The method called.
         call: &'static str,
@@ -110,7 +110,7 @@ pub enum Error {
         problem: ObjectError,
     },
     /// A file could not be read, sent or written. Every rank of the group gets the same, and the group still works.
-    #[error("{} on rank {rank}: {problem}", .file.display())]
+    #[error("{} on rank {rank}: {}", shown(.file.display()), shown(.problem))]
     File {
         /// Where, by its rank in the world.
         rank: Rank,
@@ -321,6 +321,11 @@ impl Failure {
     }
 }
 
+/// What another rank may have said, or a file's name, as it is shown: in one line that disturbs no terminal.
+fn shown(what: impl fmt::Display) -> String {
+    clean(&what.to_string(), MAX_TEXT)
+}
+
 /// A job's id in a sentence.
 fn job(id: &str) -> String {
     if id.is_empty() { "a job that no launcher has named".to_owned() } else { format!("job {id:?}") }
@@ -351,4 +356,23 @@ pub(crate) fn list(ranks: &[Rank]) -> String {
         i = j + 1;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_is_shown_in_one_line() {
+        let nasty = "\u{1b}[2J\nERROR all is lost".to_owned();
+        let problem = ObjectError::Value { problem: nasty.clone() };
+        let object = Error::Object { call: "recv_object", rank: 1, type_name: "u8", problem };
+        let problem = FileProblem::Changed { how: nasty.clone() };
+        let file = Error::File { rank: 1, file: nasty.clone().into(), problem };
+        let failure = Error::Failed(Failure::StoreLost { how: nasty }.cleaned());
+        for error in [object, file, failure] {
+            let text = error.to_string();
+            assert!(!text.contains(char::is_control) && text.contains("ERROR all is lost"), "{text:?}");
+        }
+    }
 }

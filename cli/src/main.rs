@@ -1,6 +1,6 @@
 //! The program `unisono`: reads the command line and hands on to one subcommand.
 
-use std::{io::Write, process::ExitCode};
+use std::{env::VarError, error::Error, io::Write, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
@@ -56,14 +56,23 @@ enum Command {
     Rank(run::rank::Rank),
 }
 
+/// What the library says where RUST_LOG asks for nothing.
+const UNASKED: &str = "warn,unisono::failure=off";
+
 fn write_error(line: &str) {
     // Who closed our standard error does not want to know.
     drop(std::io::stderr().write_all(line.as_bytes()));
 }
 
-/// Shows on standard error what the library has to say: warnings, or what RUST_LOG asks for.
+/// Shows on standard error what the library has to say: warnings, or what RUST_LOG asks for. How its group has failed the
+/// program tells itself.
 fn listen() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    let asked = || EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    let filter = match asked().try_from_env() {
+        Ok(filter) => filter,
+        Err(error) if error.source().is_some_and(<dyn Error>::is::<VarError>) => EnvFilter::new(UNASKED),
+        Err(_) => asked().from_env_lossy(),
+    };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     lines.without_time().with_target(false).with_ansi(false).init();
 }

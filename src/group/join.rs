@@ -28,7 +28,7 @@ use crate::{
     algorithm::{self, Selection, World, table::Table},
     config::{Config, StoreAddress, fnv},
     engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
-    error::{Error, Failure, Result, list},
+    error::{Error, Failure, Result, clean, list},
     outside,
     rendezvous::{self, Alarm, Position, Store, exchange},
     schedule::Rank,
@@ -391,10 +391,12 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
 
 /// All ranks must speak the same wire, over the same kind of provider, with the same settings.
 fn agree(cards: &[Card]) -> Result<()> {
+    /// How much is shown of a rank's setting, in characters.
+    const SHOWN: usize = 200;
     let differs = |name: &str, what: &dyn Fn(&Card) -> String, advice: &str| {
         let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         for (rank, card) in cards.iter().enumerate() {
-            camps.entry(what(card)).or_default().push(rank);
+            camps.entry(clean(&what(card), SHOWN)).or_default().push(rank);
         }
         if camps.len() <= 1 {
             return Ok(());

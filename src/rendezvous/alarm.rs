@@ -28,12 +28,14 @@ impl Alarm {
         Self::default()
     }
 
-    /// Latches `failure` if it is the first, and says whether it was.
+    /// Latches `failure` if it is the first, and says whether it was. The log tells of it.
     pub fn raise(&self, failure: Failure) -> bool {
         let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_some() {
             return false;
         }
+        // By a target of its own, for programs that tell their errors themselves.
+        tracing::error!(target: "unisono::failure", "the group has failed: {failure}");
         *slot = Some(failure);
         self.raised.store(true, Ordering::Release);
         self.changed.notify_all();

@@ -34,6 +34,9 @@ const ATTEMPT: Duration = Duration::from_secs(3);
 /// How much later than asked for the server's answer may come before it is given up.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How long the rank that serves looks for its own host by name: others have until the deadline.
+const RESOLVE: Duration = Duration::from_secs(1);
+
 /// A store served over TCP.
 #[derive(Debug)]
 pub struct TcpStore {
@@ -63,10 +66,18 @@ impl TcpStore {
     /// is `localhost` or a loopback address.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] if the port is in use.
+    /// [`Error::Rendezvous`] if the host is unknown or the port is in use.
     pub fn host(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
         let name = name(host, port);
-        let listener = listen(host, port).map_err(|error| server::refused(&name, &error))?;
+        let addresses = resolve(host, deadline.min(Instant::now() + RESOLVE)).map_err(|error| {
+            let problem = format!(
+                "rank {} is to serve the store there and cannot resolve {host:?}: {error}; wanted (MASTER_ADDR or \
+                 UNISONO_STORE) a name or address of its host that all hosts know",
+                member.rank
+            );
+            Error::Rendezvous { store: name.clone(), problem }
+        })?;
+        let listener = listen(host, port, &addresses).map_err(|error| server::refused(&name, &error))?;
         let store = Self::host_on(listener, member, deadline)?;
         Ok(Self { name: self::name(host, store.at.port()), ..store })
     }
@@ -247,20 +258,26 @@ fn until(deadline: Instant) -> (Duration, u64) {
     (left, u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
+/// The addresses of a host, with port 0. One that is only just known, such as a new container's, may take a moment.
+fn resolve(host: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    loop {
+        match (host, 0).to_socket_addrs() {
+            Ok(addresses) => return Ok(addresses.collect()),
+            Err(error) if Instant::now() >= until => return Err(error),
+            Err(_) => thread::sleep(RESOLVE / 10),
+        }
+    }
+}
+
 /// Binds where ranks on other machines can reach it. Not to what the host's name resolves to: Debian's
 /// /etc/hosts gives 127.0.1.1 for the machine's own name.
-fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+fn listen(host: &str, port: u16, addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let literal: Option<IpAddr> = host.parse().ok();
     if host == "localhost" || literal.is_some_and(|ip| ip.is_loopback()) {
         return TcpListener::bind((host, port));
     }
-    if let Ok(addresses) = (host, 0).to_socket_addrs() {
-        let addresses: Vec<SocketAddr> = addresses.collect();
-        if !addresses.is_empty() && addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
-            tracing::warn!(
-                "{host} is no address of this machine, which is to serve the store there as rank 0"
-            );
-        }
+    if addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
+        tracing::warn!("{host} is no address of this machine, which is to serve the store there as rank 0");
     }
     listen_to_all(port).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
@@ -455,7 +472,7 @@ mod tests {
 
     #[test]
     fn ranks_reach_it_by_ipv4_and_ipv6() {
-        let listener = listen("0.0.0.0", 0).unwrap();
+        let listener = listen("0.0.0.0", 0, &[]).unwrap();
         let at = listener.local_addr().unwrap();
         TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
         if at.is_ipv6() {

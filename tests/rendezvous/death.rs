@@ -9,6 +9,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tracing_subscriber::EnvFilter;
 use unisono::{
     Error, Failure,
     config::StoreAddress,
@@ -270,4 +271,31 @@ fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
     assert!(begun.elapsed() < Duration::from_secs(2), "a failed group keeps nobody: {:?}", begun.elapsed());
     assert_eq!(all[0].alarm.wait(SOON), Some(failure));
     part(all.into());
+}
+
+#[test]
+#[ignore = "what the next test starts as a process of its own"]
+fn a_process_that_hears_of_a_death() {
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::from_default_env())
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    for kind in KINDS {
+        let (_place, mut all) = world(kind, 2);
+        drop(all.pop());
+        all[0].alarm.wait(SOON).unwrap();
+    }
+}
+
+#[test]
+fn a_death_is_an_error_in_the_log() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "death::a_process_that_hears_of_a_death", "--ignored", "--nocapture"])
+        .env("RUST_LOG", "warn")
+        .output()
+        .unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    let told = log.lines().filter(|line| line.contains("ERROR") && line.contains("rank 1 died"));
+    assert_eq!(told.count(), KINDS.len(), "{log}");
 }

@@ -122,7 +122,17 @@ fn another_program_at_the_port_is_recognised() {
         let error = TcpStore::join("127.0.0.1", port, &member(1, 2), after(100)).err().unwrap();
         assert!(error.to_string().contains("has said nothing for"), "{error}");
     });
-    let error = TcpStore::join("no-such-host.invalid", 1, &member(1, 2), after(50)).err().unwrap();
+}
+
+#[test]
+fn a_host_that_does_not_resolve_is_named_by_rank_0_at_once_and_by_the_others_in_the_end() {
+    // No resolver is asked for what cannot be a name.
+    let (host, begun) = ("no..such.host", Instant::now());
+    let error = TcpStore::host(host, 0, &member(0, 2), soon()).err().unwrap();
+    assert!(error.to_string().contains("cannot resolve \"no..such.host\""), "{error}");
+    assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
+    // Its name may yet become known.
+    let error = TcpStore::join(host, 1, &member(1, 2), after(50)).err().unwrap();
     assert!(error.to_string().contains("cannot resolve"), "{error}");
 }
 

@@ -5,10 +5,13 @@
 
 mod again;
 mod death;
+mod directory;
+mod flood;
 mod hostile;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod raw;
 mod secret;
 mod stores;
+mod words;
 mod world;

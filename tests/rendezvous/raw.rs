@@ -50,6 +50,8 @@ fn opening(hello: &impl Serialize) -> Vec<u8> {
 /// A connection on which the client has proved that it knows a token.
 pub(crate) struct Raw {
     pub(crate) stream: TcpStream,
+    /// What a watch of the same rank has to say; 0 before the welcome.
+    pub(crate) session: u64,
     /// The client's key and the server's, each with its count of frames.
     keys: [([u8; 32], u64); 2],
 }
@@ -61,7 +63,7 @@ impl Raw {
         stream.write_all(opening).unwrap();
         let mut challenge = vec![0; PREAMBLE.len() + CHALLENGE];
         stream.read_exact(&mut challenge).unwrap();
-        let mut raw = Self { stream, keys: keys(token, opening, &challenge) };
+        let mut raw = Self { stream, session: 0, keys: keys(token, opening, &challenge) };
         raw.send(&());
         raw
     }
@@ -74,7 +76,9 @@ impl Raw {
             return Err(verdict);
         }
         // Welcome, a session, no host.
-        assert!(raw.receive().starts_with(&[0]));
+        let welcome = raw.receive();
+        let [0, session, 0] = welcome[..] else { panic!("{welcome:?}") };
+        raw.session = session.into();
         Ok(raw)
     }
 

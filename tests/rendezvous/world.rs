@@ -80,8 +80,13 @@ pub(crate) struct One {
 
 impl One {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self::of(store, |call| format!("call{}({})", call[0], call[1]))
+    }
+
+    /// The same with calls that are told in these words.
+    pub(crate) fn of(store: Arc<dyn Store>, words: fn([u64; 2]) -> String) -> Self {
         let alarm = Arc::new(Alarm::new());
-        let position = Arc::new(Position::new(|call| format!("call{}({})", call[0], call[1])));
+        let position = Arc::new(Position::new(words));
         let watch = store.watch(Arc::clone(&alarm), Arc::clone(&position)).unwrap();
         Self { watch, store, alarm, position }
     }
