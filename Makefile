@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs fuzz bench peers setup clean
+.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs fuzz sanitize bench peers setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -44,6 +44,9 @@ test-verbs: ## conformance, collectives and a checked bench over verbs on soft-R
 
 fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-fuzz on a nightly toolchain
 	@ci/fuzz.sh
+
+sanitize: ## the transports' and the engine's tests under the sanitizers that the nightly toolchain at hand allows
+	@ci/sanitize.sh
 
 bench: ## criterion's benches, then the comparison with Gloo, Open MPI and MPICH
 	@ci/setup.sh build

@@ -52,7 +52,7 @@ pub struct Delivered {
     pub file: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Bytes of it that were sent: all but the pieces that every receiver had.
+    /// Bytes of it that were sent: all but the pieces that every receiver had, and those that are nothing but holes.
     pub sent: u64,
     /// Whether this rank has written it; if not, it was there, or another rank that shares the directory has.
     pub wrote: bool,
