@@ -563,7 +563,8 @@ mod tests {
             let base = fresh.region().base();
             assert_eq!((fresh.region().len(), fresh.elements.len()), (count * size, 0));
             fresh.provide(size * 99 + 1);
-            fresh.region().write(0, &vec![7; size * 100]).unwrap();
+            // SAFETY: no put is under way.
+            unsafe { fresh.region().write(0, &vec![7; size * 100]).unwrap() };
             // What has come stays, and where it is.
             for bytes in [0, 500, size * 1000, HUGE] {
                 fresh.provide(bytes);

@@ -3,11 +3,11 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use bytemuck::Zeroable;
+use bytemuck::Pod;
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
-    Settings,
+    Settings, access,
     flow::{Incoming, Outgoing},
     lane::Lane,
     letters::Letter,
@@ -316,19 +316,13 @@ impl Circle {
     /// The header of the message that landed in a slot.
     pub(crate) fn header(&self, receiver: usize, slot: usize) -> Result<Header, Error> {
         let (region, at) = self.slot(receiver, slot);
-        let mut header = Header::zeroed();
-        region.read(at - wire::HEADER, bytemuck::bytes_of_mut(&mut header))?;
-        Ok(header)
+        access::load(region, at - wire::HEADER)
     }
 
-    /// What a member has written to its entry of the mailbox, if it is one.
-    pub(super) fn entry(&self, from: Rank) -> Result<Option<Entry>, Error> {
-        let mut entry = Entry::zeroed();
-        if from >= self.members.len() {
-            return Ok(None);
-        }
-        self.mailbox.read(from * size_of::<Entry>(), bytemuck::bytes_of_mut(&mut entry))?;
-        Ok(Some(entry))
+    /// What a member has written to its entry of the mailbox, `at` so many bytes in it. Only that of which an immediate has
+    /// told: the rest may be being written.
+    pub(super) fn told<T: Pod>(&self, from: Rank, at: usize) -> Result<T, Error> {
+        access::load(&self.mailbox, from * size_of::<Entry>() + at)
     }
 
     /// Whether this neighbour's pattern has come, and come right.

@@ -3,13 +3,13 @@
 use unisono_transport::{Error, Memory, Peer, Region, RemoteRegion};
 
 use super::{
-    Stop,
+    Stop, access,
     circle::{Circle, NONE, Sender, WindowMemory},
     flow::{Incoming, Outgoing, Violation},
     letters::Letter,
     port::Port,
     post::Record,
-    wire::{self, About, Class, Entry, MAX_FLOWS, MAX_SLOTS, Way, Window},
+    wire::{self, About, Class, Entry, Grant, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
 use crate::{buffer, error::Failure, schedule::Rank};
 
@@ -99,8 +99,8 @@ impl Core<'_> {
         }
         circle.windows.push(WindowMemory { number, lanes, region, slot_bytes, class, first_flow });
         circle.members[from].incoming[class.index()] = narrow(first_flow);
-        let at = from * size_of::<Entry>() + class.index() * size_of::<Window>();
-        circle.letters.write(at, bytemuck::bytes_of(&window))?;
+        let at = from * size_of::<Entry>() + About::Window(class).place();
+        access::store(&circle.letters, at, &window)?;
         circle.post_box.push_back((from, Letter::Window(class)));
         Ok(())
     }
@@ -188,28 +188,29 @@ impl Core<'_> {
 
     /// A member has written to the mailbox.
     pub(crate) fn letter_arrived(&mut self, from: Rank, about: About) -> Result<(), Stop> {
-        let Some(entry) = self.circle.entry(from)? else {
-            let members = self.circle.members.len();
+        let members = self.circle.members.len();
+        if from >= members {
             return Err(self.port.stop(format!("a letter from rank {from} of a group of {members}")));
-        };
+        }
+        let at = about.place();
         match about {
-            About::Window(class) => self.window_arrived(from, class, entry.windows[class.index()]),
+            About::Window(class) => self.window_arrived(from, class, self.circle.told(from, at)?),
             // The window for messages is opened for whoever has one.
             About::Knock(Class::Message) => {
                 self.port.stir(self.circle.channel);
                 self.listen(from, Class::Message)
             }
             About::Knock(class) => {
-                self.circle.knocks.push((from, class, entry.knocks[class.index()]));
+                self.circle.knocks.push((from, class, self.circle.told(from, at)?));
                 Ok(())
             }
-            About::Hello => self.hello_arrived(from, entry.hello),
+            About::Hello => self.hello_arrived(from, self.circle.told(from, at)?),
             About::End => {
                 self.circle.members[from].gone = true;
                 Ok(())
             }
             About::Grant => {
-                let grant = entry.grant;
+                let grant: Grant = self.circle.told(from, at)?;
                 if grant.granted > 1 {
                     let what = format!("neither leave to write nor refusal, but {}", grant.granted);
                     return Err(self.violation(from, Violation(what)));

@@ -3,7 +3,7 @@
 use unisono_transport::{Posted, Put, RemoteRegion, Source, Target, Told};
 
 use super::{
-    Stop,
+    Stop, access,
     core::Core,
     post,
     wire::{self, About, Class, Entry, Grant, Header, Immediate, Way, Window},
@@ -27,8 +27,8 @@ impl Core<'_> {
     pub(crate) fn knock(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
         let circle = &mut *self.circle;
         if circle.members[to].knocked[class.index()].replace(header.op) != Some(header.op) {
-            let knock = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
-            circle.letters.write(to * size_of::<Entry>() + knock, bytemuck::bytes_of(header))?;
+            let at = to * size_of::<Entry>() + About::Knock(class).place();
+            access::store(&circle.letters, at, header)?;
             circle.post_box.push_back((to, Letter::Knock(class)));
         }
         Ok(())
@@ -56,17 +56,17 @@ impl Core<'_> {
         let header =
             Header { freed: (writes & 0xffff_ffff) as u32, reply: (slots & 0xffff_ffff) as u32, ..header };
         let grant = Grant { header, granted: u64::from(output.is_some()), base, key, len };
-        let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, grant);
-        circle.letters.write(at, bytemuck::bytes_of(&grant))?;
+        let at = to * size_of::<Entry>() + About::Grant.place();
+        access::store(&circle.letters, at, &grant)?;
         circle.post_box.push_back((to, Letter::Grant));
         Ok(())
     }
 
     /// Sends the self-test pattern to a neighbour.
     pub(crate) fn greet(&mut self, to: Rank) -> Result<(), Stop> {
-        let at = to * size_of::<Entry>() + std::mem::offset_of!(Entry, hello);
+        let at = to * size_of::<Entry>() + About::Hello.place();
         let circle = &mut *self.circle;
-        circle.letters.write(at, bytemuck::bytes_of(&wire::hello(circle.me, to)))?;
+        access::store(&circle.letters, at, &wire::hello(circle.me, to))?;
         circle.post_box.push_back((to, Letter::Hello));
         Ok(())
     }
@@ -77,22 +77,15 @@ impl Core<'_> {
         let mut any = false;
         for _ in 0..circle.post_box.len() {
             let Some(&(to, letter)) = circle.post_box.front() else { break };
-            let letter_about = |about| Immediate::Letter { channel: circle.channel, from: circle.me, about };
+            let letter_about = |about: About, len| {
+                (about.place(), len, Immediate::Letter { channel: circle.channel, from: circle.me, about })
+            };
             let (at, len, immediate) = match letter {
-                Letter::Window(class) => (
-                    class.index() * size_of::<Window>(),
-                    size_of::<Window>(),
-                    letter_about(About::Window(class)),
-                ),
-                Letter::Grant => {
-                    (std::mem::offset_of!(Entry, grant), size_of::<Grant>(), letter_about(About::Grant))
-                }
-                Letter::Hello => (std::mem::offset_of!(Entry, hello), 16, letter_about(About::Hello)),
-                Letter::End => (std::mem::offset_of!(Entry, credit), 8, letter_about(About::End)),
-                Letter::Knock(class) => {
-                    let at = std::mem::offset_of!(Entry, knocks) + class.index() * wire::HEADER;
-                    (at, wire::HEADER, letter_about(About::Knock(class)))
-                }
+                Letter::Window(class) => letter_about(About::Window(class), size_of::<Window>()),
+                Letter::Grant => letter_about(About::Grant, size_of::<Grant>()),
+                Letter::Hello => letter_about(About::Hello, 16),
+                Letter::End => letter_about(About::End, 8),
+                Letter::Knock(class) => letter_about(About::Knock(class), wire::HEADER),
                 Letter::Credit(receiver, way) => {
                     let reply = circle.receivers[receiver].reply;
                     let flow = circle.incoming(receiver, way);
@@ -118,7 +111,8 @@ impl Core<'_> {
                 token: post::letter(circle.channel, copied),
                 told: Told::Always,
             };
-            if port.transport.put(&put).map_err(|error| port.broken(error))? == Posted::Full {
+            let posted = access::put(&mut *port.transport, &put);
+            if posted.map_err(|error| port.broken(error))? == Posted::Full {
                 // One peer that is slow to connect must not hold up the others' letters.
                 circle.post_box.rotate_left(1);
                 continue;

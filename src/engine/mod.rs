@@ -4,6 +4,7 @@
 //! messages into slots of windows, and letters (windows, credits, greetings) into mailboxes. All groups of a process
 //! share one endpoint (`port`); each has windows and a mailbox of its own (`circle`).
 
+mod access;
 mod begin;
 mod call;
 mod circle;

@@ -3,12 +3,12 @@
 use unisono_transport::{Posted, Put, Region, Source, Target, Told};
 
 use super::{
-    Stop,
+    Stop, access,
     core::Core,
     lane::Run,
     post::Record,
     wait::Exchange,
-    wire::{HEADER, Immediate, PAYLOAD, Way, stride},
+    wire::{HEADER, Header, Immediate, PAYLOAD, Way, stride},
 };
 use crate::{
     buffer::{self, Bytes},
@@ -84,7 +84,7 @@ impl Run {
         let freed = opposite.map_or(0, |flow| core.circle.receivers[flow].freed());
         let header = self.operation.header(freed, core.circle.senders[sender].reply, from.len);
         let (headers, at) = core.port.posts.header(record);
-        headers.write(at, bytemuck::bytes_of(&header))?;
+        access::store(headers, at, &header)?;
 
         let flow = &core.circle.senders[sender].flow;
         let slot = flow.first + flow.slot(number) * stride(slot_bytes) as u64;
@@ -228,10 +228,9 @@ impl Core<'_> {
                 (_, false) => Source::new(&origin.region, origin.offset, bytes)?,
                 (_, true) => {
                     // What is staged has room for it right before.
-                    let mut header = [0; HEADER];
-                    headers.read(at, &mut header)?;
+                    let header: Header = access::load(headers, at)?;
                     let at = origin.offset - HEADER;
-                    origin.region.write(at, &header)?;
+                    access::store(&origin.region, at, &header)?;
                     Source::new(&origin.region, at, HEADER + bytes)?
                 }
             },
@@ -254,8 +253,8 @@ impl Core<'_> {
         };
         let put =
             Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64, told };
-        let posted = self.port.transport.put(&put).map_err(|error| self.port.broken(error))?;
-        if posted == Posted::Full {
+        let posted = access::put(&mut *self.port.transport, &put);
+        if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
             return Ok(false);
         }
         let circle = &mut *self.circle;

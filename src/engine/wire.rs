@@ -1,5 +1,7 @@
 //! The bytes on the wire: immediates, headers, window announcements (drawn in docs/wire.md).
 
+use std::mem::offset_of;
+
 use bytemuck::{Pod, Zeroable};
 use unisono_transport::RemoteRegion;
 
@@ -71,6 +73,17 @@ impl About {
             Self::Hello => 6,
             Self::Grant => 7,
             Self::End => 8,
+        }
+    }
+
+    /// Where in its entry that part begins.
+    pub(crate) const fn place(self) -> usize {
+        match self {
+            Self::Window(class) => class.index() * size_of::<Window>(),
+            Self::Knock(class) => offset_of!(Entry, knocks) + class.index() * HEADER,
+            Self::Hello => offset_of!(Entry, hello),
+            Self::Grant => offset_of!(Entry, grant),
+            Self::End => offset_of!(Entry, credit),
         }
     }
 }

@@ -1,4 +1,5 @@
 //! A transport that fails as a test tells it to, around one that works.
+#![allow(unsafe_code)]
 
 use std::{
     sync::{
@@ -43,7 +44,8 @@ impl Drop for Stuck {
     }
 }
 
-impl Transport for Stuck {
+// SAFETY: as the transport within, until it is stuck.
+unsafe impl Transport for Stuck {
     fn limits(&self) -> &Limits {
         self.inner.limits()
     }
@@ -60,8 +62,9 @@ impl Transport for Stuck {
         self.inner.register(memory)
     }
 
-    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        self.inner.put(put)
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.inner.put(put) }
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {

@@ -32,7 +32,15 @@ pub use region::{Memory, Region, Registration, RemoteRegion};
 ///
 /// A transport is owned and driven by one thread at a time; `put`, `poll` and `park` never block except
 /// for `park`, which says for how long.
-pub trait Transport: Send {
+///
+/// # Safety
+/// Callers touch memory by what an implementation tells. It must
+/// - tell of an arrival only when the bytes have landed, and of a put as sent only when its sources are read no more;
+/// - write where puts say, and nowhere else; and read nothing but their sources;
+/// - give regions of the very memory that it was given to register, which nobody writes to through this endpoint once the
+///   region's last clone or the endpoint is gone.
+#[allow(unsafe_code)]
+pub unsafe trait Transport: Send {
     /// What this transport can do and how much of it; fixed from its opening on.
     fn limits(&self) -> &Limits;
 
@@ -54,14 +62,30 @@ pub trait Transport: Send {
     fn register(&mut self, memory: Memory) -> Result<Region, Error>;
 
     /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
-    /// The source bytes must stay unchanged until [`Event::Sent`] with the put's token; the transport
-    /// keeps the source regions alive until then.
+    /// The transport keeps the source regions alive as long as it reads them.
+    ///
+    /// # Safety
+    /// A put reads and writes memory without asking anybody, as other threads' accesses of theirs do: whoever puts must know
+    /// that nobody else does meanwhile.
+    /// - Nobody writes to the source bytes until [`Event::Sent`] with the put's token, if it [comes](Put::ends_told), or
+    ///   else until this returns.
+    /// - Nobody reads or writes the target's bytes, which may be of this process, nor puts to them, until the peer is told
+    ///   of the arrival. So the peer must have given leave, and not taken it back.
+    ///
+    /// Without that promise a put would race with whoever reads what is in the target, for instance of a thread of this process:
+    ///
+    /// ```compile_fail,E0133
+    /// # use unisono_transport::{Error, Posted, Put, Transport, memory::Endpoint};
+    /// fn begin(endpoint: &mut Endpoint, put: &Put<'_>) -> Result<Posted, Error> {
+    ///     endpoint.put(put)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::BadPut`] for no or too many sources, one that had to be registered and is not, too many bytes or an
     /// unknown peer, and [`Error::Bounds`] for a target outside of its region: of these nothing is begun. Others are
     /// final, as of [`poll`](Self::poll).
-    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error>;
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error>;
 
     /// Makes progress in both directions and appends what happened to `events`.
     ///

@@ -9,17 +9,20 @@
 //! let Some(remote) = window.remote() else { unreachable!("it is registered") };
 //!
 //! let source = here.register(Memory::map(5, false)?)?;
-//! source.write(0, b"hello")?;
+//! // SAFETY: no put reads the source yet.
+//! unsafe { source.write(0, b"hello")? };
 //! let peer = here.connect(there.address())?;
 //! let target = Target { region: remote, offset: 8 };
 //! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, told: Told::IfNotInjected };
-//! let _ = here.put(&put)?;
+//! // SAFETY: the window is read when the put has arrived, and the source is not written again.
+//! let _ = unsafe { here.put(&put)? };
 //!
 //! let mut events = Vec::new();
 //! there.poll(&mut events)?;
 //! assert_eq!(events, [Event::Arrived { immediate: 7, len: Some(5) }]);
 //! let mut bytes = [0; 5];
-//! window.read(8, &mut bytes)?;
+//! // SAFETY: it has arrived, and nobody puts again.
+//! unsafe { window.read(8, &mut bytes)? };
 //! assert_eq!(&bytes, b"hello");
 //! # Ok(()) }
 //! ```
@@ -191,7 +194,9 @@ impl Drop for Guard {
     }
 }
 
-impl Transport for Endpoint {
+// SAFETY: a put is copied whole, under the lock of the span that its key names, before it is told of; an endpoint's spans go
+// with it.
+unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -239,7 +244,7 @@ impl Transport for Endpoint {
         ))
     }
 
-    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
         let Some(peer) = self.peers.get(put.to.0 as usize) else {
             return Err(Error::BadPut { reason: format!("peer {} is unknown", put.to.0) });

@@ -181,29 +181,43 @@ impl Region {
 
     /// Copies bytes out of the region, from `offset` on.
     ///
-    /// The bytes must be at rest: no put that writes them may be under way. Whoever has been told of the
-    /// last put's arrival, and has not yet allowed the next, may read. Reading earlier gives torn bytes,
-    /// which is a mistake in the protocol, not in memory.
+    /// # Safety
+    /// Nobody writes to these bytes meanwhile: no other clone of the region, and no put. Whoever has been told of the last
+    /// put's arrival, and has not yet allowed the next, may read.
     ///
     /// # Errors
     /// [`Error::Bounds`] if they do not lie within the region.
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+    ///
+    /// Without that promise two threads would race:
+    ///
+    /// ```compile_fail,E0133
+    /// # use unisono_transport::{Memory, Region};
+    /// # fn main() -> Result<(), unisono_transport::Error> {
+    /// let region = Region::unregistered(Memory::map(4096, false)?);
+    /// std::thread::scope(|threads| {
+    ///     threads.spawn(|| region.write(0, &[1; 4096]));
+    ///     threads.spawn(|| region.read(0, &mut [0; 4096]));
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.check(offset, into.len())?;
         // SAFETY: in bounds by the check; `into` is exclusively borrowed and so does not overlap memory of
-        // ours; the region's memory is valid while `self` lives.
+        // ours; the region's memory is valid while `self` lives; and at rest by the caller's promise.
         unsafe { ptr::copy_nonoverlapping(self.base().add(offset), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Copies bytes into the region, from `offset` on. No put may be reading or writing them meanwhile.
+    /// Copies bytes into the region, from `offset` on.
+    ///
+    /// # Safety
+    /// Nobody reads or writes these bytes meanwhile: no other clone of the region, and no put.
     ///
     /// # Errors
     /// [`Error::Bounds`] if they do not lie within the region.
-    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
+    pub unsafe fn write(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
         self.check(offset, from.len())?;
-        // SAFETY: in bounds by the check; `from` is borrowed from safe memory, and a safe slice onto a
-        // region's own bytes exists only in `unisono::Buffer`, which is exclusively borrowed by the call
-        // that touches it here.
+        // SAFETY: in bounds by the check, and the caller's alone by its promise; `copy` allows `from` to overlap.
         unsafe { ptr::copy(from.as_ptr(), self.base().add(offset), from.len()) };
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::{Item, Stage};
 use crate::{
     buffer::{self, Bytes},
     engine::{
-        Stop,
+        Stop, access,
         core::Core,
         send::{Origin, Ready, Whose},
         wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way, stride},
@@ -184,7 +184,7 @@ impl Core<'_> {
         let reply = u32::try_from(self.circle.senders[sender].reply).unwrap_or(u32::MAX);
         let header = Header { freed: (freed & 0xffff_ffff) as u32, reply, ..parcel.header };
         let (headers, at) = self.port.posts.header(record);
-        headers.write(at, bytemuck::bytes_of(&header))?;
+        access::store(headers, at, &header)?;
         let sender_end = &self.circle.senders[sender];
         let flow = &sender_end.flow;
         let slot = flow.first + flow.slot(number) * stride(sender_end.slot_bytes) as u64;

@@ -322,7 +322,9 @@ impl Ofi {
     }
 }
 
-impl Transport for Ofi {
+// SAFETY: libfabric tells of a remote write when its bytes have landed, and of a write of ours when it reads the sources no more;
+// it writes to what is registered, which closing a registration or the endpoint ends. What it is told is what the put says.
+unsafe impl Transport for Ofi {
     fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -367,7 +369,7 @@ impl Transport for Ofi {
         self.registrar.register(memory, &self.live.endpoint)
     }
 
-    fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
         let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
         let to = *self.peers.get(put.to.0 as usize).ok_or_else(unknown)?;

@@ -11,8 +11,8 @@ use unisono_transport::{
 };
 
 use crate::kit::{
-    FIRST, Node, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote,
-    until,
+    self, FIRST, Node, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all,
+    remote, until,
 };
 
 /// The sizes at which something may change: around the inject limit, pages and the usual buffers.
@@ -27,7 +27,7 @@ pub(crate) fn every_size(world: &mut World) -> Outcome {
     let margin = 3;
     let window = there.register(Memory::map(largest + 2 * margin, false)?)?;
     for (immediate, len) in (0_u32..).zip(sizes) {
-        window.write(0, &vec![0xee; window.len()])?;
+        kit::write(&window, 0, &vec![0xee; window.len()])?;
         let bytes = pattern(immediate, len);
         let source = filled(&mut *here, &bytes)?;
         let region = remote(&window)?;
@@ -113,9 +113,9 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
         let mut posted = false;
         until(&what, || {
             if !posted {
-                posted = here.put(&put)? == Posted::Yes;
+                posted = kit::put(&mut *here, &put)? == Posted::Yes;
                 if posted && copied {
-                    [&source, &other].into_iter().try_for_each(|from| from.write(0, &[0xee; 256]))?;
+                    [&source, &other].into_iter().try_for_each(|from| kit::write(from, 0, &[0xee; 256]))?;
                 }
             }
             ours.poll(&mut *here)?;
@@ -130,8 +130,8 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
         theirs.expect([immediate], [])?;
         ours.expect([], ends.then_some(3))?;
         ensure!(bytes_of(&window, 17, wanted.len())? == wanted, "{what}: not as they were, in order");
-        source.write(0, &bytes)?;
-        other.write(0, &pattern(10, other.len()))?;
+        kit::write(&source, 0, &bytes)?;
+        kit::write(&other, 0, &pattern(10, other.len()))?;
     }
     Ok(())
 }
@@ -156,22 +156,25 @@ pub(crate) fn copies(world: &mut World) -> Outcome {
         let mut next = 0;
         until(&format!("{COUNT} copies of {len} bytes"), || {
             while next <= COUNT {
-                source.write(0, &pattern(next, len))?;
+                kit::write(&source, 0, &pattern(next, len))?;
                 let all = [Source::new(&source, 0, len)?];
                 let posted = if next == 0 {
                     put_all(&mut *here, &large, before, 0, 0)?
                 } else {
                     let target = Target { region, offset: u64::from(next - 1) * len as u64 };
-                    here.put(&Put {
-                        to: FIRST,
-                        sources: &all,
-                        target,
-                        immediate: next,
-                        token: 3,
-                        told: Told::IfNotCopied,
-                    })?
+                    kit::put(
+                        &mut *here,
+                        &Put {
+                            to: FIRST,
+                            sources: &all,
+                            target,
+                            immediate: next,
+                            token: 3,
+                            told: Told::IfNotCopied,
+                        },
+                    )?
                 };
-                source.write(0, &pattern(0, len))?;
+                kit::write(&source, 0, &pattern(0, len))?;
                 if posted == Posted::Full {
                     break;
                 }
@@ -243,7 +246,7 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
                 token: next.into(),
                 told: Told::IfNotInjected,
             };
-            if here.put(&put)? == Posted::Full {
+            if kit::put(&mut *here, &put)? == Posted::Full {
                 was_full = true;
                 break;
             }
@@ -323,7 +326,7 @@ pub(crate) fn both_ways(world: &mut World) -> Outcome {
                     token: number.into(),
                     told: Told::IfNotInjected,
                 };
-                if transport.put(&put)? == Posted::Full {
+                if kit::put(&mut **transport, &put)? == Posted::Full {
                     break;
                 }
                 next[side] += 1;
@@ -382,7 +385,7 @@ pub(crate) fn each_to_each(world: &mut World) -> Outcome {
                 token: slot as u64 * 4 + u64::from(to),
                 told: Told::IfNotInjected,
             };
-            if nodes[from].put(&put)? == Posted::Full {
+            if kit::put(&mut *nodes[from], &put)? == Posted::Full {
                 left.push((from, to, round));
             }
         }
@@ -447,7 +450,7 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
                     token,
                     told: Told::IfNotInjected,
                 };
-                if node.put(&put)? == Posted::Full {
+                if kit::put(&mut *node, &put)? == Posted::Full {
                     break;
                 }
                 queue.pop();

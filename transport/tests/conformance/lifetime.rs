@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use unisono_transport::{Error, Limits, Memory, Posted, Put, Region, Source, Target, Told, Transport};
 
 use crate::kit::{
-    FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
+    self, FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
 };
 
 /// The transport keeps the sources of a put under way, though nobody else does.
@@ -64,11 +64,11 @@ pub(crate) fn told(world: &mut World) -> Outcome {
                 let put =
                     Put { to: FIRST, sources: &sources, target, immediate: next, token, told: Told::Always };
                 if len <= inject {
-                    source.write(0, &bytes)?;
+                    kit::write(&source, 0, &bytes)?;
                 }
-                next += u32::from(here.put(&put)? == Posted::Yes);
+                next += u32::from(kit::put(&mut *here, &put)? == Posted::Yes);
                 if len <= inject {
-                    source.write(0, &pattern(2, len))?;
+                    kit::write(&source, 0, &pattern(2, len))?;
                 }
             }
             // As little as can be: but without the peer's help there is no connection, and some fetch what is long.
@@ -239,7 +239,7 @@ pub(crate) fn outlives(world: &mut World) -> Outcome {
     let source = filled(&mut *here, &vec![0x77; len])?;
     first_put(&mut *here, &mut *there, &source, &window)?;
     let target = remote(&window)?;
-    window.write(0, &vec![0x11; len])?;
+    kit::write(&window, 0, &vec![0x11; len])?;
     drop(there);
     linger(Duration::from_millis(300), || {
         // Whether and when that is an error is for another case to say.
@@ -280,7 +280,7 @@ pub(crate) fn peer_gone(world: &mut World) -> Outcome {
             told: Told::IfNotInjected,
         };
         let before = Instant::now();
-        let outcome = here.put(&put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));
+        let outcome = kit::put(&mut *here, &put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));
         ensure!(before.elapsed() < Duration::from_secs(5), "a put and a poll took {:?}", before.elapsed());
         third.poll(&mut Vec::new())?;
         seen = outcome.err();

@@ -16,7 +16,7 @@ use unisono_transport::{
     ofi::{Ofi, Options},
 };
 
-use crate::kit::{FIRST, Kind, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until};
+use crate::kit::{self, FIRST, Kind, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until};
 
 /// The environment variable that makes a process the other one, by the provider's name.
 pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
@@ -76,14 +76,10 @@ impl End {
     fn put(&mut self, slot: usize, len: usize, immediate: u32) -> Result<Posted, Failure> {
         let sources = [Source::new(&self.sources, slot * LARGEST, len)?];
         let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
-        Ok(self.node.put(&Put {
-            to: FIRST,
-            sources: &sources,
-            target,
-            immediate,
-            token: 0,
-            told: Told::IfNotInjected,
-        })?)
+        Ok(kit::put(
+            &mut self.node,
+            &Put { to: FIRST, sources: &sources, target, immediate, token: 0, told: Told::IfNotInjected },
+        )?)
     }
 
     /// Both write to each other in every round, and look at what came. `seeds` are this end's and the other's.
@@ -102,7 +98,7 @@ impl End {
         for round in 0..ROUNDS {
             let slot = (round % 2) as usize;
             let [len, expected] = seeds.map(|seed| len_of(round, seed));
-            self.sources.write(slot * LARGEST, &pattern(round ^ (seeds[0] << 16), len))?;
+            kit::write(&self.sources, slot * LARGEST, &pattern(round ^ (seeds[0] << 16), len))?;
             let (mut posted, mut sent, mut arrived) = (false, len <= inject, early.take());
             until(&format!("round {round}"), || {
                 if !posted {

@@ -4,7 +4,9 @@ use unisono_transport::{
     Address, Error, Memory, Peer, Posted, Put, Region, Source, Target, Told, Transport, memory::Hub, sim,
 };
 
-use crate::kit::{FIRST, Outcome, Tally, World, bytes_of, ensure, filled, pattern, put_all, remote, until};
+use crate::kit::{
+    self, FIRST, Outcome, Tally, World, bytes_of, ensure, filled, pattern, put_all, remote, until,
+};
 
 /// The endpoints still work: one put lands.
 fn still_works(here: &mut dyn Transport, there: &mut dyn Transport) -> Outcome {
@@ -60,8 +62,10 @@ pub(crate) fn malformed(world: &mut World) -> Outcome {
         ("a peer beyond all", Peer(u32::MAX), &[one]),
     ];
     for (what, to, sources) in cases {
-        let outcome =
-            here.put(&Put { to, sources, target, immediate: 0, token: 0, told: Told::IfNotInjected });
+        let outcome = kit::put(
+            &mut *here,
+            &Put { to, sources, target, immediate: 0, token: 0, told: Told::IfNotInjected },
+        );
         ensure!(matches!(outcome, Err(Error::BadPut { .. })), "a put with {what}: {outcome:?}");
     }
     still_works(&mut *here, &mut *there)
@@ -73,7 +77,7 @@ pub(crate) fn unregistered(world: &mut World) -> Outcome {
     let len = limits.max_inject + 1000;
     let bytes = pattern(4, len);
     let source = Region::unregistered(Memory::map(len, false)?);
-    source.write(0, &bytes)?;
+    kit::write(&source, 0, &bytes)?;
     let window = there.register(Memory::map(len, false)?)?;
     let region = remote(&window)?;
     if limits.local_registration {
@@ -95,7 +99,7 @@ pub(crate) fn unregistered(world: &mut World) -> Outcome {
     if limits.max_inject > 0 {
         // Injected bytes are copied, so they may come from anywhere.
         let small = Region::unregistered(Memory::map(1, false)?);
-        small.write(0, &[0x42])?;
+        kit::write(&small, 0, &[0x42])?;
         let (mut posted, mut theirs) = (false, Tally::default());
         until("an injected put from unregistered memory", || {
             if !posted {
