@@ -293,6 +293,19 @@ pub enum Failure {
         /// In its own words.
         why: String,
     },
+    /// Something arrived that no rank can have sent: a program that is not of this job reaches a rank's endpoint.
+    #[error(
+        "rank {rank} got a message that no rank sent: {what}; a program that is not of this job reaches {at}: let \
+        nobody but the job's hosts reach it, by a firewall or a network of their own (docs/security.md)"
+    )]
+    Forged {
+        /// Who got it.
+        rank: Rank,
+        /// Where, for instance `tcp at 10.0.0.5:40711`.
+        at: String,
+        /// What was seen.
+        what: String,
+    },
 }
 
 impl Failure {
@@ -311,6 +324,7 @@ impl Failure {
             Self::Message { sender, receiver, .. } => [Some(&mut sender.1), Some(&mut receiver.1)],
             Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
             Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],
+            Self::Forged { at, what, .. } => [Some(at), Some(what)],
             Self::Died { how: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }

@@ -71,6 +71,7 @@ const UNSAFE: &[&str] = &[
     "tests/processes/forking.rs",
     "src/engine/access.rs",
     "src/engine/tests/credit.rs",
+    "tests/processes/strangers.rs",
     "cli/src/bench/raw.rs",
     "cli/src/doctor/end.rs",
 ];

@@ -307,10 +307,9 @@ impl Circle {
         })
     }
 
-    /// Who has written what no lane awaited.
-    pub(crate) fn unawaited(&self) -> Option<Rank> {
-        let mut landings = self.landings.iter().filter(|landing| !self.is_message(landing));
-        landings.find(|landing| landing.ready()).map(|landing| landing.from)
+    /// Whether something was written that no lane awaited.
+    pub(crate) fn unawaited(&self) -> bool {
+        self.landings.iter().any(|landing| landing.ready() && !self.is_message(landing))
     }
 
     /// The header of the message that landed in a slot.

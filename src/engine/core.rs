@@ -1,6 +1,6 @@
 //! What an operation works with: its group and the port. Here windows are opened, and arrivals come in.
 
-use unisono_transport::{Error, Memory, Peer, Region, RemoteRegion};
+use unisono_transport::{Error, Memory, Region, RemoteRegion};
 
 use super::{
     Stop, access,
@@ -9,7 +9,7 @@ use super::{
     letters::Letter,
     port::Port,
     post::Record,
-    wire::{self, About, Class, Entry, Grant, MAX_FLOWS, MAX_SLOTS, Way, Window},
+    wire::{self, About, Class, Entry, Grant, HEADER, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
 use crate::{buffer, error::Failure, schedule::Rank};
 
@@ -50,11 +50,6 @@ impl Core<'_> {
         };
         let remote = region.remote();
         Ok(remote.map(|remote| (RemoteRegion { base: remote.base + at, len, ..remote }, region)))
-    }
-
-    /// The handle of a member, connecting on first use.
-    pub(crate) fn handle(&mut self, rank: Rank) -> Result<Peer, Stop> {
-        self.port.handle(self.circle.world(rank))
     }
 
     /// Opens the windows through which `from` sends messages of this class, unless they are open.
@@ -134,15 +129,25 @@ impl Core<'_> {
 
     /// A message landed. The credit in its header counts at once, not only when a lane takes the message:
     /// the lane may be waiting for just that credit.
-    pub(crate) fn message_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
+    pub(crate) fn message_arrived(
+        &mut self,
+        flow: usize,
+        number: u16,
+        len: Option<usize>,
+    ) -> Result<(), Stop> {
         let circle = &mut *self.circle;
         let receiver = &mut circle.receivers[flow];
         let from = receiver.from;
+        let window = &circle.windows[receiver.window];
+        if let Some(len) = len.filter(|len| !(HEADER..=HEADER + window.slot_bytes).contains(len)) {
+            let what =
+                format!("a message of {len} bytes, in a slot for {HEADER} to {}", HEADER + window.slot_bytes);
+            return Err(self.port.forged(what));
+        }
         let slot = match receiver.arrive(number) {
             Ok(slot) => slot,
-            Err(violation) => return Err(self.violation(from, violation)),
+            Err(violation) => return Err(self.port.forged(violation.0)),
         };
-        let window = &circle.windows[receiver.window];
         if window.class == Class::Message && !circle.talk.arrived.contains(&flow) {
             circle.talk.arrived.push(flow);
             self.port.stir(circle.channel);
@@ -160,8 +165,6 @@ impl Core<'_> {
     /// A message landed in this rank's output.
     pub(crate) fn write_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
         let message = self.circle.is_message(&self.circle.landings[flow]);
-        let landing = &mut self.circle.landings[flow];
-        let from = landing.from;
         if message {
             let written = &mut self.circle.talk.written;
             if !written.contains(&flow) {
@@ -170,28 +173,24 @@ impl Core<'_> {
             }
         } else if !self.circle.exposed {
             let what = "a write into an output that nobody was allowed to write to".to_owned();
-            return Err(self.violation(from, Violation(what)));
+            return Err(self.port.forged(what));
         }
-        landing.arrive(number).map_err(|violation| self.violation(from, violation))?;
+        let arrived = self.circle.landings[flow].arrive(number);
+        arrived.map_err(|violation| self.port.forged(violation.0))?;
         self.circle.owe(flow, Way::Direct);
         Ok(())
     }
 
     /// A receiver has freed messages.
-    pub(crate) fn credit_arrived(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Stop> {
-        let credit = self.sending(sender, |end| match way {
+    pub(crate) fn credit_arrived(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Violation> {
+        self.sending(sender, |end| match way {
             Way::Slots => end.flow.credit(freed),
             Way::Direct => end.writes.credit(freed),
-        });
-        credit.map_err(|violation| self.violation(self.circle.senders[sender].flow.to, violation))
+        })
     }
 
     /// A member has written to the mailbox.
     pub(crate) fn letter_arrived(&mut self, from: Rank, about: About) -> Result<(), Stop> {
-        let members = self.circle.members.len();
-        if from >= members {
-            return Err(self.port.stop(format!("a letter from rank {from} of a group of {members}")));
-        }
         let at = about.place();
         match about {
             About::Window(class) => self.window_arrived(from, class, self.circle.told(from, at)?),
@@ -219,8 +218,10 @@ impl Core<'_> {
                 // Nothing was sent yet to a peer whose window is unknown.
                 let Some(sender) = self.circle.sender(from, Class::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (grant.header.freed, grant.header.reply);
-                self.credit_arrived(sender, Way::Direct, (written & 0xffff) as u16)?;
-                self.credit_arrived(sender, Way::Slots, (sent & 0xffff) as u16)
+                let credit = self.credit_arrived(sender, Way::Direct, (written & 0xffff) as u16);
+                let credit =
+                    credit.and_then(|()| self.credit_arrived(sender, Way::Slots, (sent & 0xffff) as u16));
+                credit.map_err(|violation| self.violation(from, violation))
             }
         }
     }

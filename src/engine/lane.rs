@@ -306,10 +306,8 @@ impl Run {
     fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
         // Otherwise its arrival was an error already.
-        if core.circle.exposed
-            && let Some(from) = core.circle.unawaited()
-        {
-            return Err(core.violation(from, Violation("a write that nobody awaits".to_owned())));
+        if core.circle.exposed && core.circle.unawaited() {
+            return Err(core.port.forged("a write that nobody awaits".to_owned()));
         }
         let number = self.operation.op();
         core.circle.grants.retain(|(_, grant)| grant.header.op != number);

@@ -100,14 +100,15 @@ impl Core<'_> {
             };
             let copied = len <= port.limits.max_inject;
             let member = &circle.members[to];
+            let (peer, immediate) = port.to(member.world, immediate)?;
             let put = Put {
-                to: port.handle(member.world)?,
+                to: peer,
                 sources: &[Source::new(&circle.letters, to * size_of::<Entry>() + at, len)?],
                 target: Target {
                     region: member.mailbox,
                     offset: (circle.me * size_of::<Entry>() + at) as u64,
                 },
-                immediate: immediate.encode(),
+                immediate,
                 token: post::letter(circle.channel, copied),
                 told: Told::Always,
             };

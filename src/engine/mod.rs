@@ -75,6 +75,8 @@ pub(crate) struct Contact {
     pub host: String,
     /// The mailbox of the world's group: one entry for every rank.
     pub mailbox: RemoteRegion,
+    /// With what immediates to it are masked.
+    pub mask: u32,
 }
 
 /// The group of all ranks.
@@ -142,7 +144,9 @@ impl Engine {
     pub(crate) fn contact(&self) -> Contact {
         let world = self.net.circles.iter().flatten().next();
         let mailbox = world.map(|world| world.mailbox()).unwrap_or_default();
-        Contact { address: self.net.port.transport.address().clone(), host: String::new(), mailbox }
+        let port = &self.net.port;
+        let address = port.transport.address().clone();
+        Contact { address, host: String::new(), mailbox, mask: port.mask }
     }
 
     /// The transport, to register memory.
@@ -185,9 +189,9 @@ impl Engine {
         patience: Patience,
     ) -> Result<(), Stop> {
         self.wait = Wait::new(patience);
-        let (addresses, mailboxes): (Vec<_>, Vec<_>) =
-            contacts.into_iter().map(|it| ((it.address, it.host), it.mailbox)).unzip();
-        self.net.port.meet(addresses);
+        let (processes, mailboxes): (Vec<_>, Vec<_>) =
+            contacts.into_iter().map(|it| ((it.address, it.host, it.mask), it.mailbox)).unzip();
+        self.net.port.meet(processes);
         let world = self.net.core(WORLD)?.circle;
         world.settings.chunk_bytes = chunk_bytes;
         world.meet(0..mailboxes.len());

@@ -118,7 +118,7 @@ impl Net {
         let any = !events.is_empty();
         for event in &events {
             match *event {
-                Event::Arrived { immediate, .. } => self.arrived(immediate)?,
+                Event::Arrived { immediate, len } => self.arrived(immediate, len)?,
                 Event::Sent { token } => self.sent(token)?,
             }
         }
@@ -142,29 +142,44 @@ impl Net {
         Ok(())
     }
 
-    fn arrived(&mut self, bits: u32) -> Result<(), Stop> {
-        match Immediate::decode(bits) {
+    /// Takes an arrival to the group that it is for; one that no rank can have sent ends all.
+    pub(super) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
+        match Immediate::decode(bits ^ self.port.mask) {
             Some(Immediate::Data { flow, way, number }) => {
                 let Some((channel, receiver)) = self.port.incoming.find(flow) else {
-                    return Err(self.port.stop(format!("a message on flow {flow}, which does not exist")));
+                    return Err(self.port.forged(format!("a message on flow {flow}, which leads nowhere")));
                 };
                 let mut core = self.core(channel)?;
                 match way {
-                    Way::Slots => core.message_arrived(receiver, number),
+                    Way::Slots => core.message_arrived(receiver, number, len),
                     Way::Direct => core.write_arrived(receiver, number),
                 }
             }
             Some(Immediate::Credit { flow, way, freed }) => {
-                // Late news of a group that has ended is no news.
-                match self.port.outgoing.find(flow) {
-                    Some((channel, sender)) => self.core(channel)?.credit_arrived(sender, way, freed),
-                    None => Ok(()),
-                }
+                let Some((channel, sender)) = self.port.outgoing.find(flow) else {
+                    // Late news of a group that has ended is no news.
+                    if self.port.outgoing.retired(flow) {
+                        return Ok(());
+                    }
+                    return Err(self
+                        .port
+                        .forged(format!("credit for flow {flow}, on which nothing was sent")));
+                };
+                let mut core = self.core(channel)?;
+                core.credit_arrived(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
             }
             Some(Immediate::Letter { channel, from, about }) => {
-                self.core(channel)?.letter_arrived(from, about)
+                let circle = self.circles.get_mut(usize::from(channel));
+                let Some(circle) = circle.and_then(Option::as_mut).filter(|it| from < it.members.len())
+                else {
+                    let what = format!(
+                        "a letter of rank {from} of a group on channel {channel}, where there is none"
+                    );
+                    return Err(self.port.forged(what));
+                };
+                Core { port: &mut self.port, circle }.letter_arrived(from, about)
             }
-            None => Err(self.port.stop(format!("an arrival that says nothing known: {bits:#x}"))),
+            None => Err(self.port.forged("an immediate that says nothing".to_owned())),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What all groups of a process share: the transport with its peers, the puts under way, the numbers of flows.
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
 
-use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes, task::Broken};
+use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes, task::Broken, wire::Immediate};
 use crate::{error::Failure, schedule::Rank};
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
@@ -15,6 +16,7 @@ struct Link {
     address: Address,
     /// What people call its host.
     host: String,
+    mask: u32,
     handle: Option<Peer>,
     /// No more bytes than these are on their way to it, of all groups: they share a connection.
     bytes: usize,
@@ -26,6 +28,9 @@ pub(crate) struct Port {
     pub limits: Limits,
     /// This process's rank in the world.
     pub me: Rank,
+    /// With what immediates to this process are masked. Whoever joins the job is told; to whoever is not, one that says
+    /// something is as good as never known.
+    pub mask: u32,
     pub posts: Posts,
     /// Where messages for this process lead, and where the credits for what it sends do.
     pub incoming: Routes,
@@ -51,6 +56,7 @@ impl Port {
             transport,
             limits,
             me,
+            mask: mask()?,
             posts,
             incoming: Routes::default(),
             outgoing: Routes::default(),
@@ -61,19 +67,23 @@ impl Port {
         })
     }
 
-    /// Where all processes of the world are, by rank.
-    pub(crate) fn meet(&mut self, addresses: Vec<(Address, String)>) {
-        let link = |(address, host)| Link { address, host, handle: None, bytes: 0 };
-        self.links = addresses.into_iter().map(link).collect();
+    /// Where all processes of the world are, what their hosts are called, and with what immediates to them are masked, by
+    /// rank.
+    pub(crate) fn meet(&mut self, processes: Vec<(Address, String, u32)>) {
+        let link = |(address, host, mask)| Link { address, host, mask, handle: None, bytes: 0 };
+        self.links = processes.into_iter().map(link).collect();
     }
 
-    /// The handle of a process, connecting on first use.
-    pub(crate) fn handle(&mut self, world: Rank) -> Result<Peer, Stop> {
-        match self.links.get_mut(world) {
-            Some(Link { handle: Some(handle), .. }) => Ok(*handle),
-            Some(Link { address, handle, .. }) => Ok(*handle.insert(self.transport.connect(address)?)),
-            None => Err(self.stop(format!("there is no rank {world}"))),
-        }
+    /// The handle of a process, connecting on first use, and the immediate for it.
+    pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32), Stop> {
+        let Some(Link { address, mask, handle, .. }) = self.links.get_mut(world) else {
+            return Err(self.stop(format!("there is no rank {world}")));
+        };
+        let peer = match handle {
+            Some(handle) => *handle,
+            None => *handle.insert(self.transport.connect(address)?),
+        };
+        Ok((peer, immediate.encode() ^ *mask))
     }
 
     /// So many bytes of a flow to a process are on their way, and so many were.
@@ -144,6 +154,14 @@ impl Port {
         self.events = events;
     }
 
+    /// Something arrived that no rank can have sent.
+    #[cold]
+    pub(crate) fn forged(&self, what: String) -> Stop {
+        let Limits { provider, listens, .. } = &self.limits;
+        let at = if listens.is_empty() { provider.clone() } else { format!("{provider} at {listens}") };
+        Stop::from(Failure::Forged { rank: self.me, at, what })
+    }
+
     #[cold]
     pub(crate) fn stop(&self, reason: String) -> Stop {
         Stop::from(Failure::Transport {
@@ -152,4 +170,17 @@ impl Port {
             reason,
         })
     }
+}
+
+/// Random bits of the system's.
+fn mask() -> Result<u32, Error> {
+    let mut bytes = [0; 4];
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Call {
+        call: "getrandom",
+        peer: None,
+        context: "for the mask of immediates".into(),
+        code: error.raw_os_error().into(),
+        reason: error.to_string(),
+    })?;
+    Ok(u32::from_ne_bytes(bytes))
 }

@@ -46,6 +46,11 @@ impl Routes {
         self.leads.get(number as usize).copied().flatten()
     }
 
+    /// Whether a number was given out, and came back.
+    pub(crate) fn retired(&self, number: u32) -> bool {
+        self.leads.get(number as usize).is_some_and(Option::is_none)
+    }
+
     /// Takes back a run.
     pub(crate) fn give_back(&mut self, number: usize, lanes: usize) {
         self.leads.iter_mut().skip(number).take(lanes).for_each(|lead| *lead = None);
@@ -74,6 +79,7 @@ mod tests {
         routes.give_back(given[5], 2);
         routes.give_back(given[3], 2);
         assert_eq!(routes.find(at(given[5])), None);
+        assert!(routes.retired(at(given[5])) && !routes.retired(at(given[4])));
         assert_eq!(routes.take(3, 7, 2), Some(given[5]));
         assert_eq!(routes.find(at(given[5]) + 1), Some((3, 8)));
         assert_eq!(routes.take(3, 7, 2), Some(given[3]));
@@ -105,5 +111,6 @@ mod tests {
     fn a_number_never_given_leads_nowhere() {
         assert_eq!(Routes::default().find(0), None);
         assert_eq!(Routes::default().find(u32::MAX), None);
+        assert!(!Routes::default().retired(0));
     }
 }

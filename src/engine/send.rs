@@ -217,7 +217,7 @@ impl Core<'_> {
     /// Hands a put to the transport. False if it has no room.
     pub(super) fn post(&mut self, ready: Ready) -> Result<bool, Stop> {
         let Ready { to, origin, bytes, record, header, target, immediate, whose } = ready;
-        let peer = self.handle(to)?;
+        let (peer, immediate) = self.port.to(self.circle.world(to), immediate)?;
         let (headers, at) = self.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
         let joined = header && self.port.joins(bytes);
@@ -251,8 +251,7 @@ impl Core<'_> {
             }
             _ => Told::IfNotInjected,
         };
-        let put =
-            Put { to: peer, sources, target, immediate: immediate.encode(), token: record as u64, told };
+        let put = Put { to: peer, sources, target, immediate, token: record as u64, told };
         let posted = access::put(&mut *self.port.transport, &put);
         if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
             return Ok(false);

@@ -21,6 +21,7 @@ use crate::{
 };
 
 mod credit;
+mod forged;
 
 /// Nobody interferes.
 struct Nobody;

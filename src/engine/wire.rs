@@ -8,7 +8,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 12;
+pub(crate) const VERSION: u32 = 13;
 
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;

@@ -61,6 +61,8 @@ struct Card {
     provider: String,
     address: Vec<u8>,
     mailbox: [u64; 3],
+    /// With what immediates to it are masked.
+    mask: u32,
     /// The largest chunk whose windows this rank can register.
     chunk_bytes: u64,
     /// Where it runs, to count who shares what.
@@ -203,7 +205,7 @@ impl ProcessGroup {
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let engine = Engine::new(transport, rank, ranks, settings)?;
-        let Contact { address, mailbox, .. } = engine.contact();
+        let Contact { address, mailbox, mask, .. } = engine.contact();
         let limits = engine.limits().clone();
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
@@ -213,6 +215,7 @@ impl ProcessGroup {
             provider: limits.provider.clone(),
             address: address.0,
             mailbox: [mailbox.base, mailbox.key, mailbox.len],
+            mask,
             chunk_bytes: settings.chunk_bytes as u64,
             place: Place::here(),
         };
@@ -252,7 +255,8 @@ impl ProcessGroup {
             .map(|card| {
                 let [base, key, len] = card.mailbox;
                 let (address, host) = (Address(card.address), card.place.host);
-                Contact { address, host, mailbox: RemoteRegion { base, key, len } }
+                let mailbox = RemoteRegion { base, key, len };
+                Contact { address, host, mailbox, mask: card.mask }
             })
             .collect();
         let mut engine = engine;

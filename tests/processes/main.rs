@@ -29,6 +29,7 @@ mod pinning;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod rank;
+mod strangers;
 mod stuck;
 mod world;
 
@@ -87,6 +88,7 @@ fn cases() -> Vec<(String, Case)> {
         joining::CASES,
         leaving::CASES,
         memlock::CASES,
+        strangers::CASES,
         stuck::CASES,
     ];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));

@@ -17,7 +17,7 @@ use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
     collectives, failures, files, forking, groups, joining, leaving, memlock, messages, mismatch, objects,
-    pinning, stuck, world::PATIENCE,
+    pinning, strangers, stuck, world::PATIENCE,
 };
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
@@ -54,6 +54,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         joining::ROLES,
         leaving::ROLES,
         memlock::ROLES,
+        strangers::ROLES,
         stuck::ROLES,
     ]
     .concat();

@@ -137,6 +137,8 @@ pub struct Limits {
     pub arrivals: usize,
     /// What would raise that, in words; may be empty.
     pub more_arrivals: &'static str,
+    /// Where other programs can reach this endpoint, in words: `10.0.0.5:40711`; empty where they cannot by an address.
+    pub listens: String,
     /// How many puts from one peer may be under way at once (the posted receives of `ofi_rxm`).
     pub arrivals_per_peer: usize,
     /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.

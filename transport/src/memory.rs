@@ -29,7 +29,8 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::RandomState},
+    hash::BuildHasher,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -57,6 +58,8 @@ struct Shared {
     identity: u64,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     spans: RwLock<HashMap<u64, Arc<Slot>>>,
+    /// Keys are drawn from these: nobody guesses one.
+    keys: RandomState,
     next_key: AtomicU64,
 }
 
@@ -118,6 +121,7 @@ impl Hub {
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
             inboxes: Mutex::default(),
             spans: RwLock::default(),
+            keys: RandomState::new(),
             next_key: AtomicU64::new(1),
         }))
     }
@@ -152,6 +156,7 @@ impl Hub {
                 arrivals: 1024,
                 arrivals_per_peer: 1024,
                 more_arrivals: "",
+                listens: String::new(),
                 wakes: true,
                 caution: "",
                 connect_all: false,
@@ -231,11 +236,18 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        let key = self.hub.next_key.fetch_add(1, Ordering::Relaxed);
         let len = memory.len() as u64;
         let span = RwLock::new(Some(Span { base: memory.base(), len }));
         let slot = Arc::new(Slot { owner: self.index, span });
-        self.hub.spans.write().unwrap_or_else(PoisonError::into_inner).insert(key, slot);
+        let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
+        let key = loop {
+            let key = self.hub.keys.hash_one(self.hub.next_key.fetch_add(1, Ordering::Relaxed));
+            if !spans.contains_key(&key) {
+                break key;
+            }
+        };
+        spans.insert(key, slot);
+        drop(spans);
         let guard = Guard { hub: Arc::clone(&self.hub), key };
         let remote = RemoteRegion { base: 0, key, len };
         Ok(Region::registered(

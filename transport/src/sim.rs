@@ -234,6 +234,7 @@ impl Fabric {
                 arrivals: config.arrivals,
                 arrivals_per_peer: config.arrivals_per_peer.min(config.arrivals),
                 more_arrivals: "",
+                listens: String::new(),
                 wakes: false,
                 caution: "",
                 connect_all: false,
@@ -393,8 +394,7 @@ impl State {
     }
 }
 
-// SAFETY: a delivery writes where its put's key and address lie, under the fabric's lock, and is told of after that; it keeps
-// its sources, and is told as sent after it was made. An endpoint that was dropped is written to no more.
+// SAFETY: a delivery writes where its put says while that is registered, and is told of then; its sources are kept until then.
 unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -429,7 +429,7 @@ unsafe impl Transport for Endpoint {
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
         let mut state = self.fabric.lock();
         state.next_key += 1;
-        let key = state.next_key;
+        let key = draw([self.fabric.config.seed, u64::MAX, state.next_key, 0]); // Nobody guesses the seed.
         let start = memory.base().expose_provenance();
         let base = if self.fabric.config.virtual_addresses { start as u64 } else { 0 };
         let remote = RemoteRegion { base, key, len: memory.len() as u64 };

@@ -375,7 +375,7 @@ impl Core<'_> {
                 let granted = self.circle.talk.granted.entry(from).or_default();
                 let Some(&number) = granted.front() else {
                     let what = "a message written where nobody was allowed to write".to_owned();
-                    return Err(self.violation(from, Violation(what)));
+                    return Err(self.port.forged(what));
                 };
                 let Some(landing) = self.circle.talk.landings.get_mut(&(from, number)) else {
                     return Err(self.stop("a message was granted and is not known".to_owned()));

@@ -15,6 +15,9 @@ pub(super) const AGAIN: i64 = sys::FI_EAGAIN;
 pub(super) const ERROR_AVAILABLE: i64 = sys::FI_EAVAIL as i64;
 /// "There is no such function here".
 pub(super) const NOT_THERE: i64 = sys::FI_ENOSYS;
+/// "Another registration has this key".
+#[allow(clippy::unnecessary_cast, reason = "its type differs between versions of the headers")]
+pub(super) const KEY_TAKEN: i64 = sys::FI_ENOKEY as i64;
 /// "Nothing matches", from `fi_getinfo`.
 pub(super) const NO_DATA: i64 = sys::FI_ENODATA;
 

@@ -6,7 +6,7 @@
 
 use std::{
     ffi::CString,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ptr::{self, NonNull},
 };
 
@@ -179,6 +179,12 @@ pub(super) fn ip_in(format: u32, bytes: &[u8]) -> Option<IpAddr> {
         }
         _ => None,
     }
+}
+
+/// The IP address and the port in a `sockaddr`, if it has them.
+pub(super) fn socket_in(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
+    Some(SocketAddr::new(ip_in(format, bytes)?, port))
 }
 
 /// What is asked of a provider.

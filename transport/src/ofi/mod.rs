@@ -191,6 +191,7 @@ impl Ofi {
         let arrivals = arrivals.min(provider::room(&provider, variables::size, variables::switch));
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
+        let own = endpoint.name()?;
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
         let injects = if facts.one_source { 0 } else { info.tx().inject_size };
@@ -207,6 +208,8 @@ impl Ofi {
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,
+            listens: info::socket_in(info.raw().addr_format, &own)
+                .map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
             caution: facts.caution,
             connect_all: facts.answers_blindly,
@@ -216,7 +219,7 @@ impl Ofi {
         let name = provider.as_bytes();
         address.extend_from_slice(&u32::try_from(name.len()).unwrap_or(0).to_le_bytes());
         address.extend_from_slice(name);
-        address.extend_from_slice(&endpoint.name()?);
+        address.extend_from_slice(&own);
 
         let pool = Pool::new(u32::try_from(depth).unwrap_or(1), staged)?;
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
@@ -229,7 +232,7 @@ impl Ofi {
             live: ManuallyDrop::new(Live { endpoint, pool, _name: memory }),
             cq,
             av,
-            registrar: Registrar::new(&domain, mode),
+            registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
             domain,
             facts,
             joined: Vec::with_capacity(injects),

@@ -1,4 +1,4 @@
-//! Registers memory, honouring each bit of the provider's `mr_mode`.
+//! Registers memory, honouring each bit of the provider's `mr_mode`, under keys that nobody guesses.
 #![allow(unsafe_code)]
 
 use std::{
@@ -9,6 +9,8 @@ use std::{
         atomic::{AtomicPtr, Ordering},
     },
 };
+
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{
     call::{self, judge},
@@ -61,19 +63,76 @@ impl Drop for Guard {
     }
 }
 
+/// How often a registration is tried under another key where the one drawn is taken.
+const DRAWS: usize = 4;
+
+/// What keys are drawn from: random bytes of the system's, many at a time, since a call may register its output.
+#[derive(Debug)]
+struct Keys {
+    bytes: [u8; 256],
+    /// How many of them are used.
+    used: usize,
+    /// The bits that a key may have.
+    mask: u64,
+    /// The latest key, where a provider's keys are shorter than 8 bytes: so few would soon be drawn twice, and count from a
+    /// random one on.
+    latest: Option<u64>,
+}
+
+impl Keys {
+    /// Keys of so many bytes.
+    fn new(size: usize) -> Self {
+        let mask = if size < 8 { (1 << (8 * size.max(1))) - 1 } else { u64::MAX };
+        Self { bytes: [0; 256], used: 256, mask, latest: None }
+    }
+
+    fn next(&mut self) -> Result<u64, Error> {
+        let key = match self.latest {
+            Some(latest) => latest.wrapping_add(1),
+            None => self.draw()?,
+        } & self.mask;
+        if self.mask != u64::MAX {
+            self.latest = Some(key);
+        }
+        Ok(key)
+    }
+
+    fn draw(&mut self) -> Result<u64, Error> {
+        if self.used == self.bytes.len() {
+            let failed = |error: rustix::io::Errno| Error::Call {
+                call: "getrandom",
+                peer: None,
+                context: "for keys of regions".into(),
+                code: error.raw_os_error().into(),
+                reason: error.to_string(),
+            };
+            // So few the system gives whole.
+            let given = getrandom(&mut self.bytes, GetRandomFlags::empty()).map_err(failed)?;
+            self.used = self.bytes.len() - given / 8 * 8;
+            self.bytes.rotate_right(self.used);
+        }
+        let drawn = self.bytes.get(self.used..).and_then(<[u8]>::first_chunk).copied();
+        self.used += 8;
+        drawn
+            .map(u64::from_ne_bytes)
+            .ok_or_else(|| Error::Unexpected { call: "getrandom", value: "no bytes".into() })
+    }
+}
+
 /// Registers memory with one domain.
 #[derive(Debug)]
 pub(super) struct Registrar {
     domain: Arc<Domain>,
     mode: u64,
-    next_key: u64,
+    keys: Keys,
     /// With `FI_MR_ENDPOINT`: what must be closed before the endpoint is.
     bound: Vec<Arc<Mr>>,
 }
 
 impl Registrar {
-    pub(super) fn new(domain: &Arc<Domain>, mode: u64) -> Self {
-        Self { domain: Arc::clone(domain), mode, next_key: 1, bound: Vec::new() }
+    /// `key_size` is how many bytes the provider's keys have.
+    pub(super) fn new(domain: &Arc<Domain>, mode: u64, key_size: usize) -> Self {
+        Self { domain: Arc::clone(domain), mode, keys: Keys::new(key_size), bound: Vec::new() }
     }
 
     /// Whether this registrar made the region's registration.
@@ -89,27 +148,29 @@ impl Registrar {
             return Ok(Region::registered(memory, registration));
         }
         let bytes = memory.len();
-        // Ignored where the provider chooses the keys itself.
-        let wanted_key = self.next_key;
-        self.next_key += 1;
-        let mut object = ptr::null_mut();
-        let serial = self.domain.enter(LibraryCall::Register);
-        // SAFETY: the memory is valid for `bytes` until the region is gone, and the region closes the
-        // registration before it frees the memory.
-        let result = unsafe {
-            sys::fi_mr_reg(
-                self.domain.as_ptr(),
-                memory.base().cast::<c_void>(),
-                bytes,
-                sys::FI_WRITE | sys::FI_REMOTE_WRITE,
-                0,
-                wanted_key,
-                0,
-                &raw mut object,
-                ptr::null_mut(),
-            )
-        };
-        drop(serial);
+        let (mut object, mut result, mut draws) = (ptr::null_mut(), 0, 0);
+        while draws < DRAWS && (draws == 0 || i64::from(result) == -call::KEY_TAKEN) {
+            draws += 1;
+            // Ignored where the provider chooses the keys itself.
+            let wanted_key = self.keys.next()?;
+            let serial = self.domain.enter(LibraryCall::Register);
+            // SAFETY: the memory is valid for `bytes` until the region is gone, and the region closes the
+            // registration before it frees the memory.
+            result = unsafe {
+                sys::fi_mr_reg(
+                    self.domain.as_ptr(),
+                    memory.base().cast::<c_void>(),
+                    bytes,
+                    sys::FI_WRITE | sys::FI_REMOTE_WRITE,
+                    0,
+                    wanted_key,
+                    0,
+                    &raw mut object,
+                    ptr::null_mut(),
+                )
+            };
+            drop(serial);
+        }
         if result != 0 || object.is_null() {
             let reason = call::reason(i64::from(result).saturating_neg());
             return Err(Error::Register { bytes, reason, limit: locked_memory_limit() });
@@ -149,5 +210,52 @@ fn locked_memory_limit() -> String {
     match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
         Some(bytes) => format!("{} KiB", bytes / 1024),
         None => "unlimited".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{
+        Transport,
+        ofi::{Ofi, Options},
+    };
+
+    #[test]
+    fn keys_are_as_long_as_the_provider_takes_them_and_no_two_alike() {
+        for size in [1, 2, 4, 8, 16] {
+            let mut keys = Keys::new(size);
+            let drawn: Vec<u64> = (0..100).map(|_| keys.next().unwrap()).collect();
+            assert!(drawn.iter().all(|key| size >= 8 || *key < 1 << (8 * size)), "{size}: {drawn:x?}");
+            let different: std::collections::HashSet<_> = drawn.iter().collect();
+            assert_eq!(different.len(), drawn.len(), "{size}: {drawn:x?}");
+            // Of 100 random keys none is small but where there are few.
+            assert!(size < 8 || drawn.iter().all(|key| *key > 1 << 32), "{drawn:x?}");
+        }
+        let (mut ours, mut theirs) = (Keys::new(4), Keys::new(4));
+        assert_ne!(
+            [ours.next().unwrap(), ours.next().unwrap()],
+            [theirs.next().unwrap(), theirs.next().unwrap()]
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_taken_is_drawn_again() {
+        let towards = Some(Ipv4Addr::LOCALHOST.into());
+        let options = Options { provider: Some("tcp".into()), towards, ..Options::default() };
+        let mut ofi = Ofi::open(&options).unwrap();
+        let mut register = |draws: [u64; 2]| {
+            let keys = &mut ofi.registrar.keys;
+            keys.bytes[240..248].copy_from_slice(&draws[0].to_ne_bytes());
+            keys.bytes[248..].copy_from_slice(&draws[1].to_ne_bytes());
+            keys.used = 240;
+            ofi.register(Memory::map(64, false).unwrap()).unwrap()
+        };
+        let first = register([7, 8]);
+        let second = register([7, 9]);
+        assert_eq!([&first, &second].map(|region| region.remote().unwrap().key), [7, 9]);
+        drop((first, second));
     }
 }

@@ -42,6 +42,7 @@ const CASES: &[(&str, Case)] = &[
     ("no unregistered source where one is needed", refusal::unregistered),
     ("no foreign address", refusal::foreign_address),
     ("an address has one peer", refusal::one_peer_per_address),
+    ("a key that was guessed opens nothing", refusal::guessed_keys),
     ("a source let go at once is still sent", lifetime::source_let_go),
     ("what was told as sent outlives its endpoint", lifetime::told),
     ("dropped in every order", lifetime::drop_orders),

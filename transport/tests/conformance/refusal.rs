@@ -1,11 +1,14 @@
 //! What no transport accepts is refused with a typed error, and breaks nothing.
 
+use std::time::{Duration, Instant};
+
 use unisono_transport::{
-    Address, Error, Memory, Peer, Posted, Put, Region, Source, Target, Told, Transport, memory::Hub, sim,
+    Address, Error, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    memory::Hub, sim,
 };
 
 use crate::kit::{
-    self, FIRST, Outcome, Tally, World, bytes_of, ensure, filled, pattern, put_all, remote, until,
+    self, FIRST, Node, Outcome, Tally, World, bytes_of, ensure, filled, pattern, put_all, remote, until,
 };
 
 /// The endpoints still work: one put lands.
@@ -152,5 +155,51 @@ pub(crate) fn one_peer_per_address(world: &mut World) -> Outcome {
     ensure!(myself == Peer(2), "its own address gave {myself:?}");
     ensure!(here.connect(&own)? == Peer(2), "its own address gave another peer the second time");
     third.poll(&mut Vec::new())?;
+    still_works(&mut *here, &mut *there)
+}
+
+/// A stranger who knows an endpoint's address and no keys writes nothing there, and does not harm those who do.
+pub(crate) fn guessed_keys(world: &mut World) -> Outcome {
+    const GUESSES: u64 = 24;
+    let (mut here, mut there) = world.pair()?;
+    let window = filled(&mut *there, &[0x11; 256])?;
+    let own = remote(&window)?;
+    if own.key <= u64::from(u32::MAX) && own.key > GUESSES {
+        // The card's driver has chosen it, and nobody can help that (docs/security.md).
+        return still_works(&mut *here, &mut *there);
+    }
+    still_works(&mut *here, &mut *there)?;
+    let mut theirs = Tally::default();
+    let mut stranger = None;
+    for key in 0..GUESSES {
+        let endpoint: &mut Node = match &mut stranger {
+            Some(endpoint) => endpoint,
+            none => {
+                let mut endpoint = world.open()?;
+                endpoint.connect(there.address())?;
+                none.insert(endpoint)
+            }
+        };
+        let source = filled(&mut **endpoint, &[0x77; 64])?;
+        let (mut posted, mut broken, mut ours) = (false, false, Tally::default());
+        let began = Instant::now();
+        // Whether and when the stranger is told is for its provider to say.
+        while !broken && began.elapsed() < Duration::from_millis(if posted { 20 } else { 2000 }) {
+            if !posted {
+                match put_all(&mut **endpoint, &source, RemoteRegion { key, ..own }, 0, 9) {
+                    Ok(answer) => posted = answer == Posted::Yes,
+                    Err(Error::Completion { .. } | Error::Call { .. }) => broken = true,
+                    Err(other) => return Err(other.into()),
+                }
+            }
+            broken |= ours.poll(&mut **endpoint).is_err();
+            theirs.poll(&mut *there)?;
+        }
+        if broken {
+            stranger = None;
+        }
+        ensure!(theirs.arrived.is_empty(), "a put under the key {key} has arrived: {:?}", theirs.arrived);
+    }
+    ensure!(bytes_of(&window, 0, 256)? == [0x11; 256], "bytes were written under a key that was guessed");
     still_works(&mut *here, &mut *there)
 }

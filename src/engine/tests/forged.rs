@@ -1,0 +1,90 @@
+//! What arrives and no rank can have sent ends the group, in words that blame nobody.
+
+use super::{
+    wire::{About, HEADER, Immediate, MAX_RANKS, Way},
+    *,
+};
+
+/// What each immediate is, how long its message is if that is told, and a part of what is said of it.
+fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
+    let (slots, direct) = (Way::Slots, Way::Direct);
+    let letter = |channel, from| Immediate::Letter { channel, from, about: About::Hello };
+    vec![
+        (Immediate::Data { flow: 100, way: slots, number: 0 }, None, "a message on flow 100"),
+        (Immediate::Data { flow: 100, way: direct, number: 0 }, None, "a message on flow 100"),
+        (Immediate::Data { flow: 0, way: slots, number: 0x7fff }, None, "it had credit for those below"),
+        (
+            Immediate::Data { flow: 0, way: slots, number: 0 },
+            Some(HEADER + SMALL.chunk_bytes + 1),
+            "bytes, in a slot",
+        ),
+        (Immediate::Data { flow: 0, way: slots, number: 0 }, Some(1), "bytes, in a slot"),
+        (Immediate::Data { flow: 0, way: direct, number: 0 }, None, "nobody was allowed to write"),
+        (Immediate::Credit { flow: 100, way: slots, freed: 0 }, None, "credit for flow 100"),
+        (Immediate::Credit { flow: 0, way: slots, freed: 0x7000 }, None, "a credit for 28672 messages"),
+        (Immediate::Credit { flow: 0, way: direct, freed: 1 }, None, "a credit for 1 messages"),
+        (letter(0, 2), None, "a letter of rank 2 of a group on channel 0"),
+        (letter(0, MAX_RANKS - 1), None, "a letter of rank 524287"),
+        (letter(1, 0), None, "a letter of rank 0 of a group on channel 1"),
+        (letter(255, 1), None, "a group on channel 255"),
+    ]
+}
+
+fn forged(stop: Result<(), Stop>, me: Rank, words: &str) {
+    match stop {
+        Err(Stop::Failure(failure)) => {
+            assert!(matches!(*failure, Failure::Forged { rank, .. } if rank == me), "{words}: {failure}");
+            let said = failure.to_string();
+            assert!(said.contains("a message that no rank sent") && said.contains(words), "{words}: {said}");
+        }
+        other => panic!("{words}: {other:?}"),
+    }
+}
+
+#[test]
+fn an_arrival_that_names_nothing_blames_nobody() {
+    let hub = Hub::new();
+    let masks = world(
+        2,
+        SMALL,
+        || Box::new(hub.open()),
+        |rank, engine| {
+            let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
+            let mut data = vec![1_i64; 100];
+            let lent = Lent::within(&mut data, 0..100, 0..100).unwrap();
+            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &lent).unwrap();
+            let net = engine.net();
+            let mask = net.port.mask;
+            for (immediate, len, words) in strange() {
+                forged(net.arrived(immediate.encode() ^ mask, len), rank, words);
+            }
+            // Letters of a sort that there is not.
+            for code in 9..16 {
+                forged(net.arrived((1 << 31 | code << 27) ^ mask, None), rank, "says nothing");
+            }
+            mask
+        },
+    );
+    assert_ne!(masks[0], masks[1], "every process has a mask of its own");
+}
+
+#[test]
+fn late_credit_of_a_group_that_has_ended_is_no_news() {
+    let hub = Hub::new();
+    world(
+        1,
+        SMALL,
+        || Box::new(hub.open()),
+        |rank, engine| {
+            let net = engine.net();
+            let (mask, number) = (net.port.mask, net.port.outgoing.take(1, 0, 1).unwrap());
+            net.port.outgoing.give_back(number, 1);
+            let credit = |flow: usize| {
+                let flow = u32::try_from(flow).unwrap();
+                Immediate::Credit { flow, way: Way::Slots, freed: 1 }.encode() ^ mask
+            };
+            net.arrived(credit(number), None).unwrap();
+            forged(net.arrived(credit(number + 1), None), rank, "on which nothing was sent");
+        },
+    );
+}

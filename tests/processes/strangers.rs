@@ -1,0 +1,219 @@
+//! A program that is not of the job and knows where its ranks' endpoints are: what it puts there changes no result, and what it
+//! tells them ends the group in words that blame no rank.
+#![allow(unsafe_code)]
+
+use std::{
+    fs,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use unisono::{Failure, ProcessGroup, ReduceOp, rendezvous};
+use unisono_transport::{
+    Address, Error, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    ofi::{Ofi, Options},
+};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, say},
+    world::{End, PATIENCE, Result, World, same},
+};
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("a stranger who guesses keys changes nothing", guesses),
+    ("what a stranger tells ends the group and blames nobody", tells),
+];
+
+pub(crate) const ROLES: &[Role] = &[("visited", play_visited)];
+
+const RANKS: usize = 2;
+/// Elements of an all_reduce in a registered buffer.
+const COUNT: usize = 4096;
+/// What a stranger writes: it would be seen in every sum.
+const FORGED: [u8; 4096] = [0x5a; 4096];
+/// Credit for the last of all flows: before immediates were masked, it was taken for late news of a group that has ended.
+const LATE_NEWS: u32 = 1 << 30 | 0x1fff << 16;
+/// The keys that are guessed: an endpoint that counted them would have given them by now.
+const GUESSES: u64 = 32;
+
+/// What a rank of this suite tells a stranger: where its endpoint is, and a region that may be written. A put of no bytes needs
+/// no key; this crate has none, and so the stranger's come there.
+struct Visited {
+    address: Address,
+    open: RemoteRegion,
+}
+
+/// Reduces over and over, and looks at the sums, until the parent has laid a file, or the group has failed.
+fn play_visited(arguments: &str) -> rank::Outcome {
+    let (seconds, directory) = arguments.split_once(' ').ok_or("for how long, and where?")?;
+    let (most, directory) = (Duration::from_secs(seconds.parse()?), Path::new(directory));
+    let config = rank::config(0)?;
+    let me = config.rank;
+    let mut ofi = Ofi::open(&ProcessGroup::transport_options(&config))?;
+    let open = ofi.register(Memory::map(FORGED.len(), false)?)?;
+    let RemoteRegion { base, key, len } = open.remote().ok_or("a registered region has no key")?;
+    let told =
+        [base, key, len].into_iter().flat_map(|word| word.to_le_bytes()).chain(ofi.address().0.clone());
+    let deadline = Instant::now() + config.join_timeout;
+    let store = rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+    let group = ProcessGroup::with(config, Box::new(ofi), Some(Arc::clone(&store)))?;
+    let mut data = group.buffer::<u64>(COUNT)?;
+    let hidden = directory.join(format!(".{me}"));
+    fs::write(&hidden, told.collect::<Vec<u8>>())?;
+    fs::rename(&hidden, directory.join(me.to_string()))?;
+    let begun = Instant::now();
+    for round in 0.. {
+        let done = me == 0 && round % 16 == 0 && directory.join("done").exists();
+        data.fill(1 + round + me as u64);
+        data[0] = done.into();
+        match group.all_reduce(&mut data, ReduceOp::Sum) {
+            Ok(()) => {}
+            Err(unisono::Error::Failed(failure)) => {
+                say("failure", &failure);
+                return match failure {
+                    Failure::Forged { .. } => Ok(()),
+                    other => Err(format!("{other:?}").into()),
+                };
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let sum = RANKS as u64 * (1 + round) + 1;
+        if let Some(at) = data.iter().skip(1).position(|it| *it != sum) {
+            return Err(
+                format!("round {round}: element {} is {:#x}, not {sum:#x}", at + 1, data[at + 1]).into()
+            );
+        }
+        if data[0] > 0 {
+            say("rounds", round);
+            group.leave()?;
+            return Ok(());
+        }
+        if begun.elapsed() > most {
+            return Err(format!("{round} rounds, and nothing has ended the group").into());
+        }
+    }
+    drop(open);
+    Ok(())
+}
+
+/// A program that is not of the job.
+struct Stranger {
+    ofi: Ofi,
+    source: Region,
+    peers: Vec<Peer>,
+}
+
+impl Stranger {
+    fn come(provider: &str, ranks: &[Visited]) -> Result<Self> {
+        let towards = (!provider.starts_with("verbs")).then_some(std::net::Ipv4Addr::LOCALHOST.into());
+        let options = Options { provider: Some(provider.into()), towards, ..Options::default() };
+        let mut ofi = Ofi::open(&options)?;
+        let source = ofi.register(Memory::map(FORGED.len(), false)?)?;
+        // SAFETY: no put reads it yet.
+        unsafe { source.write(0, &FORGED)? };
+        let peers =
+            ranks.iter().map(|rank| ofi.connect(&rank.address)).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { ofi, source, peers })
+    }
+
+    /// Puts there; false if that broke the stranger's endpoint.
+    fn put(&mut self, rank: usize, region: RemoteRegion, immediate: u32) -> Result<bool> {
+        let len = FORGED.len().min(usize::try_from(region.len)?);
+        let sources = [Source::new(&self.source, 0, len)?];
+        let put = Put {
+            to: self.peers[rank],
+            sources: &sources,
+            target: Target { region, offset: 0 },
+            immediate,
+            token: 0,
+            told: Told::IfNotInjected,
+        };
+        let (mut posted, begun, mut events) = (false, Instant::now(), Vec::new());
+        // A little longer, so that it leaves and its end may come.
+        while begun.elapsed() < if posted { Duration::from_millis(5) } else { Duration::from_secs(2) } {
+            let step = if posted {
+                Ok(())
+            } else {
+                // SAFETY: nobody writes to the source, and no rank of this process has memory there.
+                unsafe { self.ofi.put(&put) }.map(|answer| posted = answer == Posted::Yes)
+            };
+            match step.and_then(|()| self.ofi.poll(&mut events)) {
+                Ok(()) => {}
+                Err(Error::Completion { .. } | Error::Call { .. }) => return Ok(false),
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Ok(posted)
+    }
+}
+
+/// Starts the ranks, and gives what they tell a stranger.
+fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(World, Vec<Visited>)> {
+    let mut world = World::new(provider, RANKS, 1)?;
+    world.start_all(&format!("visited {} {}", most.as_secs(), directory.display()), &[])?;
+    let begun = Instant::now();
+    let mut ranks = Vec::new();
+    while ranks.len() < RANKS {
+        match fs::read(directory.join(ranks.len().to_string())) {
+            Ok(told) => {
+                let (words, address) = told.split_at_checked(24).ok_or("a rank tells too little")?;
+                let [base, key, len] = [0, 8, 16]
+                    .map(|at| words[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+                ranks.push(Visited {
+                    address: Address(address.to_vec()),
+                    open: RemoteRegion { base, key, len },
+                });
+            }
+            Err(_) => {
+                ensure!(begun.elapsed() < PATIENCE, "rank {} tells nothing", ranks.len());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+    Ok((world, ranks))
+}
+
+fn guesses(provider: &str) -> Outcome {
+    if provider.starts_with("verbs") {
+        return Ok(Verdict::Skipped("the card's driver chooses the keys".into()));
+    }
+    let directory = tempfile::tempdir()?;
+    let (world, ranks) = visited(provider, directory.path(), PATIENCE / 2)?;
+    // Those whose endpoint broke stay: a peer that answers the first put of one that is gone may crash (over shm).
+    let mut strangers = vec![Stranger::come(provider, &ranks)?];
+    let mut broken = 0;
+    for key in 0..GUESSES {
+        for (rank, told) in ranks.iter().enumerate() {
+            let Some(stranger) = strangers.last_mut() else { return Err("no stranger".into()) };
+            if !stranger.put(rank, RemoteRegion { key, ..told.open }, LATE_NEWS)? {
+                broken += 1;
+                strangers.push(Stranger::come(provider, &ranks)?);
+            }
+        }
+    }
+    fs::write(directory.path().join("done"), [])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let rounds = same(&ends.iter().collect::<Vec<_>>(), "rounds")?.to_owned();
+    Ok(Verdict::Measured(format!("{rounds} sums were right; {broken} of {} puts were refused", 2 * GUESSES)))
+}
+
+fn tells(provider: &str) -> Outcome {
+    // A message, a write, credit, a grant, and what says nothing.
+    for immediate in [0, 1 << 29 | 1, LATE_NEWS, 1 << 31 | 7 << 27 | 1, u32::MAX] {
+        let directory = tempfile::tempdir()?;
+        let (world, ranks) = visited(provider, directory.path(), Duration::from_secs(10))?;
+        let mut stranger = Stranger::come(provider, &ranks)?;
+        stranger.put(0, ranks[0].open, immediate)?;
+        let ends = world.end_all()?;
+        ends.iter().try_for_each(End::well)?;
+        let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
+        let (begins, advice) = ("rank 0 got a message that no rank sent: ", "docs/security.md");
+        ensure!(words.starts_with(begins) && words.contains(advice), "{immediate:#x}: {words}");
+        drop(stranger);
+    }
+    Ok(Verdict::Passed)
+}
