@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::host::Host;
 use crate::algorithm::World;
 
 /// Where a rank runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The machine's name.
-    pub host: String,
+    pub host: Host,
     /// The processors on which it may run.
     processors: Vec<u32>,
     /// How many it may use at once: fewer, where a control group limits its time.
@@ -25,7 +25,7 @@ impl Place {
         let processors = processors().unwrap_or_else(|_| (0..share).collect());
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: Host::here(),
             processors: processors.into_iter().map(number).collect(),
             share: number(share),
         }
@@ -33,12 +33,22 @@ impl Place {
 
     /// How many of all ranks run on this host, and how many at once.
     pub(super) fn shared_by<'p>(&self, all: impl Iterator<Item = &'p Self>) -> (usize, usize) {
-        let here: Vec<_> = all.filter(|other| other.host == self.host).collect();
-        let processors: BTreeSet<u32> = here.iter().flat_map(|place| &place.processors).copied().collect();
-        // Where the time of one is limited, all on the host are taken to share that limit, as in a container.
-        let limited = here.iter().filter(|place| (place.share as usize) < place.processors.len());
-        let cores = limited.map(|place| place.share as usize).max().unwrap_or(usize::MAX);
-        (here.len(), processors.len().min(cores).max(1))
+        let here: Vec<_> = all.filter(|other| other.host.same_machine(&self.host)).collect();
+        let mut containers: BTreeMap<u64, (BTreeSet<u32>, usize)> = BTreeMap::new();
+        for place in &here {
+            let (processors, most) = containers.entry(place.host.processes).or_default();
+            processors.extend(&place.processors);
+            // Where the time of one is limited, all of its container are taken to share that limit.
+            let limited = (place.share as usize) < place.processors.len();
+            *most = (*most).max(if limited { place.share as usize } else { 0 });
+        }
+        let processors: BTreeSet<u32> =
+            containers.values().flat_map(|(processors, _)| processors).copied().collect();
+        let at_once = containers.values().map(|(processors, most)| match most {
+            0 => processors.len(),
+            most => processors.len().min(*most),
+        });
+        (here.len(), at_once.sum::<usize>().min(processors.len()).max(1))
     }
 }
 
@@ -50,7 +60,8 @@ pub(super) fn processors() -> std::io::Result<Vec<usize>> {
 
 /// The world of these ranks.
 pub(super) fn world(places: &[Place]) -> World {
-    let hosts: BTreeMap<&str, &Place> = places.iter().map(|place| (place.host.as_str(), place)).collect();
+    let hosts: BTreeMap<&str, &Place> =
+        places.iter().map(|place| (place.host.boot.as_str(), place)).collect();
     let at_once = hosts.values().map(|place| {
         let (ranks, cores) = place.shared_by(places.iter());
         ranks.min(cores)
@@ -62,14 +73,16 @@ pub(super) fn world(places: &[Place]) -> World {
 mod tests {
     use super::*;
 
-    fn place(host: &str, processors: &[u32], share: u32) -> Place {
-        Place { host: host.to_owned(), processors: processors.to_vec(), share }
+    fn place(boot: &str, processors: &[u32], share: u32) -> Place {
+        // All machines have one name, as many do.
+        let host = Host { name: "localhost".to_owned(), boot: boot.to_owned(), processes: 1, ..Host::here() };
+        Place { host, processors: processors.to_vec(), share }
     }
 
     #[test]
     fn this_process_runs_somewhere() {
         let here = Place::here();
-        assert!(!here.host.is_empty() && !here.processors.is_empty() && here.share > 0);
+        assert!(!here.processors.is_empty() && here.share > 0);
         assert_eq!(world(std::slice::from_ref(&here)), World::new(1));
     }
 
@@ -93,7 +106,21 @@ mod tests {
     }
 
     #[test]
-    fn hosts_count_each_by_itself() {
+    fn containers_of_one_machine_share_its_cores_and_have_limits_of_their_own() {
+        let mut all = vec![place("a", &[0, 1, 2, 3], 1); 4];
+        for (place, container) in all.iter_mut().zip([1, 1, 2, 2]) {
+            place.host.processes = container;
+            place.host.name = format!("container{container}");
+        }
+        assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 1 });
+        all.iter_mut().for_each(|place| place.share = 4);
+        all.truncate(3);
+        assert_eq!(world(&all), World { ranks: 3, cores: 3, hosts: 1 });
+        assert_eq!(all[0].shared_by(all.iter()), (3, 4));
+    }
+
+    #[test]
+    fn hosts_of_one_name_count_each_by_itself() {
         let all = [place("a", &[0, 1], 2), place("b", &[0], 1), place("b", &[0], 1), place("b", &[0], 1)];
         assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 2 });
         assert_eq!(all[0].shared_by(all.iter()), (1, 2));

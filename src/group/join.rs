@@ -254,7 +254,7 @@ impl ProcessGroup {
             .into_iter()
             .map(|card| {
                 let [base, key, len] = card.mailbox;
-                let (address, host) = (Address(card.address), card.place.host);
+                let (address, host) = (Address(card.address), card.place.host.name);
                 let mailbox = RemoteRegion { base, key, len };
                 Contact { address, host, mailbox, mask: card.mask }
             })

@@ -11,6 +11,7 @@ mod files;
 mod follow;
 mod groups;
 mod guard;
+mod host;
 mod join;
 mod mail;
 mod messages;
