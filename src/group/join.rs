@@ -17,6 +17,7 @@ use super::{
     ProcessGroup,
     cores::{self, Place},
     guard::Guard,
+    host::Host,
     node::Node,
     pin::Pin,
     plan::Plans,
@@ -225,6 +226,16 @@ impl ProcessGroup {
         };
         agree(&cards)?;
 
+        if limits.provider == "shm"
+            && let Some(problem) = Host::apart(&cards.iter().map(|card| &card.place.host).collect::<Vec<_>>())
+        {
+            let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
+            return Err(Error::Config {
+                name: "UNISONO_PROVIDER".to_owned(),
+                value: Some("shm".to_owned()),
+                problem,
+            });
+        }
         let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
         let (ranks_here, cores) = card.place.shared_by(places.iter());
         let crowded = ranks_here > cores;

@@ -27,10 +27,15 @@ pub(crate) const CASES: Table = &[
     ("a provider that does not return after a failure or a deadline ends its process", never_returns),
     ("survivors of kills at any moment end in time, and nothing is left of the dead", kills),
     ("processes of one number in containers that share /dev/shm leave each other alone", containers),
+    ("ranks whose numbers mean nothing to each other are refused shm at once", strangers),
 ];
 
-pub(crate) const ROLES: &[Role] =
-    &[("stuck", play_stuck), ("killed-any-time", play_killed), ("keeps-memory", play_keeps)];
+pub(crate) const ROLES: &[Role] = &[
+    ("stuck", play_stuck),
+    ("killed-any-time", play_killed),
+    ("keeps-memory", play_keeps),
+    ("refused", play_refused),
+];
 
 /// After so long, joining and a deadline of a second included, a process whose provider does not return has ended.
 const SOON: Duration = Duration::from_secs(12);
@@ -161,24 +166,56 @@ fn mapped() -> Result<Vec<String>, std::io::Error> {
     Ok(files)
 }
 
-fn containers(provider: &str) -> Outcome {
+/// Two ranks in this role, each in a PID namespace of its own, with one /dev/shm; or why there can be none.
+fn in_containers(provider: &str, role: &str) -> Result<Result<Vec<End>, String>, Box<dyn std::error::Error>> {
     if provider != "shm" {
-        return Ok(Verdict::Skipped("it has nothing in /dev/shm".into()));
+        return Ok(Err("it has nothing in /dev/shm".into()));
     }
     if !rustix::process::getuid().is_root() {
-        return Ok(Verdict::Skipped("only root can make PID namespaces".into()));
+        return Ok(Err("only root can make PID namespaces".into()));
     }
     let mut world = World::new(provider, 2, 1)?;
     for rank in 0..2 {
         let mut container = Command::new("unshare");
         container.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(std::env::current_exe()?);
-        world.start_by(container, rank, "keeps-memory", &[])?;
+        world.start_by(container, rank, role, &[])?;
     }
     let ends = world.end_all()?;
     if let Some(end) = ends.iter().find(|end| end.errors.contains("unshare: ")) {
-        return Ok(Verdict::Skipped(format!("no PID namespaces: {}", end.errors)));
+        return Ok(Err(format!("no PID namespaces: {}", end.errors)));
     }
     ends.iter().try_for_each(End::well)?;
+    Ok(Ok(ends))
+}
+
+fn strangers(provider: &str) -> Outcome {
+    let begun = Instant::now();
+    let ends = match in_containers(provider, "refused")? {
+        Ok(ends) => ends,
+        Err(why) => return Ok(Verdict::Skipped(why)),
+    };
+    for end in &ends {
+        let error = end.said("error")?;
+        ensure!(
+            error.contains("one PID namespace") && error.contains("--pid=host"),
+            "rank {}: {error}",
+            end.rank
+        );
+    }
+    ensure!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+    Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
+}
+
+fn play_refused(_: &str) -> rank::Outcome {
+    say("error", join().err().ok_or("it joined")?);
+    Ok(())
+}
+
+fn containers(provider: &str) -> Outcome {
+    let ends = match in_containers(provider, "keeps-memory")? {
+        Ok(ends) => ends,
+        Err(why) => return Ok(Verdict::Skipped(why)),
+    };
     let numbers: Vec<_> = ends.iter().map(|end| end.said("number")).collect::<Result<_, _>>()?;
     ensure!(numbers[0] == numbers[1], "the processes have different numbers: {numbers:?}");
     Ok(Verdict::Passed)

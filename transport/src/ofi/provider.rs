@@ -193,8 +193,8 @@ const PROVIDERS: &[Provider] = &[
         // there is none).
         caution: "shm of libfabric before 2.5 has spin locks in memory that ranks share, and a rank that is killed while it \
                   holds one leaves the others waiting for it; take libfabric 2.5, or UNISONO_PROVIDER=tcp",
-        mend: "it needs peers on one host, and in /dev/shm as much as an endpoint on each processor of the host takes \
-               (prov/shm/src/smr_init.c), 16 MiB each in libfabric 1.17",
+        // As much as an endpoint on each processor would take (prov/shm/src/smr_init.c, smr_shm_space_check).
+        mend: "it needs peers on one host, and free in /dev/shm 24 MiB for each processor of the host, in libfabric 2.5 14",
         ..UNKNOWN
     },
 ];
