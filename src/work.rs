@@ -34,7 +34,8 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 ///
 /// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. Who awaits is woken by
 /// a thread of this library, which wakes the next, and goes on with the operations that nobody waits for, only when the
-/// waker returns; the end of the world waits for that too. A `Work` that is dropped is finished all the same, for the
+/// waker returns; the end of the world waits for that too. Polled again after it gave its result, it gives an
+/// [`Error::Argument`]. A `Work` that is dropped is finished all the same, for the
 /// other ranks wait for it; what it works on is dropped when it has ended. Only a receive that was dropped and for which
 /// no message comes is given up: at its deadline, when all have left its group, or a second after this rank has begun to
 /// leave the world.
@@ -161,7 +162,12 @@ impl<T> Work<T> {
         self.driver.upgrade().map_or_else(|| Some(ended()), |driver| driver.failed())
     }
 
+    /// Why there is no result: it was given before, or all is over.
     fn lost(&self) -> Error {
+        if self.ticket.ended() {
+            let problem = "it has ended and given its result before".to_owned();
+            return Error::Argument { call: "Work", problem };
+        }
         Error::Failed(self.failed().unwrap_or_else(ended))
     }
 }
@@ -174,10 +180,11 @@ impl<T> Future for Work<T> {
             return Poll::Ready(Err(error));
         }
         match self.ticket.poll(context.waker()) {
-            Poll::Ready(end) => {
+            Poll::Ready(Some(end)) => {
                 self.end = Some(end.map_err(Error::Failed));
                 Poll::Ready(self.take().unwrap_or_else(|| Err(self.lost())))
             }
+            Poll::Ready(None) => Poll::Ready(Err(self.lost())),
             Poll::Pending => match self.failed() {
                 Some(failure) => Poll::Ready(Err(Error::Failed(failure))),
                 None => Poll::Pending,

@@ -207,10 +207,10 @@ impl Ticket {
         }
     }
 
-    /// Takes the end, or asks to be woken then.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Done, Failure>> {
-        if let Some(end) = self.take() {
-            return Poll::Ready(end);
+    /// Takes the end, or asks to be woken then; `None` if the end was taken before.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<Done, Failure>>> {
+        if self.ended() {
+            return Poll::Ready(self.take());
         }
         let waker = waker.clone();
         let mut state = self.lock();
@@ -221,6 +221,6 @@ impl Ticket {
         drop(state);
         drop(replaced);
         // It may have ended just before.
-        self.take().map_or(Poll::Pending, Poll::Ready)
+        self.take().map_or(Poll::Pending, |end| Poll::Ready(Some(end)))
     }
 }

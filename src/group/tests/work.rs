@@ -51,6 +51,32 @@ impl<T: Unpin> Future for All<T> {
     }
 }
 
+#[test]
+fn a_finished_work_that_is_polled_again_gives_an_error() {
+    world(2, small, |group| {
+        let mut works = [
+            group.all_reduce_async(vec![1_u32; 3], ReduceOp::Sum).unwrap(),
+            group.all_reduce_async(vec![1_u32; 3], ReduceOp::Sum).unwrap(),
+        ];
+        for work in &mut works {
+            assert_eq!(block_on(&mut *work).unwrap(), [2; 3]);
+        }
+        group.barrier().unwrap();
+        for mut work in works {
+            for _ in 0..2 {
+                let again = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop()));
+                let Poll::Ready(Err(error)) = again else { panic!("{again:?}") };
+                assert!(matches!(&error, Error::Argument { call: "Work", .. }), "{error}");
+            }
+            assert!(work.is_done());
+            let waited = work.wait();
+            assert!(matches!(waited, Err(Error::Argument { .. })), "{waited:?}");
+        }
+        // The group goes on.
+        group.barrier().unwrap();
+    });
+}
+
 /// What the ranks give: different everywhere.
 fn given(rank: Rank, len: usize) -> Vec<i64> {
     (0..len).map(|i| (rank * 1000 + i) as i64).collect()
