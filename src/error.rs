@@ -234,6 +234,20 @@ pub enum Failure {
         /// Where every rank stands: who has not entered, who waits for whom.
         report: String,
     },
+    /// Ranks wait for each other, each in another call or for another message, so that none can go on.
+    #[error("ranks wait for each other: {}", each(.waits))]
+    Deadlock {
+        /// Each of them, what it is in, for instance `op 3 barrier() of group world/0 of ranks 0, 1`, and for whom it waits.
+        waits: Vec<(Rank, String, Rank)>,
+    },
+    /// A rank waits for one that has left, or leaves, and makes no other call.
+    #[error("rank {rank} has left, and rank {} waits for it in {}", .waits.0, .waits.1)]
+    Left {
+        /// Who has left.
+        rank: Rank,
+        /// Who waits for it, and in what: as in [`Deadlock`](Self::Deadlock).
+        waits: (Rank, String),
+    },
     /// What is sent is not what is received.
     #[error("message {number} from rank {} to rank {}, tag {tag}: rank {} sends {}, rank {} receives {}",
         .sender.0, .receiver.0, .sender.0, .sender.1, .receiver.0, .receiver.1)]
@@ -321,6 +335,11 @@ impl Failure {
                 *group = clean(group, MAX_TEXT).into();
                 [Some(call), Some(report)]
             }
+            Self::Deadlock { waits } => {
+                waits.iter_mut().for_each(|(_, call, _)| *call = clean(call, MAX_TEXT));
+                [None, None]
+            }
+            Self::Left { waits, .. } => [Some(&mut waits.1), None],
             Self::Message { sender, receiver, .. } => [Some(&mut sender.1), Some(&mut receiver.1)],
             Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
             Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],
@@ -343,6 +362,12 @@ fn shown(what: impl fmt::Display) -> String {
 /// A job's id in a sentence.
 fn job(id: &str) -> String {
     if id.is_empty() { "a job that no launcher has named".to_owned() } else { format!("job {id:?}") }
+}
+
+/// `rank 0 in op 3 barrier() for rank 1, rank 1 in …`.
+fn each(waits: &[(Rank, String, Rank)]) -> String {
+    let each = waits.iter().map(|(rank, call, other)| format!("rank {rank} in {call} for rank {other}"));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// `group world/0:1 of ranks 1, 3: `; nothing of the world.

@@ -15,8 +15,8 @@ use crate::{
     config::{Config, StoreAddress, ThreadCores, parse_duration, parse_size},
     dtype::Dtype,
     engine, file, launch, object,
+    position::{Stand, judge, report, whereabouts},
     reduce::ReduceOp,
-    rendezvous::{Stand, report, whereabouts},
     schedule::Collective,
 };
 
@@ -70,13 +70,15 @@ pub fn object(bytes: &[u8]) {
     drop(object::decode::<HashMap<String, String>>(bytes));
 }
 
-/// Where ranks say that they stand, put into words.
+/// Where ranks say that they stand, compared and put into words.
 pub fn position(bytes: &[u8]) {
     let Ok(stands) = postcard::from_bytes::<Vec<Option<Stand>>>(bytes) else { return };
     for op in [0, 1, u64::from(u32::MAX), u64::MAX] {
-        drop(report(op, &stands));
+        drop(report(0, op, &stands));
+        drop(report(1, op, &stands));
     }
     drop(whereabouts(&stands));
+    drop(judge(&stands).map(|failure| failure.to_string()));
 }
 
 /// An environment, of lines `NAME=VALUE`: launchers' variables and our own.

@@ -59,6 +59,7 @@ pub mod launch;
 pub mod object;
 mod outside;
 pub mod partition;
+mod position;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;

@@ -24,11 +24,12 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("outside", &[]),
     ("file", &["outside"]),
     ("error", &["file", "object", "schedule", "tensor"]),
+    ("position", &["error", "schedule"]),
     ("buffer", &["dtype", "reduce", "error", "tensor"]),
     ("config", &["dtype", "error", "reduce", "schedule"]),
     ("launch", &["config", "error", "outside", "schedule"]),
-    ("rendezvous", &["config", "error", "launch", "outside", "schedule"]),
-    ("engine", &["schedule", "partition", "reduce", "dtype", "buffer", "error", "tensor"]),
+    ("rendezvous", &["config", "error", "launch", "outside", "position", "schedule"]),
+    ("engine", &["schedule", "partition", "reduce", "dtype", "buffer", "error", "position", "tensor"]),
     ("work", &["buffer", "dtype", "schedule", "error", "engine"]),
     ("object", &[]),
     ("tensor", &["dtype", "partition"]),
@@ -51,7 +52,7 @@ const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport; algorithms and what is under them know of none.
 const USES_TRANSPORT: &[&str] = &["engine", "buffer", "group", "error", "config", "work", "rendezvous"];
 /// The rooms of `src/` that are pure functions, and what these may not name.
-const PURE: &[&str] = &["algorithm", "schedule", "partition", "dtype", "object", "tensor"];
+const PURE: &[&str] = &["algorithm", "schedule", "partition", "dtype", "object", "position", "tensor"];
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
 /// Where `unsafe` may stand: where memory is touched that puts read and write, by whoever says why that is at rest. The trait

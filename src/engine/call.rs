@@ -61,12 +61,12 @@ impl Engine {
         overseer: &dyn Overseer,
     ) -> Result<Run, Halt> {
         let mut core = self.net.core(channel)?;
-        operation.number = core.circle.begun;
-        core.circle.begun += 1;
+        core.begin(&mut operation);
         overseer.began(&operation);
-        let (number, signature, group) = (operation.number, operation.signature, operation.group.clone());
+        let which = (Some(operation.number), operation.group.clone(), operation.group_id);
+        let signature = operation.signature;
         Run::begin(&mut core, operation, schedule)
-            .map_err(|stop| halt(stop, (Some(number), group), signature, since.unwrap_or_else(Instant::now)))
+            .map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
     /// Begins a collective of a group and goes on with it as long as nobody wants anything else. After an error the engine

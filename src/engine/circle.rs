@@ -1,7 +1,7 @@
 //! A group as the engine knows it: its members, its mailbox, its windows and flows, and what its operations leave behind
 //! for the next.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytemuck::Pod;
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
@@ -16,10 +16,19 @@ use super::{
     task::Turn,
     wire::{self, Class, Entry, Grant, Header, Way},
 };
-use crate::schedule::Rank;
+use crate::{
+    position::{CALLS, Called},
+    schedule::Rank,
+};
 
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
+
+/// Where the operation of that number is among the latest.
+pub(super) fn place(number: u64) -> usize {
+    const { assert!(CALLS == 4) }
+    usize::from((number & 3) as u8)
+}
 
 /// A member of the group: another rank, or this one.
 #[derive(Debug)]
@@ -118,6 +127,14 @@ pub(crate) struct Circle {
     pub(super) tasks: VecDeque<Turn>,
     /// Operations begun so far: the number of the next.
     pub begun: u64,
+    /// What the latest of them were, each at its number modulo as many, and what algorithms are called.
+    pub(super) calls: [Signature; CALLS],
+    pub(super) algorithm_name: fn(u8) -> &'static str,
+    /// When it began the last of them, counted in those of all groups.
+    pub(super) used: u64,
+    /// Its number, the same on all members and no other group's, and what errors call it; 0 and nothing of the world.
+    pub(super) id: u64,
+    pub(super) label: Option<Arc<str>>,
     /// Messages from point to point.
     pub(super) talk: Talk,
     /// Whether this rank says farewell to the world: then nobody needs credit any more, and what it puts must not be
@@ -165,6 +182,11 @@ impl Circle {
             busy: false,
             tasks: VecDeque::new(),
             begun: 0,
+            calls: [Signature::default(); CALLS],
+            algorithm_name: |_| "",
+            used: 0,
+            id: 0,
+            label: None,
             talk: Talk::default(),
             parting: false,
             introduced: false,
@@ -182,6 +204,32 @@ impl Circle {
     /// The number of the latest operation.
     pub(super) fn latest(&self) -> Option<u64> {
         self.begun.checked_sub(1)
+    }
+
+    /// The latest operations, the last first.
+    pub(super) fn latest_calls(&self, most: usize) -> Vec<Called> {
+        let numbers = (0..self.begun).rev().take(most);
+        numbers.map(|number| self.calls[place(number)].called(self.algorithm_name)).collect()
+    }
+
+    /// How many members it has.
+    pub(super) fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether the members' mailboxes are known: before, nothing is called in it.
+    pub(super) fn is_introduced(&self) -> bool {
+        self.introduced
+    }
+
+    /// Whether nothing that this rank sent is under way, nor waits for room.
+    pub(super) fn is_settled(&self) -> bool {
+        self.letters_landed() && self.under_way == 0 && self.talk.under_way == 0
+    }
+
+    /// It is called so, and has this number.
+    pub(crate) fn name(&mut self, id: u64, label: Arc<str>) {
+        (self.id, self.label) = (id, Some(label));
     }
 
     /// Where the others write what this rank is to know.

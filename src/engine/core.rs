@@ -4,9 +4,10 @@ use unisono_transport::{Error, Memory, Region, RemoteRegion};
 
 use super::{
     Stop, access,
-    circle::{Circle, NONE, Sender, WindowMemory},
+    circle::{self, Circle, NONE, Sender, WindowMemory},
     flow::{Incoming, Outgoing, Violation},
     letters::Letter,
+    operation::Operation,
     port::Port,
     post::Record,
     wire::{self, About, Class, Entry, Grant, HEADER, MAX_FLOWS, MAX_SLOTS, Way, Window},
@@ -24,6 +25,17 @@ fn narrow(n: usize) -> u32 {
 }
 
 impl Core<'_> {
+    /// An operation begins: it gets its number.
+    pub(super) fn begin(&mut self, operation: &mut Operation) {
+        let Self { port, circle } = self;
+        operation.number = circle.begun;
+        circle.calls[circle::place(circle.begun)] = operation.signature;
+        circle.algorithm_name = operation.algorithm_name;
+        circle.begun += 1;
+        port.operations += 1;
+        circle.used = port.operations;
+    }
+
     /// Makes sure that there is so much scratch. Only between operations, when no put reads from it.
     pub(crate) fn provide_scratch(&mut self, bytes: usize) -> Result<(), Stop> {
         let circle = &mut *self.circle;

@@ -137,14 +137,23 @@ impl Run {
         self.lanes.iter().all(|lane| lane.ended)
     }
 
-    /// Steps finished, and the first lane that waits for a peer: for whom.
-    pub(crate) fn stand(&self) -> (u64, Option<(usize, Rank)>) {
-        let waits = self.lanes.iter().enumerate().find_map(|(index, lane)| match lane.step {
-            Some(Step::Take { from, .. } | Step::Await { from, .. }) => Some((index, from)),
-            Some(Step::Put { to, .. } | Step::Write { to, .. }) => Some((index, to)),
-            _ => None,
-        });
-        (self.lanes.iter().map(|lane| lane.steps).sum(), waits)
+    /// Steps finished, and the ranks for which lanes wait: none if a lane can go on.
+    pub(crate) fn stand(&self) -> (u64, Vec<Rank>) {
+        let mut waits = Vec::new();
+        for lane in self.lanes.iter().filter(|lane| !lane.ended) {
+            match lane.step {
+                Some(Step::Take { from: rank, .. } | Step::Await { from: rank, .. })
+                | Some(Step::Put { to: rank, .. } | Step::Write { to: rank, .. }) => waits.push(rank),
+                _ => return (self.steps(), Vec::new()),
+            }
+        }
+        waits.sort_unstable();
+        waits.dedup();
+        (self.steps(), waits)
+    }
+
+    fn steps(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.steps).sum()
     }
 
     /// Runs a lane until it must wait or comes to work. True if it moved.

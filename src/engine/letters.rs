@@ -118,6 +118,7 @@ impl Core<'_> {
                 circle.post_box.rotate_left(1);
                 continue;
             }
+            port.sent(circle.world(to));
             circle.letters_under_way += usize::from(!copied);
             circle.copies_under_way += usize::from(copied);
             if let Letter::Credit(receiver, way) = letter {

@@ -24,6 +24,7 @@ mod routes;
 mod send;
 mod settings;
 mod slice;
+mod stand;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub(crate) use self::{
     operation::{Cargo, FAREWELL, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
+    stand::Question,
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
     ticket::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
     wait::Patience,
@@ -226,7 +228,7 @@ impl Engine {
                 return Err(Stop::Deadline);
             }
             if let Some(nap) = self.pause(deadline) {
-                overseer.stand(Call::Greeting, 0, Some((0, missing)));
+                overseer.stand(Call::Greeting, Some(missing));
                 overseer.until(deadline);
                 self.net.port.transport.park(nap)?;
             }
@@ -240,6 +242,10 @@ impl Engine {
                 // Copies of messages may still be under way: with a poll they are not.
                 self.net.poll()?;
                 Ok(self.net.leave(channel)?)
+            }
+            Wish::Stand(question) => {
+                question.answer(self.position());
+                Ok(())
             }
         }
     }
@@ -283,7 +289,7 @@ impl Engine {
             circle.stand()
         });
         Err(match messages.min_by_key(|(at, ..)| *at) {
-            Some((at, signature, _)) => halt(stop, (None, None), signature, at),
+            Some((at, signature, _)) => halt(stop, (None, None, 0), signature, at),
             None => stop.into(),
         })
     }
@@ -316,6 +322,7 @@ impl Engine {
                 fruitless = fruitless.wrapping_add(1);
                 if fruitless.is_multiple_of(OFTEN) {
                     self.doubt()?;
+                    self.tell_wait(overseer);
                 }
             }
             if overseer.wanted() {
@@ -333,6 +340,7 @@ impl Engine {
                 self.stand(overseer)?;
                 // What was granted is to be told first.
                 let relieved = self.doubt()?;
+                self.tell_wait(overseer);
                 if !self.send_letters()? && !relieved {
                     overseer.sleeps(true);
                     // What was asked for just before may not have known that this would sleep.
@@ -454,7 +462,7 @@ impl Engine {
             let circle = self.net.core(channel)?.circle;
             if let Some((at, signature)) = circle.talk.late(now) {
                 let signature = signature.worldwide(|rank| circle.world(rank));
-                return Err(halt(Stop::Deadline, (None, None), signature, at));
+                return Err(halt(Stop::Deadline, (None, None, 0), signature, at));
             }
             let talk = &mut circle.talk;
             let next = [talk.deadline(), talk.patience().filter(|&patience| patience > now)];
@@ -513,18 +521,17 @@ impl Engine {
             if let Some((at, signature, peer)) = circle.stand()
                 && since.is_none_or(|since| at < since)
             {
-                let waits = peer.map(|peer| (0, peer));
-                overseer.stand(Call::Message(circle.latest(), signature), 0, waits);
+                overseer.stand(Call::Message(circle.latest(), signature), peer);
                 circle.talk.deadline().into_iter().for_each(|deadline| overseer.until(deadline));
                 return Ok(());
             }
         }
         if let Some(oldest) = oldest {
             let core = self.net.core(oldest.channel)?;
-            let (steps, waits) = oldest.run.stand();
-            let waits = waits.map(|(lane, rank)| (lane, core.circle.world(rank)));
+            let (_, waits) = oldest.run.stand();
+            let waits = waits.first().map(|&rank| core.circle.world(rank));
             let operation = &oldest.run.operation;
-            overseer.stand(Call::Operation(operation.number, operation.signature), steps, waits);
+            overseer.stand(Call::Operation(operation.number, operation.signature), waits);
             overseer.until(oldest.asked.deadline);
         }
         Ok(())
@@ -573,7 +580,7 @@ impl Engine {
 impl UnderWay {
     fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
-        let which = (Some(operation.number), operation.group.clone());
+        let which = (Some(operation.number), operation.group.clone(), operation.group_id);
         halt(stop, which, operation.signature, self.asked.at)
     }
 }

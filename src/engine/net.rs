@@ -150,6 +150,7 @@ impl Net {
                     return Err(self.port.forged(format!("a message on flow {flow}, which leads nowhere")));
                 };
                 let mut core = self.core(channel)?;
+                core.port.arrived(core.circle.world(core.circle.receivers[receiver].from));
                 match way {
                     Way::Slots => core.message_arrived(receiver, number, len),
                     Way::Direct => core.write_arrived(receiver, number),
@@ -166,6 +167,7 @@ impl Net {
                         .forged(format!("credit for flow {flow}, on which nothing was sent")));
                 };
                 let mut core = self.core(channel)?;
+                core.port.arrived(core.circle.world(core.circle.senders[sender].flow.to));
                 core.credit_arrived(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
             }
             Some(Immediate::Letter { channel, from, about }) => {
@@ -177,6 +179,7 @@ impl Net {
                     );
                     return Err(self.port.forged(what));
                 };
+                self.port.arrived(circle.world(from));
                 Core { port: &mut self.port, circle }.letter_arrived(from, about)
             }
             None => Err(self.port.forged("an immediate that says nothing".to_owned())),

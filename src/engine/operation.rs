@@ -9,6 +9,7 @@ use crate::{
     buffer::Pieces,
     dtype::Dtype,
     error::Failure,
+    position::Called,
     reduce::{Kernel, ReduceOp},
     schedule::{Collective, Job, Place, Rank, Span},
 };
@@ -67,7 +68,7 @@ const KINDS: u8 = UNEVEN | COALESCED;
 const ORDERED: u8 = 0x80;
 
 /// What ranks must agree on, in the form that travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
@@ -208,41 +209,10 @@ impl Signature {
         format!("{}{kind}({arguments})", collective.name())
     }
 
-    /// What two ranks disagree on, in words that are the same whoever notices.
-    fn differ(
-        group: Box<str>,
-        op: u64,
-        mut left: (Rank, Self),
-        mut right: (Rank, Self),
-        algorithm: fn(u8) -> &'static str,
-    ) -> Failure {
-        if left.0 > right.0 {
-            std::mem::swap(&mut left, &mut right);
-        }
-        let say = |call: String, say: &dyn Fn(&Self) -> String| Failure::Mismatch {
-            group,
-            op,
-            call,
-            left: (left.0, say(&left.1)),
-            right: (right.0, say(&right.1)),
-        };
-        let (a, b) = (left.1, right.1);
-        if a.call() != b.call() {
-            say(String::new(), &|signature| format!("calls {}", signature.call()))
-        } else if a.count != b.count {
-            say(a.call(), &|signature| format!("has {} elements", signature.count))
-        } else if a.codes[3] != b.codes[3] {
-            say(a.call(), &|signature| format!("uses algorithm {}", algorithm(signature.codes[3])))
-        } else if a.root != b.root {
-            // The calls would differ, if it were a root.
-            say(a.call(), &|signature| {
-                format!("has tensors whose types and shapes hash to {:08x}", signature.root)
-            })
-        } else {
-            say(a.call(), &|Self { chunk, lanes, .. }| {
-                format!("cuts it into messages of {chunk} elements on {lanes} lanes")
-            })
-        }
+    /// What ranks compare, for others who do.
+    pub(crate) fn called(&self, algorithm: fn(u8) -> &'static str) -> Called {
+        let Self { codes, root, count, chunk, lanes } = *self;
+        Called { call: self.call(), count, algorithm: algorithm(codes[3]).to_owned(), root, chunk, lanes }
     }
 }
 
@@ -258,6 +228,8 @@ pub(crate) struct Operation {
     pub signature: Signature,
     /// What its group is called in errors; nothing of the world.
     pub group: Option<Arc<str>>,
+    /// That group's number, the same on all members; 0 of the world.
+    pub group_id: u64,
     pub ranks: usize,
     /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
     pub kernel: Kernel,
@@ -349,13 +321,9 @@ impl Operation {
             return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
         }
         if theirs != self.signature {
-            return Err(Signature::differ(
-                self.group_name(),
-                self.number,
-                (me, self.signature),
-                (from, theirs),
-                self.algorithm_name,
-            ));
+            let name = self.algorithm_name;
+            let (ours, theirs) = (self.signature.called(name), theirs.called(name));
+            return Err(Called::differ(self.group_name(), self.number, (me, &ours), (from, &theirs)));
         }
         Ok(())
     }
@@ -368,6 +336,7 @@ pub(super) fn fuzz(header: &Header) {
     assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());
     let job = Job::new(Collective::AllReduce, 0, 2, 10);
     let ours = Signature::new(&job, Dtype::F32, ReduceOp::Sum, 0);
-    let told = |left, right| Signature::differ("".into(), 7, left, right, |_| "unknown");
-    assert_eq!(told((0, ours), (1, theirs)), told((1, theirs), (0, ours)));
+    let (ours, theirs) = (ours.called(|_| "unknown"), theirs.called(|_| "unknown"));
+    let told = |one, other| Called::differ("".into(), 7, one, other);
+    assert_eq!(told((0, &ours), (1, &theirs)), told((1, &theirs), (0, &ours)));
 }

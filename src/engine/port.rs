@@ -4,7 +4,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
 
 use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes, task::Broken, wire::Immediate};
-use crate::{error::Failure, schedule::Rank};
+use crate::{error::Failure, position::Traffic, schedule::Rank};
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
 /// 16 KiB at first, and a connection that is established has at least 20 segments).
@@ -20,6 +20,9 @@ struct Link {
     handle: Option<Peer>,
     /// No more bytes than these are on their way to it, of all groups: they share a connection.
     bytes: usize,
+    /// Puts to it, and puts of it that have arrived.
+    sent: u64,
+    arrived: u64,
 }
 
 /// A process's one endpoint.
@@ -39,6 +42,8 @@ pub(crate) struct Port {
     /// Arrivals that may be under way at once: what the completion queue must hold.
     expected: usize,
     events: Vec<Event>,
+    /// Operations begun, of all groups.
+    pub operations: u64,
     /// The groups whose messages from point to point are to be looked at, also where nobody here waits for any.
     pub stirred: Vec<u8>,
 }
@@ -63,6 +68,7 @@ impl Port {
             links: Vec::new(),
             expected: 0,
             events: Vec::with_capacity(64),
+            operations: 0,
             stirred: Vec::new(),
         })
     }
@@ -70,7 +76,8 @@ impl Port {
     /// Where all processes of the world are, what their hosts are called, and with what immediates to them are masked, by
     /// rank.
     pub(crate) fn meet(&mut self, processes: Vec<(Address, String, u32)>) {
-        let link = |(address, host, mask)| Link { address, host, mask, handle: None, bytes: 0 };
+        let link =
+            |(address, host, mask)| Link { address, host, mask, handle: None, bytes: 0, sent: 0, arrived: 0 };
         self.links = processes.into_iter().map(link).collect();
     }
 
@@ -91,6 +98,27 @@ impl Port {
         if let Some(link) = self.links.get_mut(world) {
             link.bytes = (link.bytes + now).saturating_sub(before);
         }
+    }
+
+    /// The transport has taken a put to a process.
+    pub(crate) fn sent(&mut self, world: Rank) {
+        if let Some(link) = self.links.get_mut(world) {
+            link.sent += 1;
+        }
+    }
+
+    /// A put of a process has arrived.
+    pub(crate) fn arrived(&mut self, world: Rank) {
+        if let Some(link) = self.links.get_mut(world) {
+            link.arrived += 1;
+        }
+    }
+
+    /// How much there was of both.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = Traffic> {
+        let all = self.links.iter().enumerate();
+        let traffic = all.map(|(rank, link)| Traffic { rank, sent: link.sent, arrived: link.arrived });
+        traffic.filter(|it| it.sent + it.arrived > 0)
     }
 
     /// Whether so little is on its way to a process that a copy of one more small message surely leaves at once, and does

@@ -8,8 +8,7 @@ use std::{
 use unisono_transport::{Memory, Region, memory::Hub};
 
 use super::{
-    Asked, Call, Engine, Held, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD,
-    What,
+    Asked, Engine, Held, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
     p2p::{Envelope, Matching, Want},
 };
 use crate::{
@@ -61,8 +60,6 @@ impl Overseer for Nobody {
     fn stopped(&self) -> bool {
         false
     }
-
-    fn stand(&self, _: Call, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// An engine in a world of one, over the memory transport.
@@ -109,6 +106,7 @@ impl Probe {
         let operation = Box::new(Operation {
             number: 0,
             group: None,
+            group_id: 0,
             signature: Signature::new(&job, Dtype::U8, ReduceOp::Sum, 0),
             ranks: 1,
             kernel,

@@ -256,8 +256,10 @@ impl Core<'_> {
         if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
             return Ok(false);
         }
+        let ends_told = put.ends_told(&self.port.limits);
+        self.port.sent(self.circle.world(to));
         let circle = &mut *self.circle;
-        if !put.ends_told(&self.port.limits) {
+        if !ends_told {
             // Its source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);

@@ -11,6 +11,7 @@ use unisono_transport::Error;
 use super::{
     operation::{Operation, Signature},
     p2p::{Inbound, Outbound},
+    stand::Question,
     ticket::{Asked, Rest},
 };
 use crate::{
@@ -67,9 +68,11 @@ pub(crate) trait Overseer {
     /// Whether to stop: a failure elsewhere was reported.
     fn stopped(&self) -> bool;
 
-    /// This has waited longest: it has finished `steps` steps and waits for the rank of the world on the lane, if it waits
-    /// for one.
-    fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>);
+    /// This has waited longest: it waits for the rank of the world, if it waits for one.
+    fn stand(&self, _: Call, _: Option<Rank>) {}
+
+    /// What has waited longest has done so in vain for this long.
+    fn waits(&self, _: Duration) {}
 
     /// The deadline of what has waited longest.
     fn until(&self, _: Instant) {}
@@ -118,6 +121,8 @@ pub(crate) enum Wish {
     Do(Task),
     /// That this rank leave the group when all that was asked for before is done.
     Leave,
+    /// Where this rank stands.
+    Stand(Arc<Question>),
 }
 
 /// Something to be done.
@@ -140,11 +145,11 @@ pub(super) type Turn = (Box<Operation>, Course, Asked);
 
 pub(super) fn halt(
     stop: Stop,
-    (number, group): (Option<u64>, Option<Arc<str>>),
+    (number, group, id): (Option<u64>, Option<Arc<str>>, u64),
     signature: Signature,
     since: Instant,
 ) -> Halt {
-    let culprit = Culprit { number, group, call: signature.call(), waited: since.elapsed() };
+    let culprit = Culprit { number, group, id, call: signature.call(), waited: since.elapsed() };
     Halt { stop, culprit: Some(Box::new(culprit)) }
 }
 
@@ -159,8 +164,9 @@ pub(crate) struct Halt {
 pub(crate) struct Culprit {
     /// The operation's number; messages have none.
     pub number: Option<u64>,
-    /// Its group, as [`Operation::group`].
+    /// Its group, as [`Operation::group`], and that group's number among all ranks.
     pub group: Option<Arc<str>>,
+    pub id: u64,
     pub call: String,
     /// How long it has taken.
     pub waited: Duration,

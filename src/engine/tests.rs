@@ -30,8 +30,6 @@ impl Overseer for Nobody {
     fn stopped(&self) -> bool {
         false
     }
-
-    fn stand(&self, _: super::Call, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 /// Raises the alarm for all ranks once one has found something.
@@ -42,8 +40,6 @@ impl Overseer for Somebody {
     fn stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
-
-    fn stand(&self, _: super::Call, _: u64, _: Option<(usize, Rank)>) {}
 }
 
 const SMALL: Settings = Settings {
@@ -121,6 +117,7 @@ fn call_under<T: Element>(
     let operation = Operation {
         number: 0,
         group: None,
+        group_id: 0,
         signature: Signature::new(&call.job, T::DTYPE, call.op, algorithm.code),
         ranks: call.job.ranks,
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),

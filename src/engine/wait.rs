@@ -104,6 +104,11 @@ impl Wait {
         }
     }
 
+    /// Since when nothing has moved, where something is waited for.
+    pub(crate) fn waits(&self) -> Option<Instant> {
+        self.since
+    }
+
     /// Something moved.
     pub(crate) fn reset(&mut self) {
         if let Some(since) = self.since.take() {

@@ -283,8 +283,15 @@ impl ProcessGroup {
             return Err(Error::Argument { call, problem });
         }
         let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
-        let introduced =
-            node.with(|engine| engine.net().core(channel).map(|core| core.circle.introduce(mailboxes)))?;
+        let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
+        // A name alone may have been another group's, of two ranks, before.
+        let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
+        let introduced = node.with(|engine| {
+            engine.net().core(channel).map(|core| {
+                core.circle.name(id, Arc::clone(&label));
+                core.circle.introduce(mailboxes);
+            })
+        })?;
         introduced.map_err(|stop| self.shared.stopped(stop, "a group's making"))?;
         let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
         let shared = Shared {
@@ -293,7 +300,8 @@ impl ProcessGroup {
             rank: me,
             world: cores::world(&places),
             tuned: node.tuned.clone().of(members.len()),
-            label: Some(format!("{name} of ranks {}", list(&global)).into()),
+            label: Some(label),
+            id,
             name,
             members: global,
             plans: Plans::default(),

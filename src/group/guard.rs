@@ -1,13 +1,13 @@
 //! What stands between a group and the fate of its ranks: the alarm, the watch, and where this rank stands.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use super::watchdog::Watchdog;
+use super::{doing::Doing, watchdog::Watchdog};
 use crate::{
-    engine::{Call, Culprit, Overseer, Stop},
+    engine::{Call, Culprit, Overseer, Signature, Stop},
     error::Failure,
     rendezvous::{Alarm, Position, Stand, Watch, report, whereabouts},
     schedule::Rank,
@@ -19,14 +19,20 @@ const CULPRIT: Duration = Duration::from_millis(1000);
 /// How long the ranks' positions are gathered for.
 const POSITIONS: Duration = Duration::from_millis(1000);
 
+/// After how long a wait in vain the store is to compare what all ranks call; and again when it has doubled.
+const DOUBT: Duration = Duration::from_secs(1);
+
 pub(super) struct Guard {
     /// Goes first: it refers to the watch. A world of one has none.
     pub watchdog: Option<Watchdog>,
     pub rank: Rank,
     pub alarm: Arc<Alarm>,
     pub position: Arc<Position>,
+    pub doing: Arc<Doing>,
     /// A world of one has none.
     pub watch: Option<Arc<dyn Watch>>,
+    /// How long this rank had waited in vain when it last had the store compare what all ranks call.
+    asked: Mutex<Duration>,
 }
 
 impl Overseer for Guard {
@@ -34,25 +40,48 @@ impl Overseer for Guard {
         self.alarm.raised()
     }
 
-    fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>) {
+    fn stand(&self, call: Call, waits: Option<Rank>) {
         match call {
             Call::Greeting => {}
-            Call::Operation(number, signature) => self.position.enter(number, signature.bits()),
-            Call::Message(number, signature) => self.position.beside(number, signature.bits()),
+            Call::Operation(number, signature) => self.doing.enter(number, signature.bits()),
+            Call::Message(number, signature) => self.doing.beside(number, signature.bits()),
         }
-        self.position.steps(steps);
         match waits {
-            Some((lane, rank)) => self.position.waits_for(rank, lane),
-            None => self.position.goes_on(),
+            Some(rank) => self.doing.waits_for(rank),
+            None => self.doing.goes_on(),
+        }
+    }
+
+    fn waits(&self, vainly: Duration) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if vainly < *asked {
+            // For something else than the last time.
+            *asked = Duration::ZERO;
+        }
+        if vainly >= (*asked * 2).max(DOUBT) {
+            *asked = vainly;
+            if let Some(watch) = &self.watch {
+                watch.doubt();
+            }
         }
     }
 
     fn until(&self, deadline: Instant) {
-        self.position.due_by(deadline);
+        self.doing.due_by(deadline);
     }
 }
 
 impl Guard {
+    pub(super) fn new(
+        rank: Rank,
+        alarm: Arc<Alarm>,
+        position: Arc<Position>,
+        watch: Option<Arc<dyn Watch>>,
+    ) -> Self {
+        let doing = Arc::new(Doing::new(Signature::call_of));
+        Self { watchdog: None, rank, alarm, position, doing, watch, asked: Mutex::default() }
+    }
+
     /// Tells the store, and gives back the failure that it heard of first.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         if let Some(first) = self.alarm.failure() {
@@ -78,7 +107,7 @@ impl Guard {
 
     /// Why an operation stopped.
     pub(super) fn explain(&self, stop: Stop, culprit: Culprit) -> Failure {
-        let Culprit { number, group, call, waited } = culprit;
+        let Culprit { number, group, id, call, waited } = culprit;
         match stop {
             Stop::Failure(failure) => *failure,
             Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
@@ -97,8 +126,7 @@ impl Guard {
                 let stands = self.positions();
                 match number {
                     Some(op) => {
-                        // Numbers of different groups say nothing of who is behind.
-                        let report = if group.is_some() { whereabouts(&stands) } else { report(op, &stands) };
+                        let report = report(id, op, &stands);
                         let group = group.as_deref().unwrap_or_default().into();
                         Failure::Deadline { group, op, call, rank: self.rank, waited, report }
                     }

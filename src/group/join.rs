@@ -28,7 +28,7 @@ use super::{
 use crate::{
     algorithm::{self, Selection, World, table::Table},
     config::{Config, StoreAddress, fnv},
-    engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, Signature, VERSION, WORLD},
+    engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
     error::{Error, Failure, Result, clean, list},
     outside,
     rendezvous::{self, Alarm, Position, Store, exchange},
@@ -176,12 +176,12 @@ impl ProcessGroup {
         let (tuned, hash) = tuning(&config)?;
         let pin = Pin::of(&config)?;
         let alarm = Arc::new(Alarm::new());
-        let position = Arc::new(Position::new(Signature::call_of));
+        let position = Arc::new(Position::new());
         let watch = match &store {
             Some(store) => Some(Arc::from(store.watch(Arc::clone(&alarm), Arc::clone(&position))?)),
             None => None,
         };
-        let mut guard = Guard { watchdog: None, rank, alarm, position, watch };
+        let mut guard = Guard::new(rank, alarm, position, watch);
         guard.watchdog = watchdog(&guard, &config, &*transport)?;
 
         let mut settings = windows(&config);
@@ -275,6 +275,9 @@ impl ProcessGroup {
         let settings = Settings { chunk_bytes, ..settings };
         let node =
             Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone(), pin), store));
+        node.callers.enter();
+        let stands = Arc::downgrade(&node);
+        node.guard.position.told_by(move || stands.upgrade().map(|node| node.stand()).unwrap_or_default());
         let shared = Shared {
             node,
             channel: WORLD,
@@ -283,6 +286,7 @@ impl ProcessGroup {
             members: (0..ranks).collect(),
             name: "world".to_owned(),
             label: None,
+            id: 0,
             tuned: tuned.of(ranks),
             plans: Plans::default(),
             state: Mutex::default(),
@@ -308,14 +312,14 @@ fn meet(
     let met = engine.meet(contacts, chunk, patience);
     met.and_then(|()| engine.greet(&neighbours, guard, deadline)).map_err(|stop| {
         let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
-        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed(), group: None };
+        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed(), ..Culprit::default() };
         Error::Failed(guard.tell(guard.explain(stop, culprit)))
     })
 }
 
 /// Tells the others why this rank does not come: otherwise they would only see it die.
 fn excuse(store: &dyn Store, rank: Rank, error: &unisono_transport::Error) {
-    let (alarm, position) = (Arc::new(Alarm::new()), Arc::new(Position::new(Signature::call_of)));
+    let (alarm, position) = (Arc::new(Alarm::new()), Arc::new(Position::new()));
     match store.watch(alarm, position) {
         Ok(watch) => {
             let doing = "opening its transport".to_owned();
@@ -335,7 +339,7 @@ fn watchdog(guard: &Guard, config: &Config, transport: &dyn Transport) -> Result
         timeout: config.timeout,
         activity: transport.activity(),
         alarm: Arc::clone(&guard.alarm),
-        position: Arc::clone(&guard.position),
+        doing: Arc::clone(&guard.doing),
         watch: Arc::clone(watch),
     };
     Watchdog::begin(subject).map(Some).map_err(|error| Error::Config {

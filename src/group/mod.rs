@@ -7,6 +7,7 @@ mod begin;
 mod buckets;
 mod calls;
 mod cores;
+mod doing;
 mod files;
 mod follow;
 mod groups;
@@ -66,6 +67,10 @@ use crate::{
 /// shells tell as status 134).
 ///
 /// It may be shared by threads: their operations run one after the other, those of different groups side by side.
+///
+/// Ranks that wait for each other, in groups that they call in different orders or for messages, are told after a second. A rank
+/// counts as waiting when all of its threads that have ever called this library do: let a thread that calls for the first time
+/// late, and that others count on, call anything before.
 ///
 /// Roots, sources and destinations are ranks of the group; torch.distributed's `src` and `dst` are those of the world.
 /// [`local`](Self::local) gives the group's rank of one of the world, [`global`](Self::global) that in the world of one

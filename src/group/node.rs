@@ -17,14 +17,18 @@ use std::{
 use unisono_transport::{Limits, Wake, fork::Process};
 
 mod background;
+mod callers;
+mod overseer;
+mod stand;
 
+use self::callers::Callers;
 use super::{cores::Place, guard::Guard, pin::Pin};
 use crate::{
     algorithm::table::Table,
     buffer::Registry,
     config::Config,
     engine::{
-        Asked, Call, Called, Done, Engine, Halt, Held, Operation, Overseer, Rest, Settings, Task, Ticket,
+        Asked, Called, Done, Engine, Halt, Held, Operation, Overseer as _, Rest, Settings, Task, Ticket,
         What, Wish,
     },
     error::{Error, Failure, Result},
@@ -59,6 +63,7 @@ pub(super) struct Node {
     /// Where the thread runs.
     pin: Pin,
     pub guard: Guard,
+    pub callers: Callers,
     pub registry: Arc<Registry>,
     /// Whoever leads has it; gone once a group has failed: its endpoint may not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
@@ -150,6 +155,7 @@ impl Node {
             tuned,
             pin,
             guard,
+            callers: Callers::default(),
             registry: Arc::default(),
             waker: engine.waker(),
             engine: Mutex::new(Some(Box::new(engine))),
@@ -214,8 +220,9 @@ impl Node {
             None => self.ask(channel, task),
             Some(lead) => {
                 self.open.fetch_add(1, Ordering::Release);
+                let waiting = self.callers.wait();
                 self.drive(Some((channel, task)), (&|| ticket.ended(), None));
-                drop(lead);
+                drop((lead, waiting));
             }
         }
         self.wait(&ticket)
@@ -242,13 +249,14 @@ impl Node {
         drop(slot);
         match called {
             Ok(Called::Ended(number)) => {
-                self.guard.position.finish(Some(number));
+                self.guard.doing.finish(Some(number));
                 Ok(Some(number))
             }
             Ok(Called::UnderWay(ticket)) => {
                 self.open.fetch_add(1, Ordering::Release);
+                let waiting = self.callers.wait();
                 self.drive(None, (&|| ticket.ended(), None));
-                drop(lead);
+                drop((lead, waiting));
                 self.wait(&ticket).map(|done| done.number)
             }
             Err(halt) => {
@@ -278,6 +286,9 @@ impl Node {
     /// the end of all, true.
     pub(super) fn wait_until(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
         let late = || until.is_some_and(|until| Instant::now() >= until);
+        // Whoever waits so long and no longer goes on by itself.
+        let _waiting = until.is_none().then(|| self.callers.wait());
+        self.callers.enter();
         loop {
             let mut desk = self.desk();
             // Whoever waits is faster than the thread that goes on where nobody does.
@@ -315,7 +326,7 @@ impl Node {
             if std::mem::replace(&mut open, self.open.load(Ordering::Acquire)) != open {
                 since = now;
             }
-            let lead = self.claim();
+            let (lead, _waiting) = (self.claim(), self.callers.wait());
             self.drive(None, (&|| Instant::now() >= now + DRAIN, Some(now + DRAIN)));
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
             let forsaken = engine.as_ref().is_none_or(|engine| engine.forsaken());
@@ -422,7 +433,7 @@ impl Node {
         drop(desk);
         let handed_in = wishes.into_iter().filter_map(|(_, wish)| match wish {
             Wish::Do(task) => Some((task.asked.ticket, task.asked.held)),
-            Wish::Leave => None,
+            Wish::Leave | Wish::Stand(_) => None,
         });
         let told = |(ticket, held): (Arc<Ticket>, Held)| ticket.end(Err(failure.clone())).with(held);
         let rests: Vec<_> = left.into_iter().chain(handed_in).map(told).collect();
@@ -436,6 +447,7 @@ impl Node {
     /// Does something with the engine, when nobody drives it.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> Result<R> {
         self.check()?;
+        self.callers.enter();
         let _lead = self.claim();
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
@@ -482,6 +494,7 @@ impl Node {
     /// Whether calls may be made.
     pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
         self.check_process()?;
+        self.callers.enter();
         if !self.closed.load(Ordering::Acquire) && !self.guard.alarm.raised() {
             return Ok(());
         }
@@ -520,76 +533,4 @@ impl Node {
 /// What calls get that come after the end.
 fn ended() -> Failure {
     Failure::StoreLost { how: "the group has ended".to_owned() }
-}
-
-impl Overseer for Node {
-    fn stopped(&self) -> bool {
-        self.guard.stopped()
-    }
-
-    fn stand(&self, call: Call, steps: u64, waits: Option<(usize, Rank)>) {
-        self.guard.stand(call, steps, waits);
-    }
-
-    fn until(&self, deadline: Instant) {
-        self.guard.until(deadline);
-    }
-
-    fn began(&self, operation: &Operation) {
-        self.guard.position.enter(operation.number, operation.signature.bits());
-    }
-
-    fn ended(&self, number: Option<u64>, rest: Rest) {
-        self.guard.position.finish(number);
-        self.open.fetch_sub(1, Ordering::Release);
-        let desk = self.desk();
-        let waiting = desk.waiting > 0;
-        if rest.is_none() {
-            // As mostly: to move it and have it found so costs more.
-            drop(desk);
-        } else {
-            self.leave_to_others(desk, [rest]);
-        }
-        // It may be another's than the one's who leads.
-        if waiting {
-            self.changed.notify_all();
-        }
-    }
-
-    fn asked(&self) -> Option<(u8, Wish)> {
-        if !self.asks() {
-            return None;
-        }
-        let mut desk = self.desk();
-        let wish = desk.wishes.pop_front();
-        self.asked.store(!desk.wishes.is_empty(), Ordering::Release);
-        wish
-    }
-
-    fn asks(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
-    }
-
-    fn wanted(&self) -> bool {
-        self.claims.load(Ordering::Relaxed) > 0 || self.waiters.load(Ordering::Relaxed) > 0
-    }
-
-    fn sleeps(&self, asleep: bool) {
-        self.desk().asleep = asleep;
-    }
-}
-
-impl Driver for Node {
-    fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
-        self.wait_until(ticket, until)
-    }
-
-    fn failed(&self) -> Option<Failure> {
-        let desk = self.desk();
-        desk.failed.clone().filter(|_| desk.gone)
-    }
-
-    fn check_process(&self) -> Result<()> {
-        Self::check_process(self)
-    }
 }

@@ -1,7 +1,7 @@
 //! What all handles of a group share: which ranks it has, and the order of its operations.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     time::{Duration, Instant},
 };
 
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub name: String,
     /// What errors call it, with its members; the world needs no name.
     pub label: Option<Arc<str>>,
+    /// The same on all members, and no other group's; 0 of the world.
+    pub id: u64,
     /// What was measured for groups of this size.
     pub tuned: Table,
     pub plans: Plans,
@@ -77,7 +79,15 @@ impl Shared {
 
     pub(super) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.node.check_process()?;
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Until another thread's call has ended.
+                let _waiting = self.node.callers.wait();
+                self.state.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        })
     }
 
     /// Ends all groups.
@@ -181,6 +191,7 @@ impl Shared {
             number: 0,
             signature,
             group: self.label.clone(),
+            group_id: self.id,
             ranks: self.world.ranks,
             kernel,
             average,
@@ -235,6 +246,8 @@ impl Shared {
             self.collective(Dtype::U8, &request, lent, &mut Vec::new(), &Wishes::default())?;
         let asked = Asked::now(NEVER, Held::Back(None));
         let ticket = Arc::clone(&asked.ticket);
+        // However long: it goes on only when others come.
+        let _waiting = self.node.callers.wait();
         self.node.ask(self.channel, Task { what: What::Collective(operation, schedule), asked });
         if !self.node.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
             let (rank, others) = (self.node.rank, self.node.guard.whereabouts());

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod buckets;
+mod crossed;
 mod differ;
 mod follow;
 mod groups;

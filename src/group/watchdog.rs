@@ -19,9 +19,10 @@ use std::{
 
 use unisono_transport::{Activity, LibraryCall, Limits, Stay};
 
+use super::doing::Doing;
 use crate::{
     error::Failure,
-    rendezvous::{Alarm, Position, Watch},
+    rendezvous::{Alarm, Watch},
     schedule::Rank,
 };
 
@@ -42,7 +43,7 @@ pub(super) struct Subject {
     pub timeout: Duration,
     pub activity: Arc<Activity>,
     pub alarm: Arc<Alarm>,
-    pub position: Arc<Position>,
+    pub doing: Arc<Doing>,
     pub watch: Arc<dyn Watch>,
 }
 
@@ -66,7 +67,7 @@ impl Watchdog {
                 if *wait.unwrap_or_else(PoisonError::into_inner).0 {
                     return;
                 }
-                let failed = subject.alarm.raised() || subject.position.is_overdue(Instant::now());
+                let failed = subject.alarm.raised() || subject.doing.is_overdue(Instant::now());
                 if let Some(stay) = looks.look(subject.activity.stay(), failed, subject.timeout) {
                     subject.end(stay);
                 }
@@ -120,7 +121,7 @@ impl Subject {
     fn end(&self, stay: Stay) -> ! {
         let Limits { provider, version, caution, .. } = &self.limits;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let doing = self.position.snapshot().to_string();
+        let doing = self.doing.snapshot().to_string();
         let call = stay.call.name();
         let after = match self.alarm.failure() {
             Some(failure) => format!("after the group had failed ({failure})"),

@@ -34,9 +34,12 @@ use serde::{Deserialize, Serialize};
 pub use alarm::Alarm;
 pub use client::TcpStore;
 pub use file::FileStore;
-pub use position::{Place, Position, Stand, report, whereabouts};
+pub use position::Position;
 pub use server::TcpServer;
 
+pub use crate::position::{
+    Called, GroupStand, MessageStand, Running, Stage, Stand, Traffic, report, whereabouts,
+};
 use crate::{
     config::{Member, StoreAddress},
     error::{Error, Failure, Result},
@@ -46,6 +49,9 @@ use crate::{
 /// How long the process that serves a tcp store stays for the others if it is no rank that has left: a launcher, or a rank
 /// that gave up.
 pub const LINGER: Duration = Duration::from_secs(5);
+
+/// How long the store gathers for where all ranks stand to compare it: shorter than ranks must have stood so.
+const GATHER: Duration = Duration::from_millis(400);
 
 /// How long [`Watch::report`] waits for the store to say which failure came first.
 pub const ECHO: Duration = Duration::from_secs(1);
@@ -105,6 +111,10 @@ pub trait Watch: Send + Sync {
 
     /// Asks all ranks where they stand, and gives what came within `wait`: `None` for the silent.
     fn positions(&self, wait: Duration) -> Vec<Option<Stand>>;
+
+    /// This rank has waited in vain for a while: the store is to compare what all ranks have called and whom they wait for, and
+    /// to tell all of a [failure](Failure) that follows from it. Does not wait for that.
+    fn doubt(&self);
 
     /// Says farewell: this rank goes in good order. Idempotent.
     fn leave(&self);

@@ -116,7 +116,7 @@ impl Shared {
                     self.alarm.raise(failure);
                 }
                 Told::WhereAreYou { query } => {
-                    self.say(&Tell::Stand { query, stand: self.position.snapshot() })?;
+                    self.say(&Tell::Stand { query, stand: self.position.stand() })?;
                 }
                 Told::Stands { number, stands } => {
                     if let Some(slot) = self.state().stands.get_mut(&number) {
@@ -182,9 +182,15 @@ impl Watch for TcpWatch {
         let mut stands = answer.unwrap_or_default();
         stands.resize(self.shared.member.ranks, None);
         if let Some(own) = stands.get_mut(self.shared.member.rank) {
-            *own = Some(self.shared.position.snapshot());
+            *own = Some(self.shared.position.stand());
         }
         stands
+    }
+
+    fn doubt(&self) {
+        if let Err(error) = self.shared.say(&Tell::Doubt) {
+            tracing::debug!("rank {} cannot ask what the others call: {error}", self.shared.member.rank);
+        }
     }
 
     fn leave(&self) {

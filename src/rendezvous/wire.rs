@@ -38,7 +38,7 @@ use crate::{
 pub(super) const MAGIC: [u8; 8] = *b"unisono\x1a";
 
 /// Grows whenever a frame's meaning changes.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 
 /// The magic and the version.
 pub(super) const PREAMBLE: usize = MAGIC.len() + 2;
@@ -142,6 +142,8 @@ pub(super) enum Tell {
         number: u64,
         wait: u64,
     },
+    /// Wants that the server compare where all stand.
+    Doubt,
     Farewell,
 }
 

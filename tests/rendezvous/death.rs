@@ -162,7 +162,7 @@ fn a_stopped_process_is_alive_but_silent() {
         let stands = all[0].watch.positions(Duration::from_millis(400));
         assert!(begun.elapsed() >= Duration::from_millis(400), "{kind:?}");
         assert!(stands[0].is_some() && stands[1].is_some() && stands[2].is_none(), "{kind:?}: {stands:?}");
-        assert!(report(0, &stands).contains("rank 2 gave no answer"), "{kind:?}");
+        assert!(report(0, 0, &stands).contains("rank 2 gave no answer"), "{kind:?}");
         assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}: it may yet go on");
         process.signal(Signal::CONT);
         assert!(all[1].watch.positions(SOON).iter().all(Option::is_some), "{kind:?}: it has");

@@ -15,7 +15,8 @@ use unisono::{
     config::StoreAddress,
     error::Refusal,
     rendezvous::{
-        Alarm, MAX_KEY, MAX_VALUE, Place as Where, Position, Stand, Store, Watch, exchange, open, report,
+        Alarm, Called, GroupStand, MAX_KEY, MAX_VALUE, Position, Running, Stage, Stand, Store, Watch,
+        exchange, open, report,
     },
 };
 
@@ -195,7 +196,7 @@ fn those_that_go_at_once_are_not_taken_for_the_missing() {
         let all: Vec<_> = [0, 1, 3].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
         let errors = together(&all, |_, (rank, store)| {
             let store = store.lock().unwrap().take().unwrap();
-            let watch = store.watch(Arc::new(Alarm::new()), Arc::new(Position::new(|_| String::new())));
+            let watch = store.watch(Arc::new(Alarm::new()), Arc::new(Position::new()));
             let _watch = watch.unwrap();
             // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
             let (store, deadline): (Arc<dyn Store>, _) =
@@ -424,29 +425,22 @@ fn positions_tell_who_is_where() {
         // Rank 4 has joined but watches nothing: it is as silent as a stopped process.
         let _silent = place.open(4, 5);
         all.pop().unwrap().leave();
-        for one in &all {
-            one.position.enter(16, [7, 0]);
-            one.position.finish(Some(16));
-        }
-        all[0].position.enter(17, [8, 1]);
-        all[0].position.steps(5);
-        all[0].position.waits_for(2, 1);
-        all[1].position.enter(17, [8, 1]);
-        all[1].position.waits_for(0, 0);
+        let told = |rank: usize, stand: &Stand| {
+            let stand = stand.clone();
+            all[rank].position.told_by(move || stand.clone());
+        };
+        let wants =
+            [inside(0, 17, "call8(1)", &[2]), inside(0, 17, "call8(1)", &[0]), done(0, 16, "call7(0)")];
+        wants.iter().enumerate().for_each(|(rank, stand)| told(rank, stand));
         let stands = all[1].watch.positions(Duration::from_secs(if kind == Kind::Tcp { 10 } else { 1 }));
-        assert_eq!(stands.len(), 5);
-        let stand =
-            |place, call: &str, steps, waits_for| Some(Stand { place, call: call.into(), steps, waits_for });
-        assert_eq!(stands[0], stand(Where::In(17), "call8(1)", 5, Some((2, 1))), "{kind:?}");
-        assert_eq!(stands[1], stand(Where::In(17), "call8(1)", 0, Some((0, 0))), "{kind:?}");
-        assert_eq!(stands[2], stand(Where::After(16), "call7(0)", 0, None), "{kind:?}");
-        assert_eq!(stands[3], Some(Stand::left()), "{kind:?}");
-        assert_eq!(stands[4], None, "{kind:?}");
+        let left = Some(Stand::of(Stage::Left));
+        let wants: Vec<_> = wants.into_iter().map(Some).chain([left, None]).collect();
+        assert_eq!(stands, wants, "{kind:?}");
         assert_eq!(
-            report(17, &stands),
-            "rank 2 has not entered it (finished op 16 call7(0) and called nothing since); rank 3 left the group; \
-             rank 4 gave no answer (stopped, or cut off); ranks 0, 1 are in it: rank 0 waits for rank 2 (lane 1, \
-             5 steps done), rank 1 waits for rank 0 (lane 0, 0 steps done); ranks 0, 1 are stuck behind rank 2",
+            report(0, 17, &stands),
+            "rank 2 has not entered it (finished call7(0) and called nothing since); rank 3 left the group; \
+             rank 4 gave no answer (stopped, or cut off); ranks 0, 1 are in it: rank 0 waits for rank 2 \
+             (5 steps done), rank 1 waits for rank 0 (5 steps done); ranks 0, 1 are stuck behind rank 2",
             "{kind:?}"
         );
         // All may ask at once.
@@ -454,5 +448,52 @@ fn positions_tell_who_is_where() {
             assert!(stands[..3].iter().all(Option::is_some), "{kind:?}: {stands:?}");
         }
         all.drain(1..).for_each(One::leave);
+    }
+}
+
+fn done(id: u64, op: u64, call: &str) -> Stand {
+    let called =
+        Called { call: call.into(), count: 1, algorithm: "ring".into(), root: 0, chunk: 1, lanes: 1 };
+    let label = if id == 0 { String::new() } else { format!("g{id}") };
+    let group = GroupStand { id, label, begun: op + 1, latest: vec![called], ..GroupStand::default() };
+    Stand { groups: vec![group], ..Stand::of(Stage::Calls) }
+}
+
+/// A rank that can do nothing but wait for others in an operation.
+fn inside(id: u64, op: u64, call: &str, waits: &[usize]) -> Stand {
+    let mut stand = done(id, op, call);
+    stand.blocked = Some(1000);
+    stand.groups[0].running = Some(Running { steps: 5, waits: waits.to_vec() });
+    stand
+}
+
+#[test]
+fn what_follows_from_where_all_stand_is_told_to_all() {
+    for kind in KINDS {
+        let (_place, all) = world(kind, 4);
+        let told = |rank: usize, stand: Stand| all[rank].position.told_by(move || stand.clone());
+        // Nothing follows as long as one of them computes.
+        for rank in 0..3 {
+            told(rank, inside(rank as u64 + 1, 2, "barrier()", &[(rank + 1) % 4]));
+        }
+        together(&all, |_, one| one.watch.doubt());
+        thread::sleep(Duration::from_millis(600));
+        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}");
+        told(3, inside(4, 2, "barrier()", &[0]));
+        let begun = Instant::now();
+        // All that wait say so at about the same time, and one after the other.
+        together(&all, |rank, one| {
+            thread::sleep(Duration::from_millis(20 * rank as u64));
+            one.watch.doubt();
+        });
+        for one in &all {
+            let failure = one.alarm.wait(SOON).unwrap();
+            let wanted = "ranks wait for each other: rank 0 in op 2 barrier() of group g1 for rank 1, rank 1 in op 2 \
+                          barrier() of group g2 for rank 2, rank 2 in op 2 barrier() of group g3 for rank 3, rank 3 \
+                          in op 2 barrier() of group g4 for rank 0";
+            assert_eq!(failure.to_string(), wanted, "{kind:?}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(2), "{kind:?}: {:?}", begun.elapsed());
+        part(all);
     }
 }

@@ -1,6 +1,9 @@
 //! Words of one rank that others show: they are short, and disturb neither a log nor a terminal.
 
-use unisono::Failure;
+use unisono::{
+    Failure,
+    rendezvous::{GroupStand, MessageStand, Stage, Stand},
+};
 
 use crate::{
     raw::{Raw, server, watch},
@@ -28,6 +31,8 @@ fn a_failure_is_told_in_one_line_of_words_whoever_reports_it() {
             right: (1, nasty()),
         },
         Failure::Transport { rank: 1, doing: nasty(), reason: nasty() },
+        Failure::Deadlock { waits: vec![(0, nasty(), 1), (1, nasty(), 0)] },
+        Failure::Left { rank: 0, waits: (1, nasty()) },
     ];
     for failure in failures {
         for kind in KINDS {
@@ -67,11 +72,16 @@ fn the_store_cleans_what_a_member_says_past_the_library() {
 fn a_call_is_told_in_one_short_line() {
     for kind in KINDS {
         let (_place, stores) = stores(kind, 2);
-        let all: Vec<One> = stores.into_iter().map(|store| One::of(store, |_| nasty())).collect();
-        all[1].position.enter(1, [1, 1]);
+        let all: Vec<One> = stores.into_iter().map(One::new).collect();
+        let message = MessageStand { call: nasty(), receives: true, waits: vec![0] };
+        let group = GroupStand { label: nasty(), messages: vec![message], ..GroupStand::default() };
+        let stand = Stand { groups: vec![group], ..Stand::of(Stage::Calls) };
+        all[1].position.told_by(move || stand.clone());
         let stands = all[0].watch.positions(SOON);
-        let call = &stands[1].as_ref().unwrap().call;
-        assert!(call.chars().count() < 1000 && is_clean(call), "{kind:?}: {call:?}");
+        let group = &stands[1].as_ref().unwrap().groups[0];
+        for told in [&group.label, &group.messages[0].call] {
+            assert!(told.chars().count() < 1000 && is_clean(told), "{kind:?}: {told:?}");
+        }
         part(all);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use unisono::{
     config::{Member, StoreAddress},
-    rendezvous::{Alarm, Position, Store, TcpStore, Watch, open},
+    rendezvous::{Alarm, Position, Stage, Stand, Store, TcpStore, Watch, open},
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -80,13 +80,9 @@ pub(crate) struct One {
 
 impl One {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self::of(store, |call| format!("call{}({})", call[0], call[1]))
-    }
-
-    /// The same with calls that are told in these words.
-    pub(crate) fn of(store: Arc<dyn Store>, words: fn([u64; 2]) -> String) -> Self {
         let alarm = Arc::new(Alarm::new());
-        let position = Arc::new(Position::new(words));
+        let position = Arc::new(Position::new());
+        position.told_by(|| Stand::of(Stage::Calls));
         let watch = store.watch(Arc::clone(&alarm), Arc::clone(&position)).unwrap();
         Self { watch, store, alarm, position }
     }

@@ -27,7 +27,7 @@ use super::{
     ticket::{Asked, Held, Received, Ticket},
     wire::{Header, Message},
 };
-use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
+use crate::{buffer::Fresh, dtype::Dtype, error::Failure, position::MessageStand, schedule::Rank};
 
 /// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
 const PIECE: u8 = 26;
@@ -384,6 +384,23 @@ impl Talk {
     pub(super) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
         let oldest = self.waits().min_by_key(|waits| waits.asked().at);
         oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
+    }
+
+    /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world.
+    pub(super) fn stands(&self, world: impl Fn(Rank) -> Rank, ranks: usize) -> Vec<MessageStand> {
+        let stand = |waits: Waits<'_>| {
+            let whom = match (&waits, waits.peer()) {
+                // It ends by itself.
+                (Waits::Send(Sending { stage: Stage::Gone, .. }), _) => Vec::new(),
+                (_, Some(peer)) => vec![world(peer)],
+                (_, None) => (0..ranks).map(&world).collect(),
+            };
+            let receives = matches!(waits, Waits::Receive(..));
+            MessageStand { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
+        };
+        let forsaken =
+            |waits: &Waits<'_>| matches!(waits, Waits::Receive(receiving, _) if receiving.forsaken());
+        self.waits().filter(|waits| !forsaken(waits)).map(stand).collect()
     }
 
     /// Whose deadline has passed: since when it waits, and its call.

@@ -14,6 +14,7 @@ use super::{super::pin, Node, ended};
 use crate::{
     engine::{Overseer, Rest, Task},
     error::{Error, Result},
+    rendezvous::{Stage, Stand},
 };
 
 impl Node {
@@ -103,6 +104,8 @@ impl Node {
             // What panics there is told there.
             let _ = thread.join();
         }
+        // The watch's thread must not be the last that has this node.
+        self.guard.position.told_by(|| Stand::of(Stage::Leaves));
         if let (Some(watch), false) = (&self.guard.watch, thread::panicking()) {
             watch.leave();
         }

@@ -11,6 +11,7 @@
 //! looks at most. On a network file system the client's caches may add to that: NFS, as it is mounted by default,
 //! believes for 30 to 60 s that a file is not there which was not at the first look. `lookupcache=positive` mends it.
 
+mod inquiry;
 mod room;
 mod watch;
 

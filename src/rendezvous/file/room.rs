@@ -9,6 +9,7 @@
 //! | `failure` | the group's first failure |
 //! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
 //! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
+//! | `comparing`, `compared` | held by the rank that compares where all stand; how often that was done |
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -23,7 +24,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use unisono_transport::fork::Unshared;
 
 use super::super::wire;
-use crate::{error::Failure, outside, schedule::Rank};
+use crate::{
+    error::Failure,
+    outside,
+    position::{Stage, Stand},
+    schedule::Rank,
+};
 
 /// The number of this process's next temporary file.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -136,6 +142,37 @@ impl Room {
             }
         }
         Ok(None)
+    }
+
+    /// Makes an empty file of that name, if there is none.
+    pub(super) fn claim(&self, name: &str) -> io::Result<bool> {
+        let (temporary, _) = self.temporary(b"")?;
+        self.link(&temporary, name)
+    }
+
+    /// Reads what ranks have answered to a question since the last time. Whether others are still to answer.
+    pub(super) fn gather(&self, ask: &str, stands: &mut [Option<Stand>]) -> io::Result<bool> {
+        let mut waiting = false;
+        for (rank, stand) in stands.iter_mut().enumerate().filter(|(_, stand)| stand.is_none()) {
+            *stand = self.message(&format!("stands/{ask}-{rank}"))?.map(Stand::cleaned);
+            if stand.is_none() {
+                match self.seat(rank)? {
+                    Seat::Alive => waiting = true,
+                    Seat::Left => *stand = Some(Stand::of(Stage::Left)),
+                    Seat::Absent | Seat::Dead(_) => {}
+                }
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// Removes a question and its answers.
+    pub(super) fn forget(&self, ask: &str) -> io::Result<()> {
+        there(fs::remove_file(self.path.join(format!("asks/{ask}"))))?;
+        for rank in 0..self.ranks {
+            there(fs::remove_file(self.path.join(format!("stands/{ask}-{rank}"))))?;
+        }
+        Ok(())
     }
 
     /// Writes a file that appears whole.

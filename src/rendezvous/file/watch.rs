@@ -2,11 +2,11 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     io,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -17,7 +17,8 @@ use unisono_transport::fork::{Process, Unshared};
 use super::{
     super::{Alarm, Position, Stand, Watch},
     LOOK,
-    room::{Room, Seat},
+    inquiry::Inquiry,
+    room::Room,
     tidy,
 };
 use crate::error::Failure;
@@ -39,6 +40,8 @@ struct Shared {
     room: Room,
     alarm: Arc<Alarm>,
     position: Arc<Position>,
+    /// Whether this rank doubts that the others call the same.
+    doubts: AtomicBool,
     /// Whether this rank is going.
     going: Mutex<bool>,
     changed: Condvar,
@@ -51,8 +54,8 @@ impl FileWatch {
         alarm: Arc<Alarm>,
         position: Arc<Position>,
     ) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { room, alarm, position, going: Mutex::new(false), changed: Condvar::new() });
+        let (doubts, going, changed) = (AtomicBool::new(false), Mutex::new(false), Condvar::new());
+        let shared = Arc::new(Shared { room, alarm, position, doubts, going, changed });
         let thread = thread::Builder::new().name("unisono-watch".into()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.look_until_gone()
@@ -80,24 +83,10 @@ impl FileWatch {
         room.write(&format!("asks/{ask}"), b"")?;
         let until = Instant::now() + wait;
         let mut stands = vec![None; room.ranks];
-        loop {
-            let mut waiting = false;
-            for (rank, stand) in stands.iter_mut().enumerate().filter(|(_, stand)| stand.is_none()) {
-                *stand = room.message(&format!("stands/{ask}-{rank}"))?.map(Stand::cleaned);
-                if stand.is_none() {
-                    match room.seat(rank)? {
-                        Seat::Alive => waiting = true,
-                        Seat::Left => *stand = Some(Stand::left()),
-                        Seat::Absent | Seat::Dead(_) => {}
-                    }
-                }
-            }
-            if !waiting || Instant::now() >= until {
-                break;
-            }
+        while room.gather(&ask, &mut stands)? && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        fs::remove_file(room.path.join(format!("asks/{ask}")))?;
+        room.forget(&ask)?;
         Ok(stands)
     }
 }
@@ -105,14 +94,19 @@ impl FileWatch {
 impl Shared {
     fn look_until_gone(&self) {
         let mut asked = HashMap::new();
+        let mut inquiry = Inquiry::default();
         let mut trouble = None;
         let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
         while !*going {
             drop(going);
             // The dead before those that ask: where nothing can be written, deaths can still be found.
             let looked = self.look();
-            match self.answer(&mut asked).and(looked) {
-                Ok(()) => trouble = None,
+            let answered = self.answer(&mut asked).and(looked);
+            match answered.and_then(|()| inquiry.go_on(&self.room, &self.doubts)) {
+                Ok(None) => trouble = None,
+                Ok(Some(failure)) => {
+                    self.alarm.raise(self.room.settle(failure));
+                }
                 Err(error) => {
                     let since = *trouble.get_or_insert_with(|| {
                         tracing::warn!("rank {} cannot look after the store: {error}", self.room.rank);
@@ -128,7 +122,8 @@ impl Shared {
             }
             going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
             if !*going {
-                going = self.changed.wait_timeout(going, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+                let look = if inquiry.is_open() { LOOK / 10 } else { LOOK };
+                going = self.changed.wait_timeout(going, look).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
@@ -157,7 +152,7 @@ impl Shared {
                 continue;
             }
             let stand = format!("stands/{ask}-{}", self.room.rank);
-            let written = self.room.write_message(&stand, &self.position.snapshot());
+            let written = self.room.write_message(&stand, &self.position.stand());
             if let Err(error) = &written
                 && !asked.contains_key(&ask)
             {
@@ -183,9 +178,13 @@ impl Watch for FileWatch {
             vec![None; room.ranks]
         });
         if let Some(own) = stands.get_mut(room.rank) {
-            *own = Some(self.shared.position.snapshot());
+            *own = Some(self.shared.position.stand());
         }
         stands
+    }
+
+    fn doubt(&self) {
+        self.shared.doubts.store(true, Ordering::Relaxed);
     }
 
     fn leave(&self) {

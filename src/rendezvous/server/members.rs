@@ -7,15 +7,19 @@ use std::{
 
 use super::{
     super::{
-        Stand,
+        GATHER,
         wire::{Frame, Hello, MAX_WHO, Purpose, Tell, Told},
     },
     Id, Mail,
 };
 use crate::{
     error::{Failure, Refusal, clean},
+    position::{Stage, Stand, judge},
     schedule::Rank,
 };
+
+/// How soon after it was compared where all stand that may be done again: however many doubt, they are asked no more often.
+const SPACING: Duration = Duration::from_millis(100);
 
 /// The longest a query for all positions may take, whatever was asked for.
 const MAX_QUERY: Duration = Duration::from_secs(10);
@@ -30,6 +34,9 @@ pub(super) struct Members {
     failure: Option<Failure>,
     query: Option<Query>,
     queries: u64,
+    /// From when on all may be asked because ranks doubt, and from when on if one does now.
+    doubted: Option<Instant>,
+    spaced: Option<Instant>,
 }
 
 /// What became of a rank.
@@ -54,6 +61,8 @@ pub(super) struct Role {
 struct Query {
     number: u64,
     askers: Vec<(Id, u64)>,
+    /// Whether what comes of it is compared.
+    judged: bool,
     stands: Vec<Option<Stand>>,
     until: Instant,
 }
@@ -67,6 +76,8 @@ impl Members {
             failure: None,
             query: None,
             queries: 0,
+            doubted: None,
+            spaced: None,
         }
     }
 
@@ -120,12 +131,10 @@ impl Members {
         }
         match tell {
             Tell::Failure(failure) => {
-                if let Some(first) = &self.failure {
-                    // Told before, but perhaps not yet read there; once more does no harm.
-                    mail.extend(frame(&Told::Failure(first.clone())).map(|told| (id, told)));
-                    return None;
-                }
-                return self.fail(failure.cleaned(), mail);
+                let Some(first) = &self.failure else { return self.fail(failure.cleaned(), mail) };
+                // Told before, but perhaps not yet read there; once more does no harm.
+                mail.extend(frame(&Told::Failure(first.clone())).map(|told| (id, told)));
+                return None;
             }
             Tell::Stand { query: number, stand } => {
                 if let Some(query) = self.query.as_mut().filter(|query| query.number == number)
@@ -133,22 +142,23 @@ impl Members {
                 {
                     *slot = Some(stand.cleaned());
                 }
-                self.answer(now, mail);
             }
             Tell::WhereIsEveryone { number, wait } => {
                 let until = now + Duration::from_millis(wait).min(MAX_QUERY);
-                self.ask(id, number, until, mail);
-                self.answer(now, mail);
+                self.ask(Some((id, number)), until, mail);
+            }
+            Tell::Doubt => {
+                let soonest = self.spaced.map_or(now, |spaced| spaced.max(now));
+                self.doubted.get_or_insert(soonest);
             }
             Tell::Farewell => {
                 if let Some(seat @ Seat::Taken { .. }) = self.seats.get_mut(role.rank) {
                     *seat = Seat::Left;
                 }
                 mail.extend(frame(&Told::Goodbye).map(|told| (id, told)));
-                self.answer(now, mail);
             }
         }
-        None
+        self.answer(now, mail)
     }
 
     /// Notes that a connection has closed. Gives the group's failure if this was the first sign of it.
@@ -162,8 +172,7 @@ impl Members {
         let how = format!("{who}: its connection to the store closed without a farewell");
         *seat = Seat::Dead;
         let failure = self.fail(Failure::Died { rank: role.rank, how }, mail);
-        self.answer(now, mail);
-        failure
+        failure.or_else(|| self.answer(now, mail))
     }
 
     /// Latches the first failure and tells every watch.
@@ -215,7 +224,7 @@ impl Members {
         self.seats.iter_mut().for_each(|seat| *seat = Seat::Empty);
         self.renewed = true;
         self.failure = None;
-        self.query = None;
+        (self.query, self.doubted, self.spaced) = (None, None, None);
     }
 
     /// Whether this connection's rank is there.
@@ -223,22 +232,29 @@ impl Members {
         matches!(self.seats.get(role.rank), Some(Seat::Taken { session, .. }) if *session == role.session)
     }
 
-    /// When the query's time is over.
+    /// When the query's time is over, or another is to begin.
     pub(super) fn query_until(&self) -> Option<Instant> {
-        self.query.as_ref().map(|query| query.until)
+        self.query.as_ref().map(|query| query.until).or(self.doubted)
     }
 
-    /// Ends the query if everyone has answered, or its time is over.
-    pub(super) fn answer(&mut self, now: Instant, mail: &mut Mail) {
-        let Some(query) = &self.query else { return };
+    /// Begins a query if ranks doubt, and ends it if everyone has answered or its time is over. Gives the group's failure if
+    /// one follows from what they answer, and this is the first word of it.
+    pub(super) fn answer(&mut self, now: Instant, mail: &mut Mail) -> Option<Failure> {
+        if self.query.is_none() && self.doubted.is_some_and(|doubted| doubted <= now) {
+            (self.doubted, self.spaced) = (None, Some(now + SPACING));
+            if self.failure.is_none() {
+                self.ask(None, now + GATHER, mail);
+            }
+        }
+        let query = self.query.as_ref()?;
         let silent = self.watches().any(|(rank, _)| query.stands.get(rank).is_some_and(Option::is_none));
         if silent && now < query.until {
-            return;
+            return None;
         }
-        let Some(mut query) = self.query.take() else { return };
+        let mut query = self.query.take()?;
         for (seat, stand) in self.seats.iter().zip(&mut query.stands) {
             if matches!(seat, Seat::Left) {
-                *stand = Some(Stand::left());
+                *stand = Some(Stand::of(Stage::Left));
             }
         }
         // At a deadline everybody asks. Each numbers its own questions, nearly all alike: one frame serves all of these.
@@ -249,17 +265,19 @@ impl Members {
                 .or_insert_with(|| frame(&Told::Stands { number, stands: query.stands.clone() }));
             mail.extend(told.clone().map(|told| (id, told)));
         }
+        judge(&query.stands).filter(|_| query.judged).and_then(|failure| self.fail(failure, mail))
     }
 
-    /// Asks every watch, or joins the question that is under way.
-    fn ask(&mut self, id: Id, number: u64, until: Instant, mail: &mut Mail) {
+    /// Asks every watch, on behalf of one or to compare; a question of one's joins that which is under way.
+    fn ask(&mut self, asker: Option<(Id, u64)>, until: Instant, mail: &mut Mail) {
         if let Some(query) = &mut self.query {
-            query.askers.push((id, number));
+            query.askers.extend(asker);
             return;
         }
         self.queries += 1;
         let stands = self.seats.iter().map(|_| None).collect();
-        self.query = Some(Query { number: self.queries, askers: vec![(id, number)], stands, until });
+        let (askers, judged) = (asker.into_iter().collect(), asker.is_none());
+        self.query = Some(Query { number: self.queries, askers, judged, stands, until });
         if let Some(told) = frame(&Told::WhereAreYou { query: self.queries }) {
             mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
@@ -315,7 +333,7 @@ mod tests {
             .flat_map(|rank| tell(rank, Tell::WhereIsEveryone { number: number(rank), wait: 1000 }))
             .collect();
         assert_eq!(asked.len(), RANKS, "each is asked once");
-        let stand = |rank: Rank| (rank, Tell::Stand { query: 1, stand: Stand::left() });
+        let stand = |rank: Rank| (rank, Tell::Stand { query: 1, stand: Stand::default() });
         let answers: Vec<_> =
             (0..RANKS).rev().map(stand).flat_map(|(rank, stand)| tell(rank, stand)).collect();
         let mut ids: Vec<Id> = answers.iter().map(|(id, _)| *id).collect();

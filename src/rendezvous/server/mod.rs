@@ -223,7 +223,10 @@ impl Server {
             }
             self.expire(now);
             self.complaints.expire(now);
-            self.members.answer(now, &mut self.mail);
+            let failure = self.members.answer(now, &mut self.mail);
+            if let Err(error) = self.spread(failure) {
+                tracing::error!("the store cannot tell of the failure: {error}");
+            }
             self.deliver();
         }
     }

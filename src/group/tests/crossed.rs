@@ -1,0 +1,115 @@
+//! Ranks that wait for each other in different groups, calls or messages: all are told at once, and nobody who may yet go on.
+
+use super::*;
+use crate::Source;
+
+/// Within this all must know; the promise is two seconds, on a machine that does nothing else.
+const SOON: Duration = Duration::from_secs(4);
+
+/// What ranks are told that do this, each by the world and two groups of all ranks: the same, and soon.
+fn told(ranks: usize, act: impl Fn(&ProcessGroup, &[ProcessGroup; 2]) -> Result<()> + Sync) -> String {
+    let told = world(ranks, small, |group| {
+        let all: Vec<Rank> = (0..ranks).collect();
+        let groups = [(); 2].map(|()| group.new_group(&all).unwrap().unwrap());
+        for group in groups.iter().chain([&group]) {
+            group.barrier().unwrap();
+        }
+        let begun = Instant::now();
+        let told = act(&group, &groups).and_then(|()| hear(&group)).unwrap_err().to_string();
+        assert!(begun.elapsed() < SOON, "{:?}: {told}", begun.elapsed());
+        told
+    });
+    assert!(told.iter().all(|it| *it == told[0]), "{told:?}");
+    told[0].clone()
+}
+
+fn sum(group: &ProcessGroup) -> Result<()> {
+    group.all_reduce(&mut [1_u32; 10], ReduceOp::Sum)
+}
+
+#[test]
+fn groups_called_in_different_order_are_said() {
+    for ranks in [2, 3, 5] {
+        let told = told(ranks, |group, [one, other]| {
+            let turned = group.rank() == ranks - 1;
+            let (one, other) = if turned { (other, one) } else { (one, other) };
+            one.barrier().and_then(|()| sum(other))
+        });
+        assert!(told.starts_with("ranks wait for each other: rank "), "{told}");
+        let last = ranks - 1;
+        for words in [
+            "op 1 barrier() of group world/0 of ranks 0".to_owned(),
+            format!("rank {last} in op 1 barrier() of group world/1 of ranks 0"),
+        ] {
+            assert!(told.contains(&words), "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_group_called_beside_the_world_is_said() {
+    let told = told(4, |group, [one, _]| if group.rank() == 2 { sum(one) } else { sum(group) });
+    assert!(told.contains("rank 2 in op 1 all_reduce(u32, sum) of group world/0"), "{told}");
+    assert!(told.contains(" in op 5 all_reduce(u32, sum) for rank "), "{told}");
+}
+
+#[test]
+fn roots_that_differ_are_said_where_no_message_shows_it() {
+    // Rank 0 waits for nobody but ranks that wait for another.
+    let told = told(4, |group, [one, _]| {
+        let root = usize::from(group.rank() == 0);
+        let input = if group.rank() == root { vec![1_u8; 40] } else { Vec::new() };
+        one.scatter(&input, &mut [0; 10], root)
+    });
+    assert!(told.contains("rank 0 calls scatter(u8, root 1), rank 1 calls scatter(u8, root 0)"), "{told}");
+}
+
+#[test]
+fn messages_that_cross_are_said() {
+    let tags = told(2, |group, _| {
+        let other = 1 - group.rank();
+        group.recv(&mut [0_u8; 3], other, group.rank() as u32).map(drop)
+    });
+    let wanted = "ranks wait for each other: rank 0 in recv(u8, from 1, tag 0) for rank 1, rank 1 in recv(u8, from 0, tag 1) \
+                  for rank 0";
+    assert_eq!(tags, wanted);
+    let any = told(3, |group, [one, _]| match group.rank() {
+        0 => sum(one),
+        _ => one.recv(&mut [0_u8; 3], Source::Any, 7).map(drop),
+    });
+    assert!(any.contains("rank 1 in recv(u8, from any, tag 7) of group world/0"), "{any}");
+    let alone = told(1, |group, _| group.recv(&mut [0_u8; 3], 0, 7).map(drop));
+    assert_eq!(alone, "ranks wait for each other: rank 0 in recv(u8, from 0, tag 7) for rank 0");
+}
+
+/// What waits for a rank that works for itself ends well, however long and in whatever order threads call.
+#[test]
+fn nobody_is_told_of_who_is_only_slow() {
+    let slow = Duration::from_millis(2500);
+    world(3, small, |group| {
+        let groups = [(); 2].map(|()| group.new_group(&[0, 1, 2]).unwrap().unwrap());
+        let [one, other] = &groups;
+        match group.rank() {
+            // Its work goes on by itself, and nobody waits for it.
+            2 => {
+                let work = one.all_reduce_async(vec![1_u32; 10], ReduceOp::Sum).unwrap();
+                std::thread::sleep(slow);
+                sum(other).unwrap();
+                assert_eq!(work.wait().unwrap(), [3; 10]);
+            }
+            // Rank 0 waits in both groups; rank 1 in one, until a thread that works calls the other.
+            rank => std::thread::scope(|scope| {
+                scope.spawn(|| sum(one).unwrap());
+                scope.spawn(move || {
+                    let _calls = other.operations();
+                    if rank == 1 {
+                        std::thread::sleep(slow);
+                    }
+                    sum(other).unwrap();
+                });
+            }),
+        }
+        sum(&group).unwrap();
+        group.leave().unwrap();
+    });
+}

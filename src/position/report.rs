@@ -1,0 +1,269 @@
+//! Where ranks stand, in words: for the error of an operation or a message that was not done in time.
+
+use std::fmt::Write as _;
+
+use super::{Stage, Stand};
+use crate::{error::list, schedule::Rank};
+
+/// How many ranks a report describes one by one; the others are counted.
+const DETAILS: usize = 16;
+
+/// Says in one line who has not entered operation `op` of a group and who is stuck behind whom; `stands[r]` is what
+/// rank r told, or `None` if it gave no answer.
+///
+/// For instance: `rank 2 has not entered it (finished all_gather(f32) and called nothing since); ranks 0, 1, 3 are in it:
+/// rank 0 waits for rank 2 (5 steps done), ...`.
+#[must_use]
+pub fn report(group: u64, op: u64, stands: &[Option<Stand>]) -> String {
+    let mut places = Places::default();
+    let (mut silent, mut left, mut inside) = (Vec::new(), Vec::new(), Vec::new());
+    for (rank, stand) in stands.iter().enumerate() {
+        let Some(stand) = stand else {
+            silent.push(rank);
+            continue;
+        };
+        match stand.group(group) {
+            _ if stand.stage == Stage::Left => left.push(rank),
+            _ if stand.stage == Stage::Busy => places.add(rank, false, BUSY.to_owned()),
+            // It is no member, or has called nothing in it.
+            None if !stand.groups.is_empty() && group != 0 => {}
+            Some(it) if it.running.is_some() && it.begun.checked_sub(1) == Some(op) => inside.push(rank),
+            Some(it) if it.begun > op => {
+                places.add(rank, true, format!("has finished it ({})", activity(stand)))
+            }
+            _ => places.add(rank, false, format!("has not entered it ({})", activity(stand))),
+        }
+    }
+    let mut parts = places.told();
+    if !left.is_empty() {
+        parts.push(format!("{} left the group", named(&left)));
+    }
+    if !silent.is_empty() {
+        parts.push(format!("{} {SILENT}", named(&silent)));
+    }
+    let waits = |rank: Rank| stands.get(rank)?.as_ref()?.group(group)?.running.as_ref();
+    if !inside.is_empty() {
+        let mut part = format!("{} {} in it", named(&inside), if inside.len() == 1 { "is" } else { "are" });
+        for (i, &rank) in inside.iter().take(DETAILS).enumerate() {
+            let Some(running) = waits(rank) else { continue };
+            let whom = if running.waits.is_empty() { "nobody".to_owned() } else { named(&running.waits) };
+            let comma = if i == 0 { ":" } else { "," };
+            let _ = write!(part, "{comma} rank {rank} waits for {whom} ({} steps done)", running.steps);
+        }
+        if inside.len() > DETAILS {
+            let _ = write!(part, ", and {} more", inside.len() - DETAILS);
+        }
+        parts.push(part);
+    }
+    let next = |rank: Rank| inside.contains(&rank).then(|| waits(rank)?.waits.first().copied()).flatten();
+    parts.extend(Some(behind(&inside, next)).filter(|words| !words.is_empty()));
+    parts.join("; ")
+}
+
+/// Says in one line where every rank stands, whatever is asked of it; `stands` as in [`report`].
+///
+/// For instance: `rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since`.
+#[must_use]
+pub fn whereabouts(stands: &[Option<Stand>]) -> String {
+    let mut places = Places::default();
+    for (rank, stand) in stands.iter().enumerate() {
+        places.add(rank, false, stand.as_ref().map_or_else(|| SILENT.to_owned(), activity));
+    }
+    places.told().join("; ")
+}
+
+const SILENT: &str = "gave no answer (stopped, or cut off)";
+const BUSY: &str = "is held up in libfabric or in a copy, and did not answer";
+
+/// What a rank does, in all groups.
+fn activity(stand: &Stand) -> String {
+    match stand.stage {
+        Stage::Joins => return "has not joined yet".to_owned(),
+        Stage::Busy => return BUSY.to_owned(),
+        Stage::Left => return "left the group".to_owned(),
+        Stage::Calls | Stage::Leaves => {}
+    }
+    let waits = stand.waits().map(|wait| {
+        let whom =
+            if wait.ranks.is_empty() { String::new() } else { format!(", waits for {}", named(wait.ranks)) };
+        format!("called {}{whom}", wait.group.says(wait.call, None))
+    });
+    let waits: Vec<_> = waits.take(DETAILS).collect();
+    if !waits.is_empty() {
+        return waits.join(", and ");
+    }
+    let latest = stand.groups.iter().find_map(|group| Some((group, group.latest.first()?)));
+    match latest {
+        Some((group, called)) => {
+            format!("finished {} and called nothing since", group.says(&called.call, None))
+        }
+        None => "called nothing yet".to_owned(),
+    }
+}
+
+/// Ranks of which the same is to be said.
+#[derive(Default)]
+struct Places(Vec<(bool, String, Vec<Rank>)>);
+
+impl Places {
+    /// This is to be said of a rank; after all else, if it is `done`.
+    fn add(&mut self, rank: Rank, done: bool, words: String) {
+        match self.0.iter_mut().find(|(_, known, _)| *known == words) {
+            Some((.., ranks)) => ranks.push(rank),
+            None => self.0.push((done, words, vec![rank])),
+        }
+    }
+
+    fn told(mut self) -> Vec<String> {
+        self.0.sort_by_key(|(done, ..)| *done);
+        let more = self.0.len().saturating_sub(DETAILS);
+        let told = self.0.iter().take(DETAILS).map(|(_, words, ranks)| match words.strip_prefix("has ") {
+            Some(words) if ranks.len() > 1 => format!("{} have {words}", named(ranks)),
+            _ => format!("{} {words}", named(ranks)),
+        });
+        let more = (more > 0).then(|| format!("{more} more such"));
+        told.chain(more).collect()
+    }
+}
+
+/// `rank 3` or `ranks 0, 3, 5–9`.
+fn named(ranks: &[Rank]) -> String {
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
+}
+
+/// Follows who waits for whom: the ranks at which all waiting ends, or the circle in which it turns.
+fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
+    let mut ends: Vec<(Rank, Vec<Rank>)> = Vec::new();
+    let mut circle: Option<Vec<Rank>> = None;
+    for &start in inside.iter().take(1024) {
+        let mut path = vec![start];
+        let mut at = start;
+        while let Some(to) = next(at) {
+            if let Some(from) = path.iter().position(|&rank| rank == to) {
+                let mut turn = path.split_off(from);
+                let low = turn.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(i, _)| i);
+                turn.rotate_left(low);
+                circle.get_or_insert(turn);
+                path.clear();
+                break;
+            }
+            path.push(to);
+            at = to;
+        }
+        if path.len() > 1 {
+            match ends.iter_mut().find(|(end, _)| *end == at) {
+                Some((_, behind)) => behind.push(start),
+                None => ends.push((at, vec![start])),
+            }
+        }
+    }
+    let mut words = Vec::new();
+    for (end, behind) in ends.iter().take(DETAILS) {
+        let verb = if behind.len() == 1 { "is" } else { "are" };
+        words.push(format!("{} {verb} stuck behind rank {end}", named(behind)));
+    }
+    if let Some(turn) = circle {
+        let chain: Vec<String> = turn.iter().chain(turn.first()).map(ToString::to_string).collect();
+        words.push(format!("ranks {} wait for each other in a circle", chain.join(" → ")));
+    }
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Called, GroupStand, MessageStand, Running},
+        *,
+    };
+
+    /// A rank that has begun operation `op` of a group last, and waits for others in it, if it does.
+    fn stand(id: u64, op: u64, waits: Option<&[Rank]>) -> Option<Stand> {
+        let called = Called {
+            call: "barrier()".into(),
+            count: 0,
+            algorithm: String::new(),
+            root: 0,
+            chunk: 1,
+            lanes: 1,
+        };
+        let label = if id == 0 { String::new() } else { format!("g{id}") };
+        let running = waits.map(|waits| Running { steps: 1, waits: waits.to_vec() });
+        let group =
+            GroupStand { id, label, begun: op + 1, latest: vec![called], running, ..GroupStand::default() };
+        Some(Stand { groups: vec![group], ..Stand::of(Stage::Calls) })
+    }
+
+    #[test]
+    fn a_report_finds_the_end_of_the_line() {
+        // 0 → 1 → 2 → 3, which is a step behind.
+        let stands = [
+            stand(0, 5, Some(&[1])),
+            stand(0, 5, Some(&[2])),
+            stand(0, 5, Some(&[3])),
+            stand(0, 4, Some(&[0])),
+        ];
+        let report = report(0, 5, &stands);
+        assert!(
+            report.starts_with(
+                "rank 3 has not entered it (called barrier(), waits for rank 0); ranks 0–2 are in it"
+            ),
+            "{report}"
+        );
+        assert!(report.ends_with("ranks 0–2 are stuck behind rank 3"), "{report}");
+    }
+
+    #[test]
+    fn a_report_finds_a_circle() {
+        let circle = [[1], [2], [0], [1]].map(|ranks| stand(0, 0, Some(&ranks)));
+        let report = report(0, 0, &circle);
+        assert!(report.ends_with("ranks 0 → 1 → 2 → 0 wait for each other in a circle"), "{report}");
+        assert!(!report.contains("has not entered"), "{report}");
+    }
+
+    /// Numbers of another group's operations say nothing of this one's.
+    #[test]
+    fn a_report_speaks_of_one_group() {
+        let mut elsewhere = stand(2, 9, Some(&[0])).unwrap();
+        elsewhere.groups.push(GroupStand { id: 1, begun: 3, ..GroupStand::default() });
+        let stands = [
+            stand(1, 3, Some(&[1, 2])),
+            Some(elsewhere),
+            Some(Stand::of(Stage::Busy)),
+            Some(Stand::of(Stage::Left)),
+            None,
+            // No member.
+            stand(3, 3, None),
+        ];
+        let wanted = "rank 1 has not entered it (called barrier() of group g2, waits for rank 0); rank 2 is held up in \
+                      libfabric or in a copy, and did not answer; rank 3 left the group; rank 4 gave no answer (stopped, \
+                      or cut off); rank 0 is in it: rank 0 waits for ranks 1, 2 (1 steps done); rank 0 is stuck behind \
+                      rank 1";
+        assert_eq!(report(1, 3, &stands), wanted);
+    }
+
+    #[test]
+    fn a_report_tells_of_those_ahead_and_stays_short() {
+        let ahead = [stand(0, 3, Some(&[1])), stand(0, 3, None), stand(0, 4, None)];
+        let told = report(0, 3, &ahead);
+        assert!(
+            told.starts_with("ranks 1, 2 have finished it (finished barrier() and called nothing since)"),
+            "{told}"
+        );
+        let many: Vec<_> = (0..10_000).map(|rank| stand(0, rank % 100, Some(&[0]))).collect();
+        assert!(report(0, 50, &many).len() < 20_000);
+        assert_eq!(report(0, 0, &[]), "");
+    }
+
+    #[test]
+    fn messages_are_told_of_wherever_they_are() {
+        let mut sends = stand(0, 3, None).unwrap();
+        let message = MessageStand { call: "send(f32, to 1, tag 7)".into(), receives: false, waits: vec![1] };
+        sends.groups[0].messages.push(message);
+        let stands = [Some(sends), stand(0, 3, None), Some(Stand::of(Stage::Calls))];
+        assert_eq!(
+            whereabouts(&stands),
+            "rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since; \
+             rank 2 called nothing yet"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! Comparing where all ranks stand, through the directory: one rank at a time gathers it, on behalf of all that doubt meanwhile.
+
+use std::{
+    fs, io,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+use super::{super::GATHER, room::Room};
+use crate::{
+    error::Failure,
+    position::{Stand, judge},
+};
+
+/// Held by the rank that gathers.
+const TURN: &str = "comparing";
+
+/// How often all ranks' stands have been compared.
+const DONE: &str = "compared";
+
+/// This rank's part in it.
+#[derive(Default)]
+pub(super) struct Inquiry {
+    /// This rank doubts, until they have been compared so often.
+    wanted: Option<u64>,
+    open: Option<Open>,
+    asked: u64,
+}
+
+/// This rank's turn.
+struct Open {
+    ask: String,
+    until: Instant,
+    stands: Vec<Option<Stand>>,
+}
+
+impl Inquiry {
+    /// Whether it is this rank's turn, and answers are waited for.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Does what is next. Gives what follows from where all stand, if that was compared and anything does.
+    pub(super) fn go_on(&mut self, room: &Room, doubts: &AtomicBool) -> io::Result<Option<Failure>> {
+        if doubts.swap(false, Ordering::Relaxed) {
+            // What is under way may have begun before this rank waited.
+            let under_way = u64::from(room.read(TURN)?.is_some());
+            self.wanted = Some(done(room)? + under_way + 1);
+        }
+        if let (None, Some(wanted)) = (&self.open, self.wanted) {
+            if done(room)? >= wanted {
+                self.wanted = None;
+            } else if room.claim(TURN)? {
+                self.asked += 1;
+                let ask = format!("{}-compares-{}", room.rank, self.asked);
+                room.write(&format!("asks/{ask}"), b"")?;
+                self.wanted = None;
+                self.open =
+                    Some(Open { ask, until: Instant::now() + GATHER, stands: vec![None; room.ranks] });
+            }
+        }
+        let Some(open) = &mut self.open else { return Ok(None) };
+        if room.gather(&open.ask, &mut open.stands)? && Instant::now() < open.until {
+            return Ok(None);
+        }
+        let Some(Open { ask, stands, .. }) = self.open.take() else { return Ok(None) };
+        room.forget(&ask)?;
+        room.write(DONE, (done(room)? + 1).to_string().as_bytes())?;
+        fs::remove_file(room.path.join(TURN))?;
+        Ok(judge(&stands))
+    }
+}
+
+fn done(room: &Room) -> io::Result<u64> {
+    let text = room.read(DONE)?.and_then(|text| String::from_utf8(text).ok());
+    Ok(text.and_then(|text| text.parse().ok()).unwrap_or_default())
+}
