@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use unisono::ReduceOp;
+
 use crate::{
     Outcome, Table, Verdict, ensure,
     network::Hosts,
-    rank::{self, Role, join},
+    rank::{self, Role, join, say},
     world::World,
     worlds::PORT,
 };
@@ -13,9 +15,10 @@ use crate::{
 pub(crate) const CASES: Table = &[
     ("the loopback interface of a host is down", loopback_down),
     ("shm between hosts that share no memory is refused at once", no_shared_memory),
+    ("a connection that breaks is told by the rank and the host at its end", broken),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("meets", play)];
+pub(crate) const ROLES: &[Role] = &[("meets", play), ("reduces-until-failure", play_reduces)];
 
 fn loopback_down(provider: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
@@ -57,6 +60,53 @@ fn no_shared_memory(_: &str) -> Outcome {
     }
     ensure!(began.elapsed().as_secs() < 8, "it took {:?}", began.elapsed());
     Ok(Verdict::Measured(ends[1].said("error")?.to_owned()))
+}
+
+fn broken(provider: &str) -> Outcome {
+    let hosts = Hosts::on_one_network(2)?;
+    let mut world = World::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
+    for (rank, host) in ["host0", "host1"].into_iter().enumerate() {
+        hosts.run(&mut world, host, rank, "reduces-until-failure", &[("UNISONO_TIMEOUT", "6s")])?;
+    }
+    // All connections of host0 but those to the store, again and again: one that has nothing to do is made anew.
+    let cut = format!("ss -tnHK 'dst 10.77.0.2 and sport != :{PORT} and dport != :{PORT}'");
+    let cuts = format!("sleep 2; for i in 1 2 3 4 5 6 7 8; do {cut}; sleep 0.3; done 2>&1");
+    let killed = hosts.sh("host0", &cuts)?;
+    if killed.trim().is_empty() {
+        return Ok(Verdict::Skipped("`ss -K` ends no connection here".into()));
+    }
+    let ends = world.end_all()?;
+    let first = ends[0].said("failure")?;
+    for end in &ends {
+        let words = end.said("failure")?;
+        ensure!(words == first, "rank {} says {words:?}, rank 0 {first:?}", end.rank);
+        // libfabric 2.5 makes the connection anew, and says nothing of what it has lost.
+        let told = [
+            "the way to rank 0 on host0: ",
+            "the way to rank 1 on host1: ",
+            "connection between them was broken",
+        ];
+        ensure!(told.iter().any(|told| words.contains(told)), "rank {}: {words:?}", end.rank);
+        let took = end.number("failed after")?;
+        ensure!(took < 14_000, "rank {} heard of it {took} ms after it had joined", end.rank);
+    }
+    Ok(Verdict::Measured(first.to_owned()))
+}
+
+/// Joins and calls until a call fails.
+fn play_reduces(_: &str) -> rank::Outcome {
+    let group = join()?;
+    let (begun, mut data) = (Instant::now(), vec![0.5_f32; 20_000]);
+    let failure = loop {
+        match group.all_reduce(&mut data, ReduceOp::Avg) {
+            Ok(()) if begun.elapsed().as_secs() < 40 => {}
+            Ok(()) => return Err("no call failed".into()),
+            Err(error) => break error,
+        }
+    };
+    say("failed after", begun.elapsed().as_millis());
+    say("failure", failure);
+    Ok(())
 }
 
 /// Joins and leaves.
