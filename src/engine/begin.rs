@@ -22,6 +22,7 @@ impl Run {
     ) -> Result<Self, Stop> {
         if operation.signature.is_farewell() {
             core.circle.part();
+            core.port.parting = true;
         }
         let bytes = schedule.max_message() * operation.size;
         let settings = &core.circle.settings;

@@ -13,6 +13,7 @@ use super::{
     operation::Operation,
     task::{Halt, Overseer, Stop, Turn, halt},
     ticket::{Asked, Held, Ticket},
+    wire::Channel,
 };
 use crate::schedule::Course;
 
@@ -26,7 +27,7 @@ pub(crate) enum Called {
 
 impl Engine {
     /// Takes on a collective: it begins, or waits for its group's turn.
-    pub(super) fn turn(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
+    pub(super) fn turn(&mut self, channel: Channel, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
         let circle = self.net.core(channel)?.circle;
         if circle.busy {
             circle.tasks.push_back(turn);
@@ -37,7 +38,12 @@ impl Engine {
     }
 
     /// Begins a collective whose turn has come.
-    pub(super) fn begin(&mut self, channel: u8, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
+    pub(super) fn begin(
+        &mut self,
+        channel: Channel,
+        turn: Turn,
+        overseer: &dyn Overseer,
+    ) -> Result<(), Halt> {
         let (operation, schedule, asked) = turn;
         match self.open(channel, (operation, schedule), Some(asked.at), overseer) {
             Ok(mut run) => {
@@ -55,7 +61,7 @@ impl Engine {
     /// Gives a collective its number, and opens what it needs. It was asked for `since` then, or now.
     fn open(
         &mut self,
-        channel: u8,
+        channel: Channel,
         (mut operation, schedule): (Box<Operation>, Course),
         since: Option<Instant>,
         overseer: &dyn Overseer,
@@ -73,7 +79,7 @@ impl Engine {
     /// must be [abandoned](Self::abandon).
     pub(crate) fn call(
         &mut self,
-        channel: u8,
+        channel: Channel,
         (operation, schedule): (Box<Operation>, Course),
         timeout: Duration,
         overseer: &dyn Overseer,

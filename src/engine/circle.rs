@@ -14,7 +14,7 @@ use super::{
     operation::Signature,
     p2p::Talk,
     task::Turn,
-    wire::{self, Class, Entry, Grant, Header, Way},
+    wire::{self, Channel, Class, Entry, Grant, Header, Way},
 };
 use crate::{
     position::{CALLS, Called},
@@ -41,6 +41,8 @@ pub(super) struct Member {
     pub(super) outgoing: [u32; 3],
     pub(super) incoming: [u32; 3],
     pub(super) greeted: bool,
+    /// Whether there ever was a flow.
+    pub(super) met: bool,
     /// Whether it has left the group.
     pub(super) gone: bool,
     /// The latest operation in which it was told, for each class, of a message that waits.
@@ -50,7 +52,7 @@ pub(super) struct Member {
 impl Member {
     /// Whether messages went to it or came from it.
     fn met(&self) -> bool {
-        self.outgoing.iter().chain(&self.incoming).any(|&flow| flow != NONE)
+        self.met
     }
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct Sender {
     pub slot_bytes: usize,
     /// What goes straight into the receiver's output.
     pub writes: Outgoing,
+    /// How many credits have come by puts of their own; the low 32 bits.
+    pub credits: u32,
 }
 
 impl Sender {
@@ -71,6 +75,16 @@ impl Sender {
     pub(super) fn bytes(&self) -> usize {
         self.flow.bytes() + self.writes.bytes()
     }
+}
+
+/// Whether peers may write to a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WindowState {
+    Open,
+    /// The peer was asked to close it.
+    Closing,
+    /// Nor has it memory, or flows' numbers.
+    Closed,
 }
 
 #[derive(Debug)]
@@ -83,12 +97,19 @@ pub(super) struct WindowMemory {
     pub(super) class: Class,
     /// The flow of its first lane.
     pub(super) first_flow: usize,
+    pub(super) state: WindowState,
+    /// Whether an operation waits for it to be open.
+    pub(super) wanted: bool,
+    /// When it was last needed, by the port's clock.
+    pub(super) used: u64,
+    /// How many credits were put since it was opened; the low 32 bits.
+    pub(super) credits: u32,
 }
 
 /// A group, without its operation under way.
 pub(crate) struct Circle {
     /// By which its members' letters find it.
-    pub channel: u8,
+    pub channel: Channel,
     /// This process's rank in it.
     pub me: Rank,
     pub settings: Settings,
@@ -97,6 +118,8 @@ pub(crate) struct Circle {
     /// The room of the latest operation's lanes.
     pub(super) lanes: Vec<Lane>,
     pub senders: Vec<Sender>,
+    /// The first of those of windows that were closed, which serve for the next of their class.
+    pub(super) spare_senders: Vec<(Class, usize)>,
     pub receivers: Vec<Incoming>,
     /// For each of them, what comes straight into this rank's output.
     pub landings: Vec<Incoming>,
@@ -164,6 +187,7 @@ impl Circle {
             scratch: None,
             lanes: Vec::new(),
             senders: Vec::new(),
+            spare_senders: Vec::new(),
             receivers: Vec::new(),
             landings: Vec::new(),
             under_way: 0,
@@ -284,6 +308,7 @@ impl Circle {
             outgoing: [NONE; 3],
             incoming: [NONE; 3],
             greeted: false,
+            met: false,
             gone: false,
             knocked: [None; 3],
         };
@@ -292,14 +317,25 @@ impl Circle {
 
     /// Bytes of registered memory: windows, mailbox, letters, scratch.
     pub(crate) fn memory(&self) -> usize {
-        let windows: usize = self.windows.iter().map(|window| window.region.len()).sum();
+        let windows: usize = self.open_windows().map(|window| window.region.len()).sum();
         let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
         windows + self.mailbox.len() + self.letters.len() + scratch
     }
 
-    /// The numbers of the flows that lead here: class, first number, lanes of each window.
-    pub(super) fn listens(&self) -> impl Iterator<Item = (Class, usize, usize)> {
-        self.windows.iter().map(|window| (window.class, window.number, window.lanes))
+    /// The numbers of the flows that lead here: first number and lanes of each window.
+    pub(super) fn listens(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.open_windows().map(|window| (window.number, window.lanes))
+    }
+
+    /// The windows that are open: which, for whom, and of which class.
+    pub(super) fn opened(&self) -> impl Iterator<Item = (usize, Rank, Class)> {
+        let windows = self.windows.iter().enumerate();
+        let open = windows.filter(|(_, window)| window.state != WindowState::Closed);
+        open.map(|(index, window)| (index, self.receivers[window.first_flow].from, window.class))
+    }
+
+    fn open_windows(&self) -> impl Iterator<Item = &WindowMemory> {
+        self.windows.iter().filter(|window| window.state != WindowState::Closed)
     }
 
     /// The numbers under which the flows' receivers send credits: first number and lanes of each window.

@@ -3,14 +3,13 @@
 use unisono_transport::{Error, Memory, Region, RemoteRegion};
 
 use super::{
-    Stop, access,
-    circle::{self, Circle, NONE, Sender, WindowMemory},
-    flow::{Incoming, Outgoing, Violation},
-    letters::Letter,
+    Stop,
+    circle::{self, Circle, NONE, Sender},
+    flow::{Outgoing, Violation},
     operation::Operation,
     port::Port,
     post::Record,
-    wire::{self, About, Class, Entry, Grant, HEADER, MAX_FLOWS, MAX_SLOTS, Way, Window},
+    wire::{self, About, Class, Grant, HEADER, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
 use crate::{buffer, error::Failure, schedule::Rank};
 
@@ -62,54 +61,6 @@ impl Core<'_> {
         };
         let remote = region.remote();
         Ok(remote.map(|remote| (RemoteRegion { base: remote.base + at, len, ..remote }, region)))
-    }
-
-    /// Opens the windows through which `from` sends messages of this class, unless they are open.
-    pub(crate) fn listen(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
-        let Self { port, circle } = self;
-        if circle.members[from].incoming[class.index()] != NONE {
-            return Ok(());
-        }
-        let (lanes, slots, slot_bytes) = circle.settings.window(class);
-        let lane_bytes = slots * wire::stride(slot_bytes);
-        let first_flow = circle.receivers.len();
-        let number = port.incoming.take(circle.channel, first_flow, lanes);
-        let (Some(number), true) = (number, port.expect(circle.settings.arrivals(class))) else {
-            return Err(port.stop(format!(
-                "opening a window for rank {}: its {lanes} flows and what may arrive on them would be more than the \
-                 {MAX_FLOWS} flows and {} arrivals under way this process can have; use fewer lanes, slots or groups{}{}",
-                circle.world(from),
-                port.limits.arrivals,
-                if port.limits.more_arrivals.is_empty() { "" } else { "; " },
-                port.limits.more_arrivals,
-            )));
-        };
-        let memory = Memory::map(lanes * lane_bytes, circle.settings.huge_pages)?;
-        let region = port.transport.register(memory)?;
-        let Some(remote) = region.remote() else {
-            return Err(port.stop("a registered region has no key".to_owned()));
-        };
-        let window = Window {
-            magic: Window::MAGIC,
-            first_flow: narrow(number),
-            lanes: narrow(lanes),
-            slots: narrow(slots),
-            slot_bytes: narrow(slot_bytes),
-            reserved: 0,
-            base: remote.base,
-            key: remote.key,
-            len: remote.len,
-        };
-        for lane in 0..lanes {
-            circle.receivers.push(Incoming::new(from, circle.windows.len(), lane * lane_bytes, slots));
-            circle.landings.push(Incoming::new(from, circle.windows.len(), 0, circle.settings.writes()));
-        }
-        circle.windows.push(WindowMemory { number, lanes, region, slot_bytes, class, first_flow });
-        circle.members[from].incoming[class.index()] = narrow(first_flow);
-        let at = from * size_of::<Entry>() + About::Window(class).place();
-        access::store(&circle.letters, at, &window)?;
-        circle.post_box.push_back((from, Letter::Window(class)));
-        Ok(())
     }
 
     /// Does something to a sending end that changes how much of it is on its way.
@@ -193,8 +144,13 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// A receiver has freed messages.
+    /// A receiver has freed messages, and says so by a put of its own.
     pub(crate) fn credit_arrived(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Violation> {
+        self.circle.senders[sender].credits = self.circle.senders[sender].credits.wrapping_add(1);
+        self.credited(sender, way, freed)
+    }
+
+    fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Violation> {
         self.sending(sender, |end| match way {
             Way::Slots => end.flow.credit(freed),
             Way::Direct => end.writes.credit(freed),
@@ -215,6 +171,8 @@ impl Core<'_> {
                 self.circle.knocks.push((from, class, self.circle.told(from, at)?));
                 Ok(())
             }
+            About::Close(class) => self.close_arrived(from, class, self.circle.told(from, at)?),
+            About::Answer(class) => self.answer_arrived(from, class, self.circle.told(from, at)?),
             About::Hello => self.hello_arrived(from, self.circle.told(from, at)?),
             About::End => {
                 self.circle.members[from].gone = true;
@@ -230,9 +188,8 @@ impl Core<'_> {
                 // Nothing was sent yet to a peer whose window is unknown.
                 let Some(sender) = self.circle.sender(from, Class::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (grant.header.freed, grant.header.reply);
-                let credit = self.credit_arrived(sender, Way::Direct, (written & 0xffff) as u16);
-                let credit =
-                    credit.and_then(|()| self.credit_arrived(sender, Way::Slots, (sent & 0xffff) as u16));
+                let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
+                let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
                 credit.map_err(|violation| self.violation(from, violation))
             }
         }
@@ -253,25 +210,33 @@ impl Core<'_> {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
             return Err(self.violation(from, Violation(what)));
         }
-        let first = circle.senders.len();
+        let spare = circle.spare_senders.iter().position(|(of, _)| *of == class);
+        let spare = spare.map(|spare| circle.spare_senders.swap_remove(spare).1);
+        let first = spare.unwrap_or(circle.senders.len());
         let Some(reply) = port.outgoing.take(circle.channel, first, lanes) else {
             return Err(port.stop(format!(
                 "a window of rank {}: its {lanes} flows would be more than the {MAX_FLOWS} that this process can send \
-                 on; use fewer lanes or groups",
+                 on; use fewer lanes",
                 circle.world(from)
             )));
         };
+        circle.members[from].met = true;
         circle.members[from].outgoing[class.index()] = narrow(first);
         for lane in 0..lanes {
             let id = window.first_flow + narrow(lane);
             let first = (lane * slots) as u64 * stride;
-            circle.senders.push(Sender {
+            let end = Sender {
                 flow: Outgoing::new(from, id, first, slots as u64),
                 reply: reply + lane,
                 region: window.remote(),
                 slot_bytes,
                 writes: Outgoing::new(from, id, 0, circle.settings.writes() as u64),
-            });
+                credits: 0,
+            };
+            match spare {
+                Some(first) => circle.senders[first + lane] = end,
+                None => circle.senders.push(end),
+            }
         }
         Ok(())
     }

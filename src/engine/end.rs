@@ -7,13 +7,14 @@ use super::{
     lane::Run,
     task::{Halt, Overseer, Stop, Task, What},
     ticket::{Asked, Done, Held, Step},
+    wire::Channel,
 };
 
 impl Engine {
     /// Takes on several messages as one.
     pub(super) fn take_several(
         &mut self,
-        channel: u8,
+        channel: Channel,
         all: Vec<What>,
         asked: Asked,
         overseer: &dyn Overseer,
@@ -57,7 +58,7 @@ impl Engine {
     }
 
     /// Begins the next collective of a group, if one waits for its turn.
-    pub(super) fn next_turn(&mut self, channel: u8, overseer: &dyn Overseer) -> Result<(), Halt> {
+    pub(super) fn next_turn(&mut self, channel: Channel, overseer: &dyn Overseer) -> Result<(), Halt> {
         let circle = self.net.core(channel)?.circle;
         let next = circle.tasks.pop_front();
         circle.busy = next.is_some();
@@ -72,7 +73,7 @@ impl Engine {
     }
 
     /// Takes leave of an operation that has ended. Before anyone learns of its end: it refers to memory that is given back.
-    pub(super) fn wind_up(&mut self, channel: u8, mut run: Run) -> Result<(), Stop> {
+    pub(super) fn wind_up(&mut self, channel: Channel, mut run: Run) -> Result<(), Stop> {
         let mut lanes = std::mem::take(&mut run.lanes);
         lanes.clear();
         drop(run);

@@ -53,6 +53,11 @@ impl Outgoing {
         self.sent - self.freed
     }
 
+    /// How many messages were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// No more bytes than these are on their way to the receiver.
     pub(crate) fn bytes(&self) -> usize {
         usize::try_from(self.pending()).unwrap_or(usize::MAX).saturating_mul(self.longest)
@@ -221,6 +226,16 @@ impl Incoming {
     /// Whether the sender may be waiting: it has used all the credit that it knows of, and there is more for it.
     pub(crate) fn stalls(&self) -> bool {
         self.freed > self.told && self.taken + u64::from(self.landed.count_ones()) == self.told + self.slots
+    }
+
+    /// How many messages were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether all that has landed was taken, and freed.
+    pub(crate) fn at_rest(&self) -> bool {
+        self.landed == 0 && self.freed == self.taken
     }
 
     /// How many messages were freed.

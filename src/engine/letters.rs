@@ -6,7 +6,7 @@ use super::{
     Stop, access,
     core::Core,
     post,
-    wire::{self, About, Class, Entry, Grant, Header, Immediate, Way, Window},
+    wire::{self, About, Class, Close, Entry, Grant, Header, Immediate, Way, Window},
 };
 use crate::schedule::Rank;
 
@@ -19,6 +19,8 @@ pub(super) enum Letter {
     Hello,
     Knock(Class),
     End,
+    Close(Class),
+    Answer(Class),
 }
 
 impl Core<'_> {
@@ -85,6 +87,8 @@ impl Core<'_> {
                 Letter::Grant => letter_about(About::Grant, size_of::<Grant>()),
                 Letter::Hello => letter_about(About::Hello, 16),
                 Letter::End => letter_about(About::End, 8),
+                Letter::Close(class) => letter_about(About::Close(class), size_of::<Close>()),
+                Letter::Answer(class) => letter_about(About::Answer(class), size_of::<u64>()),
                 Letter::Knock(class) => letter_about(About::Knock(class), wire::HEADER),
                 Letter::Credit(receiver, way) => {
                     let reply = circle.receivers[receiver].reply;
@@ -123,6 +127,8 @@ impl Core<'_> {
             circle.copies_under_way += usize::from(copied);
             if let Letter::Credit(receiver, way) = letter {
                 circle.incoming(receiver, way).tell();
+                let window = circle.receivers[receiver].window;
+                circle.windows[window].credits = circle.windows[window].credits.wrapping_add(1);
             }
             circle.post_box.pop_front();
             any = true;

@@ -20,6 +20,7 @@ mod port;
 mod post;
 #[doc(hidden)]
 pub mod probe;
+mod reuse;
 mod routes;
 mod send;
 mod settings;
@@ -50,7 +51,7 @@ pub(crate) use self::{
     task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
     ticket::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
     wait::Patience,
-    wire::{MAX_RANKS, VERSION},
+    wire::{Channel, MAX_MEMBERS, MAX_RANKS, VERSION},
 };
 use self::{
     circle::Circle,
@@ -82,14 +83,14 @@ pub(crate) struct Contact {
 }
 
 /// The group of all ranks.
-pub(crate) const WORLD: u8 = 0;
+pub(crate) const WORLD: Channel = 0;
 
 /// After so many rounds of one kind, fruitful or not, it is looked at what waits.
 const OFTEN: u32 = 1024;
 
 /// A collective whose turn has come.
 struct UnderWay {
-    channel: u8,
+    channel: Channel,
     run: Run,
     asked: Asked,
     /// Since when nothing of it has moved, if that was looked at.
@@ -102,9 +103,9 @@ pub(crate) struct Engine {
     /// At most one of each group.
     running: Vec<UnderWay>,
     /// The group's that is [called](Self::call) while no other is under way, until it becomes one of those.
-    alone: Option<(u8, Run)>,
+    alone: Option<(Channel, Run)>,
     /// The groups with messages that somebody waits for.
-    talking: Vec<u8>,
+    talking: Vec<Channel>,
     wait: Wait,
     /// Who has asked for what could not even begin.
     lost: Vec<Asked>,
@@ -172,7 +173,7 @@ impl Engine {
     }
 
     /// How many operations of a group have begun.
-    pub(crate) fn begun(&mut self, channel: u8) -> u64 {
+    pub(crate) fn begun(&mut self, channel: Channel) -> u64 {
         self.net.core(channel).map_or(0, |core| core.circle.begun)
     }
 
@@ -235,7 +236,7 @@ impl Engine {
         }
     }
 
-    fn grant(&mut self, channel: u8, wish: Wish, overseer: &dyn Overseer) -> Result<(), Halt> {
+    fn grant(&mut self, channel: Channel, wish: Wish, overseer: &dyn Overseer) -> Result<(), Halt> {
         match wish {
             Wish::Do(task) => self.take(channel, task, overseer),
             Wish::Leave => {
@@ -251,7 +252,7 @@ impl Engine {
     }
 
     /// Takes on something of a group. A collective's turn comes when those that were asked for before have ended.
-    pub(crate) fn take(&mut self, channel: u8, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
+    pub(crate) fn take(&mut self, channel: Channel, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
         let Task { what, asked } = task;
         let mut core = self.net.core(channel)?;
         match what {

@@ -8,7 +8,7 @@ use super::{
     core::Core,
     port::Port,
     post,
-    wire::{Immediate, MAX_CHANNELS, Way},
+    wire::{Channel, Immediate, MAX_CHANNELS, Way},
 };
 use crate::schedule::Rank;
 
@@ -18,7 +18,7 @@ pub(crate) struct Net {
     /// The groups, by channel.
     pub circles: Vec<Option<Box<Circle>>>,
     /// Those that this rank has left, and others not yet.
-    pub leaving: Vec<u8>,
+    pub leaving: Vec<Channel>,
 }
 
 /// A bit for each channel.
@@ -26,7 +26,7 @@ pub(crate) type Channels = [u64; MAX_CHANNELS / 64];
 
 impl Net {
     /// A group and the port.
-    pub(crate) fn core(&mut self, channel: u8) -> Result<Core<'_>, Stop> {
+    pub(crate) fn core(&mut self, channel: Channel) -> Result<Core<'_>, Stop> {
         match self.circles.get_mut(usize::from(channel)) {
             Some(Some(circle)) => Ok(Core { port: &mut self.port, circle }),
             _ => Err(self.port.stop(format!("there is no group on channel {channel}"))),
@@ -46,7 +46,7 @@ impl Net {
     /// Nothing is sent to its members before their mailboxes are [known](Circle::introduce).
     pub(crate) fn open(
         &mut self,
-        channel: u8,
+        channel: Channel,
         me: Rank,
         members: &[Rank],
         settings: Settings,
@@ -67,7 +67,7 @@ impl Net {
     }
 
     /// This rank leaves a group, as soon as nothing is under way in it. Its memory goes when the others have left too.
-    pub(crate) fn leave(&mut self, channel: u8) -> Result<(), Stop> {
+    pub(crate) fn leave(&mut self, channel: Channel) -> Result<(), Stop> {
         self.leaving.push(channel);
         self.sweep().map(drop)
     }
@@ -124,6 +124,9 @@ impl Net {
         }
         self.port.seen(events);
         result?;
+        if !self.port.crowded.is_empty() || !self.port.wanting.is_empty() {
+            self.give_back()?;
+        }
         Ok(any)
     }
 

@@ -1,9 +1,16 @@
 //! What all groups of a process share: the transport with its peers, the puts under way, the numbers of flows.
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use unisono_transport::{Address, Error, Event, Limits, Peer, Transport};
+use unisono_transport::{Address, Error, Event, Limits, Peer, Region, Transport};
 
-use super::{Settings, Stop, circle::Circle, post::Posts, routes::Routes, task::Broken, wire::Immediate};
+use super::{
+    Settings, Stop,
+    circle::Circle,
+    post::Posts,
+    routes::Routes,
+    task::Broken,
+    wire::{Channel, Immediate},
+};
 use crate::{error::Failure, position::Traffic, schedule::Rank};
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
@@ -23,6 +30,9 @@ struct Link {
     /// Puts to it, and puts of it that have arrived.
     sent: u64,
     arrived: u64,
+    /// The windows through which it may send, of all groups, and how many arrivals may come through them at once.
+    windows: Vec<(Channel, usize)>,
+    expected: usize,
 }
 
 /// A process's one endpoint.
@@ -41,11 +51,24 @@ pub(crate) struct Port {
     links: Vec<Link>,
     /// Arrivals that may be under way at once: what the completion queue must hold.
     expected: usize,
+    /// How many of them each peer may have before windows of idle groups are closed; those that have more.
+    share: usize,
+    pub crowded: Vec<Rank>,
+    /// Windows that wait for room.
+    pub wanting: Vec<(Channel, usize)>,
+    /// Memory of windows that were closed, by class.
+    pub spare: [Vec<Region>; 3],
+    /// Counts the uses of windows.
+    pub clock: u64,
+    /// Whether this rank says farewell to the world.
+    pub parting: bool,
+    /// One peer's arrivals for windows of each class, in one group.
+    least: usize,
     events: Vec<Event>,
     /// Operations begun, of all groups.
     pub operations: u64,
     /// The groups whose messages from point to point are to be looked at, also where nobody here waits for any.
-    pub stirred: Vec<u8>,
+    pub stirred: Vec<Channel>,
 }
 
 impl Port {
@@ -67,6 +90,13 @@ impl Port {
             outgoing: Routes::default(),
             links: Vec::new(),
             expected: 0,
+            share: usize::MAX,
+            crowded: Vec::new(),
+            wanting: Vec::new(),
+            spare: Default::default(),
+            clock: 0,
+            parting: false,
+            least: settings.arrivals_among(1),
             events: Vec::with_capacity(64),
             operations: 0,
             stirred: Vec::new(),
@@ -76,8 +106,20 @@ impl Port {
     /// Where all processes of the world are, what their hosts are called, and with what immediates to them are masked, by
     /// rank.
     pub(crate) fn meet(&mut self, processes: Vec<(Address, String, u32)>) {
-        let link =
-            |(address, host, mask)| Link { address, host, mask, handle: None, bytes: 0, sent: 0, arrived: 0 };
+        // Half, since a window is opened before another has been closed.
+        let fair = self.limits.arrivals / 2 / processes.len().saturating_sub(1).max(1);
+        self.share = fair.min(self.limits.arrivals_per_peer).max(self.least);
+        let link = |(address, host, mask)| Link {
+            address,
+            host,
+            mask,
+            handle: None,
+            bytes: 0,
+            sent: 0,
+            arrived: 0,
+            windows: Vec::new(),
+            expected: 0,
+        };
         self.links = processes.into_iter().map(link).collect();
     }
 
@@ -132,20 +174,51 @@ impl Port {
         bytes > 0 && self.limits.max_sources == 1
     }
 
-    /// So many more arrivals may be under way at once; false if there is no room for them.
-    pub(crate) fn expect(&mut self, arrivals: usize) -> bool {
-        let fits = self.expected + arrivals <= self.limits.arrivals;
-        if fits {
-            self.expected += arrivals;
+    /// Whether there is room for so many more arrivals at once.
+    pub(super) fn has_room(&self, arrivals: usize) -> bool {
+        self.expected + arrivals <= self.limits.arrivals
+    }
+
+    /// So many more arrivals may come from a process at once, through this window.
+    pub(super) fn expect(&mut self, world: Rank, window: (Channel, usize), arrivals: usize) {
+        self.expected += arrivals;
+        let Some(link) = self.links.get_mut(world) else { return };
+        link.expected += arrivals;
+        link.windows.push(window);
+        if link.expected > self.share {
+            self.crowded.push(world);
         }
-        fits
+    }
+
+    /// Nothing comes through this window any more.
+    pub(super) fn expect_no_more(&mut self, world: Rank, window: (Channel, usize), arrivals: usize) {
+        self.expected = self.expected.saturating_sub(arrivals);
+        let Some(link) = self.links.get_mut(world) else { return };
+        link.expected = link.expected.saturating_sub(arrivals);
+        link.windows.retain(|it| *it != window);
+    }
+
+    /// By how much a process has more arrivals than its share.
+    pub(super) fn excess(&self, world: Rank) -> usize {
+        self.links.get(world).map_or(0, |link| link.expected.saturating_sub(self.share))
+    }
+
+    /// The windows through which a process may send, or all may.
+    pub(super) fn windows(&self, world: Rank) -> &[(Channel, usize)] {
+        self.links.get(world).map_or(&[], |link| &link.windows)
+    }
+
+    pub(super) fn all_windows(&self) -> Vec<(Channel, usize)> {
+        self.links.iter().flat_map(|link| link.windows.iter().copied()).collect()
     }
 
     /// Nothing comes on the flows of a group any more, nor goes.
     pub(crate) fn take_back(&mut self, circle: &Circle) {
-        for (class, number, lanes) in circle.listens() {
+        for (number, lanes) in circle.listens() {
             self.incoming.give_back(number, lanes);
-            self.expected = self.expected.saturating_sub(circle.settings.arrivals(class));
+        }
+        for (index, from, class) in circle.opened() {
+            self.expect_no_more(circle.world(from), (circle.channel, index), circle.settings.arrivals(class));
         }
         for (number, lanes) in circle.speaks() {
             self.outgoing.give_back(number, lanes);
@@ -156,7 +229,7 @@ impl Port {
     }
 
     /// Something of a message from point to point has come, or waits to be sent.
-    pub(crate) fn stir(&mut self, channel: u8) {
+    pub(crate) fn stir(&mut self, channel: Channel) {
         if !self.stirred.contains(&channel) {
             self.stirred.push(channel);
         }

@@ -2,28 +2,28 @@
 
 use unisono_transport::{Error, Memory, Region, Transport};
 
-use super::wire::{HEADER, PAYLOAD, stride};
+use super::wire::{Channel, HEADER, PAYLOAD, stride};
 
 /// How many puts of one engine may be under way at once. Each message of a chunk takes one; more than
 /// the slots of a few neighbours together bring nothing.
 const RECORDS: usize = 256;
 
 /// The token of a group's letters, of those that were copied when they began and of those that were not.
-pub(crate) fn letter(channel: u8, copied: bool) -> u64 {
-    u64::MAX - (u64::from(channel) | u64::from(copied) << 8)
+pub(crate) fn letter(channel: Channel, copied: bool) -> u64 {
+    u64::MAX - (u64::from(channel) | u64::from(copied) << 16)
 }
 
 /// Of which group's letter this is the token, if it is one, and whether it was copied.
-pub(crate) fn letter_of(token: u64) -> Option<(u8, bool)> {
-    let [channel, copied] = u16::try_from(u64::MAX - token).ok()?.to_le_bytes();
-    (copied < 2).then_some((channel, copied == 1))
+pub(crate) fn letter_of(token: u64) -> Option<(Channel, bool)> {
+    let bits = u32::try_from(u64::MAX - token).ok().filter(|bits| bits >> 17 == 0)?;
+    Some(((bits & 0xffff) as Channel, bits >> 16 == 1))
 }
 
 /// What a put's end frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
     /// The group that it is a put of.
-    pub channel: u8,
+    pub channel: Channel,
     /// The lane whose source it reads, if that is the caller's memory.
     pub lane: Option<usize>,
     /// The incoming flow and slot it reads from.

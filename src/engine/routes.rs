@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use super::wire::MAX_FLOWS;
+use super::wire::{Channel, MAX_FLOWS};
 
 /// A group's channel, and the index of a flow in it.
-type Lead = (u8, usize);
+type Lead = (Channel, usize);
 
 /// Numbers given out in runs, one for each lane.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// Gives out a run of numbers that lead to the flows of `channel` from index `first` on; `None` if there is none.
-    pub(crate) fn take(&mut self, channel: u8, first: usize, lanes: usize) -> Option<usize> {
+    pub(crate) fn take(&mut self, channel: Channel, first: usize, lanes: usize) -> Option<usize> {
         let fresh = self.leads.len();
         let number = if fresh + lanes <= MAX_FLOWS {
             self.leads.resize(fresh + lanes, None);

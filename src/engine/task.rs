@@ -13,6 +13,7 @@ use super::{
     p2p::{Inbound, Outbound},
     stand::Question,
     ticket::{Asked, Rest},
+    wire::Channel,
 };
 use crate::{
     error::Failure,
@@ -87,7 +88,7 @@ pub(crate) trait Overseer {
     }
 
     /// What somebody has asked for meanwhile, and the channel of the group.
-    fn asked(&self) -> Option<(u8, Wish)> {
+    fn asked(&self) -> Option<(Channel, Wish)> {
         None
     }
 

@@ -13,11 +13,17 @@ pub(crate) const VERSION: u32 = 13;
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
 
-/// The most ranks of a group: 19 bits of the immediate.
+/// The most ranks of the world; 26 bits of the immediate would hold more.
 pub(crate) const MAX_RANKS: usize = 1 << 19;
 
-/// The most groups that a process may be a member of at once: 8 bits of the immediate.
-pub(crate) const MAX_CHANNELS: usize = 1 << 8;
+/// A group, by a number that its members share; the world's is 0.
+pub(crate) type Channel = u16;
+
+/// The most groups that a process may be a member of at once: 12 bits of the immediate; in tests fewer, so that they come to it.
+pub(crate) const MAX_CHANNELS: usize = if cfg!(test) { 1 << 10 } else { 1 << 12 };
+
+/// The most ranks of a group that is not the world: 14 bits of the immediate.
+pub(crate) const MAX_MEMBERS: usize = 1 << 14;
 
 /// The most slots of a flow: one bit of a word each.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -30,7 +36,7 @@ pub(crate) enum Immediate {
     /// The receiver of a flow has freed so many messages of it; `flow` is its number at the sender.
     Credit { flow: u32, way: Way, freed: u16 },
     /// Rank `from` of the group on this channel has written to its entry of that group's mailbox.
-    Letter { channel: u8, from: Rank, about: About },
+    Letter { channel: Channel, from: Rank, about: About },
 }
 
 /// What a letter is about: a part of an [`Entry`].
@@ -46,11 +52,15 @@ pub(crate) enum About {
     Grant,
     /// Nothing: the rank has left the group, and sends nothing more.
     End,
+    /// A [`Close`].
+    Close(Class),
+    /// What came of one: 1 if the window is closed, 0 if it stays.
+    Answer(Class),
 }
 
 impl About {
     /// In the order of their codes.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 15] = [
         Self::Window(Class::Eager),
         Self::Window(Class::Bulk),
         Self::Window(Class::Message),
@@ -60,9 +70,15 @@ impl About {
         Self::Hello,
         Self::Grant,
         Self::End,
+        Self::Close(Class::Eager),
+        Self::Close(Class::Bulk),
+        Self::Close(Class::Message),
+        Self::Answer(Class::Eager),
+        Self::Answer(Class::Bulk),
+        Self::Answer(Class::Message),
     ];
 
-    const fn code(self) -> u32 {
+    fn code(self) -> u32 {
         match self {
             Self::Window(Class::Eager) => 0,
             Self::Window(Class::Bulk) => 1,
@@ -73,6 +89,8 @@ impl About {
             Self::Hello => 6,
             Self::Grant => 7,
             Self::End => 8,
+            Self::Close(class) => 9 + narrow(class.index()),
+            Self::Answer(class) => 12 + narrow(class.index()),
         }
     }
 
@@ -84,6 +102,8 @@ impl About {
             Self::Hello => offset_of!(Entry, hello),
             Self::Grant => offset_of!(Entry, grant),
             Self::End => offset_of!(Entry, credit),
+            Self::Close(class) => offset_of!(Entry, closes) + class.index() * size_of::<Close>(),
+            Self::Answer(class) => offset_of!(Entry, answers) + class.index() * size_of::<u64>(),
         }
     }
 }
@@ -94,9 +114,12 @@ impl Immediate {
             Self::Data { flow, way, number } => way.bit() | flow << 16 | u32::from(number),
             Self::Credit { flow, way, freed } => 1 << 30 | way.bit() | flow << 16 | u32::from(freed),
             Self::Letter { channel, from, about } => {
-                // It fits because joining refuses more than MAX_RANKS.
-                let from = u32::try_from(from).unwrap_or(0) & 0x7_ffff;
-                1 << 31 | about.code() << 27 | u32::from(channel) << 19 | from
+                // It fits because joining refuses more than MAX_RANKS, and making a group more than MAX_MEMBERS.
+                let from = match channel {
+                    0 => narrow(from) & 0x3ff_ffff,
+                    _ => 1 << 26 | u32::from(channel & 0xfff) << 14 | narrow(from) & 0x3fff,
+                };
+                1 << 31 | about.code() << 27 | from
             }
         }
     }
@@ -109,11 +132,14 @@ impl Immediate {
         Some(match bits >> 30 {
             0 => Self::Data { flow, way, number: low },
             1 => Self::Credit { flow, way, freed: low },
-            _ => Self::Letter {
-                channel: (bits >> 19 & 0xff) as u8,
-                from: (bits & 0x7_ffff) as usize,
-                about: *About::ALL.get((bits >> 27 & 0xf) as usize)?,
-            },
+            _ => {
+                let (channel, from) = match bits >> 26 & 1 {
+                    0 => (0, bits & 0x3ff_ffff),
+                    _ => ((bits >> 14 & 0xfff) as Channel, bits & 0x3fff),
+                };
+                let about = *About::ALL.get((bits >> 27 & 0xf) as usize)?;
+                Self::Letter { channel, from: from as usize, about }
+            }
         })
     }
 }
@@ -217,6 +243,11 @@ pub(crate) struct Header {
     pub lanes: u32,
 }
 
+/// A number that fits.
+fn narrow(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
 /// The bytes of a [`Header`].
 pub(crate) const HEADER: usize = size_of::<Header>();
 
@@ -283,6 +314,17 @@ impl Grant {
     }
 }
 
+/// What a rank that would close a window knows of it: as long as its peer has sent no more and got no less, nothing is under
+/// way between them on account of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Close {
+    /// Messages and writes that have come through it, of all lanes; their low 32 bits.
+    pub come: u32,
+    /// Credits that were put on account of it; the low 32 bits.
+    pub credits: u32,
+}
+
 /// A rank's entry in another's mailbox of a group: written by that rank alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -299,6 +341,9 @@ pub(crate) struct Entry {
     pub knocks: [Header; 3],
     /// For one operation after the other.
     pub grant: Grant,
+    /// For each class, one after the other: the next comes after the answer.
+    pub closes: [Close; 3],
+    pub answers: [u64; 3],
 }
 
 /// The pattern that `from` writes to `to` when they first meet.
@@ -337,11 +382,8 @@ mod tests {
     #[test]
     fn immediates_survive_the_wire() {
         let letters = About::ALL.into_iter().flat_map(|about| {
-            [(0, 0), (255, MAX_RANKS - 1), (7, 3)].map(|(channel, from)| Immediate::Letter {
-                channel,
-                from,
-                about,
-            })
+            [(0, 0), (0, MAX_RANKS - 1), (4095, MAX_MEMBERS - 1), (7, 3)]
+                .map(|(channel, from)| Immediate::Letter { channel, from, about })
         });
         let samples = [
             Immediate::Data { flow: 0, way: Way::Slots, number: 0 },
@@ -360,7 +402,7 @@ mod tests {
 
     #[test]
     fn records_have_the_sizes_the_papers_say() {
-        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 368));
+        assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 416));
         assert_eq!(stride(1), 128);
         assert_eq!(stride(64), 128);
     }

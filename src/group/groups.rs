@@ -20,7 +20,7 @@ use crate::{
     buffer::Lent,
     config::fnv,
     dtype::Dtype,
-    engine::{Channels, NEW_GROUP, SPLIT},
+    engine::{Channel, Channels, MAX_MEMBERS, NEW_GROUP, SPLIT},
     error::{Error, Failure, Result, list},
     schedule::{Collective, Rank},
 };
@@ -77,11 +77,15 @@ pub(super) struct Founding<'f> {
 
 /// A channel that all have free. Of groups that are made at the same time each looks from a point of its own on, and from
 /// another one in each round, so that they do not get in each other's way again and again.
-fn common<'f>(free: impl Iterator<Item = &'f Channels>, which: u64, round: u64) -> Option<u8> {
-    let free = free.fold([u64::MAX; 4], |all, free| std::array::from_fn(|word| all[word] & free[word]));
-    let [first, ..] = fnv(bytemuck::bytes_of(&[which, round])).to_le_bytes();
-    let mut channels = (0..=u8::MAX).map(|it| first.wrapping_add(it));
-    channels.find(|&it| free[usize::from(it) / 64] & 1 << (it % 64) != 0)
+fn common<'f>(free: impl Iterator<Item = &'f Channels>, which: u64, round: u64) -> Option<Channel> {
+    let free = free.fold([u64::MAX; size_of::<Channels>() / 8], |all, free| {
+        std::array::from_fn(|word| all[word] & free[word])
+    });
+    let [first, second, ..] = fnv(bytemuck::bytes_of(&[which, round])).to_le_bytes();
+    let (first, all) = (Channel::from_le_bytes([first, second]), 64 * free.len());
+    let channels = (0..all).map(|it| (usize::from(first) + it) % all);
+    let found = channels.into_iter().find(|it| free[it / 64] & 1 << (it % 64) != 0);
+    found.and_then(|it| Channel::try_from(it).ok())
 }
 
 impl ProcessGroup {
@@ -94,7 +98,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] on all members of a group if they are in as many groups already, taken together, as there may
-    /// be at once (256). If one has no memory for it, [`Error::Transport`] there, and on the other members
+    /// be at once (4096). If one has no memory for it, [`Error::Transport`] there, and on the other members
     /// [`Error::Argument`], which says which rank of the world has none. Ranks of other groups, or of none, are not
     /// told. [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
@@ -239,7 +243,8 @@ impl ProcessGroup {
         let node = &self.shared.node;
         let mut round = 0;
         let (channel, opened, told) = loop {
-            let channel = common(members.iter().filter_map(|&member| free.get(member)), which, round);
+            let free_there = members.iter().filter_map(|&member| free.get(member));
+            let channel = if members.len() > MAX_MEMBERS { None } else { common(free_there, which, round) };
             // Before anyone can know that the group is there.
             let opened = match (me, channel) {
                 (Some(me), Some(channel)) => {
@@ -266,10 +271,13 @@ impl ProcessGroup {
         };
         let Some(me) = me else { return Ok(None) };
         let (Some(opened), Some(channel)) = (opened, channel) else {
-            let problem =
-                "its members are in 256 groups already, taken together, which is the most at once: \
-                 drop some"
-                    .to_owned();
+            let problem = match members.len() {
+                many if many > MAX_MEMBERS => {
+                    format!("a group of {many} ranks; at most {MAX_MEMBERS} may be in one that is not the world")
+                }
+                _ => "its members are in 4096 groups already, taken together, which is the most at once: drop some"
+                    .to_owned(),
+            };
             return Err(Error::Argument { call, problem });
         };
         let opened = opened?;

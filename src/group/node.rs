@@ -28,8 +28,8 @@ use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Asked, Called, Done, Engine, Halt, Held, Operation, Overseer as _, Rest, Settings, Task, Ticket,
-        What, Wish,
+        Asked, Called, Channel, Done, Engine, Halt, Held, Operation, Overseer as _, Rest, Settings, Task,
+        Ticket, What, Wish,
     },
     error::{Error, Failure, Result},
     rendezvous::Store,
@@ -96,7 +96,7 @@ pub(super) struct Node {
 /// Where operations are handed in.
 #[derive(Default)]
 struct Desk {
-    wishes: VecDeque<(u8, Wish)>,
+    wishes: VecDeque<(Channel, Wish)>,
     /// What is left to do of operations that have ended, for the thread that goes on where nobody waits.
     rests: Vec<Rest>,
     /// Whether somebody leads, and sleeps meanwhile.
@@ -179,7 +179,7 @@ impl Node {
     }
 
     /// Hands in an operation of the group on a channel. It is not begun before somebody leads.
-    pub(super) fn ask(&self, channel: u8, task: Task) {
+    pub(super) fn ask(&self, channel: Channel, task: Task) {
         let mut desk = self.desk();
         if let Some(failure) = desk.failed.clone() {
             let rest = task.asked.ticket.end(Err(failure)).with(task.asked.held);
@@ -194,7 +194,7 @@ impl Node {
     }
 
     /// Leaves the group on a channel, once what was handed in before is done. Does not wait for that.
-    pub(super) fn leave(&self, channel: u8) -> Result<()> {
+    pub(super) fn leave(&self, channel: Channel) -> Result<()> {
         self.check()?;
         let mut desk = self.desk();
         desk.wishes.push_back((channel, Wish::Leave));
@@ -214,7 +214,7 @@ impl Node {
     }
 
     /// Does an operation of the group on a channel: at once, without another's hands, if nobody leads.
-    pub(super) fn call(&self, channel: u8, task: Task) -> Result<Done> {
+    pub(super) fn call(&self, channel: Channel, task: Task) -> Result<Done> {
         let ticket = Arc::clone(&task.asked.ticket);
         match self.lead_at_once() {
             None => self.ask(channel, task),
@@ -232,7 +232,7 @@ impl Node {
     /// with less ado while nothing else is under way.
     pub(super) fn collective(
         &self,
-        channel: u8,
+        channel: Channel,
         (operation, schedule): (Box<Operation>, Course),
         timeout: Duration,
     ) -> Result<Option<u64>> {
@@ -398,7 +398,7 @@ impl Node {
 
     /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
     /// which has not come by the desk.
-    fn drive(&self, first: Option<(u8, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
+    fn drive(&self, first: Option<(Channel, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };

@@ -19,8 +19,11 @@ use crate::{
     schedule::Rank,
 };
 
+/// Words of channels.
+const CHANNELS: usize = size_of::<Channels>() / 8;
+
 /// What is told first: the number, and which channels are free.
-const FIRST: usize = 1 + size_of::<Channels>() / 8;
+const FIRST: usize = 1 + CHANNELS;
 
 /// What leads to the other one.
 struct Line<'g> {
@@ -39,7 +42,7 @@ impl ProcessGroup {
         let mut first = [number.into(); FIRST];
         first[1..].copy_from_slice(&free);
         let line = Line { group: self, peer: to, number, first: true };
-        let mut theirs = Channels::default();
+        let mut theirs = [0; CHANNELS];
         let first = self.outbound::<u64>(&Lent::apart(&first, &mut []), to, tag, Form::File)?;
         self.wait(What::Several(vec![first, line.hears(&mut theirs)]))?;
         line.pair(call, vec![free, theirs])

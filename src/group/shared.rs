@@ -14,7 +14,7 @@ use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{Asked, Culprit, Engine, FAREWELL, Held, Operation, Stop, Task, Ticket, WORLD, What},
+    engine::{Asked, Channel, Culprit, Engine, FAREWELL, Held, Operation, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
     schedule::{Collective, Course, Rank},
 };
@@ -27,7 +27,7 @@ const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 pub(super) struct Shared {
     pub node: Arc<Node>,
-    pub channel: u8,
+    pub channel: Channel,
     /// In the group.
     pub rank: Rank,
     /// How many ranks it has, and how many cores for them.

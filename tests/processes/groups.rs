@@ -8,9 +8,10 @@ use crate::{
     world::{End, World, same},
 };
 
-pub(crate) const CASES: Table = &[("10,000 groups come and go", come_and_go)];
+pub(crate) const CASES: Table =
+    &[("10,000 groups come and go", come_and_go), ("24 groups of 8 ranks, with all windows", many)];
 
-pub(crate) const ROLES: &[Role] = &[("groups", play)];
+pub(crate) const ROLES: &[Role] = &[("groups", play), ("many-groups", many_groups)];
 
 /// From then on everything there is has been made once.
 const EARLY: usize = 1000;
@@ -51,6 +52,40 @@ fn play(_: &str) -> rank::Outcome {
     say("bytes", late.0 - early.0);
     world.leave()?;
     Ok(())
+}
+
+/// Uses groups for small and large operations and for messages, and again in another order.
+fn many_groups(groups: &str) -> rank::Outcome {
+    let (world, groups) = (join()?, groups.parse::<usize>()?);
+    let all: Vec<usize> = (0..world.size()).collect();
+    let made = (0..groups).map(|_| Ok(world.new_group(&all)?.ok_or("no group")?));
+    let made = made.collect::<Result<Vec<_>, Box<dyn std::error::Error>>>()?;
+    let (rank, ranks) = (world.rank(), world.size());
+    for turn in 0..2 * groups {
+        let part = &made[turn * [1, 7][turn / groups] % groups];
+        for count in [1, 20_000] {
+            let mut data = vec![1_u32; count];
+            part.all_reduce(&mut data, ReduceOp::Sum)?;
+            ensure!(data == vec![u32::try_from(ranks)?; count], "a wrong sum in turn {turn}");
+        }
+        let mut got = vec![0; 30_000];
+        let sent = vec![u32::try_from(turn)?; 30_000];
+        part.send_recv(&sent, (rank + 1) % ranks, &mut got, (rank + ranks - 1) % ranks, 0)?;
+        ensure!(got == sent, "a wrong message in turn {turn}");
+    }
+    say("registered", world.memory());
+    world.leave()?;
+    Ok(())
+}
+
+fn many(provider: &str) -> Outcome {
+    let mut world = World::new(provider, 8, 1)?;
+    world.start_all("many-groups 24", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let most = ends.iter().map(|end| end.number("registered")).collect::<Result<Vec<_>, _>>()?;
+    let most = most.into_iter().max().unwrap_or_default();
+    Ok(Verdict::Measured(format!("at most {} MiB of registered memory", most >> 20)))
 }
 
 fn come_and_go(provider: &str) -> Outcome {

@@ -12,7 +12,7 @@ use std::{
 
 use super::{super::pin, Node, ended};
 use crate::{
-    engine::{Overseer, Rest, Task},
+    engine::{Channel, Overseer, Rest, Task},
     error::{Error, Result},
     rendezvous::{Stage, Stand},
 };
@@ -33,7 +33,7 @@ impl Node {
     }
 
     /// Hands in an operation that goes on by itself, if nobody waits for it.
-    pub(in super::super) fn begin(&self, channel: u8, task: Task) {
+    pub(in super::super) fn begin(&self, channel: Channel, task: Task) {
         self.ask(channel, task);
         let desk = self.desk();
         if !desk.leading {

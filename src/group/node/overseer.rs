@@ -7,7 +7,7 @@ use std::{
 
 use super::Node;
 use crate::{
-    engine::{Call, Operation, Overseer, Rest, Ticket, Wish},
+    engine::{Call, Channel, Operation, Overseer, Rest, Ticket, Wish},
     error::{Failure, Result},
     schedule::Rank,
     work::Driver,
@@ -51,7 +51,7 @@ impl Overseer for Node {
         }
     }
 
-    fn asked(&self) -> Option<(u8, Wish)> {
+    fn asked(&self) -> Option<(Channel, Wish)> {
         if !self.asks() {
             return None;
         }
