@@ -15,7 +15,7 @@ use super::{
     Stop, access,
     circle::{Circle, NONE, WindowMemory, WindowState},
     core::Core,
-    flow::{Incoming, Violation},
+    flow::Incoming,
     letters::Letter,
     net::Net,
     port::Port,
@@ -211,7 +211,7 @@ impl Core<'_> {
         let Some(index) = asked.filter(|_| answer <= 1) else {
             let what =
                 format!("the answer {answer} about a window of class {class:?} that was not to be closed");
-            return Err(self.violation(from, Violation(what)));
+            return Err(self.port.forged(what));
         };
         let (world, arrivals) = (circle.world(from), circle.settings.arrivals(class));
         let placeholder = circle.letters.clone();

@@ -1,7 +1,7 @@
 //! What arrives and no rank can have sent ends the group, in words that blame nobody.
 
 use super::{
-    wire::{About, HEADER, Immediate, MAX_RANKS, Way},
+    wire::{About, Class, HEADER, Immediate, MAX_RANKS, Way},
     *,
 };
 
@@ -27,6 +27,11 @@ fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
         (letter(0, MAX_RANKS - 1), None, "a letter of rank 524287"),
         (letter(1, 0), None, "a letter of rank 0 of a group on channel 1"),
         (letter(255, 1), None, "a group on channel 255"),
+        (
+            Immediate::Letter { channel: 0, from: 1, about: About::Answer(Class::Message) },
+            None,
+            "that was not to be closed",
+        ),
     ]
 }
 
@@ -59,7 +64,7 @@ fn an_arrival_that_names_nothing_blames_nobody() {
                 forged(net.arrived(immediate.encode() ^ mask, len), rank, words);
             }
             // Letters of a sort that there is not.
-            for code in 9..16 {
+            for code in 15..16 {
                 forged(net.arrived((1 << 31 | code << 27) ^ mask, None), rank, "says nothing");
             }
             mask
