@@ -17,6 +17,7 @@ use crate::{
     engine, file, launch, object,
     position::{Stand, judge, report, whereabouts},
     reduce::ReduceOp,
+    rendezvous,
     schedule::Collective,
 };
 
@@ -25,12 +26,15 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets; each has a file of its name in `fuzz/fuzz_targets`.
 pub const TARGETS: &[Target] = &[
+    ("arrivals", engine::FUZZ[1]),
+    ("client", rendezvous::FUZZ[0]),
     ("file", file::fuzz),
     ("object", object),
     ("position", position),
+    ("server", rendezvous::FUZZ[1]),
     ("settings", settings),
     ("tuning", tuning),
-    ("wire", engine::fuzz_wire),
+    ("wire", engine::FUZZ[0]),
 ];
 
 /// Runs the target of that name.

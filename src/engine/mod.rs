@@ -11,6 +11,8 @@ mod circle;
 mod core;
 mod end;
 mod flow;
+#[cfg(any(test, fuzzing))]
+mod fuzz_tests;
 mod lane;
 mod letters;
 mod net;
@@ -64,11 +66,9 @@ use self::{
 };
 use crate::{error::Failure, schedule::Rank};
 
-/// What arrives from others, in any bytes.
+/// What arrives from others, in any bytes: what it says, and what an engine does among it.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_wire(bytes: &[u8]) {
-    wire::fuzz(bytes);
-}
+pub(crate) const FUZZ: [fn(&[u8]); 2] = [wire::fuzz, fuzz_tests::arrivals];
 
 /// What a rank must know of another before it can put to it; exchanged at join.
 #[derive(Clone, Debug)]

@@ -46,6 +46,10 @@ use crate::{
     schedule::Rank,
 };
 
+/// What a client reads, and what a server does among frames, in any bytes.
+#[cfg(any(test, fuzzing))]
+pub(crate) const FUZZ: [fn(&[u8]); 2] = [wire::fuzz, server::fuzz::frames];
+
 /// How long the process that serves a tcp store stays for the others if it is no rank that has left: a launcher, or a rank
 /// that gave up.
 pub const LINGER: Duration = Duration::from_secs(5);

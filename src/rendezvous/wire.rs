@@ -313,3 +313,35 @@ pub(super) fn rank(number: u64) -> io::Result<Rank> {
 pub(super) fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
+
+/// What a client reads: the first byte says as what.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some((kind, frame)) = bytes.split_first() else { return };
+    let tell = |failure: Failure| assert!(failure.cleaned().to_string().len() < 1 << 20);
+    match kind % 5 {
+        0 => {
+            if let Ok(Reply::Failed(failure)) = decode(frame) {
+                tell(failure);
+            }
+        }
+        1 => match decode(frame) {
+            Ok(Told::Failure(failure)) => tell(failure),
+            Ok(Told::Stands { stands, .. }) => {
+                let stands: Vec<_> = stands.into_iter().map(|it| it.map(Stand::cleaned)).collect();
+                drop((super::report(0, 0, &stands), super::whereabouts(&stands)));
+            }
+            _ => {}
+        },
+        2 => {
+            if let Ok(Answer::Refused { refusal, .. }) = decode(frame) {
+                drop(refusal.to_string());
+            }
+        }
+        3 => drop(decode::<Challenge>(frame).map(|said| format!("{said:?}"))),
+        _ => drop(decode::<Verdict>(frame)),
+    }
+    if let Some((first, rest)) = frame.split_first_chunk::<PREAMBLE>() {
+        drop((version(first), length(rest, MAX_HELLO), length(rest, MAX_FRAME)));
+    }
+}

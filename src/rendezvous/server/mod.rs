@@ -4,6 +4,8 @@ mod board;
 mod complaints;
 mod connection;
 mod entrance;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod members;
 
 use std::{

@@ -1,0 +1,165 @@
+//! An engine among arrivals that no rank sent, out of any bytes: it may end in an error, and in nothing else.
+
+use unisono_transport::{Memory, Put, Region, Source, Target, Told, memory::Hub};
+
+use super::{
+    p2p::{Form, Inbound, Kind, Outbound, Place},
+    wire::Entry,
+    *,
+};
+use crate::{
+    dtype::Dtype,
+    reduce::{Kernel, ReduceOp},
+    schedule::{Collective, Course, Job},
+};
+
+const SETTINGS: Settings = Settings {
+    eager_bytes: 128,
+    eager_slots: 4,
+    chunk_bytes: 256,
+    bulk_slots: 2,
+    lanes: 2,
+    huge_pages: false,
+};
+/// Bytes of the memory that operations work on, and that the peer puts from.
+const MEMORY: usize = 8 << 10;
+/// What one record of the bytes begins with: where to, the place there, how many bytes, and the immediate.
+const RECORD: usize = 8;
+
+struct Nobody;
+
+impl Overseer for Nobody {
+    fn stopped(&self) -> bool {
+        false
+    }
+
+    fn stand(&self, _: Call, _: Option<Rank>) {}
+}
+
+/// The first byte says what the engine, rank 0 of 2, is at; the rest is what rank 1 puts, record by record.
+pub(super) fn arrivals(bytes: &[u8]) {
+    let Some((&what, records)) = bytes.split_first() else { return };
+    // What this side cannot do is no finding.
+    drop(play(what, records));
+}
+
+fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
+    let hub = Hub::new();
+    let mut peer = hub.open();
+    let mut engine = Engine::new(Box::new(hub.open()), 0, 2, SETTINGS).map_err(Stop::from)?;
+    let memory = |transport: &mut dyn Transport| {
+        Memory::map(MEMORY, false).and_then(|memory| transport.register(memory)).map_err(Stop::from)
+    };
+    // The peer's mailbox lies at the beginning of what it puts from.
+    let own = memory(&mut peer)?;
+    let (input, output) = (memory(engine.transport())?, memory(engine.transport())?);
+    let mailbox = engine.contact().mailbox;
+    let contacts = vec![
+        engine.contact(),
+        Contact {
+            address: peer.address().clone(),
+            mailbox: own.remote().unwrap_or_default(),
+            host: "peer".to_owned(),
+            mask: 0,
+        },
+    ];
+    let to = peer.connect(&contacts[0].address).map_err(Stop::from)?;
+    let none = Duration::ZERO;
+    engine.meet(contacts, 256, Patience { spin: none, give_way: none, alone: none, breath: none })?;
+    begin(&mut engine, what, &input, &output)?;
+
+    let mut events = Vec::new();
+    while let Some((head, rest)) = records.split_first_chunk::<RECORD>() {
+        let [place, low, high, len, immediate @ ..] = *head;
+        let (data, rest) = rest.split_at(rest.len().min(usize::from(len)));
+        records = rest;
+        for (at, byte) in data.iter().enumerate() {
+            access::store(&own, MEMORY / 2 + at, byte).map_err(Stop::from)?;
+        }
+        let at = usize::from(u16::from_le_bytes([low, high]));
+        // Its own entry of the mailbox, anywhere in the mailbox, or a window that the engine has announced to it.
+        let (region, at) = match place % 5 {
+            0 => (mailbox, size_of::<Entry>() + at % size_of::<Entry>()),
+            1 => (mailbox, at % (2 * size_of::<Entry>())),
+            class => {
+                let entry: Entry = access::load(&own, 0).map_err(Stop::from)?;
+                (entry.windows[usize::from(class - 2)].remote(), at)
+            }
+        };
+        let source = Source::new(&own, MEMORY / 2, data.len()).map_err(Stop::from)?;
+        let put = Put {
+            to,
+            sources: &[source],
+            target: Target { region, offset: at as u64 },
+            immediate: u32::from_le_bytes(immediate),
+            token: 0,
+            told: Told::IfNotInjected,
+        };
+        // Where there is no window yet the transport refuses it.
+        drop(access::put(&mut peer, &put));
+        for _ in 0..2 {
+            engine.round(&Nobody)?;
+            engine.send_letters()?;
+        }
+        peer.poll(&mut events).map_err(Stop::from)?;
+        events.clear();
+    }
+    engine.doubt()?;
+    engine.abandon();
+    Ok(())
+}
+
+/// Begins what others would answer: a collective, a send and a receive, or nothing.
+fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
+    let asked = || Asked::now(Duration::from_secs(600), Held::Back(None));
+    let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, count };
+    let (collective, algorithm, count) = match what % 8 {
+        0 => return Ok(()),
+        1 => {
+            let place = Place::There { output: output.clone(), count: 100, registered: None };
+            let inbound = Inbound { from: Some(1), tag: 0, form: Form::Plain, dtype: Dtype::F32, place };
+            return engine.take(WORLD, Task { what: What::Receive(inbound), asked: asked() }, &Nobody);
+        }
+        2 => {
+            let place = Place::Fresh { most: 1 << 16 };
+            let inbound = Inbound { from: None, tag: 0, form: Form::Object, dtype: Dtype::U8, place };
+            return engine.take(WORLD, Task { what: What::Receive(inbound), asked: asked() }, &Nobody);
+        }
+        3 => {
+            let outbound =
+                Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone(), registered: None };
+            return engine.take(WORLD, Task { what: What::Send(outbound), asked: asked() }, &Nobody);
+        }
+        4 => (Collective::AllReduce, "recursive_doubling", 10),
+        5 => (Collective::AllReduce, "ring", 1000),
+        6 => (Collective::AllGather, "direct", 500),
+        _ => (Collective::Barrier, "dissemination", 0),
+    };
+    let job = Job { chunk: 64, lanes: 2, direct: true, ..Job::new(collective, 0, 2, count) };
+    let Some(algorithm) = crate::algorithm::find(algorithm) else { return Ok(()) };
+    let (Some(schedule), Ok(kernel)) = (algorithm.make(&job), Kernel::new(Dtype::F32, ReduceOp::Sum)) else {
+        return Ok(());
+    };
+    let operation = Operation {
+        number: 0,
+        group: None,
+        group_id: 0,
+        signature: Signature::new(&job, Dtype::F32, ReduceOp::Sum, algorithm.code),
+        ranks: 2,
+        kernel,
+        average: false,
+        size: 4,
+        input: input.clone(),
+        output: output.clone(),
+        long: job.long,
+        fixed: false,
+        pair: false,
+        writable: true,
+        pieces: None,
+        registered_input: Some((input.clone(), 0)),
+        registered_output: Some((output.clone(), 0)),
+        algorithm_name: |_| "unknown",
+    };
+    let what = What::Collective(Box::new(operation), Course::Made(schedule));
+    engine.take(WORLD, Task { what, asked: asked() }, &Nobody)
+}

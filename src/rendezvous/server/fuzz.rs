@@ -1,0 +1,85 @@
+//! The server's members and values among frames that no client sends, out of any bytes.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::wire::{self, Hello, Purpose, Reply, Told},
+    Id, Mail,
+    board::Board,
+    members::{Members, Role},
+};
+
+/// What one record of the bytes begins with: from which connection, what happens, and how long the frame is.
+const RECORD: usize = 4;
+/// Ranks of the job, and connections.
+const RANKS: usize = 3;
+const CONNECTIONS: u8 = 8;
+
+/// Records, one after the other, as the server takes them when it has found out whose they are.
+pub(crate) fn frames(bytes: &[u8]) {
+    let now = Instant::now();
+    let (mut members, mut board) = (Members::new(RANKS), Board::default());
+    let (mut mail, mut session) = (Mail::new(), 0);
+    let mut roles: HashMap<Id, Role> = HashMap::new();
+    let mut rest = bytes;
+    while let Some((&[from, what, low, high], after)) = rest.split_first_chunk::<RECORD>() {
+        let len = usize::from(u16::from_le_bytes([low, high]));
+        let (frame, after) = after.split_at(after.len().min(len));
+        rest = after;
+        let id = Id::from(from % CONNECTIONS);
+        let mut failure = None;
+        match (what % 4, roles.get(&id).copied()) {
+            (0, None) => {
+                let Ok(mut hello) = wire::decode::<Hello>(frame) else { continue };
+                if let Purpose::Watch { session: said } = &mut hello.purpose {
+                    // Nobody could guess it.
+                    *said = session;
+                }
+                if let Ok(role) = members.hello(id, &hello, &mut mail) {
+                    session = role.session;
+                    roles.insert(id, role);
+                }
+            }
+            (2, Some(role)) => {
+                roles.remove(&id);
+                board.gone(id);
+                failure = members.closed(role, now, &mut mail);
+            }
+            (3, _) => {
+                let late = now + Duration::from_secs(1 << 32);
+                members.answer(late, &mut mail);
+                if let Ok(Some(reply)) = board.expire(id, late) {
+                    mail.push((id, reply));
+                }
+            }
+            (_, Some(role)) if role.watch => {
+                if let Ok(tell) = wire::decode(frame) {
+                    failure = members.tell(id, role, tell, now, &mut mail);
+                }
+            }
+            (_, Some(role)) if members.is_here(role) && !board.waits(id) => {
+                if let Ok(request) = wire::decode(frame) {
+                    drop(board.request(id, request, now, &mut mail));
+                }
+            }
+            _ => {}
+        }
+        if let Some(failure) = failure {
+            drop(board.fail(&failure, &mut mail));
+        }
+        // Clients can read what they are sent.
+        for (to, frame) in mail.drain(..) {
+            let frame = frame.get(4..).unwrap_or_default();
+            let read = match roles.get(&to) {
+                Some(role) if role.watch => wire::decode::<Told>(frame).map(drop),
+                Some(_) => wire::decode::<Reply<'_>>(frame).map(drop),
+                None => Ok(()),
+            };
+            assert!(read.is_ok(), "{read:?}: {frame:02x?}");
+        }
+    }
+    let _ = (members.anyone(), members.all_gone(), members.has_failed(), members.query_until());
+}
