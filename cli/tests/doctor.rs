@@ -163,7 +163,9 @@ fn few_file_descriptors_are_told_of_and_waited_for_no_longer_than_it_takes_to_se
     shell.args(["-c", &format!("ulimit -n 16; exec {program} doctor --provider tcp")]);
     let output = shell.env_remove("FI_PROVIDER").stdin(Stdio::null()).output().unwrap();
     let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("no file descriptor is left") && said.contains("ulimit -n"), "{said}");
+    // Which call fails first depends on how many this process has inherited.
+    let told = ["no file descriptor is left", "Too many open files"].iter().any(|told| said.contains(told));
+    assert!(told && said.contains("ulimit -n"), "{said}");
     assert!(!said.contains("it hangs"), "{said}");
     assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
 }

@@ -82,7 +82,7 @@ fn other_jobs_and_other_versions_are_refused() {
     let wanted = Refusal::Job { store: String::new(), ours: "slurm-7.0".into() };
     assert!(matches!(&error, Error::Refused { rank: 1, refusal, .. } if *refusal == wanted), "{error}");
     // A client of another version hears of this one.
-    for version in [1, 3] {
+    for version in [PREAMBLE[8] - 1, PREAMBLE[8] + 1] {
         let mut other = hello(1, 2);
         other[8] = version;
         assert_eq!(send(server.address(), &other), PREAMBLE);
@@ -98,7 +98,7 @@ fn other_jobs_and_other_versions_are_refused() {
             let _ = stream.read(&mut [0; 1024]);
         });
         let error = TcpStore::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
-        let version = Refusal::Version { store: 1, ours: 2 };
+        let version = Refusal::Version { store: 1, ours: PREAMBLE[8].into() };
         assert!(matches!(&error, Error::Refused { refusal, .. } if *refusal == version), "{error}");
     });
 }
