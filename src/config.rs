@@ -287,12 +287,11 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names the field, what it was and what would be right.
     pub fn validate(&self) -> Result<()> {
+        self.validate_meeting()?;
         let ranks = self.ranks;
         let within = |name: &str, value: usize, least: usize, most: usize| {
             check(name, &value, (least..=most).contains(&value), || format!("must be from {least} to {most}"))
         };
-        within("ranks", ranks, 1, 1 << 19)?;
-        check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;
         if let Some(local) = self.local_ranks {
             within("local_ranks", local, 1, ranks)?;
             if let Some(rank) = self.local_rank {
@@ -301,9 +300,6 @@ impl Config {
                 })?;
             }
         }
-        check("store", &"none", self.store.is_some() || ranks == 1, || {
-            format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
-        })?;
         if let Some(chunk) = self.chunk {
             within("chunk", chunk, 16, 64 << 20)?;
         }
@@ -346,6 +342,17 @@ impl Config {
             }
             other => other,
         })
+    }
+
+    /// Checks what it takes to meet the others, and so to tell them of what is wrong beyond that.
+    pub(crate) fn validate_meeting(&self) -> Result<()> {
+        let ranks = self.ranks;
+        check("ranks", &ranks, (1..=1 << 19).contains(&ranks), || format!("must be from 1 to {}", 1 << 19))?;
+        check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;
+        check("store", &"none", self.store.is_some() || ranks == 1, || {
+            format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
+        })?;
+        Ok(())
     }
 
     /// What must be alike on all ranks, by name.

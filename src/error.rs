@@ -218,6 +218,22 @@ pub enum Failure {
         /// How that was seen, for instance `its connection to the store closed without a farewell`.
         how: String,
     },
+    /// A rank came, but could not join.
+    #[error("rank {rank} could not join: {why}")]
+    Joining {
+        /// Which.
+        rank: Rank,
+        /// In the words of the error that it returns itself.
+        why: String,
+    },
+    /// Ranks that would join are configured differently.
+    #[error("{name}: must be alike on all ranks, and is {differ}")]
+    Settings {
+        /// What differs: a setting, the provider, the version of the wire.
+        name: String,
+        /// Which ranks have what, and what to do.
+        differ: String,
+    },
     /// An operation was not done before its deadline.
     #[error("{}op {op} {call} was not done within {waited:.1?}, says rank {rank}: {report}", within(.group))]
     Deadline {
@@ -344,7 +360,9 @@ impl Failure {
             Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
             Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],
             Self::Forged { at, what, .. } => [Some(at), Some(what)],
+            Self::Settings { name, differ } => [Some(name), Some(differ)],
             Self::Died { how: text, .. }
+            | Self::Joining { why: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
             | Self::Aborted { why: text, .. } => [Some(text), None],

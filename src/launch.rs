@@ -119,6 +119,12 @@ impl Config {
     /// [`Error::Config`] if something is missing, incomplete or has no sense. An environment that says
     /// nothing is an error, not a world of one.
     pub fn from_env() -> Result<Self> {
+        Self::read_env().and_then(|(config, problem)| problem.map_or(Ok(config), Err))
+    }
+
+    /// The same, also where settings have no sense: with the first problem, and defaults from there on. Such a rank can
+    /// still meet the others, and tell them.
+    pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         for row in Self::variables() {
             if env::var_os(row.name).is_some_and(|value| value.to_str().is_none()) {
@@ -163,9 +169,8 @@ impl Config {
             },
             ..Self::default()
         };
-        config.set_from(&variable)?;
-        config.validate_from(&variable)?;
-        Ok(config)
+        let problem = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
+        Ok((config, problem))
     }
 }
 

@@ -8,8 +8,8 @@ use std::{
 use super::{doing::Doing, watchdog::Watchdog};
 use crate::{
     engine::{Call, Culprit, Overseer, Signature, Stop},
-    error::Failure,
-    rendezvous::{Alarm, Position, Stand, Watch, report, whereabouts},
+    error::{Error, Failure, Result},
+    rendezvous::{Alarm, Position, Stand, Store, Watch, report, whereabouts},
     schedule::Rank,
 };
 
@@ -72,14 +72,37 @@ impl Overseer for Guard {
 }
 
 impl Guard {
-    pub(super) fn new(
-        rank: Rank,
-        alarm: Arc<Alarm>,
-        position: Arc<Position>,
-        watch: Option<Arc<dyn Watch>>,
-    ) -> Self {
+    /// Begins to watch over the group whose store this is.
+    pub(super) fn begin(rank: Rank, store: Option<&dyn Store>) -> Result<Self> {
+        let alarm = Arc::new(Alarm::new());
+        let position = Arc::new(Position::new());
+        let watch = store.map(|store| store.watch(Arc::clone(&alarm), Arc::clone(&position))).transpose()?;
         let doing = Arc::new(Doing::new(Signature::call_of));
-        Self { watchdog: None, rank, alarm, position, doing, watch, asked: Mutex::default() }
+        let watch = watch.map(Arc::from);
+        Ok(Self { watchdog: None, rank, alarm, position, doing, watch, asked: Mutex::default() })
+    }
+
+    /// Ends a joining that failed: the others are told why, and then this rank goes. Gives what it returns: an error of its
+    /// own as it is, a failure of the group in the words of all.
+    pub(super) fn give_up(self, error: Error) -> Error {
+        // Where the store does not do what it should, somebody may have died.
+        let broken = matches!(error, Error::Rendezvous { .. });
+        let error = match error {
+            Error::Failed(failure) => Error::Failed(self.tell(failure)),
+            // All who were there have come to the same, and whoever is late is told so.
+            Error::Missing { .. } => error,
+            _ => match broken.then(|| self.alarm.wait(CULPRIT)).flatten() {
+                Some(failure) => Error::Failed(failure),
+                None => {
+                    self.tell(Failure::Joining { rank: self.rank, why: error.to_string() });
+                    error
+                }
+            },
+        };
+        if let Some(watch) = &self.watch {
+            watch.leave();
+        }
+        error
     }
 
     /// Tells the store, and gives back the failure that it heard of first.

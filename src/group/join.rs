@@ -31,7 +31,7 @@ use crate::{
     engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
     error::{Error, Failure, Result, clean, list},
     outside,
-    rendezvous::{self, Alarm, Position, Store, exchange},
+    rendezvous::{self, LINGER, Store, exchange},
     schedule::Rank,
 };
 
@@ -91,31 +91,35 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Config`] if variables are missing or senseless, otherwise as [`Self::join`].
     pub fn from_env() -> Result<Self> {
-        Self::join(Config::from_env()?)
+        let (config, problem) = Config::read_env()?;
+        match problem {
+            None => Self::join(config),
+            Some(problem) => Err(excuse(&config, problem)),
+        }
     }
 
     /// Joins the group that a configuration describes. Returns when all ranks have met.
     ///
     /// # Errors
-    /// [`Error::Config`] if a setting has no sense or cannot be had here, or the ranks are configured differently;
-    /// [`Error::Tuning`] if the file that `UNISONO_TUNING` names cannot be read or is not well-formed;
-    /// [`Error::Rendezvous`] if the store cannot be reached or used, or this rank comes too late; [`Error::Refused`] if
-    /// the store does not want this rank; [`Error::Missing`] if ranks do not come; [`Error::Transport`] if no provider
-    /// fits or there is no memory; [`Error::Failed`] if a rank dies or fails meanwhile, or the first contact fails.
+    /// [`Error::Config`] if a setting has no sense or cannot be had here; [`Error::Tuning`] if the file that `UNISONO_TUNING`
+    /// names cannot be read or is not well-formed; [`Error::Rendezvous`] if the store cannot be reached or used, or this
+    /// rank comes too late; [`Error::Refused`] if the store does not want this rank; [`Error::Missing`] if ranks do not
+    /// come; [`Error::Transport`] if no provider fits or there is no memory. The others are told, and get
+    /// [`Error::Failed`], as do all if a rank dies or fails meanwhile, they are configured differently, or the first
+    /// contact fails.
     pub fn join(config: Config) -> Result<Self> {
-        config.validate()?;
+        if let Err(problem) = config.validate() {
+            return Err(excuse(&config, problem));
+        }
         let deadline = Instant::now() + config.join_timeout;
         let store = match &config.store {
             Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
             None => None,
         };
-        let options = Options { deadline: Some(deadline), ..Self::transport_options(&config) };
-        let transport = Ofi::open(&options).inspect_err(|error| {
-            if let Some(store) = &store {
-                excuse(&**store, config.rank, error);
-            }
-        })?;
-        Self::until(deadline, config, Box::new(transport), store)
+        Self::enter(deadline, config, store, |config| {
+            let options = Options { deadline: Some(deadline), ..Self::transport_options(config) };
+            Ok(Box::new(Ofi::open(&options)?))
+        })
     }
 
     /// What a configuration asks of libfabric. Without an interface, the one that leads to the store is used, unless the
@@ -154,15 +158,17 @@ impl ProcessGroup {
         store: Option<Arc<dyn Store>>,
     ) -> Result<Self> {
         config.validate()?;
-        Self::until(Instant::now() + config.join_timeout, config, transport, store)
+        Self::enter(Instant::now() + config.join_timeout, config, store, |_| Ok(transport))
     }
 
+    /// Meets the others: tells them all there is to know, learns the same of them, and greets them.
     fn until(
         deadline: Instant,
-        config: Config,
+        config: &Config,
         mut transport: Box<dyn Transport>,
-        store: Option<Arc<dyn Store>>,
-    ) -> Result<Self> {
+        guard: &Guard,
+        store: Option<&dyn Store>,
+    ) -> Result<Met> {
         let (rank, ranks) = (config.rank, config.ranks);
         if ranks > MAX_RANKS {
             return Err(Error::Config {
@@ -172,19 +178,10 @@ impl ProcessGroup {
             });
         }
         let wishes =
-            Wishes { selection: selection(&config)?, reduction: config.reduction, ..Wishes::default() };
-        let (tuned, hash) = tuning(&config)?;
-        let pin = Pin::of(&config)?;
-        let alarm = Arc::new(Alarm::new());
-        let position = Arc::new(Position::new());
-        let watch = match &store {
-            Some(store) => Some(Arc::from(store.watch(Arc::clone(&alarm), Arc::clone(&position))?)),
-            None => None,
-        };
-        let mut guard = Guard::new(rank, alarm, position, watch);
-        guard.watchdog = watchdog(&guard, &config, &*transport)?;
-
-        let mut settings = windows(&config);
+            Wishes { selection: selection(config)?, reduction: config.reduction, ..Wishes::default() };
+        let (tuned, hash) = tuning(config)?;
+        let pin = Pin::of(config)?;
+        let mut settings = windows(config);
         let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
         if wanted > most {
             return Err(Error::Config {
@@ -205,7 +202,7 @@ impl ProcessGroup {
             );
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
-        let engine = Engine::new(transport, rank, ranks, settings)?;
+        let mut engine = Engine::new(transport, rank, ranks, settings)?;
         let Contact { address, mailbox, mask, .. } = engine.contact();
         let limits = engine.limits().clone();
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
@@ -220,8 +217,8 @@ impl ProcessGroup {
             chunk_bytes: settings.chunk_bytes as u64,
             place: Place::here(),
         };
-        let cards = match &store {
-            Some(store) => card.exchange(&**store, rank, ranks, deadline)?,
+        let cards = match store {
+            Some(store) => card.exchange(store, rank, ranks, deadline)?,
             None => vec![card.clone()],
         };
         agree(&cards)?;
@@ -270,9 +267,27 @@ impl ProcessGroup {
                 Contact { address, host, mailbox, mask: card.mask }
             })
             .collect();
-        let mut engine = engine;
-        meet(&mut engine, &guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
-        let settings = Settings { chunk_bytes, ..settings };
+        meet(&mut engine, guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
+        Ok(Met { engine, settings: Settings { chunk_bytes, ..settings }, world, places, tuned, pin, wishes })
+    }
+
+    /// Joins by a store that is open. Whatever goes wrong from here on, the others are told.
+    fn enter(
+        deadline: Instant,
+        config: Config,
+        store: Option<Arc<dyn Store>>,
+        open: impl FnOnce(&Config) -> Result<Box<dyn Transport>>,
+    ) -> Result<Self> {
+        let mut guard = Guard::begin(config.rank, store.as_deref())?;
+        let met = open(&config).and_then(|transport| {
+            guard.watchdog = watchdog(&guard, &config, &*transport)?;
+            Self::until(deadline, &config, transport, &guard, store.as_deref())
+        });
+        let Met { engine, settings, world, places, tuned, pin, wishes } = match met {
+            Ok(met) => met,
+            Err(error) => return Err(guard.give_up(error)),
+        };
+        let (rank, ranks) = (config.rank, config.ranks);
         let node =
             Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone(), pin), store));
         node.callers.enter();
@@ -293,6 +308,17 @@ impl ProcessGroup {
         };
         Ok(Self::of(shared, wishes, None))
     }
+}
+
+/// What a group is made of, once all have met.
+struct Met {
+    engine: Engine,
+    settings: Settings,
+    world: World,
+    places: Vec<Place>,
+    tuned: Table,
+    pin: Pin,
+    wishes: Wishes,
 }
 
 /// Greets the neighbours on the ring both ways, or all others where all should be connected before one may go.
@@ -317,16 +343,19 @@ fn meet(
     })
 }
 
-/// Tells the others why this rank does not come: otherwise they would only see it die.
-fn excuse(store: &dyn Store, rank: Rank, error: &unisono_transport::Error) {
-    let (alarm, position) = (Arc::new(Alarm::new()), Arc::new(Position::new()));
-    match store.watch(alarm, position) {
-        Ok(watch) => {
-            let doing = "opening its transport".to_owned();
-            watch.report(&Failure::Transport { rank, doing, reason: error.to_string() });
-            watch.leave();
+/// Tells the others, if it reaches them, why this rank does not come: by its configuration it cannot. Gives that back.
+fn excuse(config: &Config, problem: Error) -> Error {
+    let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
+        return problem;
+    };
+    tracing::error!(rank = config.rank, %problem, "this rank cannot join");
+    let store = rendezvous::open(address, &config.member(), Instant::now() + LINGER);
+    match store.and_then(|store| Guard::begin(config.rank, Some(&*store)).map(|guard| (store, guard))) {
+        Ok((_store, guard)) => guard.give_up(problem),
+        Err(error) => {
+            tracing::warn!(rank = config.rank, %error, "the others are not told");
+            problem
         }
-        Err(lost) => tracing::warn!(rank, %lost, "the others cannot be told why this rank does not come"),
     }
 }
 
@@ -422,11 +451,8 @@ fn agree(cards: &[Card]) -> Result<()> {
         }
         let camps: Vec<_> =
             camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
-        Err(Error::Config {
-            name: name.to_owned(),
-            value: None,
-            problem: format!("must be alike on all ranks, and is {}{advice}", camps.join("; ")),
-        })
+        let differ = format!("{}{advice}", camps.join("; "));
+        Err(Error::Failed(Failure::Settings { name: name.to_owned(), differ }))
     };
     differs("the version of the wire", &|card| card.wire.to_string(), "")?;
     let advice =

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 
 use unisono_transport::fork::Unshared;
 
@@ -124,7 +124,7 @@ impl TcpStore {
         resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
     ) -> Result<Self> {
         let mut tries = Tries { name: &name, member, deadline };
-        let (sealed, session, host) = tries.until_deadline(Purpose::Requests, resolve)?;
+        let (sealed, session, host) = tries.until_deadline(Purpose::Requests, resolve, || None)?;
         let at = sealed.stream.peer_addr().map_err(|error| lost(&name, &error))?;
         let stream = Mutex::new(Some(sealed));
         Ok(Self { name, member: member.clone(), session, host, at, stream, server: None })
@@ -171,7 +171,7 @@ impl TcpStore {
                         self.problem(format!("it did not answer within {:.1?}", wait + GRACE))
                     }
                     (io::ErrorKind::InvalidData, _) => lost(&self.name, &error),
-                    (_, Some(rank)) if rank != self.member.rank => Error::Failed(host_died(rank)),
+                    (_, Some(rank)) if rank != self.member.rank => Error::Failed(self.lost()),
                     _ => lost(&self.name, &error),
                 })
             }
@@ -180,6 +180,28 @@ impl TcpStore {
 
     fn problem(&self, problem: String) -> Error {
         Error::Rendezvous { store: self.name.clone(), problem }
+    }
+
+    /// What it means that the store is gone. In the same words on every rank.
+    fn lost(&self) -> Failure {
+        match self.host {
+            Some(rank) => {
+                let how = "the store, which its process served, closed without a farewell".into();
+                Failure::Died { rank, how }
+            }
+            None => Failure::StoreLost {
+                how: format!("the connection to {}, which the launcher serves, closed", self.name),
+            },
+        }
+    }
+
+    /// Whether the connection for requests is open, between two of them.
+    fn is_connected(&self) -> bool {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.as_ref().is_some_and(|Sealed { stream, .. }| {
+            let peeked = recv(&**stream, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            !matches!(peeked, Ok((0, _)) | Err(_)) || peeked == Err(rustix::io::Errno::AGAIN)
+        })
     }
 }
 
@@ -227,21 +249,13 @@ impl Store for TcpStore {
     fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
         let mut tries = Tries { name: &self.name, member: &self.member, deadline: Instant::now() + GRACE };
         let purpose = Purpose::Watch { session: self.session };
-        let (sealed, _, host) = tries.until_deadline(purpose, || Ok(vec![self.at]))?;
-        let lost = match host {
-            Some(rank) => host_died(rank),
-            None => Failure::StoreLost {
-                how: format!("the connection to {}, which the launcher serves, closed", self.name),
-            },
-        };
-        let watch = TcpWatch::begin(sealed, self.member.clone(), lost, alarm, position, self.server.clone());
+        // While there is a connection for requests, there is a store that lets this rank watch.
+        let gone = || (!self.is_connected()).then(|| self.lost());
+        let (sealed, ..) = tries.until_deadline(purpose, || Ok(vec![self.at]), gone)?;
+        let (member, server) = (self.member.clone(), self.server.clone());
+        let watch = TcpWatch::begin(sealed, member, self.lost(), alarm, position, server);
         Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
     }
-}
-
-/// What it means that a store is gone whose process is a rank's. In the same words on every rank.
-fn host_died(rank: Rank) -> Failure {
-    Failure::Died { rank, how: "the store, which its process served, closed without a farewell".into() }
 }
 
 fn lost(name: &str, error: &io::Error) -> Error {
@@ -327,6 +341,7 @@ impl Tries<'_> {
         &mut self,
         purpose: Purpose,
         resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
+        gone: impl Fn() -> Option<Failure>,
     ) -> Result<(Sealed, u64, Option<Rank>)> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(5);
@@ -343,6 +358,9 @@ impl Tries<'_> {
                     Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
                     Outcome::Never(error) => return Err(error),
                 }
+            }
+            if let Some(failure) = gone() {
+                return Err(Error::Failed(failure));
             }
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -57,6 +57,10 @@ pub const LINGER: Duration = Duration::from_secs(5);
 /// How long the store gathers for where all ranks stand to compare it: shorter than ranks must have stood so.
 const GATHER: Duration = Duration::from_millis(400);
 
+/// How long the process of rank 0, if the group fails while ranks join, stays for those that have yet to come, so that they
+/// hear why.
+pub const LATECOMERS: Duration = Duration::from_secs(2);
+
 /// How long [`Watch::report`] waits for the store to say which failure came first.
 pub const ECHO: Duration = Duration::from_secs(1);
 

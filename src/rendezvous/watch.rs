@@ -156,7 +156,9 @@ impl Watch for TcpWatch {
         let failure = &failure.clone().cleaned();
         if let Err(error) = self.shared.say(&Tell::Failure(failure.clone())) {
             tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
-        } else if let Some(first) = self.shared.alarm.wait(ECHO) {
+        }
+        // Where the store is gone, the thread may yet have its last words to hear.
+        if let Some(first) = self.shared.alarm.wait(ECHO) {
             return first;
         }
         self.shared.alarm.raise(failure.clone());

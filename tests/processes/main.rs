@@ -14,6 +14,7 @@
 mod arguments;
 mod blocks;
 mod collectives;
+mod ending;
 mod failures;
 mod files;
 mod forking;
@@ -86,6 +87,7 @@ fn cases() -> Vec<(String, Case)> {
         failures::CASES,
         mismatch::CASES,
         joining::CASES,
+        ending::CASES,
         leaving::CASES,
         memlock::CASES,
         strangers::CASES,

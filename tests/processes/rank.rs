@@ -16,8 +16,8 @@ use rustix::{
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
-    collectives, failures, files, forking, groups, joining, leaving, memlock, messages, mismatch, objects,
-    pinning, strangers, stuck, world::PATIENCE,
+    collectives, ending, failures, files, forking, groups, joining, leaving, memlock, messages, mismatch,
+    objects, pinning, strangers, stuck, world::PATIENCE,
 };
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
@@ -52,6 +52,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         failures::ROLES,
         mismatch::ROLES,
         joining::ROLES,
+        ending::ROLES,
         leaving::ROLES,
         memlock::ROLES,
         strangers::ROLES,

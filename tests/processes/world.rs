@@ -35,6 +35,7 @@ pub(crate) struct World {
     servers: Vec<TcpServer>,
     /// Keeps the port of rank 0's store.
     _held: Option<OwnedFd>,
+    _directory: Option<tempfile::TempDir>,
     /// What keeps the worlds of other tests out.
     token: String,
     processes: Vec<Process>,
@@ -91,6 +92,15 @@ impl World {
         world
     }
 
+    /// A world whose ranks meet in a directory.
+    pub(crate) fn in_a_directory(provider: &str, ranks: usize) -> Result<Self> {
+        let mut world = Self::empty(provider, ranks);
+        let directory = tempfile::tempdir()?;
+        world.stores.push(format!("file://{}", directory.path().display()));
+        world._directory = Some(directory);
+        Ok(world)
+    }
+
     fn empty(provider: &str, ranks: usize) -> Self {
         static WORLDS: AtomicUsize = AtomicUsize::new(0);
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
@@ -100,6 +110,7 @@ impl World {
             stores: Vec::new(),
             servers: Vec::new(),
             _held: None,
+            _directory: None,
             token: format!("tests/processes, {}, {number}", std::process::id()),
             processes: Vec::new(),
         }

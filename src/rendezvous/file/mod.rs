@@ -161,6 +161,8 @@ impl FileStore {
                 None => return Ok(Err(Refusal::Left)),
             }
             if let Some(failure) = room.failure()? {
+                // It has heard, and rank 0 need not stay for it. Where that has gone meanwhile, there is nobody to tell.
+                let _ = room.write(&format!("left-{}", room.rank), b"");
                 return Ok(Err(Refusal::Failed(Box::new(failure))));
             }
             let seat = room.sit()?;

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `world` | the world size |
 //! | `rank-R` | locked by rank R as long as it lives; says which process that is |
-//! | `left-R` | rank R's farewell |
+//! | `left-R` | rank R's farewell, or that it has come after the group failed, and heard why |
 //! | `failure` | the group's first failure |
 //! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
 //! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
@@ -101,6 +101,12 @@ impl Room {
     /// Whether this rank said farewell.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
         self.path.join(format!("left-{rank}")).exists()
+    }
+
+    /// Whether every rank has come, or heard that it need not.
+    pub(super) fn is_full(&self) -> bool {
+        let came = |rank| self.path.join(format!("rank-{rank}")).exists() || self.has_left(rank);
+        (0..self.ranks).all(came)
     }
 
     pub(super) fn failure(&self) -> io::Result<Option<Failure>> {

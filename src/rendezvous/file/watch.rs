@@ -15,8 +15,8 @@ use std::{
 use unisono_transport::fork::{Process, Unshared};
 
 use super::{
-    super::{Alarm, Position, Stand, Watch},
-    LOOK,
+    super::{Alarm, LATECOMERS, Position, Stand, Watch},
+    LOOK, Pause,
     inquiry::Inquiry,
     room::Room,
     tidy,
@@ -192,6 +192,12 @@ impl Watch for FileWatch {
             return;
         }
         let room = &self.shared.room;
+        if room.rank == 0 && self.shared.alarm.raised() {
+            // Those that have yet to come look for a round whose rank 0 lives.
+            let mut pause = Pause::new();
+            let until = Instant::now() + LATECOMERS;
+            while !room.is_full() && pause.sleep(until) {}
+        }
         if let Err(error) = room.write(&format!("left-{}", room.rank), b"") {
             tracing::debug!("rank {} left a store that is gone: {error}", room.rank);
         }

@@ -152,6 +152,15 @@ impl Server {
         }
     }
 
+    /// Whether members are let in, or told why the group has failed.
+    fn hears(&self) -> bool {
+        match self.stage {
+            Stage::Serving => true,
+            Stage::Lingering(..) => self.members.has_failed(),
+            Stage::Flushing(_) => false,
+        }
+    }
+
     /// Whether another store may soon be where this one is.
     fn ending(&self) -> bool {
         !matches!(self.stage, Stage::Serving) || self.host.is_some() && self.members.parting()
@@ -159,11 +168,11 @@ impl Server {
 
     /// Answers a hello.
     fn challenge(&mut self, id: Id, now: Instant) -> io::Result<()> {
-        let ending = self.ending();
+        let (hears, ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let Some((opening, hello)) = connection.take_opening()? else { return Ok(()) };
         let job = wire::job(&self.job.id);
-        let refusal = if !matches!(self.stage, Stage::Serving) {
+        let refusal = if !hears {
             Some(Refusal::Left)
         } else if hello.job != job {
             Some(Refusal::Job { store: job, ours: wire::job(&hello.job) })
@@ -192,7 +201,7 @@ impl Server {
     /// Lets a process in that proves that it knows the token, and that the members have a place for. `false` if there is no
     /// proof yet.
     fn judge(&mut self, id: Id, now: Instant) -> io::Result<bool> {
-        let ending = self.ending();
+        let (hears, mut ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
         let Some((_, genuine)) = connection.next_frame(0)? else { return Ok(false) };
         let Some(hello) = connection.hello.take() else { return Ok(false) };
@@ -207,11 +216,10 @@ impl Server {
             return Ok(true);
         }
         connection.send_plain(Frame::new(&Verdict::Genuine)?);
+        // Whoever has yet to hear why this group failed is of this group, and not of one that meets here later.
+        ending &= !self.members.owes_news_to(hello.rank);
         let mut mail = Vec::new();
-        let judged = match self.stage {
-            Stage::Serving => self.members.hello(id, &hello, &mut mail),
-            Stage::Lingering(_) | Stage::Flushing(_) => Err(Refusal::Left),
-        };
+        let judged = if hears { self.members.hello(id, &hello, &mut mail) } else { Err(Refusal::Left) };
         let answer = match judged {
             Ok(role) => {
                 connection.role = Some(role);

@@ -48,6 +48,13 @@ enum Seat {
     Dead,
 }
 
+impl Seat {
+    /// Whether its rank has not come, or does not watch yet.
+    fn is_unheard(&self) -> bool {
+        matches!(self, Self::Empty | Self::Taken { watch: None, .. })
+    }
+}
+
 /// What a connection is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Role {
@@ -111,7 +118,10 @@ impl Members {
                 Ok(Role { rank, session: self.sessions, watch: false })
             }
             (_, Seat::Empty | Seat::Dead) => Err(match &self.failure {
-                Some(failure) => Refusal::Failed(Box::new(failure.clone())),
+                Some(failure) => {
+                    *seat = Seat::Dead;
+                    Refusal::Failed(Box::new(failure.clone()))
+                }
                 None => Refusal::Left,
             }),
         }
@@ -190,6 +200,17 @@ impl Members {
 
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
+    }
+
+    /// Whether the group has failed before some ranks have come to hear of it.
+    pub(super) fn owes_news(&self) -> bool {
+        self.failure.is_some() && self.seats.iter().any(Seat::is_unheard)
+    }
+
+    /// The same of one rank.
+    pub(super) fn owes_news_to(&self, rank: u64) -> bool {
+        let seat = usize::try_from(rank).ok().and_then(|rank| self.seats.get(rank));
+        self.failure.is_some() && seat.is_some_and(Seat::is_unheard)
     }
 
     /// Whether a rank is there that has neither left nor died.

@@ -29,7 +29,7 @@ use self::{
     board::Board, complaints::Complaints, connection::Connection, entrance::Strangers, members::Members,
 };
 use super::{
-    LINGER,
+    LATECOMERS, LINGER,
     wire::{self, FORGED, Frame, MAX_FRAME, Reply},
 };
 use crate::{
@@ -179,8 +179,9 @@ fn raise_file_limit(wanted: u64) {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Serving,
-    /// Told to end; stays for those that have not left. After this it says so, or ends all the same.
-    Lingering(Option<Instant>),
+    /// Told to end; stays for those that have not left. After the first time it says so, or ends all the same. Until the second
+    /// it stays for those that have yet to hear why the group failed.
+    Lingering(Option<Instant>, Instant),
     /// Everything has been said; waits until it has been heard.
     Flushing(Instant),
 }
@@ -243,7 +244,7 @@ impl Server {
             // The port is free from now on: all have come who belong to this round, and whoever comes is of a later store.
             self.listener = None;
         }
-        if let Stage::Lingering(until) = self.stage {
+        if let Stage::Lingering(until, news) = self.stage {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
                 match self.host {
                     // Ranks may leave as far apart as they like, and those that stay need the store.
@@ -253,7 +254,7 @@ impl Server {
                             rank,
                             "this process stays to serve the store: rank {here} has not left yet"
                         );
-                        self.stage = Stage::Lingering(None);
+                        self.stage = Stage::Lingering(None, news);
                     }
                     Some(rank) => self.fail(Failure::StoreLost {
                         how: format!("rank {rank}, whose process served it, gave up"),
@@ -261,8 +262,12 @@ impl Server {
                     None => self.fail(Failure::StoreLost { how: "the launcher ended it".to_owned() }),
                 }
             }
-            if !self.members.anyone() || self.members.has_failed() {
-                self.stage = Stage::Flushing(now + FLUSH);
+            if !self.members.owes_news() || now >= news {
+                // The port is free from now on: whoever comes after this belongs to a later store.
+                self.listener = None;
+                if !self.members.anyone() || self.members.has_failed() {
+                    self.stage = Stage::Flushing(now + FLUSH);
+                }
             }
         }
         if let Stage::Flushing(_) = self.stage {
@@ -285,7 +290,8 @@ impl Server {
         }
         let stage = match self.stage {
             Stage::Serving => None,
-            Stage::Lingering(until) => until,
+            Stage::Lingering(_, news) if self.members.owes_news() && now < news => Some(news),
+            Stage::Lingering(until, _) => until,
             Stage::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
@@ -367,9 +373,7 @@ impl Server {
         if matches!(self.control.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             return;
         }
-        // The port is free from now on: whoever comes after this belongs to a later store.
-        self.listener = None;
-        self.stage = Stage::Lingering(Some(now + LINGER));
+        self.stage = Stage::Lingering(Some(now + LINGER), now + LATECOMERS);
     }
 
     /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time

@@ -1,0 +1,233 @@
+//! Ranks that end while they join, each in a way and at a moment of its own: those that are left say which and why, in the
+//! same words, and at once. The seed is printed; `UNISONO_TEST_SEED` repeats it, and `UNISONO_TEST_CASES` says how many.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::process::Signal;
+use unisono::{Error, ProcessGroup, rendezvous};
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, failure, now, say, signal_myself},
+    world::{End, World, same},
+};
+
+/// What is tried.
+pub(crate) const CASES: Table = &[("ranks end while they join", campaign)];
+
+pub(crate) const ROLES: &[Role] = &[("ends-joining", play_victim), ("sees-an-end", play_witness)];
+
+/// Within this all must know, in microseconds: 2 s, and as much for a machine that does other things too.
+const SOON: i64 = 4_000_000;
+
+/// How ranks end, and what the others then say of it.
+const ENDS: &[(&str, &str)] = &[
+    ("kill", "died ("),
+    ("exit", "died ("),
+    ("abort", "died ("),
+    ("tuning", "could not join: tuning file /nowhere/at/all: "),
+    ("lanes", "could not join: lanes=65: must be from 1 to 64"),
+    ("environment", "could not join: UNISONO_LANES=several: "),
+    ("algorithm", "could not join: UNISONO_ALGORITHM=magic: "),
+    ("provider", "could not join: transport: no libfabric provider fits"),
+    ("chunk", "chunk: must be alike on all ranks, and is "),
+];
+
+/// Small numbers from a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ z >> 31) % most as u64).unwrap_or_default()
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn campaign(provider: &str) -> Outcome {
+    let seed = number("UNISONO_TEST_SEED").unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::from(time.subsec_nanos()))
+    });
+    let (mut random, mut slowest) = (Random(seed), 0);
+    let cases = number("UNISONO_TEST_CASES").unwrap_or(24);
+    for case in 0..cases {
+        let told = one(provider, usize::try_from(case)?, &mut random);
+        slowest =
+            slowest.max(told.map_err(|error| format!("UNISONO_TEST_SEED={seed}, case {case}: {error}"))?);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    let slowest = slowest as f64 / 1000.0;
+    Ok(Verdict::Measured(format!("seed {seed}: {cases} ends, all knew after {slowest:.0} ms at most")))
+}
+
+/// One rank's end; gives how long it took the slowest of the others to know, in microseconds.
+fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn std::error::Error>> {
+    let (how, words) = ENDS[case % ENDS.len()];
+    let ranks = [2, 4][random.below(2)];
+    let victim = random.below(ranks);
+    let store = ["launcher", "rank 0", "directory"][random.below(3)];
+    let micros = random.below(40_000);
+    let what = format!("rank {victim} of {ranks}, {how}, store of {store}, after {micros} µs");
+
+    let mut world = match store {
+        "launcher" => World::new(provider, ranks, 1)?,
+        "rank 0" => World::served_by_rank_0(provider, ranks)?,
+        _ => World::in_a_directory(provider, ranks)?,
+    };
+    let here = tempfile::tempdir()?;
+    // Who comes when the store's process, or the round of a dead rank 0, is gone has nobody to hear it from.
+    let wait_for = if victim == 0 && store != "launcher" { ranks } else { 1 };
+    for rank in 0..ranks {
+        let role = if rank == victim {
+            format!("ends-joining {how} {micros} {wait_for} {}", here.path().display())
+        } else {
+            format!("sees-an-end {}", here.path().display())
+        };
+        let more: &[(&str, &str)] = match how {
+            _ if rank != victim => &[],
+            "environment" => &[("UNISONO_LANES", "several")],
+            _ => &[],
+        };
+        world.start(rank, &role, more)?;
+    }
+    let ends = world.end_all()?;
+    let (dead, others): (Vec<_>, Vec<_>) = ends.iter().partition(|end| end.rank == victim);
+    let check = || -> Result<i64, Box<dyn std::error::Error>> {
+        others.iter().try_for_each(|end| End::well(end))?;
+        let said = same(&others, "told")?;
+        ensure!(said.contains(&format!("rank {victim} ")) || how == "chunk", "{said}");
+        ensure!(said.contains(words), "{said}, and not {words}");
+        let since = dead.first().ok_or("it did not end")?.number("signalled")?;
+        let mut slowest = 0;
+        for end in &others {
+            slowest = slowest.max(end.number("ended")? - since);
+        }
+        ensure!(slowest < SOON, "it took {slowest} µs");
+        Ok(slowest)
+    };
+    check().map_err(|error| format!("{what}: {error}").into())
+}
+
+/// Whether this process has opened its store and watches over the others.
+fn watches() -> bool {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks
+        .map(|task| task.path().join("comm"))
+        .any(|comm| fs::read_to_string(comm).is_ok_and(|name| name.trim() == "unisono-watch"))
+}
+
+/// Leaves a file, in a thread of its own, when this rank is there.
+fn tell_when_there(here: &str) {
+    let mark = Path::new(here).join(std::process::id().to_string());
+    thread::spawn(move || {
+        while !watches() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        fs::write(mark, b"").is_ok()
+    });
+}
+
+fn end(how: &str) {
+    match how {
+        "exit" => {
+            say("signalled", now());
+            std::process::exit(3);
+        }
+        "abort" => {
+            say("signalled", now());
+            std::process::abort();
+        }
+        _ => drop(signal_myself(Signal::KILL)),
+    }
+}
+
+fn play_victim(told: &str) -> rank::Outcome {
+    let [how, micros, wait_for, here] = told.splitn(4, ' ').collect::<Vec<_>>()[..] else {
+        return Err(told.into());
+    };
+    let (micros, wait_for): (u64, usize) = (micros.parse()?, wait_for.parse()?);
+    tell_when_there(here);
+    let ready = {
+        let here = here.to_owned();
+        move || {
+            while !fs::read_dir(&here).is_ok_and(|all| all.count() >= wait_for) || !watches() {
+                thread::sleep(Duration::from_micros(300));
+            }
+            thread::sleep(Duration::from_micros(micros));
+        }
+    };
+    if ["kill", "exit", "abort"].contains(&how) {
+        let config = rank::config(0)?;
+        // Whoever dies while it holds a spin lock in shared memory leaves it locked: over `shm` it dies before it has any.
+        if config.provider.as_deref() == Some("shm") {
+            let deadline = Instant::now() + config.join_timeout;
+            let store =
+                rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+            let _watch = store.watch(
+                std::sync::Arc::default(),
+                std::sync::Arc::new(rendezvous::Position::new(|_| String::new())),
+            )?;
+            ready();
+            end(how);
+        }
+        let how = how.to_owned();
+        thread::spawn(move || {
+            ready();
+            end(&how);
+        });
+        let group = ProcessGroup::join(config)?;
+        loop {
+            group.barrier()?;
+        }
+    }
+    say("signalled", now());
+    let joined = match how {
+        "environment" => ProcessGroup::from_env(),
+        _ => {
+            let mut config = rank::config(0)?;
+            match how {
+                "tuning" => config.tuning = Some("/nowhere/at/all".into()),
+                "lanes" => config.lanes = 65,
+                "algorithm" => config.algorithm = Some("magic".into()),
+                "provider" => config.provider = Some("carrier-pigeon".into()),
+                _ => config.chunk = Some(4096),
+            }
+            ProcessGroup::join(config)
+        }
+    };
+    say("own", joined.err().ok_or("it joined all the same")?);
+    Ok(())
+}
+
+/// Joins, and then works until it hears of the end.
+fn play_witness(here: &str) -> rank::Outcome {
+    tell_when_there(here);
+    let told = match ProcessGroup::join(rank::config(0)?) {
+        Ok(group) => loop {
+            let result = group.barrier();
+            if result.is_err() {
+                break failure(result)?;
+            }
+        },
+        Err(Error::Failed(failure)) => failure,
+        Err(other) => {
+            say("ended", now());
+            say("told", &other);
+            return Ok(());
+        }
+    };
+    say("ended", now());
+    say("told", told);
+    Ok(())
+}
