@@ -234,6 +234,14 @@ pub enum Failure {
         /// Which ranks have what, and what to do.
         differ: String,
     },
+    /// A process was ended by a signal, and said so.
+    #[error("rank {rank} was ended by {signal}")]
+    Ended {
+        /// Which.
+        rank: Rank,
+        /// The signal's name: `SIGTERM`.
+        signal: String,
+    },
     /// An operation was not done before its deadline.
     #[error("{}op {op} {call} was not done within {waited:.1?}, says rank {rank}: {report}", within(.group))]
     Deadline {
@@ -363,6 +371,7 @@ impl Failure {
             Self::Settings { name, differ } => [Some(name), Some(differ)],
             Self::Died { how: text, .. }
             | Self::Joining { why: text, .. }
+            | Self::Ended { signal: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
             | Self::Aborted { why: text, .. } => [Some(text), None],

@@ -63,6 +63,7 @@ mod position;
 pub mod reduce;
 pub mod rendezvous;
 pub mod schedule;
+mod signals;
 pub mod tensor;
 pub mod work;
 

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Failure, Result},
     rendezvous::{Alarm, Position, Stand, Store, Watch, report, whereabouts},
     schedule::Rank,
+    signals::LastWords,
 };
 
 /// How long a broken transport waits for the store to say who died before it reports itself.
@@ -23,7 +24,10 @@ const POSITIONS: Duration = Duration::from_millis(1000);
 const DOUBT: Duration = Duration::from_secs(1);
 
 pub(super) struct Guard {
-    /// Goes first: it refers to the watch. A world of one has none.
+    // These go before the watch.
+    /// Once it has gone, a signal ends this rank without a word.
+    _last_words: Option<LastWords>,
+    /// A world of one has none.
     pub watchdog: Option<Watchdog>,
     pub rank: Rank,
     pub alarm: Arc<Alarm>,
@@ -78,8 +82,10 @@ impl Guard {
         let position = Arc::new(Position::new());
         let watch = store.map(|store| store.watch(Arc::clone(&alarm), Arc::clone(&position))).transpose()?;
         let doing = Arc::new(Doing::new(Signature::call_of));
-        let watch = watch.map(Arc::from);
-        Ok(Self { watchdog: None, rank, alarm, position, doing, watch, asked: Mutex::default() })
+        let watch: Option<Arc<dyn Watch>> = watch.map(Arc::from);
+        let _last_words = watch.as_ref().map(|watch| LastWords::of(rank, watch));
+        let asked = Mutex::default();
+        Ok(Self { watchdog: None, _last_words, rank, alarm, position, doing, watch, asked })
     }
 
     /// Ends a joining that failed: the others are told why, and then this rank goes. Gives what it returns: an error of its

@@ -124,6 +124,10 @@ pub trait Watch: Send + Sync {
     /// to tell all of a [failure](Failure) that follows from it. Does not wait for that.
     fn doubt(&self);
 
+    /// Tells the store of the failure by which this process is about to end. The alarm is not raised: nothing in this process
+    /// is to end it sooner, in another way.
+    fn last_words(&self, failure: &Failure);
+
     /// Says farewell: this rank goes in good order. Idempotent.
     fn leave(&self);
 }

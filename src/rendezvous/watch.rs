@@ -48,8 +48,11 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// This rank has said farewell, or is dropping its watch: the end of the connection means nothing.
+    /// This rank has said farewell or its last words, or is dropping its watch: the end of the connection means nothing.
     going: bool,
+    /// What it is told raises no alarm any more; and whether that was the group's failure.
+    dying: bool,
+    heard: bool,
     /// The thread has ended.
     ended: bool,
     last: u64,
@@ -113,7 +116,12 @@ impl Shared {
         loop {
             match wire::read(&self.stream, MAX_FRAME, &mut incoming)? {
                 Told::Failure(failure) => {
-                    self.alarm.raise(failure);
+                    let mut state = self.state();
+                    if !state.dying {
+                        self.alarm.raise(failure);
+                    }
+                    state.heard = true;
+                    self.changed.notify_all();
                 }
                 Told::WhereAreYou { query } => {
                     self.say(&Tell::Stand { query, stand: self.position.stand() })?;
@@ -192,6 +200,18 @@ impl Watch for TcpWatch {
     fn doubt(&self) {
         if let Err(error) = self.shared.say(&Tell::Doubt) {
             tracing::debug!("rank {} cannot ask what the others call: {error}", self.shared.member.rank);
+        }
+    }
+
+    fn last_words(&self, failure: &Failure) {
+        let mut state = self.shared.state();
+        (state.going, state.dying, state.heard) = (true, true, false);
+        drop(state);
+        match self.shared.say(&Tell::Failure(failure.clone())) {
+            Ok(()) => drop(self.shared.wait(ECHO, |state| state.heard.then_some(()))),
+            Err(error) => {
+                tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+            }
         }
     }
 

@@ -30,6 +30,7 @@ mod pinning;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod rank;
+mod signals;
 mod strangers;
 mod stuck;
 mod world;
@@ -89,6 +90,7 @@ fn cases() -> Vec<(String, Case)> {
         joining::CASES,
         ending::CASES,
         leaving::CASES,
+        signals::CASES,
         memlock::CASES,
         strangers::CASES,
         stuck::CASES,

@@ -17,7 +17,7 @@ use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
     collectives, ending, failures, files, forking, groups, joining, leaving, memlock, messages, mismatch,
-    objects, pinning, strangers, stuck, world::PATIENCE,
+    objects, pinning, signals, strangers, stuck, world::PATIENCE,
 };
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
@@ -54,6 +54,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         joining::ROLES,
         ending::ROLES,
         leaving::ROLES,
+        signals::ROLES,
         memlock::ROLES,
         strangers::ROLES,
         stuck::ROLES,

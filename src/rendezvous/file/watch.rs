@@ -187,6 +187,12 @@ impl Watch for FileWatch {
         self.shared.doubts.store(true, Ordering::Relaxed);
     }
 
+    fn last_words(&self, failure: &Failure) {
+        // The thread would raise the alarm.
+        self.stop();
+        self.shared.room.settle(failure.clone());
+    }
+
     fn leave(&self) {
         if !self.stop() {
             return;

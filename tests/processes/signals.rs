@@ -1,0 +1,153 @@
+//! Ranks that a signal asks to end: they say so before they go, and go by the signal. Programs that handle it themselves do.
+
+use std::{
+    fs,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use signal_hook::consts::SIGTERM;
+use unisono::ReduceOp;
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    rank::{self, Role, join, signal_myself, until_failure},
+    world::{World, same},
+};
+
+const RANKS: usize = 3;
+/// Within this the others must know, in microseconds.
+const SOON: i64 = 2_000_000;
+
+/// What is tried.
+pub(crate) const CASES: Table = &[
+    ("a rank is ended by SIGTERM", |provider| one(provider, "SIGTERM")),
+    ("a rank is ended by SIGINT", |provider| one(provider, "SIGINT")),
+    ("a rank is ended by SIGHUP", |provider| one(provider, "SIGHUP")),
+    ("all ranks are ended by SIGTERM", all),
+    ("a program handles SIGTERM itself", |provider| handled(provider, "before")),
+    ("a program handles SIGTERM itself, since it has joined", |provider| handled(provider, "after")),
+];
+
+pub(crate) const ROLES: &[Role] =
+    &[("signalled", play), ("waits-for-signal", play_waits), ("handles", play_handles)];
+
+fn signal(name: &str) -> Signal {
+    match name {
+        "SIGINT" => Signal::INT,
+        "SIGHUP" => Signal::HUP,
+        _ => Signal::TERM,
+    }
+}
+
+fn one(provider: &str, name: &str) -> Outcome {
+    let mut all = Vec::new();
+    for store in [World::new, |provider: &str, ranks, _| World::in_a_directory(provider, ranks)] {
+        let mut world = store(provider, RANKS, 1)?;
+        world.start_all(&format!("signalled {name}"), &[])?;
+        let ends = world.end_all()?;
+        let (victims, others): (Vec<_>, Vec<_>) = ends.iter().partition(|end| end.rank == 1);
+        others.iter().try_for_each(|end| end.well())?;
+        let words = same(&others, "failure")?;
+        ensure!(words == format!("rank 1 was ended by {name}"), "{words}");
+        let status = victims.first().ok_or("it did not end")?.status;
+        ensure!(status.signal() == Some(signal(name).as_raw()), "it ended with {status}");
+        let since = victims[0].number("signalled")?;
+        for end in others {
+            let took = end.number("failed")? - since;
+            ensure!(took < SOON, "rank {} needed {took} µs", end.rank);
+            all.push(took);
+        }
+    }
+    Ok(Verdict::Measured(format!("all knew after {} µs at most", all.into_iter().max().unwrap_or_default())))
+}
+
+fn play(name: &str) -> rank::Outcome {
+    let group = join()?;
+    let mut data = vec![0.5_f32; 1 << 16];
+    for _ in 0..3 {
+        group.all_reduce(&mut data, ReduceOp::Avg)?;
+    }
+    if group.rank() == 1 {
+        // Between two calls: a rank that dies while it holds a lock of `shm`'s leaves it locked.
+        signal_myself(signal(name))?;
+        thread::sleep(Duration::from_secs(30));
+        return Err("the signal did not end it".into());
+    }
+    until_failure(&group, |group| group.all_reduce(&mut data, ReduceOp::Avg)).map(drop)
+}
+
+/// The first that speaks gives the words for all; whoever hears them before its own signal comes returns them.
+fn all(provider: &str) -> Outcome {
+    let mut world = World::new(provider, RANKS, 1)?;
+    let here = tempfile::tempdir()?;
+    world.start_all(&format!("waits-for-signal {}", here.path().display()), &[])?;
+    let begun = Instant::now();
+    while fs::read_dir(here.path())?.count() < RANKS {
+        ensure!(begun.elapsed() < Duration::from_secs(60), "they do not join");
+        thread::sleep(Duration::from_millis(2));
+    }
+    (0..RANKS).try_for_each(|rank| world.signal(rank, Signal::TERM))?;
+    let ends = world.end_all()?;
+    let told: Vec<_> = ends.iter().filter(|end| end.said("failure").is_ok()).collect();
+    if !told.is_empty() {
+        let words = same(&told, "failure")?;
+        ensure!(words.starts_with("rank ") && words.ends_with(" was ended by SIGTERM"), "{words}");
+    }
+    let signalled = ends.iter().filter(|end| end.status.signal() == Some(SIGTERM)).count();
+    ensure!(
+        signalled > 0 && ends.iter().all(|end| end.status.signal() == Some(SIGTERM) || end.well().is_ok()),
+        "{ends:?}"
+    );
+    Ok(Verdict::Measured(format!("{signalled} by the signal, {} were told first", told.len())))
+}
+
+/// Sleeps in a receive, and not in a call that polls.
+fn play_waits(here: &str) -> rank::Outcome {
+    let group = join()?;
+    group.barrier()?;
+    fs::write(Path::new(here).join(group.rank().to_string()), b"")?;
+    let from = (group.rank() + 1) % RANKS;
+    until_failure(&group, |group| group.recv(&mut [0_u8], from, 0).map(drop)).map(drop)
+}
+
+fn handled(provider: &str, when: &str) -> Outcome {
+    if provider == "shm" && when == "after" {
+        let why = "libfabric's shm has a handler of its own then, which ends the process whoever calls it";
+        return Ok(Verdict::Skipped(why.into()));
+    }
+    let mut world = World::new(provider, 2, 1)?;
+    world.start_all(&format!("handles {when}"), &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(crate::world::End::well)?;
+    Ok(Verdict::Passed)
+}
+
+/// Takes the signal for what its own handler makes of it, and goes on.
+fn play_handles(when: &str) -> rank::Outcome {
+    let asked = Arc::new(AtomicBool::new(false));
+    let handle = || signal_hook::flag::register(SIGTERM, Arc::clone(&asked));
+    if when == "before" {
+        handle()?;
+    }
+    let group = join()?;
+    if when == "after" {
+        handle()?;
+    }
+    group.barrier()?;
+    signal_myself(Signal::TERM)?;
+    let begun = Instant::now();
+    while !asked.load(Ordering::Relaxed) {
+        ensure!(begun.elapsed() < Duration::from_secs(10), "the program's handler was not called");
+    }
+    thread::sleep(Duration::from_millis(100));
+    group.barrier()?;
+    Ok(group.leave()?)
+}
