@@ -323,6 +323,15 @@ pub enum Failure {
         /// How that was seen and whose process held it.
         how: String,
     },
+    /// The store does not answer: nobody can learn where the others stand.
+    #[error("the store at {store} does not answer: {}, whose process serves it, is stopped or cut off",
+        .host.map_or_else(|| "the launcher".to_owned(), |rank| format!("rank {rank}")))]
+    StoreSilent {
+        /// The store, for instance `tcp://10.0.0.1:29500`.
+        store: String,
+        /// The rank in whose process it is, if it is one's.
+        host: Option<Rank>,
+    },
     /// A rank gave up of its own accord.
     #[error("rank {rank} aborted the group: {why}")]
     Aborted {
@@ -374,6 +383,7 @@ impl Failure {
             | Self::Ended { signal: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
+            | Self::StoreSilent { store: text, .. }
             | Self::Aborted { why: text, .. } => [Some(text), None],
         };
         texts.into_iter().flatten().for_each(|text| *text = clean(text, MAX_TEXT));

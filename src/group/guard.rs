@@ -127,11 +127,12 @@ impl Guard {
 
     /// Where all ranks stand, in words.
     pub(super) fn whereabouts(&self) -> String {
-        whereabouts(&self.positions())
+        self.positions().map_or_else(|silent| silent.to_string(), |stands| whereabouts(&stands))
     }
 
-    fn positions(&self) -> Vec<Option<Stand>> {
-        self.watch.as_ref().map_or_else(Vec::new, |watch| watch.positions(POSITIONS))
+    /// Where all ranks stand, or that the store does not answer.
+    fn positions(&self) -> std::result::Result<Vec<Option<Stand>>, Failure> {
+        self.watch.as_ref().map_or_else(|| Ok(Vec::new()), |watch| watch.positions(POSITIONS))
     }
 
     /// Why an operation stopped.
@@ -152,7 +153,10 @@ impl Guard {
                 })
             }
             Stop::Deadline => {
-                let stands = self.positions();
+                let stands = match self.positions() {
+                    Ok(stands) => stands,
+                    Err(silent) => return silent,
+                };
                 match number {
                     Some(op) => {
                         let report = report(id, op, &stands);

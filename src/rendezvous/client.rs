@@ -167,9 +167,7 @@ impl TcpStore {
                 *slot = None;
                 // The watch, where there is one, tells the same in the words that all ranks use.
                 Err(match (error.kind(), self.host) {
-                    (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => {
-                        self.problem(format!("it did not answer within {:.1?}", wait + GRACE))
-                    }
+                    (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => Error::Failed(self.silent()),
                     (io::ErrorKind::InvalidData, _) => lost(&self.name, &error),
                     (_, Some(rank)) if rank != self.member.rank => Error::Failed(self.lost()),
                     _ => lost(&self.name, &error),
@@ -193,6 +191,11 @@ impl TcpStore {
                 how: format!("the connection to {}, which the launcher serves, closed", self.name),
             },
         }
+    }
+
+    /// What it means that the store does not answer.
+    fn silent(&self) -> Failure {
+        Failure::StoreSilent { store: self.name.clone(), host: self.host }
     }
 
     /// Whether the connection for requests is open, between two of them.
@@ -253,7 +256,7 @@ impl Store for TcpStore {
         let gone = || (!self.is_connected()).then(|| self.lost());
         let (sealed, ..) = tries.until_deadline(purpose, || Ok(vec![self.at]), gone)?;
         let (member, server) = (self.member.clone(), self.server.clone());
-        let watch = TcpWatch::begin(sealed, member, self.lost(), alarm, position, server);
+        let watch = TcpWatch::begin(sealed, member, (self.lost(), self.silent()), alarm, position, server);
         Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
     }
 }

@@ -118,7 +118,10 @@ pub trait Watch: Send + Sync {
     fn report(&self, failure: &Failure) -> Failure;
 
     /// Asks all ranks where they stand, and gives what came within `wait`: `None` for the silent.
-    fn positions(&self, wait: Duration) -> Vec<Option<Stand>>;
+    ///
+    /// # Errors
+    /// [`Failure::StoreSilent`] if the store itself says nothing.
+    fn positions(&self, wait: Duration) -> std::result::Result<Vec<Option<Stand>>, Failure>;
 
     /// This rank has waited in vain for a while: the store is to compare what all ranks have called and whom they wait for, and
     /// to tell all of a [failure](Failure) that follows from it. Does not wait for that.

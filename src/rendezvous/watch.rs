@@ -23,6 +23,9 @@ use crate::{config::Member, error::Failure};
 /// How long a message to the server may take; it goes into the kernel's buffer as a rule.
 const WRITE: Duration = Duration::from_secs(1);
 
+/// How much longer than for the ranks the server's answer is waited for, which comes when their time is over.
+const OWN: Duration = Duration::from_millis(1500);
+
 /// See the module.
 pub(super) struct TcpWatch {
     shared: Arc<Shared>,
@@ -40,6 +43,8 @@ struct Shared {
     member: Member,
     /// What it means if the server is gone.
     lost: Failure,
+    /// And if it says nothing.
+    silent: Failure,
     alarm: Arc<Alarm>,
     position: Arc<Position>,
     state: Mutex<State>,
@@ -64,7 +69,7 @@ impl TcpWatch {
     pub(super) fn begin(
         sealed: Sealed,
         member: Member,
-        lost: Failure,
+        (lost, silent): (Failure, Failure),
         alarm: Arc<Alarm>,
         position: Arc<Position>,
         server: Option<Arc<TcpServer>>,
@@ -76,6 +81,7 @@ impl TcpWatch {
             outgoing: Mutex::new(outgoing),
             member,
             lost,
+            silent,
             alarm,
             position,
             state: Mutex::default(),
@@ -173,7 +179,7 @@ impl Watch for TcpWatch {
         self.shared.alarm.failure().unwrap_or_else(|| failure.clone())
     }
 
-    fn positions(&self, wait: Duration) -> Vec<Option<Stand>> {
+    fn positions(&self, wait: Duration) -> Result<Vec<Option<Stand>>, Failure> {
         let number = {
             let mut state = self.shared.state();
             state.last += 1;
@@ -183,18 +189,19 @@ impl Watch for TcpWatch {
         };
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let said = self.shared.say(&Tell::WhereIsEveryone { number, wait: millis });
-        // The server answers when the time is over; it needs some of its own.
-        let patience = wait + Duration::from_millis(500);
         let answer = said
             .ok()
-            .and_then(|()| self.shared.wait(patience, |state| state.stands.get_mut(&number)?.take()));
+            .and_then(|()| self.shared.wait(wait + OWN, |state| state.stands.get_mut(&number)?.take()));
         self.shared.state().stands.remove(&number);
+        if answer.is_none() {
+            return Err(self.shared.alarm.failure().unwrap_or_else(|| self.shared.silent.clone()));
+        }
         let mut stands = answer.unwrap_or_default();
         stands.resize(self.shared.member.ranks, None);
         if let Some(own) = stands.get_mut(self.shared.member.rank) {
             *own = Some(self.shared.position.stand());
         }
-        stands
+        Ok(stands)
     }
 
     fn doubt(&self) {

@@ -23,7 +23,23 @@ pub(crate) const CASES: Table = &[
     ("rank 0 is killed", |provider| killed(provider, 0)),
     ("rank 0 is killed, and the store with it", host_killed),
     ("a rank is killed while it joins", killed_joining),
-    ("a rank stops", stopped),
+    ("a rank stops", |provider| stopped(World::new(provider, RANKS, 1)?, 1, "rank 1 gave no answer")),
+    ("rank 0 stops, and the store with it", |provider| {
+        stopped(
+            World::served_by_rank_0(provider, RANKS)?,
+            0,
+            "does not answer: rank 0, whose process serves it",
+        )
+    }),
+    ("a rank stops that is not the store's", |provider| {
+        stopped(World::served_by_rank_0(provider, RANKS)?, 1, "rank 1 gave no answer")
+    }),
+    ("rank 0 stops, which meets in a directory", |provider| {
+        stopped(World::in_a_directory(provider, RANKS)?, 0, "rank 0 gave no answer")
+    }),
+    ("a rank stops that meets in a directory", |provider| {
+        stopped(World::in_a_directory(provider, RANKS)?, 2, "rank 2 gave no answer")
+    }),
     ("a rank never comes", missing),
     ("a rank leaves early", leaves),
     ("a rank exits early", exits),
@@ -135,9 +151,7 @@ fn play_joins_to_die(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-fn stopped(provider: &str) -> Outcome {
-    let victim = 1;
-    let mut world = World::new(provider, RANKS, 1)?;
+fn stopped(mut world: World, victim: usize, wanted: &str) -> Outcome {
     world.start_all(&format!("stops {victim}"), &[("UNISONO_TIMEOUT", "1s")])?;
     world.stopped(victim)?;
     let others = world.end(|rank| rank != victim)?;
@@ -145,11 +159,10 @@ fn stopped(provider: &str) -> Outcome {
     let woken = world.end_all()?;
     others.iter().chain(&woken).try_for_each(End::well)?;
     let words = same(&others.iter().collect::<Vec<_>>(), "failure")?;
-    ensure!(words.contains("was not done within 1.0s"), "{words}");
-    ensure!(words.contains("rank 1"), "{words}");
+    ensure!(words.contains(wanted), "{words}");
     // The one that was stopped hears of it, in the same words if it had not been given up before.
     let its = woken.first().ok_or("it did not end")?.said("failure")?;
-    Ok(Verdict::Measured(format!("{words:?}, and to rank 1 itself {its:?}")))
+    Ok(Verdict::Measured(format!("{words:?}, and to rank {victim} itself {its:?}")))
 }
 
 fn play_stops(victim: &str) -> rank::Outcome {

@@ -152,20 +152,20 @@ fn a_stopped_process_is_alive_but_silent() {
         let all: Vec<One> = (0..2).map(|rank| One::new(place.open(rank, 3))).collect();
         let process = Process::start(&place.address, 2, 3, "watch");
         assert!(
-            all[0].watch.positions(SOON).iter().all(Option::is_some),
+            all[0].watch.positions(SOON).unwrap().iter().all(Option::is_some),
             "{kind:?}: all answer while they can"
         );
         process.signal(Signal::STOP);
         // It stops some time after the signal was sent.
         waitpid(Some(Pid::from_child(&process.child)), WaitOptions::UNTRACED).unwrap();
         let begun = Instant::now();
-        let stands = all[0].watch.positions(Duration::from_millis(400));
+        let stands = all[0].watch.positions(Duration::from_millis(400)).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(400), "{kind:?}");
         assert!(stands[0].is_some() && stands[1].is_some() && stands[2].is_none(), "{kind:?}: {stands:?}");
         assert!(report(0, 0, &stands).contains("rank 2 gave no answer"), "{kind:?}");
         assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}: it may yet go on");
         process.signal(Signal::CONT);
-        assert!(all[1].watch.positions(SOON).iter().all(Option::is_some), "{kind:?}: it has");
+        assert!(all[1].watch.positions(SOON).unwrap().iter().all(Option::is_some), "{kind:?}: it has");
         drop(process);
         part(all);
     }

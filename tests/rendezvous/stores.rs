@@ -432,7 +432,8 @@ fn positions_tell_who_is_where() {
         let wants =
             [inside(0, 17, "call8(1)", &[2]), inside(0, 17, "call8(1)", &[0]), done(0, 16, "call7(0)")];
         wants.iter().enumerate().for_each(|(rank, stand)| told(rank, stand));
-        let stands = all[1].watch.positions(Duration::from_secs(if kind == Kind::Tcp { 10 } else { 1 }));
+        let stands =
+            all[1].watch.positions(Duration::from_secs(if kind == Kind::Tcp { 10 } else { 1 })).unwrap();
         let left = Some(Stand::of(Stage::Left));
         let wants: Vec<_> = wants.into_iter().map(Some).chain([left, None]).collect();
         assert_eq!(stands, wants, "{kind:?}");
@@ -444,7 +445,7 @@ fn positions_tell_who_is_where() {
             "{kind:?}"
         );
         // All may ask at once.
-        for stands in together(&all, |_, one| one.watch.positions(Duration::from_millis(300))) {
+        for stands in together(&all, |_, one| one.watch.positions(Duration::from_millis(300)).unwrap()) {
             assert!(stands[..3].iter().all(Option::is_some), "{kind:?}: {stands:?}");
         }
         all.drain(1..).for_each(One::leave);

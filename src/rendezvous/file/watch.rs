@@ -171,7 +171,7 @@ impl Watch for FileWatch {
         self.shared.alarm.failure().unwrap_or(first)
     }
 
-    fn positions(&self, wait: Duration) -> Vec<Option<Stand>> {
+    fn positions(&self, wait: Duration) -> Result<Vec<Option<Stand>>, Failure> {
         let room = &self.shared.room;
         let mut stands = self.ask(wait).unwrap_or_else(|error| {
             tracing::warn!("rank {} cannot ask where the others are: {error}", room.rank);
@@ -180,7 +180,7 @@ impl Watch for FileWatch {
         if let Some(own) = stands.get_mut(room.rank) {
             *own = Some(self.shared.position.stand());
         }
-        stands
+        Ok(stands)
     }
 
     fn doubt(&self) {
