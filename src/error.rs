@@ -234,6 +234,14 @@ pub enum Failure {
         /// Which ranks have what, and what to do.
         differ: String,
     },
+    /// Nothing has come from a process for as long as the group has patience: it may live, but cannot be reached.
+    #[error("rank {rank} is not reachable ({how})")]
+    Unreachable {
+        /// Which.
+        rank: Rank,
+        /// Which process that is, and since when nothing has come from it.
+        how: String,
+    },
     /// A process was ended by a signal, and said so.
     #[error("rank {rank} was ended by {signal}")]
     Ended {
@@ -381,6 +389,7 @@ impl Failure {
             Self::Died { how: text, .. }
             | Self::Joining { why: text, .. }
             | Self::Ended { signal: text, .. }
+            | Self::Unreachable { how: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
             | Self::StoreSilent { store: text, .. }

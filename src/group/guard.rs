@@ -7,6 +7,7 @@ use std::{
 
 use super::{doing::Doing, watchdog::Watchdog};
 use crate::{
+    config::Config,
     engine::{Call, Culprit, Overseer, Signature, Stop},
     error::{Error, Failure, Result},
     rendezvous::{Alarm, Position, Stand, Store, Watch, report, whereabouts},
@@ -77,12 +78,16 @@ impl Overseer for Guard {
 
 impl Guard {
     /// Begins to watch over the group whose store this is.
-    pub(super) fn begin(rank: Rank, store: Option<&dyn Store>) -> Result<Self> {
+    pub(super) fn begin(config: &Config, store: Option<&dyn Store>) -> Result<Self> {
+        let rank = config.rank;
         let alarm = Arc::new(Alarm::new());
         let position = Arc::new(Position::new());
         let watch = store.map(|store| store.watch(Arc::clone(&alarm), Arc::clone(&position))).transpose()?;
         let doing = Arc::new(Doing::new(Signature::call_of));
         let watch: Option<Arc<dyn Watch>> = watch.map(Arc::from);
+        if let Some(watch) = &watch {
+            watch.be_patient(config.timeout.max(config.join_timeout));
+        }
         let _last_words = watch.as_ref().map(|watch| LastWords::of(rank, watch));
         let asked = Mutex::default();
         Ok(Self { watchdog: None, _last_words, rank, alarm, position, doing, watch, asked })

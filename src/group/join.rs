@@ -278,7 +278,7 @@ impl ProcessGroup {
         store: Option<Arc<dyn Store>>,
         open: impl FnOnce(&Config) -> Result<Box<dyn Transport>>,
     ) -> Result<Self> {
-        let mut guard = Guard::begin(config.rank, store.as_deref())?;
+        let mut guard = Guard::begin(&config, store.as_deref())?;
         let met = open(&config).and_then(|transport| {
             guard.watchdog = watchdog(&guard, &config, &*transport)?;
             Self::until(deadline, &config, transport, &guard, store.as_deref())
@@ -287,6 +287,9 @@ impl ProcessGroup {
             Ok(met) => met,
             Err(error) => return Err(guard.give_up(error)),
         };
+        if let Some(watch) = &guard.watch {
+            watch.be_patient(config.timeout);
+        }
         let (rank, ranks) = (config.rank, config.ranks);
         let node =
             Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone(), pin), store));
@@ -350,7 +353,7 @@ fn excuse(config: &Config, problem: Error) -> Error {
     };
     tracing::error!(rank = config.rank, %problem, "this rank cannot join");
     let store = rendezvous::open(address, &config.member(), Instant::now() + LINGER);
-    match store.and_then(|store| Guard::begin(config.rank, Some(&*store)).map(|guard| (store, guard))) {
+    match store.and_then(|store| Guard::begin(config, Some(&*store)).map(|guard| (store, guard))) {
         Ok((_store, guard)) => guard.give_up(problem),
         Err(error) => {
             tracing::warn!(rank = config.rank, %error, "the others are not told");

@@ -150,6 +150,7 @@ impl TcpStore {
         let mut bytes = Vec::new();
         let mut ask = || -> io::Result<()> {
             stream.set_read_timeout(Some(wait.saturating_add(GRACE)))?;
+            wire::be_patient(stream, wait.saturating_add(GRACE))?;
             wire::write(stream, request, outgoing)?;
             match wire::read_frame(stream, MAX_FRAME, &mut bytes, incoming)? {
                 true => Ok(()),

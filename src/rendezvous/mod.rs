@@ -127,6 +127,10 @@ pub trait Watch: Send + Sync {
     /// to tell all of a [failure](Failure) that follows from it. Does not wait for that.
     fn doubt(&self);
 
+    /// Says for how long the other side may be silent before it is given up; a process that is known to have ended is given up
+    /// at once. Where nothing goes over a network of ours, that is all there is to know.
+    fn be_patient(&self, _patience: Duration) {}
+
     /// Tells the store of the failure by which this process is about to end. The alarm is not raised: nothing in this process
     /// is to end it sooner, in another way.
     fn last_words(&self, failure: &Failure);

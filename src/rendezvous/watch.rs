@@ -104,12 +104,16 @@ impl Shared {
         let end = self.hear_all(incoming);
         let mut state = self.state();
         if !state.going {
+            let mut lost = &self.lost;
             if let Err(error) = end
                 && error.kind() != io::ErrorKind::UnexpectedEof
             {
                 tracing::info!("rank {} lost its watch: {error}", self.member.rank);
+                if wire::is_silence(&error) {
+                    lost = &self.silent;
+                }
             }
-            self.alarm.raise(self.lost.clone());
+            self.alarm.raise(lost.clone());
         }
         state.ended = true;
         self.changed.notify_all();
@@ -207,6 +211,14 @@ impl Watch for TcpWatch {
     fn doubt(&self) {
         if let Err(error) = self.shared.say(&Tell::Doubt) {
             tracing::debug!("rank {} cannot ask what the others call: {error}", self.shared.member.rank);
+        }
+    }
+
+    fn be_patient(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let tuned = wire::be_patient(&self.shared.stream, patience);
+        if let Err(error) = tuned.and_then(|()| self.shared.say(&Tell::Patience { millis })) {
+            tracing::info!("rank {} cannot say how patient it is: {error}", self.shared.member.rank);
         }
     }
 

@@ -145,6 +145,10 @@ pub(super) enum Tell {
     /// Wants that the server compare where all stand.
     Doubt,
     Farewell,
+    /// For so many milliseconds nothing may come from this member, on any of its connections, before it is given up.
+    Patience {
+        millis: u64,
+    },
 }
 
 /// From the server to a watch.
@@ -279,16 +283,34 @@ pub(super) fn read<M: DeserializeOwned>(stream: &TcpStream, limit: usize, seal: 
     decode(&bytes)
 }
 
-/// Sets what both sides of a connection want: small messages at once, and a peer whose host has vanished
-/// noticed after about 30 s (a dead process is noticed at once, since its kernel closes the connection).
+/// For how long nothing may come from the other side before it is known how patient the group is.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The least: what is asked only every few seconds is not known sooner.
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sets what both sides of a connection want: small messages at once, and a peer whose host has vanished noticed when its
+/// time is over (a dead process is noticed at once, since its kernel closes the connection).
 pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(10))?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(5))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
-    sockopt::set_tcp_keepcnt(stream, 4)?;
+    be_patient(stream, PATIENCE)
+}
+
+/// Sets for how long nothing may come from the other side before the connection is given up.
+pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    let patience = patience.max(LEAST_PATIENCE);
     #[cfg(target_os = "linux")]
-    sockopt::set_tcp_user_timeout(stream, 30_000)?;
+    {
+        // It goes before the count of probes.
+        let millis = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
+        sockopt::set_tcp_user_timeout(stream, millis.unsigned_abs())?;
+    }
+    let probes = u32::try_from(patience.as_secs().div_ceil(5)).unwrap_or(u32::MAX);
+    // The kernel takes no more than 127.
+    sockopt::set_tcp_keepcnt(stream, probes.clamp(2, 127))?;
     Ok(())
 }
 
@@ -296,6 +318,12 @@ pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
 pub(super) fn job(id: &str) -> String {
     let told: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
     if told == id { told } else { format!("{told}#{:016x}", fnv(id.as_bytes())) }
+}
+
+/// Whether a connection broke because nothing came: the other side's kernel has not said that it is gone.
+pub(super) fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkDown | NetworkUnreachable)
 }
 
 /// This process, in words.

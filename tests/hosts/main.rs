@@ -12,6 +12,7 @@
 mod alone;
 #[path = "../../transport/tests/arguments/mod.rs"]
 mod arguments;
+mod cuts;
 #[allow(
     dead_code,
     reason = "not every state of the suite has a case for each thing that can be done to hosts"
@@ -57,7 +58,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-const TABLES: &[Table] = &[worlds::CASES, alone::CASES];
+const TABLES: &[Table] = &[worlds::CASES, alone::CASES, cuts::CASES];
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {

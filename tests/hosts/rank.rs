@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io::Write, process::ExitCode, thread, time::Instant
 use rustix::process::{Signal, set_parent_process_death_signal};
 use unisono::{Config, ProcessGroup};
 
-use crate::{alone, world::PATIENCE, worlds};
+use crate::{alone, cuts, world::PATIENCE, worlds};
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
 pub(crate) const ROLE: &str = "HOSTS_ROLE";
@@ -28,7 +28,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         std::process::exit(99);
     });
     let (name, arguments) = told.split_once(' ').unwrap_or((told, ""));
-    let role = [worlds::ROLES, alone::ROLES].concat().into_iter().find(|role| role.0 == name);
+    let role = [worlds::ROLES, alone::ROLES, cuts::ROLES].concat().into_iter().find(|role| role.0 == name);
     let outcome = match (tied, role) {
         (Err(error), _) => Err(error.into()),
         (Ok(()), None) => Err(format!("there is no role {name}").into()),

@@ -64,7 +64,7 @@ fn what_ranks_say_in_a_directory_for_all_is_read_by_their_user_alone() {
     let one = One::new(alone(directory.path()));
     one.store.set("k", b"geheim").unwrap();
     one.store.add("n", 1).unwrap();
-    assert!(one.watch.positions(after(20_000) - std::time::Instant::now())[0].is_some());
+    assert!(one.watch.positions(after(20_000) - std::time::Instant::now()).unwrap()[0].is_some());
     let folder = folder(directory.path());
     for path in below(&folder) {
         let wanted = if path.is_dir() { 0o700 } else { 0o600 };

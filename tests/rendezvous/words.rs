@@ -77,7 +77,7 @@ fn a_call_is_told_in_one_short_line() {
         let group = GroupStand { label: nasty(), messages: vec![message], ..GroupStand::default() };
         let stand = Stand { groups: vec![group], ..Stand::of(Stage::Calls) };
         all[1].position.told_by(move || stand.clone());
-        let stands = all[0].watch.positions(SOON);
+        let stands = all[0].watch.positions(SOON).unwrap();
         let group = &stands[1].as_ref().unwrap().groups[0];
         for told in [&group.label, &group.messages[0].call] {
             assert!(told.chars().count() < 1000 && is_clean(told), "{kind:?}: {told:?}");

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     io::{self, IoSlice, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use unisono_transport::fork::Unshared;
@@ -34,6 +34,8 @@ pub(super) struct Connection {
     pub(super) role: Option<Role>,
     /// What it said it is; taken when it is let in.
     pub(super) hello: Option<Box<Hello>>,
+    /// For how long nothing may come.
+    patience: Duration,
     /// Until when it must have proved who it is.
     pub(super) hello_until: Instant,
     /// Opens what comes, once it has been challenged.
@@ -71,6 +73,7 @@ impl Connection {
             peer,
             role: None,
             hello: None,
+            patience: wire::PATIENCE,
             hello_until,
             incoming: None,
             outgoing: None,
@@ -83,6 +86,16 @@ impl Connection {
             shut: false,
             ended: false,
         })
+    }
+
+    pub(super) fn be_patient(&mut self, patience: Duration) -> io::Result<()> {
+        self.patience = patience;
+        wire::be_patient(&self.stream, patience)
+    }
+
+    /// For how long nothing has come, if that is why it broke.
+    pub(super) fn silence(&self, error: &io::Error) -> Option<Duration> {
+        wire::is_silence(error).then_some(self.patience)
     }
 
     pub(super) fn wants_read(&self) -> bool {

@@ -108,7 +108,7 @@ impl Server {
                 )
             });
         }
-        self.close(id, now);
+        self.close(id, None, now);
         true
     }
 
@@ -126,7 +126,7 @@ impl Server {
                 Some(connection) => {
                     let what = || "drops a connection: it did not prove in time who it is".to_owned();
                     self.complaints.tell(now, connection.peer, what);
-                    self.close(id, now);
+                    self.close(id, None, now);
                 }
                 None => self.strangers.gone(id),
             }

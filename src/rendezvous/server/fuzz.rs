@@ -46,7 +46,7 @@ pub(crate) fn frames(bytes: &[u8]) {
             (2, Some(role)) => {
                 roles.remove(&id);
                 board.gone(id);
-                failure = members.closed(role, now, &mut mail);
+                failure = members.closed(role, None, now, &mut mail);
             }
             (3, _) => {
                 let late = now + Duration::from_secs(1 << 32);

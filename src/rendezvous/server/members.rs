@@ -161,6 +161,8 @@ impl Members {
                 let soonest = self.spaced.map_or(now, |spaced| spaced.max(now));
                 self.doubted.get_or_insert(soonest);
             }
+            // Of its connections, which are not kept here.
+            Tell::Patience { .. } => {}
             Tell::Farewell => {
                 if let Some(seat @ Seat::Taken { .. }) = self.seats.get_mut(role.rank) {
                     *seat = Seat::Left;
@@ -171,17 +173,36 @@ impl Members {
         self.answer(now, mail)
     }
 
-    /// Notes that a connection has closed. Gives the group's failure if this was the first sign of it.
-    pub(super) fn closed(&mut self, role: Role, now: Instant, mail: &mut Mail) -> Option<Failure> {
+    /// Notes that a connection has closed, or, after `silence`, was given up. Gives the group's failure if this was the first
+    /// sign of it.
+    pub(super) fn closed(
+        &mut self,
+        role: Role,
+        silence: Option<Duration>,
+        now: Instant,
+        mail: &mut Mail,
+    ) -> Option<Failure> {
         let seat = self.seats.get_mut(role.rank)?;
         let Seat::Taken { session, who, watch } = seat else { return None };
         // Once there is a watch, it alone says whether the rank lives.
         if *session != role.session || (watch.is_some() && !role.watch) {
             return None;
         }
-        let how = format!("{who}: its connection to the store closed without a farewell");
+        let rank = role.rank;
+        let failure = match silence {
+            None => {
+                let how = format!("{who}: its connection to the store closed without a farewell");
+                Failure::Died { rank, how }
+            }
+            Some(silence) => {
+                let how = format!(
+                    "{who}: nothing has come from it for {silence:.0?}, its host or the network is down"
+                );
+                Failure::Unreachable { rank, how }
+            }
+        };
         *seat = Seat::Dead;
-        let failure = self.fail(Failure::Died { rank: role.rank, how }, mail);
+        let failure = self.fail(failure, mail);
         failure.or_else(|| self.answer(now, mail))
     }
 

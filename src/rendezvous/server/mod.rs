@@ -30,7 +30,7 @@ use self::{
 };
 use super::{
     LATECOMERS, LINGER,
-    wire::{self, FORGED, Frame, MAX_FRAME, Reply},
+    wire::{self, FORGED, Frame, MAX_FRAME, Reply, Tell},
 };
 use crate::{
     config::Job,
@@ -359,7 +359,7 @@ impl Server {
         }
         match open {
             Ok(true) => {}
-            Ok(false) => self.close(id, now),
+            Ok(false) => self.close(id, None, now),
             Err(error) => self.drop_broken(id, &error, now),
         }
     }
@@ -402,7 +402,15 @@ impl Server {
                 return Err(wire::invalid(FORGED));
             }
             if role.watch {
-                let failure = self.members.tell(id, role, wire::decode(&frame)?, now, &mut self.mail);
+                let tell = wire::decode(&frame)?;
+                if let Tell::Patience { millis } = tell {
+                    let of_it = |connection: &&mut Connection| {
+                        connection.role.is_some_and(|other| other.session == role.session)
+                    };
+                    let patience = Duration::from_millis(millis);
+                    self.connections.values_mut().filter(of_it).try_for_each(|it| it.be_patient(patience))?;
+                }
+                let failure = self.members.tell(id, role, tell, now, &mut self.mail);
                 self.spread(failure)?;
             } else if !self.members.is_here(role) {
                 let reply = Reply::Impossible(format!("rank {} has left the group", role.rank));
@@ -425,13 +433,13 @@ impl Server {
         failure.map_or(Ok(()), |failure| self.board.fail(&failure, &mut self.mail))
     }
 
-    fn close(&mut self, id: Id, now: Instant) {
+    fn close(&mut self, id: Id, silence: Option<Duration>, now: Instant) {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.board.gone(id);
         match connection.role {
             None => self.strangers.gone(id),
             Some(role) => {
-                let failure = self.members.closed(role, now, &mut self.mail);
+                let failure = self.members.closed(role, silence, now, &mut self.mail);
                 if let Err(error) = self.spread(failure) {
                     tracing::error!("the store cannot tell of the failure: {error}");
                 }
@@ -479,7 +487,9 @@ impl Server {
 
     /// Closes a connection that broke. A member's is no news: its death is told to everybody.
     fn drop_broken(&mut self, id: Id, error: &io::Error, now: Instant) {
+        let mut silence = None;
         if let Some(connection) = self.connections.get(&id) {
+            silence = connection.silence(error);
             let peer = connection.peer;
             match connection.role {
                 Some(role) if error.kind() != io::ErrorKind::InvalidData => {
@@ -488,6 +498,6 @@ impl Server {
                 _ => self.complaints.tell(now, peer, || format!("drops a connection: {error}")),
             }
         }
-        self.close(id, now);
+        self.close(id, silence, now);
     }
 }
