@@ -169,6 +169,32 @@ fn output_is_bytes_and_the_last_line_is_kept() {
 }
 
 #[test]
+fn ranks_stop_and_go_on_with_the_launcher() {
+    let state = |pid: Pid| {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next().map(str::to_owned))
+    };
+    let (mut launcher, _output, pids) = start(3, "echo $$; while :; do sleep 0.02; done");
+    let all: Vec<Pid> = pids.iter().copied().chain([Pid::from_child(&launcher)]).collect();
+    let until = |stopped: bool| {
+        let begun = Instant::now();
+        while let Some(pid) = all.iter().find(|pid| (state(**pid).as_deref() == Some("T")) != stopped) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{pid:?} is {:?}: {stopped}", state(*pid));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    for _ in 0..2 {
+        kill_process(Pid::from_child(&launcher), Signal::TSTP).unwrap();
+        until(true);
+        kill_process(Pid::from_child(&launcher), Signal::CONT).unwrap();
+        until(false);
+    }
+    kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
+    assert_eq!(launcher.wait().unwrap().code(), Some(143));
+    gone(&pids);
+}
+
+#[test]
 fn no_rank_reads_our_input() {
     let mut command = unisono(&["-n", "2", "cat"]);
     let mut launcher = command.stdin(Stdio::piped()).spawn().unwrap();

@@ -282,6 +282,10 @@ impl Ranks {
                         None
                     }
                 }
+                Ok(Event::Signal(signal)) if signals::stops(signal) => {
+                    self.stop_with_us();
+                    None
+                }
                 Ok(Event::Signal(signal)) => {
                     // Whoever asks a second time does not want to wait.
                     if verdict.is_some() {
@@ -326,6 +330,13 @@ impl Ranks {
         Instant::now() + GRACE
     }
 
+    /// Stops all process groups and this process, and continues them when it is continued.
+    fn stop_with_us(&self) {
+        self.send(Signal::STOP);
+        signals::stop_here();
+        self.send(Signal::CONT);
+    }
+
     /// Sends a signal to all process groups, also to those whose first process has ended.
     fn send(&self, signal: Signal) {
         for child in &self.children {
@@ -346,6 +357,7 @@ impl Ranks {
                 Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
                     reads = self.sink.reads();
                 }
+                Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
                 Ok(Event::Signal(signal)) => {
                     verdict.get_or_insert(End::Signal(signal));
                     return;

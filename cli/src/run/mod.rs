@@ -23,7 +23,8 @@ Examples:
 ///
 /// Each rank finds its number and where to meet the others in its environment (UNISONO_* and torchrun's RANK,
 /// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and its exit status
-/// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all.
+/// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all; Ctrl-Z
+/// stops all, and fg or bg continues them. Ranks have no standard input: they read its end at once.
 /// Output of processes that ranks leave behind is passed on until it has been silent for half a second.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

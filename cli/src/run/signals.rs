@@ -1,4 +1,4 @@
-//! The signals that end a job.
+//! The signals that end a job, or stop it for a while.
 
 use std::{fs, io, thread};
 
@@ -7,10 +7,11 @@ use nix::{
     sys::signal::{SigSet, Signal},
 };
 
-/// The signals that ask a process to end.
-const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+/// The signals that ask a process to end, and the one that asks it to stop until it is told to continue.
+const ASKING: [Signal; 5] =
+    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGTSTP];
 
-/// Calls `tell` with each signal that asks this process to end, from a thread of its own. A signal that was
+/// Calls `tell` with each signal that asks this process to end or stop, from a thread of its own. A signal that was
 /// ignored when the process began (SIGHUP under nohup) stays ignored. To be called before there are other
 /// threads.
 ///
@@ -18,7 +19,7 @@ const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Si
 /// libfabric brings along) installs handlers as it is loaded that end the process.
 pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let ignored = ignored_here();
-    let wanted: SigSet = ENDING.into_iter().filter(|&signal| !has(ignored, signal)).collect();
+    let wanted: SigSet = ASKING.into_iter().filter(|&signal| !has(ignored, signal)).collect();
     wanted.thread_block()?;
     let wait = move || {
         loop {
@@ -33,9 +34,21 @@ pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
+/// Whether this asks a process to stop for a while, and not to end.
+pub(super) fn stops(signal: i32) -> bool {
+    signal == Signal::SIGTSTP as i32
+}
+
+/// Stops this process; returns when it continues.
+pub(super) fn stop_here() {
+    // To this thread, which is stopped before it returns: of one sent to the process another thread might be stopped first.
+    // It fails for no valid signal.
+    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+}
+
 /// Lets a rank be ended by the signals that the launcher has blocked for itself and, so, for its children.
 pub(super) fn unblock() -> io::Result<()> {
-    Ok(ENDING.into_iter().collect::<SigSet>().thread_unblock()?)
+    Ok(ASKING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
 /// Whether the kernel reaps our children by itself and tells nobody how they ended: where SIGCHLD was ignored when
