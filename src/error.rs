@@ -226,13 +226,13 @@ pub enum Failure {
         /// In the words of the error that it returns itself.
         why: String,
     },
-    /// Ranks that would join are configured differently.
-    #[error("{name}: must be alike on all ranks, and is {differ}")]
+    /// Ranks that would join are configured differently, or in a way that does not fit where they are.
+    #[error("{name}: {problem}")]
     Settings {
-        /// What differs: a setting, the provider, the version of the wire.
+        /// What does not fit: a setting, the provider, the version of the wire.
         name: String,
         /// Which ranks have what, and what to do.
-        differ: String,
+        problem: String,
     },
     /// Nothing has come from a process for as long as the group has patience: it may live, but cannot be reached.
     #[error("rank {rank} is not reachable ({how})")]
@@ -385,7 +385,7 @@ impl Failure {
             Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
             Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],
             Self::Forged { at, what, .. } => [Some(at), Some(what)],
-            Self::Settings { name, differ } => [Some(name), Some(differ)],
+            Self::Settings { name, problem } => [Some(name), Some(problem)],
             Self::Died { how: text, .. }
             | Self::Joining { why: text, .. }
             | Self::Ended { signal: text, .. }

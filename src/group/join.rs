@@ -227,11 +227,8 @@ impl ProcessGroup {
             && let Some(problem) = Host::apart(&cards.iter().map(|card| &card.place.host).collect::<Vec<_>>())
         {
             let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
-            return Err(Error::Config {
-                name: "UNISONO_PROVIDER".to_owned(),
-                value: Some("shm".to_owned()),
-                problem,
-            });
+            let name = "UNISONO_PROVIDER=shm".to_owned();
+            return Err(Error::Failed(Failure::Settings { name, problem }));
         }
         let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
         let (ranks_here, cores) = card.place.shared_by(places.iter());
@@ -454,8 +451,8 @@ fn agree(cards: &[Card]) -> Result<()> {
         }
         let camps: Vec<_> =
             camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
-        let differ = format!("{}{advice}", camps.join("; "));
-        Err(Error::Failed(Failure::Settings { name: name.to_owned(), differ }))
+        let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
+        Err(Error::Failed(Failure::Settings { name: name.to_owned(), problem }))
     };
     differs("the version of the wire", &|card| card.wire.to_string(), "")?;
     let advice =

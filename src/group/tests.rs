@@ -495,7 +495,7 @@ fn different_settings_are_refused_at_join() {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| join(1, None));
         for error in [join(0, Some(listener)), other.join().unwrap()] {
-            assert!(matches!(error, Error::Config { .. }), "{error:?}");
+            assert!(matches!(error, Error::Failed(Failure::Settings { .. })), "{error:?}");
         }
     });
 }
