@@ -110,7 +110,7 @@ fn listen(mut pipe: UnixStream) {
         let ranks = state().ranks.clone();
         for (rank, watch) in ranks {
             if let Some(watch) = watch.upgrade() {
-                tracing::error!(rank, "ends by {name}");
+                tracing::info!(rank, "ends by {name}");
                 watch.last_words(&Failure::Ended { rank, signal: name.to_owned() });
             }
         }
