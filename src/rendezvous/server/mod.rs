@@ -240,10 +240,6 @@ impl Server {
             self.members.renew();
             self.board = Board::default();
         }
-        if self.host.is_some_and(|rank| self.members.has_left(rank)) && !self.members.has_failed() {
-            // The port is free from now on: all have come who belong to this round, and whoever comes is of a later store.
-            self.listener = None;
-        }
         if let Stage::Lingering(until, news) = self.stage {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
                 match self.host {
@@ -280,6 +276,13 @@ impl Server {
                 connection.wants_write()
                     || connection.role.is_some_and(|role| role.watch && members.is_here(role))
             });
+        }
+    }
+
+    /// Lets a later store have the port once the rank that serves has left: all have come who belong to this round.
+    fn free_port(&mut self) {
+        if self.host.is_some_and(|rank| self.members.has_left(rank)) && !self.members.has_failed() {
+            self.listener = None;
         }
     }
 
@@ -466,6 +469,8 @@ impl Server {
     fn deliver(&mut self) {
         let now = Instant::now();
         while !self.mail.is_empty() {
+            // Before the rank that serves hears that it has left: it may be the next to serve there.
+            self.free_port();
             let mut reached = BTreeSet::new();
             for (id, frame) in std::mem::take(&mut self.mail) {
                 let Some(connection) = self.connections.get_mut(&id) else { continue };
