@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs fuzz sanitize bench peers setup clean
+.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs chaos fuzz sanitize bench peers setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -33,6 +33,11 @@ examples: ## runs every example with several ranks
 
 test-libfabric2: ## conformance and processes again, over libfabric 2
 	@ci/libfabric2.sh
+
+chaos: ## more of the random campaign of deaths and disagreements: UNISONO_TEST_CASES (2000), UNISONO_TEST_SEED (the clock)
+	@ci/setup.sh build
+	UNISONO_TEST_CASES=$${UNISONO_TEST_CASES:-2000} UNISONO_TEST_SEED=$${UNISONO_TEST_SEED:-$$(date +%s)} \
+	  cargo test -p unisono --test processes -- campaign
 
 test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)
 	@ci/setup.sh build hosts

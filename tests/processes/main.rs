@@ -4,7 +4,7 @@
 //! with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for
 //! instance `verbs`), these and no others run, and must. `UNISONO_TEST_RANKS` says with how many ranks to run the
 //! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. `UNISONO_TEST_GAP` says how many seconds
-//! ranks leave apart, 6 if it is not set. An
+//! ranks leave apart, 6 if it is not set; `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are the random campaign's. An
 //! argument that is no option selects cases whose name contains it, as with any test; where providers are named, one at
 //! least must run.
 
@@ -13,6 +13,7 @@
 #[path = "../../transport/tests/arguments/mod.rs"]
 mod arguments;
 mod blocks;
+mod chaos;
 mod collectives;
 mod ending;
 mod failures;
@@ -93,6 +94,7 @@ fn cases() -> Vec<(String, Case)> {
         signals::CASES,
         memlock::CASES,
         strangers::CASES,
+        chaos::CASES,
         stuck::CASES,
     ];
     cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));

@@ -16,8 +16,8 @@ use rustix::{
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::{
-    collectives, ending, failures, files, forking, groups, joining, leaving, memlock, messages, mismatch,
-    objects, pinning, signals, strangers, stuck, world::PATIENCE,
+    chaos, collectives, ending, failures, files, forking, groups, joining, leaving, memlock, messages,
+    mismatch, objects, pinning, signals, strangers, stuck, world::PATIENCE,
 };
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
@@ -57,6 +57,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         signals::ROLES,
         memlock::ROLES,
         strangers::ROLES,
+        chaos::ROLES,
         stuck::ROLES,
     ]
     .concat();

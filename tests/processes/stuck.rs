@@ -41,7 +41,7 @@ pub(crate) const ROLES: &[Role] = &[
 const SOON: Duration = Duration::from_secs(12);
 
 /// Whether a process was aborted by the library, with these words on its standard error.
-fn aborted(end: &End, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn aborted(end: &End, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let how = end.status.signal();
     ensure!(
         how == Some(Signal::ABORT.as_raw()),

@@ -1,0 +1,275 @@
+//! A call of the campaign, with what must come of it.
+
+use unisono::{ProcessGroup, ReduceOp, Tensor};
+
+use super::plan::{Chance, Plan};
+use crate::{
+    collectives::expect,
+    numbers::{Number, small},
+    rank,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Call {
+    pub(super) what: What,
+    pub(super) dtype: Dtype,
+    pub(super) count: usize,
+    /// Its number among members, counted round and round.
+    pub(super) root: usize,
+    pub(super) op: ReduceOp,
+    /// Whether in the group of some ranks, and not in the world.
+    pub(super) some: bool,
+    pub(super) asynchronous: bool,
+    pub(super) tag: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum What {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    Gather,
+    Scatter,
+    ReduceScatter,
+    AllToAll,
+    Barrier,
+    AllGatherV,
+    BroadcastObject,
+    AllGatherObject,
+    BroadcastTensors,
+    /// By their ranks in the world.
+    Message {
+        from: usize,
+        to: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Dtype {
+    F32,
+    I32,
+    U64,
+}
+
+impl What {
+    pub(super) const PLAIN: [Self; 9] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::Gather,
+        Self::Scatter,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+    pub(super) const COUNTED: [Self; 8] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::Gather,
+        Self::Scatter,
+        Self::ReduceScatter,
+        Self::AllToAll,
+    ];
+    pub(super) const ROOTED: [Self; 5] =
+        [Self::Reduce, Self::Broadcast, Self::Gather, Self::Scatter, Self::BroadcastObject];
+    pub(super) const REDUCING: [Self; 3] = [Self::AllReduce, Self::Reduce, Self::ReduceScatter];
+    const OTHERS: [Self; 4] =
+        [Self::AllGatherV, Self::BroadcastObject, Self::AllGatherObject, Self::BroadcastTensors];
+}
+
+impl Call {
+    pub(super) fn any(chance: &mut Chance, ranks: usize, members: &[usize]) -> Self {
+        let from = chance.below(ranks);
+        let message = What::Message { from, to: (from + 1 + chance.below(ranks - 1)) % ranks };
+        let what = match chance.below(8) {
+            0 => message,
+            1 | 2 => chance.one(&What::OTHERS),
+            _ => chance.one(&What::PLAIN),
+        };
+        let some = chance.below(3) == 0 && !matches!(what, What::Message { .. }) && members.len() > 1;
+        Self {
+            what,
+            dtype: chance.one(&[Dtype::F32, Dtype::I32, Dtype::U64]),
+            count: chance.one(&[1, 9, 1000, 9000, 40_000, 100_000]),
+            root: chance.below(ranks),
+            op: chance.one(&[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min]),
+            some,
+            asynchronous: chance.below(3) == 0,
+            tag: 7,
+        }
+    }
+
+    /// How many ranks call it.
+    pub(super) fn size(&self, plan: &Plan) -> usize {
+        if self.some { plan.members.len() } else { plan.ranks }
+    }
+
+    /// What others can tell of it when this rank calls it, with all else as good as nothing; `None` if it calls nothing.
+    pub(super) fn seen(&self, rank: usize, plan: &Plan) -> Option<Self> {
+        let Self { what, some, .. } = *self;
+        let members = if some { &plan.members[..] } else { &[] };
+        let size = self.size(plan);
+        let root =
+            if What::ROOTED.contains(&what) || what == What::BroadcastTensors { self.root % size } else { 0 };
+        let is_root = members.get(root).map_or(root, |&member| member) == rank;
+        let op = if What::REDUCING.contains(&what) { self.op } else { ReduceOp::Sum };
+        let mut seen = Self { asynchronous: false, tag: 0, root, op, ..*self };
+        match what {
+            What::Message { from, to } if from == to || (from != rank && to != rank) => return None,
+            What::Message { .. } => seen.tag = self.tag,
+            What::Barrier => (seen.dtype, seen.count) = (Dtype::F32, 0),
+            What::BroadcastObject | What::AllGatherObject => seen.dtype = Dtype::F32,
+            _ => {}
+        }
+        // What is broadcast tells what it is.
+        if matches!(what, What::BroadcastObject | What::BroadcastTensors) && !is_root {
+            (seen.dtype, seen.count) = (Dtype::F32, 0);
+        }
+        // And nobody knows what it should be.
+        if what == What::BroadcastTensors {
+            seen.dtype = Dtype::F32;
+        }
+        Some(seen)
+    }
+
+    /// Calls it, if this rank is to; an error that is none of the library's is a wrong result.
+    pub(super) fn run(&self, world: &ProcessGroup, some: Option<&ProcessGroup>) -> rank::Outcome {
+        let Some(group) = (if self.some { some } else { Some(world) }) else { return Ok(()) };
+        match self.dtype {
+            Dtype::F32 => self.of::<f32>(group),
+            Dtype::I32 => self.of::<i32>(group),
+            Dtype::U64 => self.of::<u64>(group),
+        }
+    }
+
+    fn of<T: Number>(&self, group: &ProcessGroup) -> rank::Outcome {
+        let (rank, ranks, op) = (group.rank(), group.size(), self.op);
+        let (count, root, asynchronous) = (self.count, self.root % ranks, self.asynchronous);
+        // The same in every call, so that calls that differ in nothing that ranks can see are the same.
+        let of = |rank: usize, len: usize| -> Vec<T> {
+            (0..len).map(|index| small(0, ReduceOp::Sum, rank, index)).collect()
+        };
+        let reduced = |from: usize, len: usize| -> Vec<T> {
+            let all = |index| (0..ranks).map(|rank| small(0, ReduceOp::Sum, rank, index)).collect::<Vec<T>>();
+            (from..from + len).map(|index| T::reduce(op, &all(index))).collect()
+        };
+        let concat = |len: usize| -> Vec<T> { (0..ranks).flat_map(|rank| of(rank, len)).collect() };
+        let name = format!("{self:?}");
+        match self.what {
+            What::AllReduce => {
+                let mut data = of(rank, count);
+                if asynchronous {
+                    data = group.all_reduce_async(data, op)?.wait()?;
+                } else {
+                    group.all_reduce(&mut data, op)?;
+                }
+                expect(&name, &data, &reduced(0, count))
+            }
+            What::Reduce => {
+                let mut data = of(rank, count);
+                group.reduce(&mut data, op, root)?;
+                let wanted = if rank == root { reduced(0, count) } else { of(rank, count) };
+                expect(&name, &data, &wanted)
+            }
+            What::Broadcast => {
+                let mut data = if rank == root { of(root, count) } else { vec![T::of(99); count] };
+                if asynchronous {
+                    data = group.broadcast_async(data, root)?.wait()?;
+                } else {
+                    group.broadcast(&mut data, root)?;
+                }
+                expect(&name, &data, &of(root, count))
+            }
+            What::AllGather => {
+                let mut all = vec![T::of(99); count * ranks];
+                if asynchronous {
+                    (_, all) = group.all_gather_async(of(rank, count), all)?.wait()?;
+                } else {
+                    group.all_gather(&of(rank, count), &mut all)?;
+                }
+                expect(&name, &all, &concat(count))
+            }
+            What::Gather => {
+                let mut all = vec![T::of(99); if rank == root { count * ranks } else { 0 }];
+                group.gather(&of(rank, count), &mut all, root)?;
+                expect(&name, &all, &if rank == root { concat(count) } else { Vec::new() })
+            }
+            What::Scatter => {
+                let input = if rank == root { concat(count) } else { Vec::new() };
+                let mut block = vec![T::of(99); count];
+                group.scatter(&input, &mut block, root)?;
+                expect(&name, &block, &of(rank, count))
+            }
+            What::ReduceScatter => {
+                let mut block = vec![T::of(99); count];
+                group.reduce_scatter(&of(rank, count * ranks), &mut block, op)?;
+                expect(&name, &block, &reduced(rank * count, count))
+            }
+            What::AllToAll => {
+                let mut all = vec![T::of(99); count * ranks];
+                group.all_to_all(&of(rank, count * ranks), &mut all)?;
+                let wanted: Vec<T> = (0..ranks)
+                    .flat_map(|from| of(from, count * ranks)[rank * count..(rank + 1) * count].to_vec())
+                    .collect();
+                expect(&name, &all, &wanted)
+            }
+            What::Barrier if asynchronous => Ok(group.barrier_async()?.wait()?),
+            What::Barrier => Ok(group.barrier()?),
+            What::AllGatherV => {
+                let (all, _) = group.all_gather_v(&of(rank, count + rank))?;
+                let wanted: Vec<T> = (0..ranks).flat_map(|rank| of(rank, count + rank)).collect();
+                expect(&name, &all, &wanted)
+            }
+            What::BroadcastObject => {
+                let value = (rank == root).then(|| words(root, count));
+                let got = group.broadcast_object(value, root)?;
+                whole(&name, &got, &words(root, count))
+            }
+            What::AllGatherObject => {
+                let all = group.all_gather_object(&words(rank, count))?;
+                let wanted: Vec<Vec<u64>> = (0..ranks).map(|rank| words(rank, count)).collect();
+                whole(&name, &all, &wanted)
+            }
+            What::BroadcastTensors => {
+                let tensor = Tensor::from_vec(of(root, count), &[count])?;
+                let views = [tensor.view()];
+                let got = group.broadcast_tensors((rank == root).then_some(&views[..]), root)?;
+                match got {
+                    Some(got) => whole(&name, &got.len(), &1),
+                    None => Ok(()),
+                }
+            }
+            What::Message { from, to } if rank == from && from != to => {
+                let data = of(from, count);
+                if asynchronous {
+                    group.isend(data, to, self.tag)?.wait()?;
+                    return Ok(());
+                }
+                Ok(group.send(&data, to, self.tag)?)
+            }
+            What::Message { from, to } if rank == to && from != to => {
+                let mut data = vec![T::of(99); count];
+                if asynchronous {
+                    (data, _) = group.irecv(data, from, self.tag)?.wait()?;
+                } else {
+                    group.recv(&mut data, from, self.tag)?;
+                }
+                expect(&name, &data, &of(from, count))
+            }
+            What::Message { .. } => Ok(()),
+        }
+    }
+}
+
+/// What a rank has for others as an object.
+fn words(rank: usize, count: usize) -> Vec<u64> {
+    (0..count.min(5000)).map(|index| small(0, ReduceOp::Sum, rank, index)).collect()
+}
+
+fn whole<T: PartialEq>(name: &str, got: &T, wanted: &T) -> rank::Outcome {
+    if got == wanted { Ok(()) } else { Err(format!("{name} is not what was sent").into()) }
+}

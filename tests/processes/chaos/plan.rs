@@ -1,0 +1,286 @@
+//! What happens in a case of the campaign: everything follows from its seed, on every rank alike.
+
+use std::time::Duration;
+
+use unisono::ReduceOp;
+
+use super::{
+    call::{Call, Dtype, What},
+    settings,
+};
+
+/// One case.
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) ranks: usize,
+    /// Whose call differs, or who dies.
+    pub(super) victim: usize,
+    pub(super) kind: Kind,
+    /// Another group than the world: at least two ranks, the victim among them.
+    pub(super) members: Vec<usize>,
+    calls: Vec<Call>,
+    /// Where the victim's differ.
+    at: usize,
+    /// For what the victim does instead.
+    chance: Chance,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    Differs(Field),
+    Dies(Fate, Moment),
+}
+
+/// In what one rank's calls differ from the others'.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Field {
+    Nothing,
+    Asynchronous,
+    Collective,
+    Variant,
+    Dtype,
+    Count,
+    Root,
+    Operation,
+    Group,
+    Order,
+    Less,
+    More,
+    Tag,
+    Peer,
+    /// One of [`settings::ALL`], by its place there.
+    Setting(usize),
+}
+
+/// What becomes of one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fate {
+    Killed,
+    Terminated,
+    AbortsProcess,
+    Exits,
+    /// Aborts the group and lives on.
+    Aborts,
+    Stops,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Moment {
+    /// So long after it began to join.
+    Joining(Duration),
+    /// So long after this call began.
+    Call { round: usize, at: usize, delay: Duration },
+}
+
+const FIELDS: [Field; 15] = [
+    Field::Nothing,
+    Field::Asynchronous,
+    Field::Collective,
+    Field::Variant,
+    Field::Dtype,
+    Field::Count,
+    Field::Root,
+    Field::Operation,
+    Field::Group,
+    Field::Order,
+    Field::Less,
+    Field::More,
+    Field::Tag,
+    Field::Peer,
+    Field::Setting(0),
+];
+const FATES: [Fate; 6] =
+    [Fate::Killed, Fate::Terminated, Fate::AbortsProcess, Fate::Exits, Fate::Aborts, Fate::Stops];
+
+impl Kind {
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Differs(Field::Setting(_)) => "differs: Setting".to_owned(),
+            Self::Differs(field) => format!("differs: {field:?}"),
+            Self::Dies(fate, Moment::Joining(_)) => format!("joining: {fate:?}"),
+            Self::Dies(fate, Moment::Call { .. }) => format!("calling: {fate:?}"),
+        }
+    }
+}
+
+/// Numbers that look random (splitmix64).
+#[derive(Clone, Copy)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap_or(0)
+    }
+
+    pub(super) fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+}
+
+/// How many calls a rank makes, in each round.
+const CALLS: usize = 6;
+
+impl Plan {
+    pub(super) fn new(seed: u64) -> Self {
+        // Neighbouring seeds are to have nothing in common.
+        let mut chance = Chance(seed.wrapping_mul(0xd134_2543_de82_ef95));
+        let ranks = 2 + chance.below(3);
+        let victim = chance.below(ranks);
+        let at = chance.below(CALLS);
+        let delay = Duration::from_micros(chance.below(4000) as u64);
+        let kind = match chance.below(3) {
+            0 => {
+                let fate = chance.one(&FATES);
+                // Nobody can abort a group that there is not yet.
+                let joining = fate != Fate::Aborts && chance.below(3) == 0;
+                let moment = match joining {
+                    true => Moment::Joining(Duration::from_millis(chance.below(120) as u64)),
+                    false => Moment::Call {
+                        round: chance.below(3),
+                        at,
+                        delay: chance.one(&[Duration::ZERO, delay]),
+                    },
+                };
+                Kind::Dies(fate, moment)
+            }
+            _ => Kind::Differs(match chance.one(&FIELDS) {
+                Field::Setting(_) => Field::Setting(chance.below(settings::ALL.len())),
+                field => field,
+            }),
+        };
+        let left_out = chance.below(ranks);
+        let mut members: Vec<usize> = (0..ranks).filter(|&rank| rank == victim || rank != left_out).collect();
+        if members.len() < 2 {
+            members = (0..ranks).collect();
+        }
+        let mut calls: Vec<Call> = (0..CALLS).map(|_| Call::any(&mut chance, ranks, &members)).collect();
+        let call = &mut calls[at];
+        let other = (victim + 1 + chance.below(ranks - 1)) % ranks;
+        match kind {
+            Kind::Differs(Field::Tag | Field::Peer) => {
+                let (from, to) = chance.one(&[(victim, other), (other, victim)]);
+                call.what = What::Message { from, to };
+                call.some = false;
+            }
+            // Others may differ in what they count.
+            Kind::Differs(Field::Count) => call.what = chance.one(&What::COUNTED),
+            Kind::Differs(Field::Root) => call.what = chance.one(&What::ROOTED),
+            Kind::Differs(Field::Operation) => call.what = chance.one(&What::REDUCING),
+            Kind::Differs(Field::Variant) => call.what = chance.one(&[What::AllGather, What::Broadcast]),
+            Kind::Differs(Field::Group) if matches!(call.what, What::Message { .. }) => {
+                call.what = What::Barrier
+            }
+            _ => {}
+        }
+        Self { seed, ranks, victim, kind, members, calls, at, chance }
+    }
+
+    /// What a rank calls.
+    pub(super) fn calls(&self, rank: usize) -> Vec<Call> {
+        let mut calls = self.calls.clone();
+        let Kind::Differs(field) = self.kind else { return calls };
+        if rank != self.victim {
+            return calls;
+        }
+        let mut chance = self.chance;
+        let at = self.at;
+        let call = &mut calls[at];
+        match field {
+            Field::Nothing | Field::Setting(_) => {}
+            Field::Asynchronous => call.asynchronous = !call.asynchronous,
+            Field::Collective => call.what = other(&mut chance, call.what, &What::PLAIN),
+            Field::Variant => {
+                call.what = match call.what {
+                    What::AllGather => chance.one(&[What::AllGatherV, What::AllGatherObject]),
+                    _ => chance.one(&[What::BroadcastObject, What::BroadcastTensors]),
+                }
+            }
+            Field::Dtype => {
+                call.dtype = other(&mut chance, call.dtype, &[Dtype::F32, Dtype::I32, Dtype::U64])
+            }
+            Field::Count => call.count += chance.one(&[1, 7, 3000, 40_000]),
+            Field::Root => call.root += 1 + chance.below(call.size(self) - 1),
+            Field::Operation => {
+                call.op = other(&mut chance, call.op, &[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min])
+            }
+            Field::Group => call.some = !call.some,
+            Field::Order => calls.swap(at, (at + 1) % CALLS),
+            Field::Less => drop(calls.remove(at)),
+            Field::More => {
+                let more = calls[chance.below(CALLS)];
+                calls.insert(at, more);
+            }
+            Field::Tag => call.tag += 1,
+            Field::Peer => {
+                if let What::Message { from, to } = &mut call.what {
+                    // Among two ranks the message goes the other way round, or to its sender.
+                    let mine = if *from == rank { to } else { from };
+                    *mine = (*mine + 1) % self.ranks;
+                }
+            }
+        }
+        calls
+    }
+
+    /// What may come of it.
+    pub(super) fn due(&self) -> &'static [&'static str] {
+        match self.kind {
+            Kind::Differs(Field::Setting(at)) if settings::ALL[at].alike => &["settings"],
+            Kind::Differs(Field::Setting(_)) => &["right"],
+            Kind::Differs(_) => self.due_of_calls(),
+            Kind::Dies(Fate::Aborts, _) => &["aborted"],
+            Kind::Dies(Fate::Stops, Moment::Joining(_)) => &["deadline", "missing"],
+            Kind::Dies(Fate::Stops, _) => &["deadline"],
+            // Who dies before it has reached the store has not come; nor has it told who ended it.
+            Kind::Dies(Fate::Terminated, Moment::Joining(_)) => &["ended", "died", "missing"],
+            Kind::Dies(Fate::Terminated, _) => &["ended"],
+            Kind::Dies(_, Moment::Joining(_)) => &["died", "missing"],
+            Kind::Dies(..) => &["died"],
+        }
+    }
+
+    /// What may come of the victim's calls being others.
+    fn due_of_calls(&self) -> &'static [&'static str] {
+        let seen = |calls: &[Call]| -> Vec<Call> {
+            calls.iter().filter_map(|call| call.seen(self.victim, self)).collect()
+        };
+        let (wanted, own) = (seen(&self.calls), seen(&self.calls(self.victim)));
+        let apart = |calls: &[Call], message: bool| -> Vec<Call> {
+            calls
+                .iter()
+                .filter(|call| matches!(call.what, What::Message { .. }) == message)
+                .copied()
+                .collect()
+        };
+        if wanted == own {
+            &["right"]
+        } else if [true, false].iter().all(|&message| apart(&wanted, message) == apart(&own, message)) {
+            // A message that is sent earlier, or later, still comes where nothing else waits for it.
+            &["right", "mismatch", "deadlock", "left"]
+        } else {
+            &["mismatch", "deadlock", "left"]
+        }
+    }
+
+    pub(super) fn words(&self) -> String {
+        let Self { ranks, victim, kind, members, at, .. } = self;
+        let whole = self.calls.get(*at);
+        let own = self.calls(*victim);
+        format!(
+            "{ranks} ranks, rank {victim} {kind:?} at call {at} {whole:?}, where it has {:?}; the other group has ranks {members:?}",
+            own.get(*at)
+        )
+    }
+}
+
+fn other<T: Copy + PartialEq>(chance: &mut Chance, than: T, of: &[T]) -> T {
+    let others: Vec<T> = of.iter().copied().filter(|it| *it != than).collect();
+    chance.one(&others)
+}
