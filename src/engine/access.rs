@@ -7,7 +7,15 @@
 //! - A slot, and the place that a write or a piece of a message goes to, belongs to its sender from the credit or the grant
 //!   for it on, and to its receiver from the arrival of the message's immediate on, until the receiver gives credit again.
 //! - A part of a mailbox belongs to the one member that writes to it until its immediate has arrived, and then to the
-//!   receiver, until what it says has been answered or its operation is over.
+//!   receiver until that has read it, at once. The member writes it again only when it knows of that:
+//!   - a window is announced again when it has been closed, which takes an answer of whoever read the announcement;
+//!   - that a window is to be closed is told again after the answer, and answered again when it is told again;
+//!   - a mismatch probe waits for the word that the one before was read ([`About::Read`](super::wire::About::Read)). Of
+//!     those for messages from point to point only the immediate is looked at;
+//!   - a grant is given when the operation of the one before is over, which it is not before a write, or what went through a
+//!     slot because that was refused, has come from everyone who got it: of a schedule that has writes every source writes
+//!     (`schedule::check`), and only after it has read the grant. So there are at most two of one rank at once;
+//!   - the greeting is told once; of credits and `Read` only the immediate counts, and the end of a group comes after these.
 //! - What puts are made from (letters, headers, staging, scratch, lent memory) belongs to this engine. It changes only when no
 //!   put reads it: a record and its header are free when their put has ended, a letter is written again when the peer has
 //!   answered the one before, steps are proved not to write under their own puts.

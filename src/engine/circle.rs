@@ -24,6 +24,9 @@ use crate::{
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
 
+/// The most grants of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
+const GRANTS: u8 = 2;
+
 /// Where the operation of that number is among the latest.
 pub(super) fn place(number: u64) -> usize {
     const { assert!(CALLS == 4) }
@@ -47,6 +50,12 @@ pub(super) struct Member {
     pub(super) gone: bool,
     /// The latest operation in which it was told, for each class, of a message that waits.
     pub(super) knocked: [Option<u32>; 3],
+    /// Whether a mismatch probe went to it that it has not told to have read.
+    pub(super) unread: bool,
+    /// The operation of its latest mismatch probe.
+    pub(super) probed: Option<u32>,
+    /// How many grants of it there are in [`Circle::grants`].
+    pub(super) grants: u8,
 }
 
 impl Member {
@@ -139,9 +148,9 @@ pub(crate) struct Circle {
     pub(super) letters_under_way: usize,
     pub(super) copies_under_way: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
-    /// would come.
+    /// would come. No more than the latest of each rank.
     pub knocks: Vec<(Rank, Class, Header)>,
-    /// What peers allow, until the end of the operation for which they do.
+    /// What peers allow, until the end of the operation for which they do. No more than [`GRANTS`] of each.
     pub grants: Vec<(Rank, Grant)>,
     /// Whether peers may write into this rank's output now.
     pub exposed: bool,
@@ -261,6 +270,12 @@ impl Circle {
         self.mailbox.remote().unwrap_or_default()
     }
 
+    /// The mailbox itself.
+    #[cfg(test)]
+    pub(super) fn mailbox_memory(&self) -> &Region {
+        &self.mailbox
+    }
+
     /// Where the others' mailboxes are, by rank.
     pub(crate) fn introduce(&mut self, mailboxes: impl IntoIterator<Item = RemoteRegion>) {
         for (member, mailbox) in self.members.iter_mut().zip(mailboxes) {
@@ -311,6 +326,9 @@ impl Circle {
             met: false,
             gone: false,
             knocked: [None; 3],
+            unread: false,
+            probed: None,
+            grants: 0,
         };
         self.members = members.into_iter().map(member).collect();
     }
@@ -454,6 +472,24 @@ impl Circle {
             stalls && !now
         });
         self.debts = debts;
+    }
+
+    /// A peer allows something. False if that is more than it may allow at once.
+    pub(super) fn keep_grant(&mut self, from: Rank, grant: Grant) -> bool {
+        let grants = &mut self.members[from].grants;
+        *grants += 1;
+        self.grants.push((from, grant));
+        *grants <= GRANTS
+    }
+
+    /// What peers allowed in this operation is over.
+    pub(super) fn drop_grants(&mut self, op: u32) {
+        let members = &mut self.members;
+        self.grants.retain(|(from, grant)| {
+            let over = grant.header.op == op;
+            members[*from].grants -= u8::from(over);
+            !over
+        });
     }
 
     /// Whether there are letters to be sent. Until it is known where to, those wait that answer members who know already.

@@ -6,10 +6,11 @@ use super::{
     Stop,
     circle::{self, Circle, NONE, Sender},
     flow::{Outgoing, Violation},
+    letters::Letter,
     operation::Operation,
     port::Port,
     post::Record,
-    wire::{self, About, Class, Grant, HEADER, MAX_FLOWS, MAX_SLOTS, Way, Window},
+    wire::{self, About, Class, Grant, HEADER, Header, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
 use crate::{buffer, error::Failure, schedule::Rank};
 
@@ -167,9 +168,13 @@ impl Core<'_> {
                 self.port.stir(self.circle.channel);
                 self.listen(from, Class::Message)
             }
-            About::Knock(class) => {
-                self.circle.knocks.push((from, class, self.circle.told(from, at)?));
-                Ok(())
+            About::Knock(class) => self.probe_arrived(from, class, self.circle.told(from, at)?),
+            About::Read => {
+                if std::mem::take(&mut self.circle.members[from].unread) {
+                    return Ok(());
+                }
+                let what = "word that a mismatch probe was read, where none was sent".to_owned();
+                Err(self.port.forged(what))
             }
             About::Close(class) => self.close_arrived(from, class, self.circle.told(from, at)?),
             About::Answer(class) => self.answer_arrived(from, class, self.circle.told(from, at)?),
@@ -184,7 +189,11 @@ impl Core<'_> {
                     let what = format!("neither leave to write nor refusal, but {}", grant.granted);
                     return Err(self.violation(from, Violation(what)));
                 }
-                self.circle.grants.push((from, grant));
+                if !self.circle.keep_grant(from, grant) {
+                    let what =
+                        format!("more leave of rank {} to write than it can give", self.circle.world(from));
+                    return Err(self.port.forged(what));
+                }
                 // Nothing was sent yet to a peer whose window is unknown.
                 let Some(sender) = self.circle.sender(from, Class::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (grant.header.freed, grant.header.reply);
@@ -193,6 +202,27 @@ impl Core<'_> {
                 credit.map_err(|violation| self.violation(from, violation))
             }
         }
+    }
+
+    /// A peer waits with a message of an operation. Only the latest counts: its operations before that are over.
+    fn probe_arrived(&mut self, from: Rank, class: Class, header: Header) -> Result<(), Stop> {
+        let Self { port, circle } = self;
+        let before = circle.members[from].probed.replace(header.op);
+        if before.is_some_and(|before| header.op.wrapping_sub(before).wrapping_sub(1) >= 1 << 31) {
+            let what = format!("a mismatch probe of op {} after one of a later or the same", header.op);
+            return Err(port.forged(what));
+        }
+        circle.knocks.retain(|(it, ..)| *it != from);
+        circle.knocks.push((from, class, header));
+        // Whoever has been told of the end may be gone.
+        if circle.left || circle.parting {
+            return Ok(());
+        }
+        circle.post_box.push_back((from, Letter::Read));
+        if circle.has_letters() {
+            self.send_letters()?;
+        }
+        Ok(())
     }
 
     fn window_arrived(&mut self, from: Rank, class: Class, window: Window) -> Result<(), Stop> {

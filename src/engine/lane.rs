@@ -318,8 +318,7 @@ impl Run {
         if core.circle.exposed && core.circle.unawaited() {
             return Err(core.port.forged("a write that nobody awaits".to_owned()));
         }
-        let number = self.operation.op();
-        core.circle.grants.retain(|(_, grant)| grant.header.op != number);
+        core.circle.drop_grants(self.operation.op());
         Ok(())
     }
 

@@ -21,14 +21,22 @@ pub(super) enum Letter {
     End,
     Close(Class),
     Answer(Class),
+    Read,
 }
 
 impl Core<'_> {
     /// Tells a peer, once in an operation for each class, of a message that waits for its window or its grant: if the
-    /// two disagree on the operation, neither may ever come, and the header says why.
+    /// two disagree on the operation, neither may ever come, and the header says why. It waits until the peer has read the
+    /// one before; where it matters it is tried again. For [`Class::Message`] nobody reads the header.
     pub(crate) fn knock(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
         let circle = &mut *self.circle;
-        if circle.members[to].knocked[class.index()].replace(header.op) != Some(header.op) {
+        let read = class != Class::Message;
+        let member = &mut circle.members[to];
+        if read && member.unread {
+            return Ok(());
+        }
+        if member.knocked[class.index()].replace(header.op) != Some(header.op) {
+            member.unread |= read;
             let at = to * size_of::<Entry>() + About::Knock(class).place();
             access::store(&circle.letters, at, header)?;
             circle.post_box.push_back((to, Letter::Knock(class)));
@@ -89,6 +97,7 @@ impl Core<'_> {
                 Letter::End => letter_about(About::End, 8),
                 Letter::Close(class) => letter_about(About::Close(class), size_of::<Close>()),
                 Letter::Answer(class) => letter_about(About::Answer(class), size_of::<u64>()),
+                Letter::Read => letter_about(About::Read, 4),
                 Letter::Knock(class) => letter_about(About::Knock(class), wire::HEADER),
                 Letter::Credit(receiver, way) => {
                     let reply = circle.receivers[receiver].reply;

@@ -148,7 +148,7 @@ impl Net {
     /// Takes an arrival to the group that it is for; one that no rank can have sent ends all.
     pub(super) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
         match Immediate::decode(bits ^ self.port.mask) {
-            Some(Immediate::Data { flow, way, number }) => {
+            Immediate::Data { flow, way, number } => {
                 let Some((channel, receiver)) = self.port.incoming.find(flow) else {
                     return Err(self.port.forged(format!("a message on flow {flow}, which leads nowhere")));
                 };
@@ -159,7 +159,7 @@ impl Net {
                     Way::Direct => core.write_arrived(receiver, number),
                 }
             }
-            Some(Immediate::Credit { flow, way, freed }) => {
+            Immediate::Credit { flow, way, freed } => {
                 let Some((channel, sender)) = self.port.outgoing.find(flow) else {
                     // Late news of a group that has ended is no news.
                     if self.port.outgoing.retired(flow) {
@@ -173,7 +173,7 @@ impl Net {
                 core.port.arrived(core.circle.world(core.circle.senders[sender].flow.to));
                 core.credit_arrived(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
             }
-            Some(Immediate::Letter { channel, from, about }) => {
+            Immediate::Letter { channel, from, about } => {
                 let circle = self.circles.get_mut(usize::from(channel));
                 let Some(circle) = circle.and_then(Option::as_mut).filter(|it| from < it.members.len())
                 else {
@@ -185,7 +185,6 @@ impl Net {
                 self.port.arrived(circle.world(from));
                 Core { port: &mut self.port, circle }.letter_arrived(from, about)
             }
-            None => Err(self.port.forged("an immediate that says nothing".to_owned())),
         }
     }
 }

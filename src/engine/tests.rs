@@ -20,6 +20,7 @@ use crate::{
     schedule::{Collective, Course, Job, Step},
 };
 
+mod control;
 mod credit;
 mod forged;
 
@@ -111,6 +112,14 @@ fn call_under<T: Element>(
     lent: &Lent<'_>,
     overseer: &dyn Overseer,
 ) -> Result<(), Stop> {
+    let (task, ticket) = task::<T>(call, lent);
+    let taken = engine.take(WORLD, task, overseer);
+    let driven = taken.and_then(|()| engine.drive((&|| ticket.ended(), None), overseer));
+    driven.map_err(|halt| halt.stop)
+}
+
+/// A call as an engine takes it.
+fn task<T: Element>(call: Call, lent: &Lent<'_>) -> (Task, Arc<Ticket>) {
     let algorithm = crate::algorithm::find(call.algorithm).unwrap();
     let schedule = Course::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
@@ -139,10 +148,7 @@ fn call_under<T: Element>(
     let ticket = Arc::new(Ticket::default());
     let (deadline, asked) = (soon(), Instant::now());
     let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: Held::Back(None) };
-    let task = Task { what: What::Collective(Box::new(operation), schedule), asked };
-    let taken = engine.take(WORLD, task, overseer);
-    let driven = taken.and_then(|()| engine.drive((&|| ticket.ended(), None), overseer));
-    driven.map_err(|halt| halt.stop)
+    (Task { what: What::Collective(Box::new(operation), schedule), asked }, ticket)
 }
 
 fn value(rank: Rank, index: usize) -> i64 {

@@ -8,7 +8,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 13;
+pub(crate) const VERSION: u32 = 14;
 
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
@@ -56,11 +56,13 @@ pub(crate) enum About {
     Close(Class),
     /// What came of one: 1 if the window is closed, 0 if it stays.
     Answer(Class),
+    /// Nothing: the rank has read the latest mismatch probe for [`Class::Eager`] or [`Class::Bulk`].
+    Read,
 }
 
 impl About {
     /// In the order of their codes.
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Window(Class::Eager),
         Self::Window(Class::Bulk),
         Self::Window(Class::Message),
@@ -76,6 +78,7 @@ impl About {
         Self::Answer(Class::Eager),
         Self::Answer(Class::Bulk),
         Self::Answer(Class::Message),
+        Self::Read,
     ];
 
     fn code(self) -> u32 {
@@ -91,6 +94,7 @@ impl About {
             Self::End => 8,
             Self::Close(class) => 9 + narrow(class.index()),
             Self::Answer(class) => 12 + narrow(class.index()),
+            Self::Read => 15,
         }
     }
 
@@ -101,7 +105,7 @@ impl About {
             Self::Knock(class) => offset_of!(Entry, knocks) + class.index() * HEADER,
             Self::Hello => offset_of!(Entry, hello),
             Self::Grant => offset_of!(Entry, grant),
-            Self::End => offset_of!(Entry, credit),
+            Self::End | Self::Read => offset_of!(Entry, credit),
             Self::Close(class) => offset_of!(Entry, closes) + class.index() * size_of::<Close>(),
             Self::Answer(class) => offset_of!(Entry, answers) + class.index() * size_of::<u64>(),
         }
@@ -124,12 +128,12 @@ impl Immediate {
         }
     }
 
-    /// `None` if it says nothing that is known.
-    pub(crate) fn decode(bits: u32) -> Option<Self> {
+    /// All bits say something.
+    pub(crate) fn decode(bits: u32) -> Self {
         let flow = bits >> 16 & 0x1fff;
         let way = if bits & Way::Direct.bit() == 0 { Way::Slots } else { Way::Direct };
         let low = (bits & 0xffff) as u16;
-        Some(match bits >> 30 {
+        match bits >> 30 {
             0 => Self::Data { flow, way, number: low },
             1 => Self::Credit { flow, way, freed: low },
             _ => {
@@ -137,10 +141,10 @@ impl Immediate {
                     0 => (0, bits & 0x3ff_ffff),
                     _ => ((bits >> 14 & 0xfff) as Channel, bits & 0x3fff),
                 };
-                let about = *About::ALL.get((bits >> 27 & 0xf) as usize)?;
+                let about = About::ALL[(bits >> 27 & 0xf) as usize];
                 Self::Letter { channel, from: from as usize, about }
             }
-        })
+        }
     }
 }
 
@@ -292,7 +296,7 @@ impl Window {
 
 /// What a rank tells those that write straight into its output, at the beginning of an operation. There is one
 /// place for it: the next grant is written only when the operation is over for the one who gave it, which it is
-/// not before writes have come from everyone who got it.
+/// not before writes have come from everyone who got it, and each of its sources writes at least once (see `access`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Grant {
@@ -337,7 +341,8 @@ pub(crate) struct Entry {
     pub hello: [u64; 2],
     /// Keeps what follows aligned to its size.
     pub reserved: u64,
-    /// Of the first message that waits for a window, for each class.
+    /// Of the first message that waits for a window, for each class: the next comes after the word that the one before was
+    /// read.
     pub knocks: [Header; 3],
     /// For one operation after the other.
     pub grant: Grant,
@@ -359,9 +364,8 @@ pub(crate) fn hello(from: Rank, to: Rank) -> [u64; 2] {
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some((bits, rest)) = bytes.split_first_chunk::<4>() else { return };
-    if let Some(immediate) = Immediate::decode(u32::from_le_bytes(*bits)) {
-        assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
-    }
+    let immediate = Immediate::decode(u32::from_le_bytes(*bits));
+    assert_eq!(Immediate::decode(immediate.encode()), immediate);
     let mut entry = Entry::zeroed();
     let len = rest.len().min(size_of::<Entry>());
     bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
@@ -393,10 +397,7 @@ mod tests {
             Immediate::Credit { flow: 1, way: Way::Slots, freed: 2 },
         ];
         for immediate in samples.into_iter().chain(letters) {
-            assert_eq!(Immediate::decode(immediate.encode()), Some(immediate));
-        }
-        for code in u32::try_from(About::ALL.len()).unwrap()..16 {
-            assert_eq!(Immediate::decode(1 << 31 | code << 27), None);
+            assert_eq!(Immediate::decode(immediate.encode()), immediate);
         }
     }
 

@@ -107,6 +107,31 @@ fn a_schedule_that_hides_or_feigns_its_writes() {
     }
 }
 
+/// There is one place for a rank's grant, and the next is written when the operation is over for who gave it. A write proves
+/// that the grant was read; a message in a slot does not.
+#[test]
+fn a_source_that_only_puts_need_not_have_read_its_grant() {
+    let job = job(AllReduce);
+    let mut scripts = scripts("two_shot", &job);
+    for step in scripts[0].lanes.iter_mut().flatten() {
+        if let Step::Write { to: 1, from, .. } = *step {
+            *step = Step::Put { to: 1, from };
+        }
+    }
+    for lane in &mut scripts[1].lanes {
+        let through_slots = |step: Step| match step {
+            Step::Await { from: 0, into } => {
+                let copy = Step::Copy { from: Span::landed(0, into.len), into };
+                vec![Step::Take { from: 0, len: into.len }, copy, Step::Free { from: 0 }]
+            }
+            step => vec![step],
+        };
+        *lane = std::mem::take(lane).into_iter().flat_map(through_slots).collect();
+    }
+    let broken = judge(&scripts, &job, false).expect_err("broken");
+    assert!(matches!(broken.fault, Fault::NoWrite(0)), "{}", broken.fault);
+}
+
 #[test]
 fn passed_on_from_the_slot_where_it_landed() {
     // Where nobody may write, the engine keeps a slot until what is in it has gone on: with one, all wait for each other.

@@ -1,0 +1,99 @@
+//! Control messages that come faster than they are read: each part of a mailbox has one writer, which does not write again
+//! before the reader has read.
+
+use super::*;
+
+/// Two ranks that one thread drives, so that it decides who looks when.
+fn two(fabric: &Fabric) -> [Engine; 2] {
+    let mut engines = [0, 1].map(|rank| Engine::new(Box::new(fabric.open()), rank, 2, SMALL).unwrap());
+    let contacts: Vec<_> = engines.iter().map(Engine::contact).collect();
+    let none = Duration::ZERO;
+    let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
+    for engine in &mut engines {
+        engine.meet(contacts.clone(), SMALL.chunk_bytes, patience).unwrap();
+    }
+    engines
+}
+
+fn fine<T>(result: Result<T, Halt>) -> T {
+    result.map_err(|halt| halt.stop).unwrap()
+}
+
+/// This rank does once what it can.
+fn go_on(engine: &mut Engine) {
+    fine(engine.round(&Nobody));
+    fine(engine.doubt());
+    fine(engine.send_letters());
+}
+
+/// Goes on with these ranks until that is so.
+fn until(engines: &mut [&mut Engine], mut done: impl FnMut(&mut [&mut Engine]) -> bool) {
+    for _ in 0..10_000 {
+        engines.iter_mut().for_each(|engine| go_on(engine));
+        if done(engines) {
+            return;
+        }
+    }
+    panic!("it does not come to that");
+}
+
+/// Whether all control messages of this rank have landed.
+fn landed(engine: &mut Engine) -> bool {
+    engine.net.core(WORLD).unwrap().circle.letters_landed()
+}
+
+/// The operations of whose messages this rank knows that they wait.
+fn probes(engine: &mut Engine) -> Vec<u32> {
+    engine.net.core(WORLD).unwrap().circle.knocks.iter().map(|(.., header)| header.op).collect()
+}
+
+#[test]
+fn a_probe_waits_until_the_one_before_was_read() {
+    for seed in 0..8 {
+        println!("seed {seed}");
+        let jitter = Duration::from_micros(10 * seed);
+        let config =
+            sim::Config { seed, jitter, max_inject: 0, cheap_registration: true, ..Default::default() };
+        let [mut root, mut other] = two(&Fabric::new(config));
+        // One message through a slot, and then a write that waits for its grant.
+        let calls = [(16, false, "binomial"), (64, true, "direct")];
+        let mut data = [0, 1].map(|rank| [value(rank, 0); 80]);
+        let [ours, theirs] = &mut data;
+        let lent: Vec<_> = [ours, theirs]
+            .into_iter()
+            .map(|data| data.split_at_mut(16))
+            .map(|(first, second)| {
+                let second = Lent::within(second, 0..64, 0..64).unwrap();
+                [Lent::within(first, 0..16, 0..16).unwrap(), second]
+            })
+            .collect();
+        let begin = |engine: &mut Engine, rank: Rank, round: usize| {
+            let (count, direct, algorithm) = calls[round];
+            let job =
+                Job { chunk: 16, direct, long: direct, ..Job::new(Collective::Broadcast, rank, 2, count) };
+            let (task, ticket) = task::<i64>(Call { job, op: ReduceOp::Sum, algorithm }, &lent[rank][round]);
+            fine(engine.take(WORLD, task, &Nobody));
+            ticket
+        };
+        // The root looks for a window that is on its way, and goes on as soon as that has come. The other sleeps.
+        let received = begin(&mut other, 1, 0);
+        fine(other.round(&Nobody));
+        let sent = begin(&mut root, 0, 0);
+        fine(root.round(&Nobody));
+        assert!(!landed(&mut root), "a probe is on its way");
+        until(&mut [&mut root], |_| sent.ended());
+        // It comes to a later operation, and would tell that it waits there too.
+        let wrote = begin(&mut root, 0, 1);
+        (0..1000).for_each(|_| go_on(&mut root));
+        assert!(landed(&mut root));
+        // The other reads what was told first.
+        assert!(other.net.poll().unwrap());
+        assert_eq!(probes(&mut other), [0], "overwritten before it was read");
+        // And then what was told next.
+        until(&mut [&mut root, &mut other], |engines| probes(engines[1]) == [1] && received.ended());
+        let read = begin(&mut other, 1, 1);
+        until(&mut [&mut root, &mut other], |_| wrote.ended() && read.ended());
+        drop((root, other, lent));
+        assert_eq!(data[1], [value(0, 0); 80]);
+    }
+}
