@@ -3,13 +3,13 @@
 use std::{
     collections::BTreeMap,
     net::ToSocketAddrs,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 use unisono_transport::{
-    Address, Memory, RemoteRegion, Transport,
+    Activity, Address, Limits, Memory, RemoteRegion, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -116,9 +116,10 @@ impl ProcessGroup {
             Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
             None => None,
         };
-        Self::enter(deadline, config, store, |config| {
+        let activity = Arc::default();
+        Self::enter(deadline, config, store, Arc::clone(&activity), |config| {
             let options = Options { deadline: Some(deadline), ..Self::transport_options(config) };
-            Ok(Box::new(Ofi::open(&options)?))
+            Ok(Box::new(Ofi::open_watched(&options, &activity)?))
         })
     }
 
@@ -158,7 +159,8 @@ impl ProcessGroup {
         store: Option<Arc<dyn Store>>,
     ) -> Result<Self> {
         config.validate()?;
-        Self::enter(Instant::now() + config.join_timeout, config, store, |_| Ok(transport))
+        let activity = transport.activity();
+        Self::enter(Instant::now() + config.join_timeout, config, store, activity, |_| Ok(transport))
     }
 
     /// Meets the others: tells them all there is to know, learns the same of them, and greets them.
@@ -273,17 +275,23 @@ impl ProcessGroup {
         deadline: Instant,
         config: Config,
         store: Option<Arc<dyn Store>>,
+        activity: Arc<Activity>,
         open: impl FnOnce(&Config) -> Result<Box<dyn Transport>>,
     ) -> Result<Self> {
         let mut guard = Guard::begin(&config, store.as_deref())?;
-        let met = open(&config).and_then(|transport| {
-            guard.watchdog = watchdog(&guard, &config, &*transport)?;
+        let opened = Arc::default();
+        guard.doing.due_by(deadline);
+        let watched = watchdog(&guard, &config, activity, Arc::clone(&opened))
+            .map(|watchdog| guard.watchdog = watchdog);
+        let met = watched.and_then(|()| open(&config)).and_then(|transport| {
+            opened.get_or_init(|| transport.limits().clone());
             Self::until(deadline, &config, transport, &guard, store.as_deref())
         });
         let Met { engine, settings, world, places, tuned, pin, wishes } = match met {
             Ok(met) => met,
             Err(error) => return Err(guard.give_up(error)),
         };
+        guard.doing.finish(None);
         if let Some(watch) = &guard.watch {
             watch.be_patient(config.timeout);
         }
@@ -360,13 +368,18 @@ fn excuse(config: &Config, problem: Error) -> Error {
 }
 
 /// Looks after the calls of the transport's library; in a world of one there is nobody to wait for.
-fn watchdog(guard: &Guard, config: &Config, transport: &dyn Transport) -> Result<Option<Watchdog>> {
+fn watchdog(
+    guard: &Guard,
+    config: &Config,
+    activity: Arc<Activity>,
+    limits: Arc<OnceLock<Limits>>,
+) -> Result<Option<Watchdog>> {
     let Some(watch) = guard.watch.as_ref().filter(|_| config.ranks > 1) else { return Ok(None) };
     let subject = Subject {
         rank: guard.rank,
-        limits: transport.limits().clone(),
+        limits,
         timeout: config.timeout,
-        activity: transport.activity(),
+        activity,
         alarm: Arc::clone(&guard.alarm),
         doing: Arc::clone(&guard.doing),
         watch: Arc::clone(watch),

@@ -12,7 +12,7 @@
 use std::{
     io::Write,
     process,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -38,7 +38,8 @@ const LOOKS_REGISTERING: u32 = 100;
 /// What it looks at.
 pub(super) struct Subject {
     pub rank: Rank,
-    pub limits: Limits,
+    /// Once there is an endpoint.
+    pub limits: Arc<OnceLock<Limits>>,
     /// How long an operation may take.
     pub timeout: Duration,
     pub activity: Arc<Activity>,
@@ -59,8 +60,10 @@ impl Watchdog {
     pub(super) fn begin(subject: Subject) -> std::io::Result<Self> {
         let end = Arc::<(Mutex<bool>, Condvar)>::default();
         let ends = Arc::clone(&end);
+        let (ready, begun) = mpsc::channel();
         let looks = move || {
             let mut looks = Looks::default();
+            drop(ready);
             loop {
                 let ended = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
                 let wait = ends.1.wait_timeout_while(ended, LOOK, |ended| !*ended);
@@ -74,6 +77,8 @@ impl Watchdog {
             }
         };
         let thread = thread::Builder::new().name("unisono-watchdog".to_owned()).spawn(looks)?;
+        // A thread begins with what the loader guards, and libfabric may wait for ever while it loads a provider.
+        let _: Result<(), _> = begun.recv();
         Ok(Self { end, thread: Some(thread) })
     }
 }
@@ -108,7 +113,8 @@ impl Looks {
         let stay = stay?;
         self.found = self.found.saturating_add(1);
         // What began before the call has passed its deadline at the latest when the call alone has lasted as long.
-        if failed || LOOK.saturating_mul(self.found) > timeout {
+        // Joining has a deadline of its own.
+        if failed || !stay.call.opens() && LOOK.saturating_mul(self.found) > timeout {
             self.late += 1;
         }
         let patience = if stay.call == LibraryCall::Register { LOOKS_REGISTERING } else { LOOKS };
@@ -119,7 +125,12 @@ impl Looks {
 impl Subject {
     /// Tells everybody, and ends the process.
     fn end(&self, stay: Stay) -> ! {
-        let Limits { provider, version, caution, .. } = &self.limits;
+        let limits = self.limits.get();
+        let whose = limits.map_or_else(
+            || "libfabric".to_owned(),
+            |Limits { provider, version, .. }| format!("{version}'s {provider}"),
+        );
+        let caution = limits.map_or("", |limits| limits.caution);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let doing = self.doing.snapshot().to_string();
         let call = stay.call.name();
@@ -133,8 +144,7 @@ impl Subject {
             caution
         };
         let seconds = (LOOK * LOOKS).as_secs();
-        let reason =
-            format!("{call} of {version}'s {provider} did not return for {seconds} s {after}; {mend}");
+        let reason = format!("{call} of {whose} did not return for {seconds} s {after}; {mend}");
         let words = format!(
             "unisono: rank {} on {host}, {doing}: {reason}. This process cannot go on and aborts (SIGABRT)\n",
             self.rank
@@ -147,6 +157,10 @@ impl Subject {
                 doing: doing.clone(),
                 reason: reason.clone(),
             });
+        }
+        if stay.call.opens() {
+            // So does the log; and all is said.
+            process::abort();
         }
         tracing::error!(rank = self.rank, %host, %doing, %reason, "the provider does not return; aborting");
         process::abort();

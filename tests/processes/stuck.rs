@@ -25,6 +25,8 @@ use crate::{
 /// What is tried.
 pub(crate) const CASES: Table = &[
     ("a provider that does not return after a failure or a deadline ends its process", never_returns),
+    ("no call of libfabric's outlasts the time to join", never_opens),
+    ("a rank that was stopped is not aborted for that time", continued),
     ("survivors of kills at any moment end in time, and nothing is left of the dead", kills),
     ("processes of one number in containers that share /dev/shm leave each other alone", containers),
     ("ranks whose numbers mean nothing to each other are refused shm at once", strangers),
@@ -32,6 +34,7 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[
     ("stuck", play_stuck),
+    ("stopped-in-a-call", play_stopped),
     ("killed-any-time", play_killed),
     ("keeps-memory", play_keeps),
     ("refused", play_refused),
@@ -90,21 +93,81 @@ fn never_returns(provider: &str) -> Outcome {
     Ok(Verdict::Measured(words))
 }
 
+/// libfabric looks for providers in a directory, and waits for ever for one that is a pipe into which nobody writes.
+fn never_opens(provider: &str) -> Outcome {
+    if provider == "shm" {
+        return Ok(Verdict::Skipped("libfabric looks for all providers at once".into()));
+    }
+    let (begun, directory) = (Instant::now(), tempfile::tempdir()?);
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let pipe = directory.path().join("never-fi.so");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)?;
+    let mut world = World::new(provider, 2, 1)?;
+    let joins = ("UNISONO_JOIN_TIMEOUT", "2s");
+    world.start(0, "refused", &[joins])?;
+    let path = directory.path().to_str().ok_or("a strange name")?;
+    world.start(1, "refused", &[joins, ("FI_PROVIDER_PATH", path)])?;
+    let ends = world.end_all()?;
+    ends[0].well()?;
+    if ends[1].status.success() && !ends[1].said("error")?.contains("missing") {
+        return Ok(Verdict::Skipped("this libfabric loads no providers from a directory".into()));
+    }
+    aborted(&ends[1], &["rank 1 on ", "fi_getinfo of libfabric did not return", "(SIGABRT)"])?;
+    ensure!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
+    Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
+}
+
+/// In the middle of a call of its library that takes two seconds, a rank is stopped for longer than such a call may take.
+fn continued(provider: &str) -> Outcome {
+    if provider == "shm" {
+        return Ok(Verdict::Skipped("the transport that sticks is the same over any provider".into()));
+    }
+    let mut world = World::new(provider, 2, 1)?;
+    world.start_all("stopped-in-a-call", &[("UNISONO_TIMEOUT", "1s")])?;
+    world.stopped(1)?;
+    thread::sleep(Duration::from_secs(8));
+    world.signal(1, Signal::CONT)?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    Ok(Verdict::Measured(ends[1].said("failure")?.to_owned()))
+}
+
+fn play_stopped(_: &str) -> rank::Outcome {
+    let (group, now) = sticky(LibraryCall::Poll)?;
+    group.barrier()?;
+    if group.rank() == 1 {
+        thread::spawn(move || {
+            now.store(true, Ordering::Relaxed);
+            thread::sleep(Duration::from_secs(1));
+            let stopped = signal_myself(Signal::STOP).is_ok();
+            thread::sleep(Duration::from_secs(1));
+            now.store(false, Ordering::Relaxed);
+            stopped
+        });
+    }
+    until_failure(&group, |group| group.all_reduce(&mut [0.5_f32; 4096], ReduceOp::Avg)).map(drop)
+}
+
+/// A group whose provider does not return from such calls while the flag is set.
+fn sticky(at: LibraryCall) -> Result<(ProcessGroup, Arc<AtomicBool>), Box<dyn std::error::Error>> {
+    let config = config(0)?;
+    let within = Instant::now() + config.join_timeout;
+    let store =
+        unisono::rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), within)?;
+    let now = Arc::new(AtomicBool::new(false));
+    let ofi = Ofi::open(&ProcessGroup::transport_options(&config))?;
+    let transport = Stuck::new(Box::new(ofi), at, Arc::clone(&now));
+    Ok((ProcessGroup::with(config, Box::new(transport), Some(store))?, now))
+}
+
 /// Calls until all is over; some ranks' provider sticks, and one rank is killed while they do.
 fn play_stuck(told: &str) -> rank::Outcome {
     let [at, stuck, victim] = told.split(' ').collect::<Vec<_>>()[..] else {
         return Err("stuck how?".into());
     };
     let at = if at == "closing" { LibraryCall::Close } else { LibraryCall::Poll };
-    let config = config(0)?;
-    let within = Instant::now() + config.join_timeout;
-    let store =
-        unisono::rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), within)?;
-    let rank = config.rank.to_string();
-    let now = Arc::new(AtomicBool::new(false));
-    let ofi = Ofi::open(&ProcessGroup::transport_options(&config))?;
-    let transport = Stuck::new(Box::new(ofi), at, Arc::clone(&now));
-    let group = ProcessGroup::with(config, Box::new(transport), Some(store))?;
+    let (group, now) = sticky(at)?;
+    let rank = group.rank().to_string();
     group.barrier()?;
     let sticks = stuck.split(',').any(|one| one == rank);
     let dies = victim == rank;

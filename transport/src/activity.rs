@@ -9,8 +9,12 @@ const BITS: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LibraryCall {
-    /// Opens an object: an endpoint, a queue, an address vector.
-    Open = 1,
+    /// Looks for providers and what they offer.
+    Find = 1,
+    /// Opens a fabric or a domain.
+    Domain,
+    /// Opens another object: an endpoint, a queue, an address vector.
+    Open,
     /// Makes an address known.
     Connect,
     /// Registers memory.
@@ -28,7 +32,9 @@ pub enum LibraryCall {
 }
 
 impl LibraryCall {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
+        Self::Find,
+        Self::Domain,
         Self::Open,
         Self::Connect,
         Self::Register,
@@ -39,10 +45,18 @@ impl LibraryCall {
         Self::Close,
     ];
 
+    /// Whether only who opens an endpoint makes it.
+    #[must_use]
+    pub const fn opens(self) -> bool {
+        matches!(self, Self::Find | Self::Domain | Self::Open)
+    }
+
     /// libfabric's name for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Find => "fi_getinfo",
+            Self::Domain => "fi_fabric or fi_domain",
             Self::Open => "fi_endpoint or what belongs to it",
             Self::Connect => "fi_av_insert",
             Self::Register => "fi_mr_reg",
@@ -80,6 +94,14 @@ impl Activity {
     #[inline]
     pub fn leave(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) >> BITS << BITS, Ordering::Relaxed);
+    }
+
+    /// Calls the library.
+    pub fn during<R>(&self, call: LibraryCall, calls: impl FnOnce() -> R) -> R {
+        self.enter(call);
+        let result = calls();
+        self.leave();
+        result
     }
 
     /// The call that has been entered and not left. Who finds the same [`Stay`] again knows that it has lasted all the time

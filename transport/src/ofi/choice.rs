@@ -12,7 +12,7 @@ use super::{
     info::{self, Info},
     near, provider, sys, variables,
 };
-use crate::Error;
+use crate::{Activity, Error, LibraryCall};
 
 /// How many puts from peers completion queues hold, if nothing else is asked for.
 pub(super) const ARRIVALS: usize = 4096;
@@ -129,11 +129,11 @@ type Offer = (Info, String);
 
 /// What fits, best first and each with the reason it comes there; and a line for each provider that does
 /// not fit.
-pub(super) fn candidates(options: &Options) -> Result<(Vec<Offer>, Vec<String>), Error> {
+pub(super) fn candidates(options: &Options, activity: &Activity) -> Result<(Vec<Offer>, Vec<String>), Error> {
     let mut fitting = Vec::new();
     let mut refusals = Vec::new();
     for name in provider::expand(options.provider.as_deref(), library_version()) {
-        match offers(&name, options)? {
+        match activity.during(LibraryCall::Find, || offers(&name, options))? {
             Ok(offers) => fitting.extend(offers),
             Err(reason) => refusals.push(format!("{name}: {reason}")),
         }

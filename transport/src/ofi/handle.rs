@@ -38,7 +38,10 @@ unsafe fn close(what: &'static str, object: *mut sys::fid) {
 }
 
 #[derive(Debug)]
-pub(super) struct Fabric(NonNull<sys::fid_fabric>);
+pub(super) struct Fabric {
+    object: NonNull<sys::fid_fabric>,
+    activity: Arc<Activity>,
+}
 
 // SAFETY: libfabric's objects are not tied to a thread; calls are serialised by `Domain::lock` or by the
 // exclusive ownership of the opener.
@@ -47,20 +50,24 @@ unsafe impl Send for Fabric {}
 unsafe impl Sync for Fabric {}
 
 impl Fabric {
-    pub(super) fn open(info: &Info) -> Result<Arc<Self>, Error> {
+    /// Whoever watches sees in `activity` in which call it is, and so do all domains.
+    pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
         let mut object = ptr::null_mut();
-        // SAFETY: the attributes belong to `info`, which lives through the call.
-        judge("fi_fabric", unsafe {
-            sys::fi_fabric(info.raw().fabric_attr, &raw mut object, ptr::null_mut())
-        })?;
-        Ok(Arc::new(Self(made("fi_fabric", object)?)))
+        let result = activity.during(LibraryCall::Domain, || {
+            // SAFETY: the attributes belong to `info`, which lives through the call.
+            unsafe { sys::fi_fabric(info.raw().fabric_attr, &raw mut object, ptr::null_mut()) }
+        });
+        judge("fi_fabric", result)?;
+        Ok(Arc::new(Self { object: made("fi_fabric", object)?, activity: Arc::clone(activity) }))
     }
 }
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // SAFETY: open, and dropped once; its children own it, so none is left.
-        unsafe { close("fabric", &raw mut (*self.0.as_ptr()).fid) };
+        self.activity.during(LibraryCall::Close, || {
+            // SAFETY: open, and dropped once; its children own it, so none is left.
+            unsafe { close("fabric", &raw mut (*self.object.as_ptr()).fid) };
+        });
     }
 }
 
@@ -68,7 +75,6 @@ impl Drop for Fabric {
 pub(super) struct Domain {
     object: NonNull<sys::fid_domain>,
     serial: Arc<Mutex<()>>,
-    activity: Arc<Activity>,
     fabric: Arc<Fabric>,
     /// Whose it is: a child may close nothing.
     process: Process,
@@ -100,22 +106,25 @@ impl Domain {
     ) -> Result<Arc<Self>, Error> {
         let mut object = ptr::null_mut();
         let held = serial.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `fabric` is open; `info` lives through the call.
-        judge("fi_domain", unsafe {
-            sys::fi_domain(fabric.0.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut())
-        })?;
+        let result = fabric.activity.during(LibraryCall::Domain, || {
+            // SAFETY: `fabric` is open; `info` lives through the call.
+            unsafe {
+                sys::fi_domain(fabric.object.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut())
+            }
+        });
         drop(held);
+        judge("fi_domain", result)?;
         let object = made("fi_domain", object)?;
-        let (activity, fabric, process) = (Arc::default(), Arc::clone(fabric), Process::this());
-        Ok(Arc::new(Self { object, serial, activity, fabric, process }))
+        let (fabric, process) = (Arc::clone(fabric), Process::this());
+        Ok(Arc::new(Self { object, serial, fabric, process }))
     }
 
     /// Serialises calls into this domain and everything that belongs to it, and lets others see that there is one. Not
     /// reentrant: no handle and no region may be dropped while it is held.
     pub(super) fn enter(&self, call: LibraryCall) -> Entered<'_> {
         let serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
-        self.activity.enter(call);
-        Entered { activity: &self.activity, _serial: serial }
+        self.fabric.activity.enter(call);
+        Entered { activity: &self.fabric.activity, _serial: serial }
     }
 
     /// Whether it was opened by this process, and not by one that this was forked from.
@@ -125,7 +134,7 @@ impl Domain {
 
     /// In which call it is.
     pub(super) fn activity(&self) -> Arc<Activity> {
-        Arc::clone(&self.activity)
+        Arc::clone(&self.fabric.activity)
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {
@@ -293,7 +302,7 @@ impl Cq {
         let mut fids = [self.fid()];
         let serial = self.domain.enter(LibraryCall::TryWait);
         // SAFETY: fabric and queue are open; one object is passed.
-        let result = unsafe { sys::fi_trywait(self.domain.fabric.0.as_ptr(), fids.as_mut_ptr(), 1) };
+        let result = unsafe { sys::fi_trywait(self.domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) };
         drop(serial);
         if i64::from(result) == -call::AGAIN {
             return Ok(false);

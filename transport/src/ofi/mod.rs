@@ -130,7 +130,15 @@ impl Ofi {
     /// [`Error::NoProvider`] with the reason for each candidate; [`Error::SelfTest`] or the failed call if
     /// the only candidate did not work.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        let (candidates, mut refusals) = choice::candidates(options)?;
+        Self::open_watched(options, &Arc::default())
+    }
+
+    /// The same, where whoever watches sees in `activity` from the first call of libfabric's on in which it is.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_watched(options: &Options, activity: &Arc<Activity>) -> Result<Self, Error> {
+        let (candidates, mut refusals) = choice::candidates(options, activity)?;
         let only = candidates.len() == 1;
         let mut left = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
         for (info, why) in candidates {
@@ -140,7 +148,7 @@ impl Ofi {
             left -= 1;
             let (provider, device, from) = (info.provider(), info.device(), info.ip());
             let from = from.map_or_else(|| "an address of its own kind".to_owned(), |ip| ip.to_string());
-            match Self::open_info(&info, options, patience).map_err(call::opening) {
+            match Self::open_info(&info, options, patience, activity).map_err(call::opening) {
                 Ok(ofi) => {
                     tracing::info!(
                         provider,
@@ -162,7 +170,12 @@ impl Ofi {
         Err(Error::NoProvider { asked: options.asked(), report: refusals.join("; ") })
     }
 
-    fn open_info(info: &Info, options: &Options, patience: Duration) -> Result<Self, Error> {
+    fn open_info(
+        info: &Info,
+        options: &Options,
+        patience: Duration,
+        activity: &Arc<Activity>,
+    ) -> Result<Self, Error> {
         let provider = info.provider();
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
@@ -172,9 +185,12 @@ impl Ofi {
         } else {
             None
         };
-        let named = memory.as_ref().map(|name| info::named(&provider, name.as_str())).transpose()?;
+        let named = memory
+            .as_ref()
+            .map(|name| activity.during(LibraryCall::Find, || info::named(&provider, name.as_str())));
+        let named = named.transpose()?;
         let info = named.as_ref().unwrap_or(info);
-        let fabric = Fabric::open(info)?;
+        let fabric = Fabric::open(info, activity)?;
         let serial = if facts.trusts_neighbours { neighbours::serial() } else { Arc::default() };
         let domain = Domain::open(&fabric, info, serial)?;
         let av = Av::open(&domain, info)?;
