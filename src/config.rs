@@ -6,6 +6,8 @@ mod token;
 
 use std::{path::PathBuf, time::Duration};
 
+use unisono_transport::ofi::Interfaces;
+
 pub use self::{
     store::StoreAddress,
     thread::ThreadCores,
@@ -40,8 +42,9 @@ pub struct Config {
     /// The libfabric provider; alike. `None`: the first of efa, cxi, opx, verbs and tcp that works; `shm`, which ends at
     /// the machine, and `psm3` are taken only if asked for.
     pub provider: Option<String>,
-    /// The network interface or card by its name (`eth0`, `mlx5_0`), or its address. `None`: the provider's choice.
-    pub interface: Option<String>,
+    /// The network interfaces or cards that may be used: names (`eth0`, `mlx5_0`), addresses and networks (`10.0.0.0/8`) after
+    /// commas, or, after a `^`, all but these. `None`: the one that leads to the store.
+    pub interface: Option<Interfaces>,
     /// How long anything that waits for another rank may take, 300 s by default.
     pub timeout: Duration,
     /// How long joining may take, until the last rank has come: 60 s by default.
@@ -156,9 +159,10 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_INTERFACE",
-        "the network interface or card, or its address",
-        "the provider's choice",
-        |config, text| name(text).map(|name| config.interface = Some(name)),
+        "the network interfaces or cards that may be used, by names, addresses and networks: eth0; 10.0.0.0/8,mlx5_0; all but \
+         these: ^docker0,lo",
+        "the one that leads to the store",
+        |config, text| text.parse().map(|interfaces| config.interface = Some(interfaces)),
     ),
     knob(
         "UNISONO_TIMEOUT",

@@ -21,6 +21,7 @@ use super::{
     node::Node,
     pin::Pin,
     plan::Plans,
+    reach,
     request::Wishes,
     shared::Shared,
     watchdog::{Subject, Watchdog},
@@ -117,8 +118,13 @@ impl ProcessGroup {
             None => None,
         };
         let activity = Arc::default();
-        Self::enter(deadline, config, store, Arc::clone(&activity), |config| {
-            let options = Options { deadline: Some(deadline), ..Self::transport_options(config) };
+        Self::enter(deadline, config, store.clone(), Arc::clone(&activity), |config| {
+            let asked = Self::transport_options(config);
+            let towards = match &store {
+                Some(store) => reach::towards(config, &**store, asked.towards, deadline)?,
+                None => asked.towards,
+            };
+            let options = Options { deadline: Some(deadline), towards, ..asked };
             Ok(Box::new(Ofi::open_watched(&options, &activity)?))
         })
     }
@@ -141,7 +147,7 @@ impl ProcessGroup {
         };
         Options {
             provider: config.provider.clone(),
-            interface: config.interface.as_ref().and_then(|interface| interface.parse().ok()),
+            interface: config.interface.clone(),
             towards,
             process: config.local_rank.unwrap_or(0),
             arrivals: Options::default().arrivals.max(windows(config).arrivals_among(config.ranks)),

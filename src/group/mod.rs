@@ -23,6 +23,7 @@ mod parcels;
 mod parts;
 mod pin;
 mod plan;
+mod reach;
 mod request;
 mod shared;
 mod tensors;

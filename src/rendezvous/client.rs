@@ -44,6 +44,7 @@ pub struct TcpStore {
     member: Member,
     session: u64,
     host: Option<Rank>,
+    from: SocketAddr,
     at: SocketAddr,
     /// `None` after an error, which leaves no telling what the next reply belongs to.
     stream: Mutex<Option<Sealed>>,
@@ -126,8 +127,9 @@ impl TcpStore {
         let mut tries = Tries { name: &name, member, deadline };
         let (sealed, session, host) = tries.until_deadline(Purpose::Requests, resolve, || None)?;
         let at = sealed.stream.peer_addr().map_err(|error| lost(&name, &error))?;
+        let from = sealed.stream.local_addr().map_err(|error| lost(&name, &error))?;
         let stream = Mutex::new(Some(sealed));
-        Ok(Self { name, member: member.clone(), session, host, at, stream, server: None })
+        Ok(Self { name, member: member.clone(), session, host, from, at, stream, server: None })
     }
 
     /// Where it is reached from here.
@@ -212,6 +214,10 @@ impl TcpStore {
 impl Store for TcpStore {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn reached(&self) -> Option<(IpAddr, IpAddr)> {
+        Some((self.from.ip(), self.at.ip()))
     }
 
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {

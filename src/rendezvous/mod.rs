@@ -25,6 +25,7 @@ mod wire;
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -92,6 +93,11 @@ fn too_long(key: &str) -> String {
 pub trait Store: Send + Sync {
     /// Where it is, for errors: `tcp://10.0.0.1:29500`.
     fn name(&self) -> &str;
+
+    /// By which addresses this process reaches it: its own and the store's. `None` if it does not go by IP.
+    fn reached(&self) -> Option<(IpAddr, IpAddr)> {
+        None
+    }
 
     /// Sets a value; whoever waits for it goes on.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;

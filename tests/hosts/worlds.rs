@@ -13,6 +13,9 @@ pub(crate) const CASES: Table = &[
     ("two hosts with two ranks each", |provider| works(provider, 2, 4, "10.77.0.1")),
     ("four hosts with a rank each", |provider| works(provider, 4, 4, "10.77.0.1")),
     ("IPv6 alone", ipv6),
+    ("the master knows itself by 127.0.1.1", loopback_master),
+    ("an interface is chosen by its network, or by not being another", interfaces),
+    ("an interface that there is not is refused with those there are", no_interface),
     ("hosts are apart, and feel what is done to their network", apart),
 ];
 
@@ -57,6 +60,65 @@ fn apart(_: &str) -> Outcome {
     ensure!(others.starts_with("host0") && !others.contains("127.0.1.1 host1"), "{others:?}");
     ensure!(!others.contains("mark"), "hosts share /dev/shm");
     Ok(Verdict::Passed)
+}
+
+/// Two hosts that have one network in common; the master's is neither its first nor its last interface.
+/// As Debian's installer does it, the master's /etc/hosts has its own name at a loopback address.
+fn two_interfaces() -> Result<Hosts, Box<dyn std::error::Error>> {
+    let hosts = Hosts::new(&[
+        ("alpha", &[("eth0", &["10.88.0.1/24"]), ("eth1", &["10.77.0.1/24"]), ("eth3", &["10.66.0.1/24"])]),
+        ("beta", &[("eth1", &["10.77.0.2/24"]), ("eth2", &["10.99.0.2/24"])]),
+    ])?;
+    hosts.etc_hosts("alpha", "127.0.0.1 localhost\n127.0.1.1 alpha\n")?;
+    hosts.etc_hosts("beta", "127.0.0.1 localhost\n127.0.1.1 beta\n10.77.0.1 alpha\n")?;
+    Ok(hosts)
+}
+
+fn loopback_master(provider: &str) -> Outcome {
+    let hosts = two_interfaces()?;
+    let mut world = World::at(provider, 4, &format!("tcp://alpha:{PORT}"));
+    for (rank, host) in ["alpha", "alpha", "beta", "beta"].into_iter().enumerate() {
+        hosts.run(&mut world, host, rank, "reduces", &[])?;
+    }
+    all_well(world)?;
+    // Alone on the master, ranks do not wait for those of other machines.
+    let mut world = World::at(provider, 2, &format!("tcp://alpha:{PORT}"));
+    for rank in 0..2 {
+        hosts.run(&mut world, "alpha", rank, "reduces", &[])?;
+    }
+    all_well(world)
+}
+
+fn interfaces(provider: &str) -> Outcome {
+    let hosts = two_interfaces()?;
+    hosts.sh("alpha", "ip route add 10.99.0.0/24 dev eth0")?;
+    let mut took = Verdict::Passed;
+    for (alpha, beta) in [
+        ("10.77.0.0/24", "10.77.0.0/16,lo"),
+        ("eth1", "nosuch,eth1"),
+        ("^eth0,lo,eth3", "^eth2,127.0.0.0/8"),
+        // Of several, the one that leads to the store.
+        ("10.0.0.0/8", "eth2,eth1"),
+    ] {
+        let mut world = World::at(provider, 2, &format!("tcp://alpha:{PORT}"));
+        hosts.run(&mut world, "alpha", 0, "reduces", &[("UNISONO_INTERFACE", alpha)])?;
+        hosts.run(&mut world, "beta", 1, "reduces", &[("UNISONO_INTERFACE", beta)])?;
+        took = all_well(world).map_err(|error| format!("{alpha} and {beta}: {error}"))?;
+    }
+    Ok(took)
+}
+
+fn no_interface(provider: &str) -> Outcome {
+    let hosts = two_interfaces()?;
+    let mut world = World::at(provider, 2, &format!("tcp://alpha:{PORT}"));
+    hosts.run(&mut world, "alpha", 0, "reduces", &[("UNISONO_INTERFACE", "10.55.0.0/24")])?;
+    hosts.run(&mut world, "beta", 1, "reduces", &[])?;
+    let ends = world.end_all()?;
+    let words = ends.first().ok_or("nobody")?.said("error")?;
+    for word in ["10.55.0.0/24", "eth0 10.88.0.1", "eth1 10.77.0.1"] {
+        ensure!(words.contains(word), "{words}");
+    }
+    Ok(Verdict::Measured(words.to_owned()))
 }
 
 fn reduce(provider: &str, all: &Hosts, hosts: usize, ranks: usize, store: &str) -> Outcome {

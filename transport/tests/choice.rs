@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use unisono_transport::{
     Error, Transport,
-    ofi::{Interface, Ofi, Options, library_version, survey},
+    ofi::{Ofi, Options, library_version, survey},
 };
 
 fn tcp() -> Options {
@@ -54,7 +54,7 @@ fn an_unknown_provider_is_refused_with_a_reason() {
 
 #[test]
 fn an_unknown_interface_is_refused_with_those_there_are() {
-    let interface = Some(Interface::Name("no such".into()));
+    let interface = Some("no such".parse().unwrap());
     let report = refusal(&Options { interface, towards: None, ..tcp() });
     assert!(report.contains("no device no such, only") && report.contains("lo"), "{report}");
 }
@@ -64,7 +64,26 @@ fn an_address_that_is_not_ours_is_refused() {
     // From the block reserved for documentation, which no host has.
     let interface = Some("203.0.113.77".parse().unwrap());
     let report = refusal(&Options { interface, towards: None, ..tcp() });
-    assert!(report.contains("203.0.113.77"), "{report}");
+    assert!(report.contains("203.0.113.77") && report.contains("lo 127.0.0.1"), "{report}");
+}
+
+#[test]
+fn a_network_that_no_interface_is_in_is_refused_with_those_there_are() {
+    let interface = Some("203.0.113.0/24".parse().unwrap());
+    let report = refusal(&Options { interface, towards: None, ..tcp() });
+    assert!(report.contains("no device 203.0.113.0/24, only") && report.contains("lo 127.0.0.1"), "{report}");
+}
+
+#[test]
+fn an_interface_is_found_by_its_network_and_by_not_being_another() {
+    let taken = |interface: &str| {
+        let interface = Some(interface.parse().unwrap());
+        let found = survey(&Options { interface, towards: None, ..tcp() }).unwrap();
+        found.into_iter().find(|candidate| candidate.taken).and_then(|candidate| candidate.address)
+    };
+    assert_eq!(taken("127.0.0.0/8"), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_ne!(taken("^lo"), Some(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(taken("no such,203.0.113.0/24,lo"), Some(Ipv4Addr::LOCALHOST.into()));
 }
 
 #[test]

@@ -59,9 +59,10 @@ pub(crate) struct Doctor {
     /// Look at this libfabric provider only, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Look at this network interface only, by address or device name [default: UNISONO_INTERFACE].
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    interface: Option<String>,
+    /// Look at these network interfaces only: names, addresses and networks after commas, eth0,10.0.0.0/8, or all but these,
+    /// ^docker0 [default: UNISONO_INTERFACE].
+    #[arg(long)]
+    interface: Option<unisono_transport::ofi::Interfaces>,
     /// Judge cores, memory and open files for so many ranks on this machine [default: the launcher's; else memory and open
     /// files for 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -122,8 +123,7 @@ impl Doctor {
         let interface = self.interface.clone().or_else(|| config.interface.clone());
         let options = Options {
             provider: self.provider.clone().or_else(|| config.provider.clone()),
-            // Parsing an interface cannot fail: what is no address is a name.
-            interface: interface.and_then(|interface| interface.parse().ok()),
+            interface,
             towards: towards(&interfaces),
             process: launched.and_then(|launched| launched.local_rank).unwrap_or(0),
             ..Options::default()

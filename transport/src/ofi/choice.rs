@@ -4,12 +4,12 @@ use std::{
     collections::HashSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::Path,
-    str::FromStr,
     time::Instant,
 };
 
 use super::{
     info::{self, Info},
+    interface::Interfaces,
     near, provider, sys, variables,
 };
 use crate::{Activity, Error, LibraryCall};
@@ -23,8 +23,8 @@ pub struct Options {
     /// `tcp` (the best there is over TCP in the library at hand), `verbs`, `shm`, or a provider's exact
     /// name; `None` takes the best that reaches other hosts.
     pub provider: Option<String>,
-    /// The network interface to use; `None` leaves the choice to `towards`.
-    pub interface: Option<Interface>,
+    /// The network interfaces that may be used, of which the one towards `towards` is the best; `None` leaves the choice to that.
+    pub interface: Option<Interfaces>,
     /// A host to be reached: without `interface`, the address is taken from which the system would route
     /// to it, so that a loopback address here means the loopback interface. Where it is another, cards that have a network of
     /// their own beside that one's are taken by their own addresses.
@@ -65,35 +65,8 @@ impl Options {
     /// The address to send from, where it is known before anything is asked.
     fn from(&self) -> Option<IpAddr> {
         match &self.interface {
-            Some(Interface::Address(address)) => Some(*address),
-            Some(Interface::Name(_)) => None,
+            Some(interfaces) => interfaces.address(),
             None => self.towards.and_then(routed_from),
-        }
-    }
-}
-
-/// A network interface, by one of its addresses or by its device's name (`eth0`, `mlx5_0`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Interface {
-    /// One of its addresses.
-    Address(IpAddr),
-    /// The name of the device, as libfabric names the domain.
-    Name(String),
-}
-
-impl FromStr for Interface {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Address))
-    }
-}
-
-impl std::fmt::Display for Interface {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Name(name) => f.write_str(name),
         }
     }
 }
@@ -149,6 +122,13 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let facts = provider::facts(name);
     let mut from = options.from().filter(|_| facts.by_ip);
     let mut infos = info::fitting(name, from)?;
+    // Some take any address, and then cannot bind to it.
+    if let Some(wanted) = options.interface.as_ref().and_then(Interfaces::address).filter(|_| facts.by_ip) {
+        let there = info::fitting(name, None)?;
+        if !there.is_empty() && !there.iter().any(|info| info.ip() == Some(wanted)) {
+            return Ok(Err(format!("it has no device {wanted}, only {}", devices(&there))));
+        }
+    }
     // Ranks meet by Ethernet as a rule, and the cards have a network beside it.
     let beside = |way: &IpAddr| !way.is_loopback() && options.interface.is_none() && facts.own_network;
     let mut way = from.filter(|way| infos.is_empty() && beside(way));
@@ -167,13 +147,14 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
         tracing::warn!(provider = name, %why, "a provider that fits is not taken");
         return Ok(Err(why));
     }
-    if let Some(Interface::Name(wanted)) = &options.interface {
-        let devices: Vec<String> = infos.iter().map(Info::device).collect();
-        infos.retain(|info| info.device() == *wanted);
-        if infos.is_empty() {
-            return Ok(Err(format!("it has no device {wanted}, only {}", devices.join(", "))));
-        }
+    let place = |info: &Info| match &options.interface {
+        Some(wanted) => wanted.place(&info.device(), info.ip(), facts.by_ip),
+        None => Some(0),
+    };
+    if let (Some(wanted), true) = (&options.interface, infos.iter().all(|info| place(info).is_none())) {
+        return Ok(Err(format!("it has no device {wanted}, only {}", devices(&infos))));
     }
+    infos.retain(|info| place(info).is_some());
     if let Some(from) = from
         && infos.iter().any(|info| info.ip() == Some(from))
     {
@@ -181,7 +162,12 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     }
     // Stable: among equals libfabric's order stands.
     let general = general();
-    infos.sort_by_key(|info| rank(info.ip(), info.ip() != general && is_bridge(&info.device())));
+    // Of several that were asked for.
+    let towards = options.interface.as_ref().and(options.towards).and_then(routed_from);
+    infos.sort_by_key(|info| {
+        let inner = info.ip() != general && is_bridge(&info.device());
+        (towards.is_none() || info.ip() != towards, place(info), rank(info.ip(), inner))
+    });
     // One line for each device and address: libfabric lists some with several sets of attributes.
     let mut seen = HashSet::new();
     infos.retain(|info| seen.insert((info.device(), info.ip())));
@@ -206,6 +192,19 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
         _ => "it fits, and it is another card's turn".to_owned(),
     };
     Ok(Ok(infos.into_iter().enumerate().map(|(place, info)| (info, turn(place))).collect()))
+}
+
+/// Devices with their addresses, as people know them.
+fn devices(infos: &[Info]) -> String {
+    let mut seen = Vec::new();
+    for info in infos {
+        let device = info.device();
+        let device = info.ip().map_or_else(|| device.clone(), |ip| format!("{device} {ip}"));
+        if !seen.contains(&device) {
+            seen.push(device);
+        }
+    }
+    seen.join(", ")
 }
 
 /// How good an address is when nothing is known of where the peers are; lower is better. One of an `inner` network leads to

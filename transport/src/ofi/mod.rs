@@ -11,6 +11,7 @@ mod choice;
 mod completion;
 mod handle;
 mod info;
+mod interface;
 mod leftovers;
 mod near;
 mod neighbours;
@@ -43,7 +44,8 @@ use crate::{
 };
 
 pub use self::{
-    choice::{Candidate, Interface, Options, library_version, survey},
+    choice::{Candidate, Options, library_version, survey},
+    interface::Interfaces,
     leftovers::sweep,
 };
 

@@ -1,0 +1,198 @@
+//! Which network interfaces may be used: a list in words, and whether an interface is on it.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+/// Network interfaces: one or several of `eth0`, `mlx5_0`, `10.77.0.3`, `10.77.0.0/24`, separated by commas, the first that
+/// there is being the best; or, after a `^`, all but these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interfaces {
+    /// Whether those that are listed are the ones not to use.
+    excluded: bool,
+    listed: Vec<Interface>,
+}
+
+/// Network interfaces by what they have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Interface {
+    /// One of its addresses.
+    Address(IpAddr),
+    /// One of its addresses begins with so many bits of this one.
+    Network(IpAddr, u8),
+    /// The name of the device, as libfabric names the domain.
+    Name(String),
+}
+
+impl Interfaces {
+    /// The only address that may be used, if that is what was asked for.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match (self.excluded, self.listed.as_slice()) {
+            (false, [Interface::Address(address)]) => Some(*address),
+            _ => None,
+        }
+    }
+
+    /// The place of a device in the order of preference; `None` if it may not be used. Where a provider has no addresses, only
+    /// names say which of its devices to use.
+    pub(super) fn place(&self, device: &str, address: Option<IpAddr>, by_ip: bool) -> Option<usize> {
+        let listed = || self.listed.iter().filter(|it| by_ip || matches!(it, Interface::Name(_)));
+        let place = listed().position(|it| it.is(device, address));
+        match (self.excluded, place) {
+            (true, place) => place.is_none().then_some(0),
+            (false, None) if listed().next().is_none() => Some(0),
+            (false, place) => place,
+        }
+    }
+}
+
+impl Interface {
+    fn is(&self, device: &str, address: Option<IpAddr>) -> bool {
+        match self {
+            Self::Name(name) => name == device,
+            Self::Address(wanted) => address == Some(*wanted),
+            Self::Network(network, bits) => match (network, address) {
+                (IpAddr::V4(network), Some(IpAddr::V4(address))) => {
+                    let other = network.to_bits() ^ address.to_bits();
+                    other.leading_zeros() >= u32::from(*bits)
+                }
+                (IpAddr::V6(network), Some(IpAddr::V6(address))) => {
+                    let other = network.to_bits() ^ address.to_bits();
+                    other.leading_zeros() >= u32::from(*bits)
+                }
+                _ => false,
+            },
+        }
+    }
+}
+
+impl FromStr for Interfaces {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (excluded, list) = text.strip_prefix('^').map_or((false, text), |list| (true, list));
+        let listed = list.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>()?;
+        Ok(Self { excluded, listed })
+    }
+}
+
+impl FromStr for Interface {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const WANTED: &str = "wanted are names, addresses and networks separated by commas, eth0,10.0.0.0/8, with a ^ before \
+                              the first if all others are to be used";
+        if text.is_empty() {
+            return Err(format!("one on the list is empty; {WANTED}"));
+        }
+        if text.starts_with('^') {
+            return Err(format!("a ^ stands before the whole list, not before {text:?}; {WANTED}"));
+        }
+        let Some((address, bits)) = text.split_once('/') else {
+            return Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Address));
+        };
+        let address: IpAddr =
+            address.parse().map_err(|_| format!("{address:?} before the / is no address; {WANTED}"))?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        match bits.parse() {
+            Ok(bits) if bits <= most => Ok(Self::Network(address, bits)),
+            _ => Err(format!("{bits:?} after the / is no number of bits from 0 to {most}; {WANTED}")),
+        }
+    }
+}
+
+impl fmt::Display for Interfaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = if self.excluded { "^" } else { "" };
+        for it in &self.listed {
+            f.write_str(before)?;
+            it.fmt(f)?;
+            before = ",";
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Network(address, bits) => write!(f, "{address}/{bits}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of a machine's interfaces a list names, in order of preference.
+    fn chosen(list: &str, by_ip: bool) -> String {
+        let list: Interfaces = list.parse().unwrap();
+        let all = [
+            ("lo", "127.0.0.1"),
+            ("eth0", "10.77.0.1"),
+            ("eth1", "10.88.0.1"),
+            ("eth1", "fd77::1"),
+            ("docker0", "172.17.0.1"),
+        ];
+        let mut places: Vec<_> = all
+            .iter()
+            .filter_map(|(name, ip)| Some((list.place(name, ip.parse().ok(), by_ip)?, *name, *ip)))
+            .collect();
+        places.sort_by_key(|it| it.0);
+        places.iter().map(|(_, name, ip)| format!("{name} {ip}")).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn a_list_names_interfaces_by_name_address_and_network() {
+        assert_eq!(chosen("eth1", true), "eth1 10.88.0.1, eth1 fd77::1");
+        assert_eq!(chosen("10.88.0.1", true), "eth1 10.88.0.1");
+        assert_eq!(chosen("10.77.0.0/24", true), "eth0 10.77.0.1");
+        assert_eq!(chosen("10.0.0.0/8", true), "eth0 10.77.0.1, eth1 10.88.0.1");
+        assert_eq!(chosen("0.0.0.0/0,eth1", true).matches(',').count(), 4);
+        assert_eq!(chosen("fd00::/8", true), "eth1 fd77::1");
+        assert_eq!(
+            chosen("fd77::/127, docker0,10.77.0.9/24", true),
+            "eth1 fd77::1, docker0 172.17.0.1, eth0 10.77.0.1"
+        );
+        assert_eq!(chosen("eth7", true), "");
+    }
+
+    #[test]
+    fn a_list_after_a_caret_names_the_others() {
+        assert_eq!(chosen("^docker0,lo", true), "eth0 10.77.0.1, eth1 10.88.0.1, eth1 fd77::1");
+        assert_eq!(chosen("^127.0.0.0/8,eth1,172.16.0.0/12", true), "eth0 10.77.0.1");
+    }
+
+    #[test]
+    fn where_devices_have_no_addresses_only_names_choose() {
+        assert_eq!(chosen("eth0", false), "eth0 10.77.0.1");
+        assert_eq!(chosen("10.77.0.0/24", false).matches(',').count(), 4);
+        assert_eq!(chosen("10.77.0.0/24,eth1", false), "eth1 10.88.0.1, eth1 fd77::1");
+        assert_eq!(chosen("^10.77.0.0/24,lo", false).matches(',').count(), 3);
+    }
+
+    #[test]
+    fn what_has_no_sense_is_refused_with_words() {
+        for (text, word) in [
+            ("eth0,,lo", "empty"),
+            ("", "empty"),
+            ("^", "empty"),
+            ("eth0,^lo", "before the whole list"),
+            ("10.0.0.0/33", "from 0 to 32"),
+            ("fd00::/129", "from 0 to 128"),
+            ("10.0.0.0/", "no number"),
+            ("eth0/8", "no address"),
+        ] {
+            let said = text.parse::<Interfaces>().unwrap_err();
+            assert!(said.contains(word), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_list_reads_as_it_was_written() {
+        for text in ["eth0", "10.77.0.1", "^docker0,lo", "fd00::/8,eth1,10.0.0.0/8"] {
+            assert_eq!(text.parse::<Interfaces>().unwrap().to_string(), text);
+        }
+    }
+}
