@@ -15,7 +15,7 @@
 //!   - a grant is given when the operation of the one before is over, which it is not before a write, or what went through a
 //!     slot because that was refused, has come from everyone who got it: of a schedule that has writes every source writes
 //!     (`schedule::check`), and only after it has read the grant. So there are at most two of one rank at once;
-//!   - the greeting is told once; of credits and `Read` only the immediate counts, and the end of a group comes after these.
+//!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts.
 //! - What puts are made from (letters, headers, staging, scratch, lent memory) belongs to this engine. It changes only when no
 //!   put reads it: a record and its header are free when their put has ended, a letter is written again when the peer has
 //!   answered the one before, steps are proved not to write under their own puts.

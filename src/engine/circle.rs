@@ -14,7 +14,8 @@ use super::{
     operation::Signature,
     p2p::Talk,
     task::Turn,
-    wire::{self, Channel, Class, Entry, Grant, Header, Way},
+    ticket::Asked,
+    wire::{self, About, Channel, Class, Entry, Grant, Header, Way},
 };
 use crate::{
     position::{CALLS, Called},
@@ -46,8 +47,8 @@ pub(super) struct Member {
     pub(super) greeted: bool,
     /// Whether there ever was a flow.
     pub(super) met: bool,
-    /// Whether it has left the group.
-    pub(super) gone: bool,
+    /// How many operations it had begun when it left the group, if it has.
+    pub(super) ended: Option<u64>,
     /// The latest operation in which it was told, for each class, of a message that waits.
     pub(super) knocked: [Option<u32>; 3],
     /// Whether a mismatch probe went to it that it has not told to have read.
@@ -176,6 +177,8 @@ pub(crate) struct Circle {
     introduced: bool,
     /// Whether this rank has left the group.
     pub(super) left: bool,
+    /// Whether its end was told: also of the world, by whose barriers ranks leave.
+    pub(super) end_told: bool,
 }
 
 impl Circle {
@@ -224,6 +227,7 @@ impl Circle {
             parting: false,
             introduced: false,
             left: false,
+            end_told: false,
         })
     }
 
@@ -232,6 +236,12 @@ impl Circle {
         let (at, signature, peer) = self.talk.stand()?;
         let world = |rank| self.world(rank);
         Some((at, signature.worldwide(world), peer.map(world)))
+    }
+
+    /// Gives up all receives for which nothing has come.
+    pub(super) fn give_up_receives(&mut self) -> Vec<(String, Asked)> {
+        let members = &self.members;
+        self.talk.give_up_receives(|rank| members.get(rank).map_or(rank, |member| member.world))
     }
 
     /// The number of the latest operation.
@@ -286,33 +296,56 @@ impl Circle {
 
     /// This rank leaves the group, unless it has already or something is under way: those that it has exchanged messages
     /// with hear of it.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) -> Result<(), Error> {
         if self.busy || self.left {
-            return;
+            return Ok(());
         }
-        let gone = |rank: Rank| rank == self.me || self.members.get(rank).is_some_and(|member| member.gone);
+        let gone = |rank: Rank| {
+            rank == self.me || self.members.get(rank).is_some_and(|member| member.ended.is_some())
+        };
         let others = self.members.len();
         self.talk.give_up(|_, from| from.map_or_else(|| (0..others).all(gone), gone));
         if self.talk.open() {
-            return;
+            return Ok(());
         }
         // The end comes after all else: whoever has got it may forget the group. Not all providers keep the order of puts.
         self.settle_debts(true);
-        if !self.letters_landed() || self.under_way > 0 || self.talk.under_way > 0 {
-            return;
-        }
-        for (rank, member) in self.members.iter().enumerate() {
-            if member.met() {
-                self.post_box.push_back((rank, Letter::End));
-            }
+        if !self.is_settled() {
+            return Ok(());
         }
         self.left = true;
+        self.tell_end()
+    }
+
+    /// Those that this rank has exchanged messages with are told that it leaves, and how many operations it has begun; and
+    /// so is whoever [meets](Self::meets) it later.
+    pub(super) fn tell_end(&mut self) -> Result<(), Error> {
+        self.end_told = true;
+        let met = (0..self.members.len()).filter(|&rank| self.members[rank].met());
+        met.collect::<Vec<_>>().into_iter().try_for_each(|rank| self.tell_end_to(rank))
+    }
+
+    fn tell_end_to(&mut self, rank: Rank) -> Result<(), Error> {
+        let at = rank * size_of::<Entry>() + About::End.place();
+        access::store(&self.letters, at, &self.begun)?;
+        self.post_box.push_back((rank, Letter::End));
+        Ok(())
+    }
+
+    /// There is a flow between this rank and another.
+    pub(super) fn meets(&mut self, rank: Rank) -> Result<(), Error> {
+        let met = std::mem::replace(&mut self.members[rank].met, true);
+        if met || !self.end_told { Ok(()) } else { self.tell_end_to(rank) }
+    }
+
+    /// Whether all that it has met have told their end: then all that they sent has come.
+    pub(super) fn all_ended(&self) -> bool {
+        self.members.iter().all(|member| member.ended.is_some() || !member.met())
     }
 
     /// Whether nothing of the group is on its way any more, to this rank or from it.
     pub(crate) fn over(&self) -> bool {
-        let parted = self.members.iter().all(|member| member.gone || !member.met());
-        self.left && parted && self.letters_landed() && self.under_way == 0 && self.talk.over()
+        self.left && self.all_ended() && self.letters_landed() && self.under_way == 0 && self.talk.over()
     }
 
     /// Who the members are, by rank: their ranks in the world.
@@ -324,7 +357,7 @@ impl Circle {
             incoming: [NONE; 3],
             greeted: false,
             met: false,
-            gone: false,
+            ended: None,
             knocked: [None; 3],
             unread: false,
             probed: None,

@@ -180,7 +180,7 @@ impl Core<'_> {
             About::Answer(class) => self.answer_arrived(from, class, self.circle.told(from, at)?),
             About::Hello => self.hello_arrived(from, self.circle.told(from, at)?),
             About::End => {
-                self.circle.members[from].gone = true;
+                self.circle.members[from].ended = Some(self.circle.told(from, at)?);
                 Ok(())
             }
             About::Grant => {
@@ -250,7 +250,7 @@ impl Core<'_> {
                 circle.world(from)
             )));
         };
-        circle.members[from].met = true;
+        circle.meets(from)?;
         circle.members[from].outgoing[class.index()] = narrow(first);
         for lane in 0..lanes {
             let id = window.first_flow + narrow(lane);

@@ -14,6 +14,7 @@ mod flow;
 #[cfg(any(test, fuzzing))]
 mod fuzz_tests;
 mod lane;
+mod leftover;
 mod letters;
 mod net;
 mod operation;
@@ -46,7 +47,7 @@ pub use self::lane::Traced;
 pub(crate) use self::{
     call::Called,
     net::Channels,
-    operation::{Cargo, FAREWELL, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
+    operation::{Cargo, FAREWELL, LEAVING, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
     settings::Settings,
     stand::Question,
@@ -64,7 +65,7 @@ use self::{
     task::halt,
     wait::{Next, Wait},
 };
-use crate::{error::Failure, schedule::Rank};
+use crate::schedule::Rank;
 
 /// What arrives from others, in any bytes: what it says, and what an engine does among it.
 #[cfg(any(test, fuzzing))]
@@ -129,7 +130,7 @@ impl Engine {
         let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
-        let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new() };
+        let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new(), leaves_all: false };
         Ok(Self {
             net,
             running: Vec::new(),
@@ -433,23 +434,6 @@ impl Engine {
         Ok(moved)
     }
 
-    /// At the end: a message that has come to this rank and that it has not received, if there is one.
-    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
-        for circle in self.net.circles.iter_mut().flatten() {
-            let unreceived = Core { port: &mut self.net.port, circle }.unreceived()?;
-            if unreceived.is_some() {
-                return Ok(unreceived);
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether all that is under way are receives whose message has not come, and that nobody waits for any more.
-    pub(crate) fn forsaken(&self) -> bool {
-        let mut circles = self.net.circles.iter().flatten();
-        self.running.is_empty() && circles.all(|circle| circle.tasks.is_empty() && circle.talk.forsaken())
-    }
-
     /// The earliest deadline, unless it has passed.
     fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
         let mut soonest = now + Duration::from_secs(1);
@@ -470,25 +454,6 @@ impl Engine {
             soonest = next.into_iter().flatten().fold(soonest, Instant::min);
         }
         Ok(soonest)
-    }
-
-    /// Waits until no letter is under way any more, also none by which members of groups that this rank has left are
-    /// told so: some of them might come after their receivers have closed.
-    pub(crate) fn take_leave(&mut self, overseer: &dyn Overseer) -> Result<(), Stop> {
-        loop {
-            if overseer.stopped() {
-                return Err(Stop::Alarm);
-            }
-            let sent = self.net.sweep()? | self.net.send_letters()?;
-            if !self.net.has_letters() {
-                return Ok(());
-            }
-            if self.net.poll()? || sent {
-                self.wait.reset();
-            } else if let Some(nap) = self.pause(Instant::now() + Duration::from_secs(1)) {
-                self.net.port.transport.park(nap)?;
-            }
-        }
     }
 
     /// What to do where nothing comes. True if that brought something.

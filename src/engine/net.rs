@@ -19,6 +19,9 @@ pub(crate) struct Net {
     pub circles: Vec<Option<Box<Circle>>>,
     /// Those that this rank has left, and others not yet.
     pub leaving: Vec<Channel>,
+    /// Whether this rank leaves all groups: then nobody waits for receives, and the groups' memory stays, since others may not have
+    /// left and still send.
+    pub leaves_all: bool,
 }
 
 /// A bit for each channel.
@@ -68,7 +71,10 @@ impl Net {
 
     /// This rank leaves a group, as soon as nothing is under way in it. Its memory goes when the others have left too.
     pub(crate) fn leave(&mut self, channel: Channel) -> Result<(), Stop> {
-        self.leaving.push(channel);
+        let there = self.circles.get(usize::from(channel)).is_some_and(Option::is_some);
+        if there && !self.leaving.contains(&channel) {
+            self.leaving.push(channel);
+        }
         self.sweep().map(drop)
     }
 
@@ -82,9 +88,15 @@ impl Net {
         let mut index = 0;
         while let Some(&channel) = self.leaving.get(index) {
             let mut core = self.core(channel)?;
-            core.circle.leave();
+            core.circle.leave()?;
             any |= core.circle.has_letters() && core.send_letters()?;
-            if !core.circle.over() {
+            if core.circle.left
+                && let Some(left_over) = core.left_over()?
+            {
+                return Err(left_over.into());
+            }
+            let over = core.circle.over();
+            if self.leaves_all || !over {
                 index += 1;
                 continue;
             }

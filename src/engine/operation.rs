@@ -16,6 +16,8 @@ use crate::{
 
 /// The root of the barrier by which ranks part in good order.
 pub(crate) const FAREWELL: u32 = 1;
+/// The same of the barrier before it, after which nothing that was sent before is under way.
+pub(crate) const LEAVING: u32 = 2;
 /// The roots of the all_gathers by which groups are made.
 pub(crate) const SPLIT: u32 = 1;
 pub(crate) const NEW_GROUP: u32 = 2;
@@ -72,7 +74,7 @@ const ORDERED: u8 = 0x80;
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`FAREWELL`]; of many tensors, and of a bucket of
+    /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`LEAVING`], [`FAREWELL`]; of many tensors, and of a bucket of
     /// gradients, a hash of their types and shapes, or [`NO_TENSORS`].
     pub root: u32,
     pub count: u64,
@@ -139,6 +141,11 @@ impl Signature {
         self.collective() == Some(Collective::Barrier) && self.root == FAREWELL
     }
 
+    /// Whether it is a barrier by which ranks leave.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_farewell() || self.collective() == Some(Collective::Barrier) && self.root == LEAVING
+    }
+
     /// What a peer says it does.
     pub(crate) fn of(header: &Header) -> Self {
         let Header { codes, root, count, chunk, lanes, .. } = *header;
@@ -175,7 +182,7 @@ impl Signature {
             return format!("collective number {code}, unknown here");
         };
         if collective == Collective::Barrier {
-            return if self.is_farewell() { "leave()" } else { "barrier()" }.to_owned();
+            return if self.is_leaving() { "leave()" } else { "barrier()" }.to_owned();
         }
         match (collective, self.root) {
             (Collective::AllGather, SPLIT) => return "split()".to_owned(),

@@ -43,7 +43,7 @@ impl Circle {
             && self.is_idle(window.class)
             && !self.left
             && self.letters_landed()
-            && !self.members[self.receivers[window.first_flow].from].gone
+            && self.members[self.receivers[window.first_flow].from].ended.is_none()
             && flows.all(at_rest)
     }
 }
@@ -111,7 +111,7 @@ impl Core<'_> {
                 credits: 0,
             });
             circle.members[from].incoming[class.index()] = narrow(first_flow);
-            circle.members[from].met = true;
+            circle.meets(from)?;
         } else {
             for (lane, (receiver, landing)) in flows.enumerate() {
                 circle.receivers[first_flow + lane] = receiver;

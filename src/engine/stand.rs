@@ -46,6 +46,7 @@ impl Engine {
         circles.sort_by_key(|circle| (idle(circle), std::cmp::Reverse(circle.used)));
         let mut cut = circles.len() > GROUPS;
         let settled = circles.iter().all(|circle| circle.is_settled());
+        let leaves = self.net.leaves_all;
         let groups = circles.iter().take(GROUPS).map(|circle| {
             let world = |rank: Rank| circle.world(rank);
             let running = running(circle).map(|run| {
@@ -54,7 +55,7 @@ impl Engine {
                 cut |= waits.len() > PEERS;
                 Running { steps, waits: waits.into_iter().take(PEERS).collect() }
             });
-            let mut messages = circle.talk.stands(world, circle.size());
+            let mut messages = circle.talk.stands(world, circle.size(), leaves);
             cut |= messages.len() > PEERS || messages.iter().any(|message| message.waits.len() > PEERS);
             messages.truncate(PEERS);
             messages.iter_mut().for_each(|message| message.waits.truncate(PEERS));
@@ -78,7 +79,7 @@ impl Engine {
 
     /// Tells since when what has waited longest waits in vain, if it is not for all ranks to leave.
     pub(super) fn tell_wait(&mut self, overseer: &dyn Overseer) {
-        let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_farewell());
+        let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
         let operations = operations.filter_map(|it| it.doubted);
         let messages = self.talking.iter().filter_map(|&channel| {
             self.net.circles.get(usize::from(channel))?.as_ref()?.talk.stand().map(|(at, ..)| at)

@@ -16,6 +16,7 @@ use crate::{
     algorithm::ALGORITHMS,
     buffer::{Lent, Registry},
     dtype::{Dtype, Element},
+    error::Failure,
     reduce::{Kernel, ReduceOp},
     schedule::{Collective, Course, Job, Step},
 };

@@ -8,7 +8,7 @@ use unisono_transport::RemoteRegion;
 use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 14;
+pub(crate) const VERSION: u32 = 15;
 
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
@@ -50,7 +50,7 @@ pub(crate) enum About {
     Hello,
     /// A [`Grant`].
     Grant,
-    /// Nothing: the rank has left the group, and sends nothing more.
+    /// The rank leaves the group, and sends nothing more but, in the world, the last barrier: how many operations it has begun.
     End,
     /// A [`Close`].
     Close(Class),
@@ -105,7 +105,8 @@ impl About {
             Self::Knock(class) => offset_of!(Entry, knocks) + class.index() * HEADER,
             Self::Hello => offset_of!(Entry, hello),
             Self::Grant => offset_of!(Entry, grant),
-            Self::End | Self::Read => offset_of!(Entry, credit),
+            Self::End => offset_of!(Entry, begun),
+            Self::Read => offset_of!(Entry, credit),
             Self::Close(class) => offset_of!(Entry, closes) + class.index() * size_of::<Close>(),
             Self::Answer(class) => offset_of!(Entry, answers) + class.index() * size_of::<u64>(),
         }
@@ -339,8 +340,8 @@ pub(crate) struct Entry {
     pub credit: u64,
     /// [`hello`]'s pattern.
     pub hello: [u64; 2],
-    /// Keeps what follows aligned to its size.
-    pub reserved: u64,
+    /// At the group's end, how many operations the rank has begun.
+    pub begun: u64,
     /// Of the first message that waits for a window, for each class: the next comes after the word that the one before was
     /// read.
     pub knocks: [Header; 3],

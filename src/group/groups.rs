@@ -300,7 +300,8 @@ impl ProcessGroup {
                 core.circle.introduce(mailboxes);
             })
         })?;
-        introduced.map_err(|stop| self.shared.stopped(stop, "a group's making"))?;
+        introduced
+            .map_err(|stop| self.shared.stopped(stop, "a group's making", std::time::Duration::ZERO))?;
         let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
         let shared = Shared {
             node: Arc::clone(node),

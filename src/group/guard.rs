@@ -24,6 +24,9 @@ const POSITIONS: Duration = Duration::from_millis(1000);
 /// After how long a wait in vain the store is to compare what all ranks call; and again when it has doubled.
 const DOUBT: Duration = Duration::from_secs(1);
 
+/// The same where a rank leaves: it may be the one that is waited for, and then that is known without doubt.
+const DOUBT_LEAVING: Duration = Duration::from_millis(50);
+
 pub(super) struct Guard {
     // These go before the watch.
     /// Once it has gone, a signal ends this rank without a word.
@@ -63,7 +66,8 @@ impl Overseer for Guard {
             // For something else than the last time.
             *asked = Duration::ZERO;
         }
-        if vainly >= (*asked * 2).max(DOUBT) {
+        let doubt = if self.alarm.somebody_leaves() { DOUBT_LEAVING } else { DOUBT };
+        if vainly >= (*asked * 2).max(doubt) {
             *asked = vainly;
             if let Some(watch) = &self.watch {
                 watch.doubt();
@@ -114,6 +118,13 @@ impl Guard {
             watch.leave();
         }
         error
+    }
+
+    /// This rank leaves, and makes no other call.
+    pub(super) fn leaves(&self) {
+        if let Some(watch) = &self.watch {
+            watch.leaves();
+        }
     }
 
     /// Tells the store, and gives back the failure that it heard of first.

@@ -261,7 +261,7 @@ impl ProcessGroup {
         self.shared.run(&mut *self.shared.state()?, T::DTYPE, request, lent, &self.wishes)
     }
 
-    /// Called on the world, leaves it in good order, and with it all groups. Every rank must call it, as any collective, and
+    /// Called on the world, leaves it in good order, and with it all groups: from then on there are no calls. Every rank must call it, as any collective, and
     /// it ends when all ranks have: however far apart that is, for there is no timeout, and at once if a rank dies or fails.
     /// A rank cannot go earlier, because an endpoint that closes may take along what it has sent and the network has not
     /// delivered; and only a rank that is still there can tell that the others call something else. After 30 s it logs a
@@ -272,8 +272,9 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// On the world, [`Error::Failed`] if it is over, or the others call something else: a rank that leaves while
-    /// others call a collective is a mismatch, and so is a call whose messages nobody took, or a message that was
-    /// sent to this rank and that it has not received.
+    /// others call a collective or wait for its message is a failure, and so is a call whose messages nobody took, or a
+    /// message that nobody has received, in any group. All ranks get the same. A receive for which nothing has come when all
+    /// ranks leave is none: its [`Work`] ends with an error of its own.
     pub fn leave(self) -> Result<()> {
         self.shared.part()
     }

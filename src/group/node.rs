@@ -40,9 +40,6 @@ use crate::{
 /// How long, where all shall end, what has not is gone on with before it is looked at again.
 const DRAIN: Duration = Duration::from_millis(20);
 
-/// For how long, where all shall end, no message must have come for receives that nobody waits for.
-const SILENCE: Duration = Duration::from_secs(1);
-
 /// The bit of the tag of what answers a message: by that and what the message said of its own.
 pub(super) const ANSWER: u32 = 1 << 31;
 
@@ -79,6 +76,8 @@ pub(super) struct Node {
     /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
     claims: AtomicUsize,
     waiters: AtomicUsize,
+    /// Whether this rank leaves, and calls nothing else.
+    leaves: AtomicBool,
     /// Whether calls may not be made any more, so that those that may need not lock the desk to know.
     closed: AtomicBool,
     /// Operations that have not ended.
@@ -111,7 +110,7 @@ struct Desk {
     /// Why all is over, and whether the engine is gone too, and with it all that touched borrowed memory.
     failed: Option<Failure>,
     gone: bool,
-    /// Whether it has left.
+    /// Whether it leaves, or has left.
     left: bool,
 }
 
@@ -166,6 +165,7 @@ impl Node {
             rests: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
+            leaves: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             inner: AtomicU32::new(0),
@@ -318,23 +318,56 @@ impl Node {
         }
     }
 
-    /// Waits until nothing is under way any more, but receives that nobody waits for and for which nothing comes.
-    pub(super) fn drain(&self) {
-        let (mut open, mut since) = (0, Instant::now());
-        while self.has_open() && !self.desk().gone {
-            let now = Instant::now();
-            if std::mem::replace(&mut open, self.open.load(Ordering::Acquire)) != open {
-                since = now;
-            }
+    /// Waits until nothing is under way any more but receives whose message has not come. From then on there are no calls.
+    pub(super) fn drain(&self) -> Result<()> {
+        self.with(Engine::leaves)?;
+        let mut until = Instant::now();
+        loop {
             let (lead, _waiting) = (self.claim(), self.callers.wait());
-            self.drive(None, (&|| Instant::now() >= now + DRAIN, Some(now + DRAIN)));
+            // First of all what was handed in is begun.
+            self.drive(None, (&|| Instant::now() >= until, Some(until)));
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-            let forsaken = engine.as_ref().is_none_or(|engine| engine.forsaken());
-            drop((engine, lead));
-            if forsaken && now >= since + SILENCE {
-                return;
+            let only_receives = engine.as_ref().is_none_or(|engine| engine.has_only_receives());
+            let mut desk = self.desk();
+            let over = only_receives && desk.wishes.is_empty();
+            if over {
+                desk.left = true;
+                self.closed.store(true, Ordering::Release);
             }
+            drop((desk, engine, lead));
+            self.check()?;
+            if over {
+                return Ok(());
+            }
+            until = Instant::now() + DRAIN;
         }
+    }
+
+    /// Ends receives whose message has not come: all ranks leave, and nothing comes any more.
+    pub(super) fn give_up_receives(&self) -> Result<()> {
+        let receives = self.with(Engine::give_up_receives)?;
+        // Nothing else is under way.
+        self.open.store(0, Ordering::Release);
+        let told = receives.into_iter().filter(|(_, asked)| !asked.ticket.ended()).map(|(call, asked)| {
+            let Asked { at, ticket, held, .. } = asked;
+            let report = "all ranks left, and none had sent it".to_owned();
+            let failure = Failure::Undelivered { call, rank: self.rank, waited: at.elapsed(), report };
+            ticket.end(Err(failure)).with(held)
+        });
+        let rests: Vec<_> = told.collect();
+        self.leave_to_others(self.desk(), rests);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// This rank calls nothing but to leave: the others are to know, if any of them waits for something else of it. It has
+    /// begun to: whoever calls something else in the world's same operation is told of both.
+    pub(super) fn leaves(&self) {
+        let lead = self.claim();
+        self.drive(None, (&|| true, None));
+        drop(lead);
+        self.leaves.store(true, Ordering::Relaxed);
+        self.guard.leaves();
     }
 
     /// Whether operations are under way, or handed in.
@@ -486,7 +519,7 @@ impl Node {
         self.inner.fetch_add(1, Ordering::Relaxed) & !ANSWER
     }
 
-    /// Whether this rank has said farewell.
+    /// Whether this rank leaves, or has left.
     pub(super) fn has_left(&self) -> bool {
         self.desk().left
     }
@@ -499,7 +532,7 @@ impl Node {
             return Ok(());
         }
         let desk = self.desk();
-        if desk.left {
+        if desk.left && desk.failed.is_none() {
             let problem = "this rank has left the world, and with it all groups".to_owned();
             return Err(Error::Argument { call, problem });
         }
@@ -515,13 +548,6 @@ impl Node {
         self.waker.wake();
         let _lead = self.claim();
         Error::Failed(self.end(self.abandon(), failure))
-    }
-
-    /// This rank has left: there are no calls any more.
-    pub(super) fn parted(&self) {
-        let mut desk = self.desk();
-        desk.left = true;
-        self.closed.store(true, Ordering::Release);
     }
 
     /// Whether all is over.

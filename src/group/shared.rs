@@ -14,7 +14,7 @@ use crate::{
     algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
-    engine::{Asked, Channel, Culprit, Engine, FAREWELL, Held, Operation, Stop, Task, Ticket, WORLD, What},
+    engine::{Asked, Channel, Culprit, FAREWELL, Held, LEAVING, Operation, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
     schedule::{Collective, Course, Rank},
 };
@@ -211,8 +211,9 @@ impl Shared {
     }
 
     /// The engine could not do it: all is over.
-    pub(super) fn stopped(&self, stop: Stop, doing: &str) -> Error {
-        self.fail(self.node.guard.explain(stop, Culprit { call: doing.to_owned(), ..Culprit::default() }))
+    pub(super) fn stopped(&self, stop: Stop, doing: &str, waited: Duration) -> Error {
+        let culprit = Culprit { call: doing.to_owned(), waited, ..Culprit::default() };
+        self.fail(self.node.guard.explain(stop, culprit))
     }
 
     /// Says farewell.
@@ -227,20 +228,27 @@ impl Shared {
         }
         self.node.check()?;
         // What was begun and never waited for ends first: others wait for it.
-        self.node.drain();
-        let left = self.node.with(|engine| engine.take_leave(&*self.node))?;
-        left.map_err(|stop| self.stopped(stop, "leaving groups"))?;
-        let parted = self.last_barrier(&mut state);
-        self.node.parted();
-        parted?;
-        let unreceived = self.node.with(Engine::unreceived)?.map_err(|stop| self.stopped(stop, "leaving"))?;
-        unreceived.map_or(Ok(()), |failure| Err(Error::Failed(failure)))
+        self.node.drain()?;
+        self.last_barrier(&mut state, LEAVING)?;
+        // All are here. When what they have sent is too, what is left over is an error of all, of whom none has gone yet.
+        let timeout = self.node.config.timeout;
+        let until = Instant::now() + timeout;
+        let left = self.node.with(|engine| {
+            engine.take_leave(&*self.node, until).map_err(|halt| halt.stop)?;
+            engine.left_over()
+        })?;
+        let left_over = left.map_err(|stop| self.stopped(stop, "leave()", timeout))?;
+        if let Some(failure) = left_over {
+            return Err(self.fail(failure));
+        }
+        self.node.give_up_receives()?;
+        self.last_barrier(&mut state, FAREWELL)
     }
 
-    /// The barrier that ends the world. It has no deadline: ranks may leave as far apart as they like. What ends it early is
-    /// a failure, a rank's death above all.
-    fn last_barrier(&self, state: &mut State) -> Result<()> {
-        let request = Request { root: FAREWELL as usize, ..Request::new(Collective::Barrier, 0) };
+    /// A barrier of those that end the world. It has no deadline: ranks may leave as far apart as they like. What ends it early
+    /// is a failure, a rank's death above all.
+    fn last_barrier(&self, state: &mut State, which: u32) -> Result<()> {
+        let request = Request { root: which as usize, ..Request::new(Collective::Barrier, 0) };
         let lent = Lent::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
             self.collective(Dtype::U8, &request, lent, &mut Vec::new(), &Wishes::default())?;
@@ -249,6 +257,9 @@ impl Shared {
         // However long: it goes on only when others come.
         let _waiting = self.node.callers.wait();
         self.node.ask(self.channel, Task { what: What::Collective(operation, schedule), asked });
+        if which == LEAVING {
+            self.node.leaves();
+        }
         if !self.node.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
             let (rank, others) = (self.node.rank, self.node.guard.whereabouts());
             tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");

@@ -23,6 +23,7 @@ mod follow;
 mod groups;
 mod in_place;
 mod later;
+mod leaving;
 mod mail;
 mod messages;
 mod objects;

@@ -49,6 +49,11 @@ fn differ(stands: &[Option<Stand>]) -> Option<Failure> {
     found.map(|(_, failure)| failure)
 }
 
+/// Whether a rank can do nothing before another does, and could not while all were asked.
+fn is_stuck(stand: &Stand) -> bool {
+    stand.blocked.is_some_and(|blocked| blocked >= QUIET)
+}
+
 /// Whether all that one rank has sent another has arrived there.
 fn settled(stands: &[Option<Stand>], from: Rank, to: Rank) -> bool {
     let stand = |rank: Rank| stands.get(rank).and_then(Option::as_ref);
@@ -70,10 +75,10 @@ fn leaves(stands: &[Option<Stand>]) -> Option<Failure> {
                 gone && **other != rank && settled(stands, **other, rank)
             });
             let left = *without.next()?;
-            // What comes from any rank may yet come from another.
-            (wait.op.is_some()
-                || wait.ranks.len() == 1 + without.count() + usize::from(wait.ranks.contains(&rank)))
-            .then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
+            // What comes from any rank may yet come from another, or from another thread of this one.
+            let itself = wait.ranks.contains(&rank) && is_stuck(stand) && settled(stands, rank, rank);
+            (wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself))
+                .then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
         })
     })
 }
@@ -82,10 +87,7 @@ fn leaves(stands: &[Option<Stand>]) -> Option<Failure> {
 fn deadlock(stands: &[Option<Stand>]) -> Option<Failure> {
     let mut stuck: Vec<bool> = stands
         .iter()
-        .map(|stand| {
-            let quiet = stand.as_ref().filter(|stand| stand.blocked.is_some_and(|blocked| blocked >= QUIET));
-            quiet.is_some_and(|stand| stand.waits().next().is_some())
-        })
+        .map(|stand| stand.as_ref().is_some_and(|stand| is_stuck(stand) && stand.waits().next().is_some()))
         .collect();
     loop {
         let mut moves = Vec::new();
@@ -283,10 +285,12 @@ mod tests {
         let mut sent = leaves.clone();
         sent.traffic.push(Traffic { rank: 1, sent: 1, arrived: 0 });
         assert_eq!(words(&[sent, receive]), None);
-        // From any: all others must have.
-        let any = Stand { blocked: None, ..blocked(vec![receives("recv(u8, from any, tag 1)", &[0, 1, 2])]) };
+        // From any: all others must have, and it must have no thread that may send it.
+        let any = blocked(vec![receives("recv(u8, from any, tag 1)", &[0, 1, 2])]);
         let computes = Stand::of(Stage::Calls);
         assert_eq!(words(&[leaves.clone(), any.clone(), computes]), None);
-        assert!(words(&[leaves.clone(), any, leaves]).is_some());
+        assert!(words(&[leaves.clone(), any.clone(), leaves.clone()]).is_some());
+        let computes = Stand { blocked: None, ..any };
+        assert_eq!(words(&[leaves.clone(), computes, leaves]), None);
     }
 }

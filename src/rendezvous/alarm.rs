@@ -18,6 +18,7 @@ use crate::error::Failure;
 pub struct Alarm {
     raised: AtomicBool,
     failure: Mutex<Option<Failure>>,
+    leaving: AtomicBool,
     changed: Condvar,
 }
 
@@ -47,6 +48,17 @@ impl Alarm {
     #[must_use]
     pub fn raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)
+    }
+
+    /// Some rank leaves: whoever waits for it waits in vain.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether some rank leaves or has left.
+    #[must_use]
+    pub fn somebody_leaves(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// The failure, if there is one.

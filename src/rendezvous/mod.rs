@@ -141,6 +141,9 @@ pub trait Watch: Send + Sync {
     /// is to end it sooner, in another way.
     fn last_words(&self, failure: &Failure);
 
+    /// This rank leaves, and makes no other call: ranks that wait for one of it are to be told. Does not wait for that.
+    fn leaves(&self);
+
     /// Says farewell: this rank goes in good order. Idempotent.
     fn leave(&self);
 }

@@ -142,6 +142,7 @@ impl Shared {
                     }
                     self.changed.notify_all();
                 }
+                Told::SomebodyLeaves => self.alarm.leave(),
                 Told::Goodbye => return Ok(()),
             }
         }
@@ -231,6 +232,12 @@ impl Watch for TcpWatch {
             Err(error) => {
                 tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
             }
+        }
+    }
+
+    fn leaves(&self) {
+        if let Err(error) = self.shared.say(&Tell::Leaves) {
+            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
         }
     }
 

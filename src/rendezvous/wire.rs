@@ -38,7 +38,7 @@ use crate::{
 pub(super) const MAGIC: [u8; 8] = *b"unisono\x1a";
 
 /// Grows whenever a frame's meaning changes.
-pub(super) const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 4;
 
 /// The magic and the version.
 pub(super) const PREAMBLE: usize = MAGIC.len() + 2;
@@ -144,6 +144,8 @@ pub(super) enum Tell {
     },
     /// Wants that the server compare where all stand.
     Doubt,
+    /// Calls nothing but to leave from now on.
+    Leaves,
     Farewell,
     /// For so many milliseconds nothing may come from this member, on any of its connections, before it is given up.
     Patience {
@@ -163,6 +165,8 @@ pub(super) enum Told {
         number: u64,
         stands: Vec<Option<Stand>>,
     },
+    /// Some rank leaves.
+    SomebodyLeaves,
     /// The farewell was heard.
     Goodbye,
 }

@@ -10,7 +10,7 @@ use unisono::{config::StoreAddress, rendezvous::TcpServer};
 
 use crate::world::SOON;
 
-pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x03\x00";
+pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x04\x00";
 
 /// A challenge, behind the preamble: its length, that it is one, and the server's number.
 pub(crate) const CHALLENGE: usize = 4 + 1 + 32;

@@ -498,3 +498,27 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
         part(all);
     }
 }
+
+#[test]
+fn that_a_rank_leaves_is_told_to_all_and_nobody_waits_for_it() {
+    for kind in KINDS {
+        let (_place, all) = world(kind, 3);
+        all[0].position.told_by(|| Stand::of(Stage::Leaves));
+        all[2].position.told_by(|| Stand::of(Stage::Calls));
+        all[0].watch.leaves();
+        let until = Instant::now() + SOON;
+        while !all.iter().all(|one| one.alarm.somebody_leaves()) {
+            assert!(Instant::now() < until, "{kind:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}: nobody waits for it");
+        all[1].position.told_by(|| inside(1, 2, "barrier()", &[0]));
+        all[1].watch.doubt();
+        for one in &all {
+            let failure = one.alarm.wait(SOON).unwrap().to_string();
+            let wanted = "rank 0 has left, and rank 1 waits for it in op 2 barrier() of group g1";
+            assert_eq!(failure, wanted, "{kind:?}");
+        }
+        part(all);
+    }
+}

@@ -9,6 +9,7 @@
 mod incoming;
 mod matching;
 mod outgoing;
+mod waits;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,7 +28,7 @@ use super::{
     ticket::{Asked, Held, Received, Ticket},
     wire::{Header, Message},
 };
-use crate::{buffer::Fresh, dtype::Dtype, error::Failure, position::MessageStand, schedule::Rank};
+use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
 
 /// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
 const PIECE: u8 = 26;
@@ -350,9 +351,10 @@ impl Talk {
         !self.queues.is_empty() || !self.writes.is_empty()
     }
 
-    /// Whether all that anybody waits for are messages that have not come, and nobody waits for them any more.
-    pub(super) fn forsaken(&self) -> bool {
-        !self.busy() && self.matching.receives().all(|(_, receiving)| receiving.forsaken())
+    /// Whether all that is under way are receives whose message has not come, and of no message that belongs to another: its
+    /// sender goes on with that.
+    pub(super) fn only_receives(&self) -> bool {
+        !self.busy() && !self.matching.receives().any(|(want, _)| want.inner)
     }
 
     /// Gives up the receives that have got no message, and that nobody waits for any more, if this is so of them and of the
@@ -368,39 +370,6 @@ impl Talk {
     /// Whether nothing is left of it on the way.
     pub(super) fn over(&self) -> bool {
         !self.open() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
-    }
-
-    /// What waits.
-    fn waits(&self) -> impl Iterator<Item = Waits<'_>> {
-        let sends = self.sendings.values().map(Waits::Send);
-        let landings = self.landings.iter().filter_map(|(&(from, _), landing)| {
-            landing.receiving.as_ref().map(|receiving| Waits::Receive(receiving, Some(from)))
-        });
-        let receives = self.matching.receives().map(|(want, receiving)| Waits::Receive(receiving, want.from));
-        sends.chain(landings).chain(receives)
-    }
-
-    /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
-    pub(super) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
-        let oldest = self.waits().min_by_key(|waits| waits.asked().at);
-        oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
-    }
-
-    /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world.
-    pub(super) fn stands(&self, world: impl Fn(Rank) -> Rank, ranks: usize) -> Vec<MessageStand> {
-        let stand = |waits: Waits<'_>| {
-            let whom = match (&waits, waits.peer()) {
-                // It ends by itself.
-                (Waits::Send(Sending { stage: Stage::Gone, .. }), _) => Vec::new(),
-                (_, Some(peer)) => vec![world(peer)],
-                (_, None) => (0..ranks).map(&world).collect(),
-            };
-            let receives = matches!(waits, Waits::Receive(..));
-            MessageStand { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
-        };
-        let forsaken =
-            |waits: &Waits<'_>| matches!(waits, Waits::Receive(receiving, _) if receiving.forsaken());
-        self.waits().filter(|waits| !forsaken(waits)).map(stand).collect()
     }
 
     /// Whose deadline has passed: since when it waits, and its call.
@@ -438,40 +407,6 @@ impl Talk {
         let ended = self.ended.drain(..).map(|(asked, _)| asked);
         let left = sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended);
         left.map(|asked| (asked.ticket, asked.held)).collect()
-    }
-}
-
-/// A send or a receive that waits, and for whom.
-enum Waits<'t> {
-    Send(&'t Sending),
-    Receive(&'t Receiving, Option<Rank>),
-}
-
-impl Waits<'_> {
-    fn asked(&self) -> &Asked {
-        match self {
-            Self::Send(sending) => &sending.asked,
-            Self::Receive(receiving, _) => &receiving.asked,
-        }
-    }
-
-    fn peer(&self) -> Option<Rank> {
-        match self {
-            Self::Send(sending) => Some(sending.outbound.to),
-            Self::Receive(_, from) => *from,
-        }
-    }
-
-    fn signature(&self) -> Signature {
-        match self {
-            Self::Send(Sending { outbound, .. }) => {
-                let Kind { form, dtype, .. } = outbound.kind;
-                Signature::message(true, form, dtype, Some(outbound.to), outbound.tag)
-            }
-            Self::Receive(Receiving { inbound, .. }, from) => {
-                Signature::message(false, inbound.form, inbound.dtype, *from, inbound.tag)
-            }
-        }
     }
 }
 
@@ -554,6 +489,10 @@ impl Core<'_> {
     pub(super) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
         self.messages_arrived()?;
         let Core { port, circle } = self;
+        if !circle.talk.only_receives() {
+            // What belongs to a message may have come before it is asked for.
+            return Ok(None);
+        }
         let Some((envelope, early)) = circle.talk.matching.messages().next() else { return Ok(None) };
         let (kind, number) = early.known();
         let from = circle.members.get(envelope.from).map_or(envelope.from, |member| member.world);

@@ -1,7 +1,7 @@
 //! Where this rank stands, for the watch, which asks from a thread of its own.
 
 use std::{
-    sync::{Arc, TryLockError},
+    sync::{Arc, TryLockError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -24,14 +24,16 @@ impl Node {
         let waited = self.callers.all_wait();
         let stand = self.ask_stand();
         let blocked = stand.blocked.filter(|_| waited && self.callers.all_wait());
-        Stand { blocked, ..stand }
+        let leaves = self.leaves.load(Ordering::Relaxed) && stand.stage == Stage::Calls;
+        let stage = if leaves { Stage::Leaves } else { stand.stage };
+        Stand { stage, blocked, ..stand }
     }
 
     fn ask_stand(&self) -> Stand {
         let question = Arc::new(Question::default());
         let mut desk = self.desk();
         desk.wishes.push_back((0, Wish::Stand(Arc::clone(&question))));
-        self.asked.store(true, std::sync::atomic::Ordering::Release);
+        self.asked.store(true, Ordering::Release);
         if desk.asleep {
             self.waker.wake();
         }
@@ -55,7 +57,7 @@ impl Node {
         };
         let mut desk = self.desk();
         desk.wishes.retain(|(_, wish)| !matches!(wish, Wish::Stand(other) if Arc::ptr_eq(other, &question)));
-        self.asked.store(!desk.wishes.is_empty(), std::sync::atomic::Ordering::Release);
+        self.asked.store(!desk.wishes.is_empty(), Ordering::Release);
         answer
     }
 }

@@ -9,6 +9,7 @@
 //! | `failure` | the group's first failure |
 //! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
 //! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
+//! | `leaving` | there as soon as a rank calls nothing but to leave |
 //! | `comparing`, `compared` | held by the rank that compares where all stand; how often that was done |
 
 use std::{

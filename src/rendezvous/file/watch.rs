@@ -26,6 +26,9 @@ use crate::error::Failure;
 /// How long this rank may be unable to look after the others before the store counts as lost.
 const TROUBLE: Duration = Duration::from_secs(10);
 
+/// There as soon as a rank leaves.
+const LEAVING: &str = "leaving";
+
 /// See the module.
 pub(super) struct FileWatch {
     shared: Arc<Shared>,
@@ -137,6 +140,8 @@ impl Shared {
             }
         } else if let Some(failure) = self.room.patrol()? {
             self.alarm.raise(failure);
+        } else if !self.alarm.somebody_leaves() && self.room.read(LEAVING)?.is_some() {
+            self.alarm.leave();
         }
         Ok(())
     }
@@ -191,6 +196,13 @@ impl Watch for FileWatch {
         // The thread would raise the alarm.
         self.stop();
         self.shared.room.settle(failure.clone());
+    }
+
+    fn leaves(&self) {
+        if let Err(error) = self.shared.room.write(LEAVING, b"") {
+            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.room.rank);
+        }
+        self.doubt();
     }
 
     fn leave(&self) {

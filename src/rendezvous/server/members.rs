@@ -37,6 +37,8 @@ pub(super) struct Members {
     /// From when on all may be asked because ranks doubt, and from when on if one does now.
     doubted: Option<Instant>,
     spaced: Option<Instant>,
+    /// Whether a rank leaves or has left.
+    leaving: bool,
 }
 
 /// What became of a rank.
@@ -85,6 +87,7 @@ impl Members {
             queries: 0,
             doubted: None,
             spaced: None,
+            leaving: false,
         }
     }
 
@@ -158,8 +161,15 @@ impl Members {
                 self.ask(Some((id, number)), until, mail);
             }
             Tell::Doubt => {
-                let soonest = self.spaced.map_or(now, |spaced| spaced.max(now));
-                self.doubted.get_or_insert(soonest);
+                self.doubt(now);
+            }
+            Tell::Leaves => {
+                if !std::mem::replace(&mut self.leaving, true)
+                    && let Some(told) = frame(&Told::SomebodyLeaves)
+                {
+                    mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
+                }
+                self.doubt(now);
             }
             // Of its connections, which are not kept here.
             Tell::Patience { .. } => {}
@@ -266,7 +276,7 @@ impl Members {
         self.seats.iter_mut().for_each(|seat| *seat = Seat::Empty);
         self.renewed = true;
         self.failure = None;
-        (self.query, self.doubted, self.spaced) = (None, None, None);
+        (self.query, self.doubted, self.spaced, self.leaving) = (None, None, None, false);
     }
 
     /// Whether this connection's rank is there.
@@ -308,6 +318,12 @@ impl Members {
             mail.extend(told.clone().map(|told| (id, told)));
         }
         judge(&query.stands).filter(|_| query.judged).and_then(|failure| self.fail(failure, mail))
+    }
+
+    /// All are to be asked as soon as may be.
+    fn doubt(&mut self, now: Instant) {
+        let soonest = self.spaced.map_or(now, |spaced| spaced.max(now));
+        self.doubted.get_or_insert(soonest);
     }
 
     /// Asks every watch, on behalf of one or to compare; a question of one's joins that which is under way.

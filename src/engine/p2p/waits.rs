@@ -1,0 +1,100 @@
+//! What of messages waits, and for whom.
+
+use std::time::Instant;
+
+use super::{Asked, Kind, Receiving, Sending, Stage, Talk, Want};
+use crate::{engine::operation::Signature, position::MessageStand, schedule::Rank};
+
+/// A send or a receive that waits, and for whom.
+pub(super) enum Waits<'t> {
+    Send(&'t Sending),
+    Receive(&'t Receiving, Option<Rank>),
+}
+
+impl Waits<'_> {
+    pub(super) fn asked(&self) -> &Asked {
+        match self {
+            Self::Send(sending) => &sending.asked,
+            Self::Receive(receiving, _) => &receiving.asked,
+        }
+    }
+
+    fn peer(&self) -> Option<Rank> {
+        match self {
+            Self::Send(sending) => Some(sending.outbound.to),
+            Self::Receive(_, from) => *from,
+        }
+    }
+
+    pub(super) fn signature(&self) -> Signature {
+        match self {
+            Self::Send(Sending { outbound, .. }) => {
+                let Kind { form, dtype, .. } = outbound.kind;
+                Signature::message(true, form, dtype, Some(outbound.to), outbound.tag)
+            }
+            Self::Receive(Receiving { inbound, .. }, from) => {
+                Signature::message(false, inbound.form, inbound.dtype, *from, inbound.tag)
+            }
+        }
+    }
+}
+
+impl Talk {
+    /// What waits.
+    pub(super) fn waits(&self) -> impl Iterator<Item = Waits<'_>> {
+        let receives = self.matching.receives().map(|(want, receiving)| Waits::Receive(receiving, want.from));
+        self.begun().chain(receives)
+    }
+
+    /// Sends, and receives whose message is known.
+    fn begun(&self) -> impl Iterator<Item = Waits<'_>> {
+        let sends = self.sendings.values().map(Waits::Send);
+        let landings = self.landings.iter().filter_map(|(&(from, _), landing)| {
+            landing.receiving.as_ref().map(|receiving| Waits::Receive(receiving, Some(from)))
+        });
+        sends.chain(landings)
+    }
+
+    /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
+    pub(in crate::engine) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+        let oldest = self.waits().min_by_key(|waits| waits.asked().at);
+        oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
+    }
+
+    /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world. A rank that leaves waits
+    /// for no receive of a message that nothing announced.
+    pub(in crate::engine) fn stands(
+        &self,
+        world: impl Fn(Rank) -> Rank,
+        ranks: usize,
+        leaves: bool,
+    ) -> Vec<MessageStand> {
+        let stand = |waits: Waits<'_>| {
+            let whom = match (&waits, waits.peer()) {
+                // It ends by itself.
+                (Waits::Send(Sending { stage: Stage::Gone, .. }), _) => Vec::new(),
+                (_, Some(peer)) => vec![world(peer)],
+                (_, None) => (0..ranks).map(&world).collect(),
+            };
+            let receives = matches!(waits, Waits::Receive(..));
+            MessageStand { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
+        };
+        let unasked = |(want, it): &(Want, &Receiving)| it.forsaken() || leaves && !want.inner;
+        let receives = self.matching.receives().filter(|receive| !unasked(receive));
+        let receives = receives.map(|(want, it)| Waits::Receive(it, want.from));
+        self.begun().chain(receives).map(stand).collect()
+    }
+
+    /// Gives up all receives whose message has not come, by ranks of the world: their calls, and what belongs to who has asked.
+    pub(in crate::engine) fn give_up_receives(
+        &mut self,
+        world: impl Fn(Rank) -> Rank,
+    ) -> Vec<(String, Asked)> {
+        let calls: Vec<String> = {
+            let receives = self.matching.receives();
+            let calls = receives.map(|(want, it)| Waits::Receive(it, want.from).signature());
+            calls.map(|signature| signature.worldwide(&world).call()).collect()
+        };
+        calls.into_iter().zip(self.matching.give_up().map(|receiving| receiving.asked)).collect()
+    }
+}
