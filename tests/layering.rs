@@ -88,6 +88,7 @@ const ENVIRONMENT: &[&str] = &[
     "cli/src/run/job.rs",
     "cli/src/run/program.rs",
     "cli/src/doctor/environment.rs",
+    "src/group/tests/disagree.rs",
     "build.rs",
     "transport/build.rs",
     "cli/build.rs",

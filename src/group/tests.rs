@@ -19,6 +19,7 @@ use crate::{
 mod buckets;
 mod crossed;
 mod differ;
+mod disagree;
 mod follow;
 mod groups;
 mod in_place;

@@ -1,0 +1,426 @@
+//! Random programs of which one rank's call is changed in one field: all ranks are told the same, soon, or all results are right.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::{Source, Tensor};
+
+/// Within this after the last rank has made its last call all must know. The promise is two seconds; threads of all ranks and
+/// of other tests share the machine here.
+const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 3 });
+
+/// Cases by default; `UNISONO_TEST_DISAGREEMENTS` says another number, and `UNISONO_TEST_SEED` the first seed.
+const CASES: u64 = 60;
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((x ^ x >> 31) % n as u64) as usize
+    }
+}
+
+/// What a call does. The last take part in no order of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    AllReduce,
+    Reduce,
+    Broadcast,
+    AllGather,
+    Gather,
+    Scatter,
+    ReduceScatter,
+    AllToAll,
+    Barrier,
+    AllGatherV,
+    GatherV,
+    ScatterV,
+    BroadcastObject,
+    AllGatherObject,
+    GatherObject,
+    ScatterObject,
+    BroadcastTensors,
+    Coalesced,
+    Split,
+    /// Each rank to the next, and from the one before.
+    SendRecv,
+    /// From the root to the rank after it.
+    Message,
+    ObjectMessage,
+}
+
+const KINDS: [Kind; 22] = {
+    use Kind::*;
+    [
+        AllReduce,
+        Reduce,
+        Broadcast,
+        AllGather,
+        Gather,
+        Scatter,
+        ReduceScatter,
+        AllToAll,
+        Barrier,
+        AllGatherV,
+        GatherV,
+        ScatterV,
+        BroadcastObject,
+        AllGatherObject,
+        GatherObject,
+        ScatterObject,
+        BroadcastTensors,
+        Coalesced,
+        Split,
+        SendRecv,
+        Message,
+        ObjectMessage,
+    ]
+};
+
+/// One call, as a rank makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    kind: Kind,
+    /// Of the groups of all ranks: the world, two more.
+    group: usize,
+    count: usize,
+    root: usize,
+    /// Whether of `f64`, instead of `u32`.
+    wide: bool,
+    /// Whether the maximum, instead of the sum.
+    max: bool,
+    tag: u32,
+    later: bool,
+}
+
+fn step(random: &mut Random, ranks: usize) -> Step {
+    Step {
+        kind: KINDS[random.below(KINDS.len())],
+        group: random.below(3),
+        count: [1, 7, 40, 300][random.below(4)],
+        root: random.below(ranks),
+        wide: random.below(2) == 1,
+        max: random.below(2) == 1,
+        tag: random.below(3) as u32,
+        later: random.below(3) == 0,
+    }
+}
+
+/// What one rank does otherwise than the others.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Kind,
+    Group,
+    Count,
+    Root,
+    Type,
+    Operation,
+    Tag,
+    Later,
+    /// With the next.
+    Order,
+    More,
+    Less,
+    /// It leaves instead.
+    Leave,
+}
+
+const CHANGES: [Change; 12] = {
+    use Change::*;
+    [Kind, Group, Count, Root, Type, Operation, Tag, Later, Order, More, Less, Leave]
+};
+
+/// The program of the rank that does something else.
+fn changed(program: &[Step], at: usize, change: Change, random: &mut Random, ranks: usize) -> Vec<Step> {
+    let mut all = program.to_vec();
+    let step = &mut all[at];
+    match change {
+        Change::Kind => step.kind = KINDS[random.below(KINDS.len())],
+        Change::Group => step.group = (step.group + 1 + random.below(2)) % 3,
+        Change::Count => step.count += 1 + random.below(500),
+        Change::Root => step.root = (step.root + 1 + random.below(ranks - 1)) % ranks,
+        Change::Type => step.wide = !step.wide,
+        Change::Operation => step.max = !step.max,
+        Change::Tag => step.tag += 1,
+        Change::Later => step.later = !step.later,
+        Change::Order => {
+            let next = (at + 1) % all.len();
+            all.swap(at, next);
+        }
+        Change::More => all.insert(at, program[at]),
+        Change::Less => drop(all.remove(at)),
+        Change::Leave => all.truncate(at),
+    }
+    all
+}
+
+/// Whether a rank has a part in a step.
+fn takes_part(step: Step, rank: usize, ranks: usize) -> bool {
+    let message = matches!(step.kind, Kind::Message | Kind::ObjectMessage);
+    !message || rank == step.root || rank == (step.root + 1) % ranks
+}
+
+/// Whether a change cannot but be an error: of others nothing is demanded but that all ranks agree.
+fn must_be_told(change: Change, program: &[Step], (at, odd): (usize, usize), ranks: usize) -> bool {
+    use Kind::*;
+    match change {
+        Change::More | Change::Less | Change::Group => takes_part(program[at], odd, ranks),
+        Change::Leave => program[at..].iter().any(|&step| takes_part(step, odd, ranks)),
+        Change::Root => matches!(
+            program[at].kind,
+            Reduce
+                | Broadcast
+                | Gather
+                | Scatter
+                | GatherV
+                | ScatterV
+                | BroadcastObject
+                | GatherObject
+                | ScatterObject
+        ),
+        Change::Type => {
+            matches!(program[at].kind, AllReduce | Reduce | Broadcast | AllGather | AllToAll | Coalesced)
+        }
+        Change::Operation => matches!(program[at].kind, AllReduce | Reduce | ReduceScatter | Coalesced),
+        Change::Count => {
+            matches!(program[at].kind, AllReduce | Reduce | AllGather | ReduceScatter | SendRecv)
+        }
+        _ => false,
+    }
+}
+
+/// What a root or a sender says of itself, and how much: others learn that from it.
+type Object = (usize, usize, String);
+
+fn object(rank: usize, count: usize) -> Object {
+    (rank, count, "x".repeat(count * 3))
+}
+
+/// Whether it is whole and that rank's.
+fn is_of(got: &Object, rank: usize) -> bool {
+    *got == object(rank, got.1)
+}
+
+/// Makes a call; whatever is given and comes is the rank's or a sum of ranks, and checked. How much a root gives is its own affair
+/// where the others learn that from it.
+fn make<T: Element + PartialEq + fmt::Debug>(
+    group: &ProcessGroup,
+    step: Step,
+    of: fn(usize) -> T,
+) -> Result<()> {
+    let Step { kind, count, root, max, tag, later, .. } = step;
+    let (me, ranks) = (group.rank(), group.size());
+    let op = if max { ReduceOp::Max } else { ReduceOp::Sum };
+    let reduced = of(if max { ranks - 1 } else { ranks * (ranks - 1) / 2 });
+    let (mine, all) = (vec![of(me); count], vec![of(me); ranks * count]);
+    let by_rank = |it: &[T]| {
+        it.chunks(count).enumerate().for_each(|(rank, it)| assert!(it.iter().all(|x| *x == of(rank))))
+    };
+    // Ranks may have differently much, and learn how much.
+    let by_length = |it: &[T], lengths: &[usize]| {
+        let ranks = lengths.iter().enumerate().flat_map(|(rank, len)| std::iter::repeat_n(of(rank), *len));
+        assert!(it.iter().copied().eq(ranks));
+    };
+    let room = |there: bool| vec![of(99); if there { ranks * count } else { 0 }];
+    match kind {
+        Kind::AllReduce if later => {
+            assert_eq!(group.all_reduce_async(mine, op)?.wait()?, vec![reduced; count])
+        }
+        Kind::AllReduce => {
+            let mut data = mine;
+            group.all_reduce(&mut data, op)?;
+            assert_eq!(data, vec![reduced; count]);
+        }
+        Kind::Reduce => {
+            let mut data = mine;
+            group.reduce(&mut data, op, root)?;
+            assert_eq!(data[0], if me == root { reduced } else { of(me) });
+        }
+        Kind::Broadcast if later => {
+            assert_eq!(group.broadcast_async(mine, root)?.wait()?, vec![of(root); count]);
+        }
+        Kind::Broadcast => {
+            let mut data = mine;
+            group.broadcast(&mut data, root)?;
+            assert_eq!(data, vec![of(root); count]);
+        }
+        Kind::AllGather => {
+            let mut got = room(true);
+            group.all_gather(&mine, &mut got)?;
+            by_rank(&got);
+        }
+        Kind::Gather => {
+            let mut got = room(me == root);
+            group.gather(&mine, &mut got, root)?;
+            by_rank(&got);
+        }
+        Kind::Scatter => {
+            let mut got = vec![of(99); count];
+            group.scatter(if me == root { &all } else { &[] }, &mut got, root)?;
+            assert_eq!(got, vec![of(root); count]);
+        }
+        Kind::ReduceScatter => {
+            let mut got = vec![of(99); count];
+            group.reduce_scatter(&all, &mut got, op)?;
+            assert_eq!(got, vec![reduced; count]);
+        }
+        Kind::AllToAll => {
+            let mut got = room(true);
+            group.all_to_all(&all, &mut got)?;
+            by_rank(&got);
+        }
+        Kind::Barrier if later => group.barrier_async()?.wait()?,
+        Kind::Barrier => group.barrier()?,
+        Kind::AllGatherV if later => {
+            let (_, got, lengths) = group.all_gather_v_async(mine)?.wait()?;
+            by_length(&got, &lengths);
+        }
+        Kind::AllGatherV => {
+            let (got, lengths) = group.all_gather_v(&mine)?;
+            by_length(&got, &lengths);
+        }
+        Kind::GatherV => {
+            let (got, lengths) = group.gather_v(&mine, root)?;
+            by_length(&got, if me == root { &lengths } else { &[] });
+        }
+        Kind::ScatterV => {
+            let (input, lengths) =
+                if me == root { (&all[..], vec![count; ranks]) } else { (&[][..], Vec::new()) };
+            assert!(group.scatter_v(input, &lengths, root)?.iter().all(|x| *x == of(root)));
+        }
+        Kind::BroadcastObject if later => {
+            let value = (me == root).then(|| object(root, count));
+            assert!(is_of(&group.broadcast_object_async(value, root)?.wait()?, root));
+        }
+        Kind::BroadcastObject => {
+            let value = (me == root).then(|| object(root, count));
+            assert!(is_of(&group.broadcast_object(value, root)?, root));
+        }
+        Kind::AllGatherObject => {
+            let got = group.all_gather_object(&object(me, count))?;
+            assert!(got.len() == ranks && got.iter().enumerate().all(|(rank, it)| is_of(it, rank)));
+        }
+        Kind::GatherObject => {
+            let got = group.gather_object(&object(me, count), root)?;
+            assert_eq!(got.as_ref().map(Vec::len), (me == root).then_some(ranks));
+            assert!(got.iter().flatten().enumerate().all(|(rank, it)| is_of(it, rank)));
+        }
+        Kind::ScatterObject => {
+            let values = (me == root).then(|| (0..ranks).map(|rank| object(rank, count)).collect());
+            assert!(is_of(&group.scatter_object(values, root)?, me));
+        }
+        Kind::BroadcastTensors => {
+            let tensors = [Tensor::from_vec(mine, &[count]).unwrap()];
+            let views: Vec<_> = tensors.iter().map(Tensor::view).collect();
+            let got = group.broadcast_tensors((me == root).then_some(&views[..]), root)?;
+            // What comes says what it is: types and shapes are not compared.
+            let right = |got: &Tensor| match got.dtype() {
+                Dtype::U32 => got.bytes() == bytemuck::cast_slice::<u32, u8>(&vec![root as u32; got.len()]),
+                _ => got.bytes() == bytemuck::cast_slice::<f64, u8>(&vec![root as f64; got.len()]),
+            };
+            assert!(got.is_none_or(|got| got.iter().all(right)));
+        }
+        Kind::Coalesced => {
+            let tensors = vec![Tensor::from_vec(mine, &[count]).unwrap()];
+            let got = group.all_reduce_coalesced_async(tensors, op)?.wait()?;
+            assert_eq!(got[0].bytes(), bytemuck::cast_slice::<T, u8>(&vec![reduced; count]));
+        }
+        Kind::Split => drop(group.split(Some(0), 0)?),
+        Kind::SendRecv => {
+            let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+            let mut got = vec![of(99); count];
+            group.send_recv(&mine, next, &mut got, before, tag)?;
+            assert_eq!(got, vec![of(before); count]);
+        }
+        Kind::Message => {
+            let to = (root + 1) % ranks;
+            if me == root {
+                group.send(&mine, to, tag)?;
+            }
+            if me == to {
+                let mut got = mine;
+                let source = if later { Source::Any } else { Source::Rank(root) };
+                let from = group.recv(&mut got, source, tag)?;
+                assert!(later || from == root);
+                assert_eq!(got, vec![of(from); count]);
+            }
+        }
+        Kind::ObjectMessage => {
+            let to = (root + 1) % ranks;
+            if me == root {
+                group.send_object(&object(root, count), to, tag)?;
+            }
+            if me == to {
+                assert!(is_of(&group.recv_object(root, tag)?.0, root));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What every rank's program came to, and how long after the last rank had come to its end or failed the others knew.
+fn run(ranks: usize, odd: usize, programs: [&[Step]; 2]) -> (Vec<Option<String>>, Duration) {
+    let patient = |config: &mut Config| {
+        small(config);
+        config.timeout = Duration::from_secs(60);
+    };
+    let ends = world(ranks, patient, |group| {
+        let all: Vec<Rank> = (0..ranks).collect();
+        let mut begun = Instant::now();
+        let done = {
+            let others = [(); 2].map(|()| group.new_group(&all).unwrap().unwrap());
+            let groups: Vec<&ProcessGroup> = [&group].into_iter().chain(&others).collect();
+            programs[usize::from(group.rank() == odd)].iter().try_for_each(|&step| {
+                begun = Instant::now();
+                if step.wide {
+                    make::<f64>(groups[step.group], step, |x| x as f64)
+                } else {
+                    make::<u32>(groups[step.group], step, |x| x as u32)
+                }
+            })
+        };
+        if done.is_ok() {
+            begun = Instant::now();
+        }
+        let done = done.and_then(|()| group.leave());
+        (done.err().map(|error| error.to_string()), begun, Instant::now())
+    });
+    let last_call = ends.iter().map(|(_, begun, _)| *begun).max().unwrap();
+    let last_end = ends.iter().map(|(.., end)| *end).max().unwrap();
+    (ends.into_iter().map(|(end, ..)| end).collect(), last_end - last_call)
+}
+
+#[test]
+fn whatever_one_rank_does_otherwise_all_are_told_the_same_and_soon() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
+    let cases = number("UNISONO_TEST_DISAGREEMENTS").unwrap_or(CASES);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = number("UNISONO_TEST_SEED").unwrap_or_else(|| u64::from(now.subsec_nanos()));
+    println!("{cases} disagreements, from UNISONO_TEST_SEED={first} on");
+    let (mut wrong, mut slowest, mut told) = (String::new(), Duration::ZERO, 0);
+    for seed in first..first + cases {
+        let mut random = Random(seed);
+        let ranks = 2 + random.below(4);
+        let program: Vec<Step> = (0..3 + random.below(4)).map(|_| step(&mut random, ranks)).collect();
+        let (odd, at, change) =
+            (random.below(ranks), random.below(program.len()), CHANGES[random.below(CHANGES.len())]);
+        let other = changed(&program, at, change, &mut random, ranks);
+        let (ends, took) = run(ranks, odd, [&program, &other]);
+        (slowest, told) = (slowest.max(took), told + u32::from(ends[0].is_some()));
+        let late = took > SOON || ends.iter().flatten().any(|end| end.contains("was not done within"));
+        let silent = ends[0].is_none() && must_be_told(change, &program, (at, odd), ranks);
+        if late || silent || ends.iter().any(|end| *end != ends[0]) {
+            let _ = writeln!(
+                wrong,
+                "seed {seed}: rank {odd} of {ranks} does {change:?} at {at}, {took:?}: {ends:#?}\n{program:#?}\nand {:?}",
+                other.get(at)
+            );
+        }
+    }
+    println!("{told} were told, after {slowest:?} at most");
+    assert!(wrong.is_empty(), "{wrong}");
+}
