@@ -427,7 +427,7 @@ pub(crate) fn list(ranks: &[Rank]) -> String {
     let mut i = 0;
     while i < ranks.len() {
         let mut j = i;
-        while j + 1 < ranks.len() && ranks[j + 1] == ranks[j] + 1 {
+        while j + 1 < ranks.len() && ranks[j].checked_add(1) == Some(ranks[j + 1]) {
             j += 1;
         }
         if !out.is_empty() {

@@ -158,6 +158,16 @@ mod tests {
         assert_eq!(fs::read_dir(root.join("corpus")).unwrap().count(), TARGETS.len());
     }
 
+    /// Otherwise nothing is compared.
+    #[test]
+    fn the_seeds_of_positions_are_read_to_their_end() {
+        for (file, bytes) in corpus("position") {
+            let read = postcard::take_from_bytes::<Vec<Option<Stand>>>(&bytes);
+            let (stands, rest) = read.unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(rest.is_empty() && stands.len() > 1, "{file}: {stands:?}, and {rest:02x?}");
+        }
+    }
+
     #[test]
     fn corpora_pass() {
         for (target, call) in TARGETS {

@@ -83,3 +83,60 @@ pub(crate) fn frames(bytes: &[u8]) {
     }
     let _ = (members.anyone(), members.all_gone(), members.has_failed(), members.query_until());
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::{
+        super::super::wire::{Answer, Challenge, Request, Tell},
+        *,
+    };
+
+    fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        entries.map(|it| (it.file_name().into_string().unwrap(), fs::read(it.path()).unwrap())).collect()
+    }
+
+    /// Otherwise they are refused before anything is done with them.
+    #[test]
+    fn the_seeds_are_frames_of_this_version() {
+        for (file, bytes) in seeds("client") {
+            let frame = &bytes[1..];
+            let read = match file.split('-').next().unwrap() {
+                "reply" => wire::decode::<Reply<'_>>(frame).map(drop),
+                "told" => wire::decode::<Told>(frame).map(drop),
+                "welcome" => wire::decode::<Answer>(frame).map(drop),
+                "prove" => wire::decode::<Challenge>(frame).map(drop),
+                _ => {
+                    assert_eq!(bytes.first_chunk(), Some(&wire::preamble()), "{file}");
+                    continue;
+                }
+            };
+            assert!(read.is_ok(), "{file}: {read:?}");
+        }
+        let (mut told, mut asked) = (0, 0);
+        // Of those that are refused some are none.
+        for (file, bytes) in seeds("server").into_iter().filter(|(file, _)| file != "refused") {
+            let mut rest = &bytes[..];
+            while let Some((&[_, what, low, high], after)) = rest.split_first_chunk::<RECORD>() {
+                let (frame, after) = after.split_at(usize::from(u16::from_le_bytes([low, high])));
+                rest = after;
+                let (hello, tell) =
+                    (wire::decode::<Hello>(frame).is_ok(), wire::decode::<Tell>(frame).is_ok());
+                let request = wire::decode::<Request<'_>>(frame).is_ok();
+                match what % 4 {
+                    0 => assert!(hello, "{file}: {frame:02x?}"),
+                    1 => {
+                        assert!(tell || request, "{file}: {frame:02x?}");
+                        told += u32::from(tell);
+                        asked += u32::from(request);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(told >= 6 && asked >= 6, "{told} {asked}");
+    }
+}
