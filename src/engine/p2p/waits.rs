@@ -69,10 +69,13 @@ impl Talk {
         ranks: usize,
         leaves: bool,
     ) -> Vec<MessageStand> {
+        // What has come and was not looked at may be what a receive waits for.
+        let news = !(self.arrived.is_empty() && self.written.is_empty() && self.ended.is_empty());
         let stand = |waits: Waits<'_>| {
             let whom = match (&waits, waits.peer()) {
                 // It ends by itself.
                 (Waits::Send(Sending { stage: Stage::Gone, .. }), _) => Vec::new(),
+                (Waits::Receive(..), _) if news => Vec::new(),
                 (_, Some(peer)) => vec![world(peer)],
                 (_, None) => (0..ranks).map(&world).collect(),
             };
