@@ -88,7 +88,11 @@ impl Net {
         let mut index = 0;
         while let Some(&channel) = self.leaving.get(index) {
             let mut core = self.core(channel)?;
+            let left = core.circle.left;
             core.circle.leave()?;
+            if core.circle.left && !left {
+                core.port.expect_none(core.circle);
+            }
             any |= core.circle.has_letters() && core.send_letters()?;
             if core.circle.left
                 && let Some(left_over) = core.left_over()?

@@ -176,7 +176,8 @@ impl Port {
 
     /// Whether there is room for so many more arrivals at once.
     pub(super) fn has_room(&self, arrivals: usize) -> bool {
-        self.expected + arrivals <= self.limits.arrivals
+        // Whoever parts calls nothing any more: of other windows nobody makes use.
+        self.parting || self.expected + arrivals <= self.limits.arrivals
     }
 
     /// So many more arrivals may come from a process at once, through this window.
@@ -192,10 +193,18 @@ impl Port {
 
     /// Nothing comes through this window any more.
     pub(super) fn expect_no_more(&mut self, world: Rank, window: (Channel, usize), arrivals: usize) {
-        self.expected = self.expected.saturating_sub(arrivals);
         let Some(link) = self.links.get_mut(world) else { return };
+        let Some(at) = link.windows.iter().position(|it| *it == window) else { return };
+        link.windows.swap_remove(at);
         link.expected = link.expected.saturating_sub(arrivals);
-        link.windows.retain(|it| *it != window);
+        self.expected = self.expected.saturating_sub(arrivals);
+    }
+
+    /// Nothing comes through the windows of a group that this rank has left, though its members may not have left yet.
+    pub(super) fn expect_none(&mut self, circle: &Circle) {
+        for (index, from, class) in circle.opened() {
+            self.expect_no_more(circle.world(from), (circle.channel, index), circle.settings.arrivals(class));
+        }
     }
 
     /// By how much a process has more arrivals than its share.
@@ -217,9 +226,7 @@ impl Port {
         for (number, lanes) in circle.listens() {
             self.incoming.give_back(number, lanes);
         }
-        for (index, from, class) in circle.opened() {
-            self.expect_no_more(circle.world(from), (circle.channel, index), circle.settings.arrivals(class));
-        }
+        self.expect_none(circle);
         for (number, lanes) in circle.speaks() {
             self.outgoing.give_back(number, lanes);
         }

@@ -122,7 +122,10 @@ impl Core<'_> {
         let room = port.has_room(arrivals).then(|| port.incoming.take(circle.channel, first_flow, lanes));
         let Some(number) = room.flatten() else {
             circle.windows[index].wanted = true;
-            port.wanting.push((circle.channel, index));
+            // A message may be asked for by both sides.
+            if !port.wanting.contains(&(circle.channel, index)) {
+                port.wanting.push((circle.channel, index));
+            }
             return Ok(());
         };
         let region = match port.spare[class.index()].pop() {
@@ -258,6 +261,10 @@ impl Net {
             // A group may have ended meanwhile.
             let Ok(mut core) = self.core(channel) else { continue };
             let window = &core.circle.windows[index];
+            // Or it has been opened when another was closed.
+            if window.state != WindowState::Closed {
+                continue;
+            }
             let (from, class) = (core.circle.receivers[window.first_flow].from, window.class);
             let arrivals = core.circle.settings.arrivals(class);
             core.open(from, class)?;
@@ -296,8 +303,11 @@ impl Net {
     /// Has windows of any peers closed; an error if none can be, now or when what goes on has ended.
     fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
         let all = self.port.all_windows();
+        // A group whose control messages are on their way is idle in a moment.
+        let mut idle = self.circles.iter().flatten().filter(|circle| !circle.busy);
+        let landing = idle.any(|circle| !circle.letters_landed());
         let busy = self.circles.iter().flatten().filter(|circle| circle.busy).count();
-        if self.close_some(all, arrivals)? || busy > 1 {
+        if self.close_some(all, arrivals)? || landing || busy > 1 {
             return Ok(());
         }
         let (most, more) = (self.port.limits.arrivals, self.port.limits.more_arrivals);

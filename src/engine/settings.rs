@@ -42,15 +42,15 @@ impl Settings {
     }
 
     /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
-    /// credits for each flow the other way; the announcement of its window. In bulk also writes, their credits, a grant,
-    /// and a knock for one; of messages from point to point writes, their credits and a knock.
+    /// credits for each flow the other way; the announcement of its window; a mismatch probe, and word that ours was read. In
+    /// bulk and of messages from point to point also writes, their credits, and in bulk a grant.
     pub(super) fn arrivals(&self, class: Class) -> usize {
         let (lanes, slots, _) = self.window(class);
         let writes = match class {
             Class::Eager => 0,
-            Class::Bulk | Class::Message => lanes * self.writes() + 2 * lanes + 2,
+            Class::Bulk | Class::Message => lanes * self.writes() + 2 * lanes + 1,
         };
-        lanes * slots + 2 * lanes + 1 + writes
+        lanes * slots + 2 * lanes + 3 + writes
     }
 
     /// How many puts may be under way at once to one of so many ranks, if all send to it in every class.
@@ -63,7 +63,7 @@ impl Settings {
     /// two each before the second is owed), and its other letters.
     pub(crate) fn arrivals_per_peer(&self) -> usize {
         let messages = 2 * self.eager_slots + self.writes() + self.lanes * (self.bulk_slots + self.writes());
-        messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 2
+        messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 3
     }
 
     /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
