@@ -28,6 +28,11 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
 /// Everything that a file holds, if that is at most so many bytes; if not, [`io::ErrorKind::FileTooLarge`].
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, _) = open(path)?;
+    read_open(file, most)
+}
+
+/// The same of a file that is open.
+pub(crate) fn read_open(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let got = file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if got as u64 > most {
@@ -39,10 +44,15 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 
 /// The same of a text in UTF-8.
 pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    text(read(path, most)?)
+}
+
+/// Bytes as a text in UTF-8.
+pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
     let invalid = |error: std::string::FromUtf8Error| {
         io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8: {}", error.utf8_error()))
     };
-    String::from_utf8(read(path, most)?).map_err(invalid)
+    String::from_utf8(bytes).map_err(invalid)
 }
 
 /// What a file is, unless it is a regular one.

@@ -1,4 +1,4 @@
-//! The one file of the engine that touches memory which puts read and write: headers, mailboxes, letters and staging. What
+//! The one file of the engine that touches memory which puts read and write: headers, mailboxes, control messages and staging. What
 //! steps do with elements is done in `buffer`, on the same ground.
 //!
 //! The functions are safe for the rest of the engine, because the protocol says who owns which bytes when (docs/wire.md), and
@@ -15,9 +15,10 @@
 //!   - a grant is given when the operation of the one before is over, which it is not before a write, or what went through a
 //!     slot because that was refused, has come from everyone who got it: of a schedule that has writes every source writes
 //!     (`schedule::check`), and only after it has read the grant. So there are at most two of one rank at once;
-//!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts.
-//! - What puts are made from (letters, headers, staging, scratch, lent memory) belongs to this engine. It changes only when no
-//!   put reads it: a record and its header are free when their put has ended, a letter is written again when the peer has
+//!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts, and they come before
+//!     the end.
+//! - What puts are made from (control messages, headers, staging, scratch, lent memory) belongs to this engine. It changes only when no
+//!   put reads it: a record and its header are free when their put has ended, a control message is written again when the peer has
 //!   answered the one before, steps are proved not to write under their own puts.
 //! - Where a peer may be written to, it has said itself: an announced window within its credit, a grant for one operation or
 //!   message, a mailbox for the life of the group.

@@ -215,7 +215,7 @@ impl Core<'_> {
         circle.knocks.retain(|(it, ..)| *it != from);
         circle.knocks.push((from, class, header));
         // Whoever has been told of the end may be gone.
-        if circle.left || circle.parting {
+        if circle.left || circle.end_told || circle.parting {
             return Ok(());
         }
         circle.post_box.push_back((from, Letter::Read));

@@ -2,7 +2,6 @@
 
 use std::{
     fs::{self, Metadata},
-    io::Read,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::Path,
 };
@@ -37,13 +36,11 @@ fn read(path: &Path) -> std::result::Result<Token, String> {
         owned(&metadata, user)?;
     }
     closed(&metadata)?;
-    let mut text = String::new();
-    file.take(MAX_TOKEN + 1).read_to_string(&mut text).map_err(|error| format!("cannot read it: {error}"))?;
-    let text = text.trim_end_matches(['\n', '\r']);
-    match text.len() as u64 {
-        0 => Err("it is empty; wanted the token".into()),
-        len if len > MAX_TOKEN => Err(format!("it is longer than {MAX_TOKEN} bytes")),
-        _ => Ok(text.into()),
+    let text = outside::read_open(file, MAX_TOKEN).and_then(outside::text);
+    let text = text.map_err(|error| format!("cannot read it: {error}"))?;
+    match text.trim_end_matches(['\n', '\r']) {
+        "" => Err("it is empty; wanted the token".into()),
+        text => Ok(text.into()),
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use serde::{Serialize, de::DeserializeOwned};
 use unisono_transport::fork::Unshared;
 
@@ -237,10 +237,16 @@ impl Room {
     }
 }
 
-/// A file to be locked, made unless it is there.
+/// A file to be locked, made unless it is there. A FIFO that somebody has laid there is an error, and not waited for.
 pub(super) fn lockable(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).open(path)
+    options
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Removes a temporary file that came to nothing.
@@ -294,6 +300,9 @@ mod tests {
         room.failure().unwrap_err();
         room.seat(1).unwrap_err();
         room.read("values/a").unwrap_err();
+        let fifo = room.path.join("lock");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(lockable(&fifo).is_err(), "it is not waited for");
         File::create(room.path.join("values/b")).unwrap().set_len(1 << 42).unwrap();
         assert_eq!(room.read("values/b").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }

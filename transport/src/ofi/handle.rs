@@ -314,7 +314,7 @@ impl Cq {
 /// The epoll instance that another one watches: the provider's sockets, without the queue's signal beside
 /// them. The system lists what an epoll watches in its `fdinfo`.
 fn inner_epoll(outer: RawFd) -> Option<RawFd> {
-    let list = std::fs::read_to_string(format!("/proc/self/fdinfo/{outer}")).ok()?;
+    let list = super::near::told(format!("/proc/self/fdinfo/{outer}")).ok()?;
     let watched =
         list.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok());
     watched.into_iter().find(|fd: &RawFd| {

@@ -1,6 +1,10 @@
 //! Which of several cards a process takes: a near one, and processes of one machine different ones.
 
-use std::{fs, path::Path};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -31,7 +35,13 @@ fn arrange<T>(cards: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<
 /// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is not told, it may.
 fn near(bus: &str, processors: &CpuSet) -> bool {
     let list = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
-    fs::read_to_string(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
+    told(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
+}
+
+/// What a file of the kernel's says, up to a mebibyte.
+pub(super) fn told(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(1 << 20).read_to_string(&mut text).map(|_| text)
 }
 
 /// Whether a list of processors such as `0-3,8` has one of these; `None` if it is none.
