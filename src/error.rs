@@ -340,6 +340,16 @@ pub enum Failure {
         /// The rank in whose process it is, if it is one's.
         host: Option<Rank>,
     },
+    /// When ranks met, what one sent did not reach another.
+    #[error("rank {from} does not reach rank {to}: {how}")]
+    NoWay {
+        /// Who sent.
+        from: Rank,
+        /// To whom.
+        to: Rank,
+        /// From which address and interface to which, what was seen, and what to do.
+        how: String,
+    },
     /// A rank gave up of its own accord.
     #[error("rank {rank} aborted the group: {why}")]
     Aborted {
@@ -390,6 +400,7 @@ impl Failure {
             | Self::Joining { why: text, .. }
             | Self::Ended { signal: text, .. }
             | Self::Unreachable { how: text, .. }
+            | Self::NoWay { how: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
             | Self::StoreSilent { store: text, .. }

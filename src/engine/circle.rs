@@ -47,6 +47,8 @@ pub(super) struct Member {
     pub(super) greeted: bool,
     /// Whether there ever was a flow.
     pub(super) met: bool,
+    /// Whether its large message is due, which goes with its greeting.
+    pub(super) large_due: bool,
     /// How many operations it had begun when it left the group, if it has.
     pub(super) ended: Option<u64>,
     /// The latest operation in which it was told, for each class, of a message that waits.
@@ -357,6 +359,7 @@ impl Circle {
             incoming: [NONE; 3],
             greeted: false,
             met: false,
+            large_due: false,
             ended: None,
             knocked: [None; 3],
             unread: false,
@@ -459,9 +462,15 @@ impl Circle {
         access::load(&self.mailbox, from * size_of::<Entry>() + at)
     }
 
-    /// Whether this neighbour's pattern has come, and come right.
-    pub(crate) fn greeted(&self, from: Rank) -> bool {
-        self.members[from].greeted
+    /// This neighbour is greeted, and greets, perhaps by a large message too.
+    pub(super) fn await_greeting(&mut self, from: Rank, large: bool) {
+        self.members[from].large_due = large;
+    }
+
+    /// Whether this neighbour's pattern has come, and come right, if its greeting is still awaited.
+    pub(super) fn awaits(&self, from: Rank) -> Option<bool> {
+        let Member { greeted, large_due, .. } = self.members[from];
+        (!greeted || large_due).then_some(greeted)
     }
 
     /// Messages of a flow were freed, or have landed. Its sender hears of what was freed by what goes the other way, if that is

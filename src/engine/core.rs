@@ -271,14 +271,22 @@ impl Core<'_> {
         Ok(())
     }
 
+    /// A greeting has come. To a rank of another host two come, and either may be the first: the pattern, and a large message
+    /// that lies elsewhere.
     fn hello_arrived(&mut self, from: Rank, seen: [u64; 2]) -> Result<(), Stop> {
         let wanted = wire::hello(from, self.circle.me);
-        if seen != wanted {
-            let what =
-                format!("the greeting {seen:x?} where {wanted:x?} was due: the provider corrupts puts");
+        let member = &mut self.circle.members[from];
+        if seen == wanted && !member.greeted {
+            member.greeted = true;
+        } else if !std::mem::take(&mut member.large_due) {
+            let what = match seen == wanted {
+                true => return Err(self.port.forged(format!("a greeting of rank {from} that was not due"))),
+                false => {
+                    format!("the greeting {seen:x?} where {wanted:x?} was due: the provider corrupts puts")
+                }
+            };
             return Err(self.violation(from, Violation(what)));
         }
-        self.circle.members[from].greeted = true;
         Ok(())
     }
 

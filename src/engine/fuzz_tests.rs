@@ -61,6 +61,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
             mailbox: own.remote().unwrap_or_default(),
             host: "peer".to_owned(),
             mask: 0,
+            area: RemoteRegion::default(),
         },
     ];
     let to = peer.connect(&contacts[0].address).map_err(Stop::from)?;

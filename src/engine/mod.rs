@@ -13,6 +13,7 @@ mod end;
 mod flow;
 #[cfg(any(test, fuzzing))]
 mod fuzz_tests;
+mod greet;
 mod lane;
 mod leftover;
 mod letters;
@@ -46,6 +47,7 @@ use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
 pub use self::lane::Traced;
 pub(crate) use self::{
     call::Called,
+    greet::Awaited,
     net::Channels,
     operation::{Cargo, FAREWELL, LEAVING, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
@@ -59,6 +61,7 @@ pub(crate) use self::{
 use self::{
     circle::Circle,
     core::Core,
+    greet::Greetings,
     lane::{Pass, Run},
     net::Net,
     port::Port,
@@ -81,6 +84,8 @@ pub(crate) struct Contact {
     pub mailbox: RemoteRegion,
     /// With what immediates to it are masked.
     pub mask: u32,
+    /// Where it takes large greetings; of no length where it takes none.
+    pub area: RemoteRegion,
 }
 
 /// The group of all ranks.
@@ -114,6 +119,8 @@ pub(crate) struct Engine {
     idle: bool,
     /// Rounds that brought something.
     fruitful: u32,
+    /// Those of the world, until all have come.
+    greetings: Greetings,
     /// Steps of the latest operation, if they are to be kept.
     pub(crate) trace: Option<Vec<Traced>>,
 }
@@ -140,6 +147,7 @@ impl Engine {
             wait: Wait::new(patience),
             idle: false,
             fruitful: 0,
+            greetings: Greetings::default(),
             trace: None,
         })
     }
@@ -150,7 +158,7 @@ impl Engine {
         let mailbox = world.map(|world| world.mailbox()).unwrap_or_default();
         let port = &self.net.port;
         let address = port.transport.address().clone();
-        Contact { address, host: String::new(), mailbox, mask: port.mask }
+        Contact { address, host: String::new(), mailbox, mask: port.mask, area: self.greetings.remote() }
     }
 
     /// The transport, to register memory.
@@ -193,6 +201,7 @@ impl Engine {
         patience: Patience,
     ) -> Result<(), Stop> {
         self.wait = Wait::new(patience);
+        self.greetings.meet(contacts.iter().map(|contact| contact.area).collect());
         let (processes, mailboxes): (Vec<_>, Vec<_>) =
             contacts.into_iter().map(|it| ((it.address, it.host, it.mask), it.mailbox)).unzip();
         self.net.port.meet(processes);
@@ -201,40 +210,6 @@ impl Engine {
         world.meet(0..mailboxes.len());
         world.introduce(mailboxes);
         Ok(())
-    }
-
-    /// Greets neighbours and waits for their greetings: the self-test of the path both ways.
-    pub(crate) fn greet(
-        &mut self,
-        neighbours: &[Rank],
-        overseer: &dyn Overseer,
-        deadline: Instant,
-    ) -> Result<(), Stop> {
-        for &rank in neighbours {
-            self.net.core(WORLD)?.greet(rank)?;
-        }
-        loop {
-            let mut core = self.net.core(WORLD)?;
-            let Some(&missing) = neighbours.iter().find(|&&rank| !core.circle.greeted(rank)) else {
-                return Ok(());
-            };
-            let sent = core.send_letters()?;
-            if self.net.poll()? || sent {
-                self.wait.reset();
-                continue;
-            }
-            if overseer.stopped() {
-                return Err(Stop::Alarm);
-            }
-            if Instant::now() >= deadline {
-                return Err(Stop::Deadline);
-            }
-            if let Some(nap) = self.pause(deadline) {
-                overseer.stand(Call::Greeting, Some(missing));
-                overseer.until(deadline);
-                self.net.port.transport.park(nap)?;
-            }
-        }
     }
 
     fn grant(&mut self, channel: Channel, wish: Wish, overseer: &dyn Overseer) -> Result<(), Halt> {

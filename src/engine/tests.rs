@@ -24,6 +24,7 @@ use crate::{
 mod control;
 mod credit;
 mod forged;
+mod greet;
 
 /// Nobody interferes.
 struct Nobody;
@@ -83,7 +84,8 @@ fn world<R: Send>(
                         Patience { spin: Duration::ZERO, give_way, alone: give_way, breath: Duration::ZERO };
                     engine.meet(all, settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
-                    engine.greet(&neighbours, &Nobody, soon()).unwrap();
+                    engine.greet(&neighbours, &[]).unwrap();
+                    engine.greeted(&Nobody, Duration::from_secs(60), soon()).unwrap();
                     let result = each(rank, &mut engine);
                     // Nobody leaves before all are done: others may still send letters.
                     met.wait();
@@ -448,7 +450,9 @@ fn a_broken_wire_is_told_by_rank_and_host() {
     let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
     first.meet(contacts, SMALL.chunk_bytes, patience).unwrap();
     // To the transport rank 2 is peer 0, for it is the first that it hears of.
-    match first.greet(&[2], &Nobody, soon()) {
+    let greeted =
+        first.greet(&[2], &[]).and_then(|()| first.greeted(&Nobody, Duration::from_secs(60), soon()));
+    match greeted {
         Err(Stop::Transport(broken)) => {
             assert_eq!(broken.error.peer(), Some(unisono_transport::Peer(0)));
             let told = broken.to_string();

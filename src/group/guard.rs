@@ -127,6 +127,11 @@ impl Guard {
         }
     }
 
+    /// Who died, if the store comes to know that soon.
+    pub(super) fn dead(&self) -> Option<Failure> {
+        self.alarm.wait(CULPRIT)
+    }
+
     /// Tells the store, and gives back the failure that it heard of first.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         if let Some(first) = self.alarm.failure() {

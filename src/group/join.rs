@@ -16,6 +16,7 @@ use unisono_transport::{
 use super::{
     ProcessGroup,
     cores::{self, Place},
+    greeting::{self, Way},
     guard::Guard,
     host::Host,
     node::Node,
@@ -29,7 +30,7 @@ use super::{
 use crate::{
     algorithm::{self, Selection, World, table::Table},
     config::{Config, StoreAddress, fnv},
-    engine::{Contact, Culprit, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
+    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
     error::{Error, Failure, Result, clean, list},
     outside,
     rendezvous::{self, LINGER, Store, exchange},
@@ -65,6 +66,9 @@ struct Card {
     mailbox: [u64; 3],
     /// With what immediates to it are masked.
     mask: u32,
+    /// Where it takes large greetings.
+    area: [u64; 3],
+    way: Way,
     /// The largest chunk whose windows this rank can register.
     chunk_bytes: u64,
     /// Where it runs, to count who shares what.
@@ -211,19 +215,25 @@ impl ProcessGroup {
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let mut engine = Engine::new(transport, rank, ranks, settings)?;
-        let Contact { address, mailbox, mask, .. } = engine.contact();
+        if ranks > 1 {
+            engine.take_large_greetings(settings.chunk_bytes)?;
+        }
+        let contact = engine.contact();
         let limits = engine.limits().clone();
+        let place = Place::here();
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
         let card = Card {
             wire: VERSION,
             settings: alike,
             provider: limits.provider.clone(),
-            address: address.0,
-            mailbox: [mailbox.base, mailbox.key, mailbox.len],
-            mask,
+            way: Way::here(&limits, &contact, store, &place.host),
+            address: contact.address.0,
+            mailbox: region(contact.mailbox),
+            mask: contact.mask,
+            area: region(contact.area),
             chunk_bytes: settings.chunk_bytes as u64,
-            place: Place::here(),
+            place,
         };
         let cards = match store {
             Some(store) => card.exchange(store, rank, ranks, deadline)?,
@@ -263,16 +273,19 @@ impl ProcessGroup {
             "joined"
         );
 
+        let ways: Vec<Way> = cards.iter().map(|card| card.way.clone()).collect();
         let contacts = cards
             .into_iter()
             .map(|card| {
-                let [base, key, len] = card.mailbox;
+                let remote = |[base, key, len]: [u64; 3]| RemoteRegion { base, key, len };
+                let (mailbox, area) = (remote(card.mailbox), remote(card.area));
                 let (address, host) = (Address(card.address), card.place.host.name);
-                let mailbox = RemoteRegion { base, key, len };
-                Contact { address, host, mailbox, mask: card.mask }
+                Contact { address, host, mailbox, mask: card.mask, area }
             })
             .collect();
-        meet(&mut engine, guard, (rank, world.ranks), contacts, (chunk_bytes, patience), deadline)?;
+        let hosts: Vec<_> = places.iter().map(|place| place.host.clone()).collect();
+        let meeting = (contacts, chunk_bytes, patience);
+        greeting::meet(&mut engine, guard, store, (&hosts, &ways), meeting, deadline)?;
         Ok(Met { engine, settings: Settings { chunk_bytes, ..settings }, world, places, tuned, pin, wishes })
     }
 
@@ -335,28 +348,6 @@ struct Met {
     wishes: Wishes,
 }
 
-/// Greets the neighbours on the ring both ways, or all others where all should be connected before one may go.
-fn meet(
-    engine: &mut Engine,
-    guard: &Guard,
-    (rank, ranks): (Rank, usize),
-    contacts: Vec<Contact>,
-    (chunk, patience): (usize, Patience),
-    deadline: Instant,
-) -> Result<()> {
-    let distances = if engine.limits().connect_all { (1..ranks).collect() } else { vec![1, ranks - 1] };
-    let mut neighbours: Vec<_> = distances.into_iter().map(|distance| (rank + distance) % ranks).collect();
-    neighbours.retain(|&neighbour| neighbour != rank);
-    neighbours.dedup();
-    let begun = Instant::now();
-    let met = engine.meet(contacts, chunk, patience);
-    met.and_then(|()| engine.greet(&neighbours, guard, deadline)).map_err(|stop| {
-        let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
-        let culprit = Culprit { number: Some(0), call, waited: begun.elapsed(), ..Culprit::default() };
-        Error::Failed(guard.tell(guard.explain(stop, culprit)))
-    })
-}
-
 /// Tells the others, if it reaches them, why this rank does not come: by its configuration it cannot. Gives that back.
 fn excuse(config: &Config, problem: Error) -> Error {
     let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
@@ -395,6 +386,11 @@ fn watchdog(
         value: None,
         problem: format!("cannot be had: {error}; raise the limit on processes (ulimit -u)"),
     })
+}
+
+/// Base, key and length.
+const fn region(region: RemoteRegion) -> [u64; 3] {
+    [region.base, region.key, region.len]
 }
 
 /// The windows that a configuration asks for.

@@ -10,6 +10,7 @@ mod cores;
 mod doing;
 mod files;
 mod follow;
+mod greeting;
 mod groups;
 mod guard;
 mod host;

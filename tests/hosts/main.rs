@@ -22,6 +22,7 @@ mod network;
 #[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod ports;
 mod rank;
+mod reach;
 #[path = "../processes/world.rs"]
 #[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod world;
@@ -58,7 +59,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-const TABLES: &[Table] = &[worlds::CASES, alone::CASES, cuts::CASES];
+const TABLES: &[Table] = &[worlds::CASES, alone::CASES, cuts::CASES, reach::CASES];
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {

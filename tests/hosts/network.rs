@@ -191,7 +191,7 @@ fn port(host: &str, interface: &str) -> String {
 impl Host {
     fn new(name: &str) -> Result<Self> {
         let script = format!(
-            "mount -t tmpfs -o mode=1777 tmpfs /dev/shm && hostname {name} && ip link set lo up && echo ready && exec cat"
+            "mount -t tmpfs -o mode=1777 tmpfs /dev/shm && mount -t sysfs sysfs /sys && hostname {name} && ip link set lo up && echo ready && exec cat"
         );
         let mut holder = Command::new("unshare")
             .args(NAMESPACES)

@@ -118,6 +118,8 @@ pub struct Limits {
     pub provider: String,
     /// The version of the library under it, for instance `libfabric 1.17`; empty where there is none.
     pub version: String,
+    /// The network device in use, for instance `eth0` or `mlx5_0`; empty where there is none.
+    pub device: String,
     /// The largest put in bytes.
     pub max_put: usize,
     /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`

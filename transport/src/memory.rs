@@ -146,6 +146,7 @@ impl Hub {
             limits: Limits {
                 provider: "memory".into(),
                 version: String::new(),
+                device: String::new(),
                 max_put: isize::MAX.unsigned_abs(),
                 // Any put could be injected; a small bound makes both kinds occur, as on a real fabric.
                 max_inject: 128,

@@ -1,8 +1,7 @@
 //! A simulated fabric: a virtual clock, latency, bandwidth and reordering, all drawn from a seed.
 //!
-//! It is meaner than a real one where the contract allows it: the bytes of a put are read when it is
-//! delivered, not when it is begun, deliveries overtake one another, and a completion queue that is asked
-//! to hold more than its limits say breaks instead of growing.
+//! It is meaner than a real one where the contract allows it: the bytes of a put are read when it is delivered, not when it is
+//! begun, deliveries overtake one another, and a completion queue that is asked to hold more than its limits say breaks.
 //!
 //! Time passes only when nothing else can happen. An endpoint whose poll finds nothing, twice in a row with
 //! no put and no delivery anywhere in between, moves the clock to the next delivery. So one thread that
@@ -225,6 +224,7 @@ impl Fabric {
             limits: Limits {
                 provider: "sim".into(),
                 version: String::new(),
+                device: String::new(),
                 max_put: config.max_put,
                 max_inject: config.max_inject,
                 max_copied: config.max_copied.max(config.max_inject),

@@ -169,22 +169,23 @@ fn ip_of(entry: &sys::fi_info) -> Option<IpAddr> {
 /// The IP address in a `sockaddr`, if it is one: family (2 bytes), port (2), then the address, which in an
 /// IPv6 address comes after 4 bytes of flow information.
 pub(super) fn ip_in(format: u32, bytes: &[u8]) -> Option<IpAddr> {
-    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
-    match (format, family) {
-        (sys::FI_SOCKADDR_IN, _) | (sys::FI_SOCKADDR, 2) => {
-            Some(Ipv4Addr::from(*bytes.get(4..)?.first_chunk::<4>()?).into())
-        }
-        (sys::FI_SOCKADDR_IN6, _) | (sys::FI_SOCKADDR, 10) => {
-            Some(Ipv6Addr::from(*bytes.get(8..)?.first_chunk::<16>()?).into())
-        }
-        _ => None,
-    }
+    socket_in(format, bytes).map(|at| at.ip())
 }
 
-/// The IP address and the port in a `sockaddr`, if it has them.
+/// The same with its port.
 pub(super) fn socket_in(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
-    Some(SocketAddr::new(ip_in(format, bytes)?, port))
+    let ip = match (format, family) {
+        (sys::FI_SOCKADDR_IN, _) | (sys::FI_SOCKADDR, 2) => {
+            Ipv4Addr::from(*bytes.get(4..)?.first_chunk::<4>()?).into()
+        }
+        (sys::FI_SOCKADDR_IN6, _) | (sys::FI_SOCKADDR, 10) => {
+            Ipv6Addr::from(*bytes.get(8..)?.first_chunk::<16>()?).into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
 }
 
 /// What is asked of a provider.

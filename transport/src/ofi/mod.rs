@@ -5,6 +5,7 @@
 //! providers is in `info.rs`, everything known of them beyond what they say in `provider.rs`.
 #![allow(unsafe_code)]
 
+mod address;
 mod alarm;
 mod call;
 mod choice;
@@ -44,6 +45,7 @@ use crate::{
 };
 
 pub use self::{
+    address::socket_address,
     choice::{Candidate, Options, library_version, survey},
     interface::Interfaces,
     leftovers::sweep,
@@ -217,6 +219,7 @@ impl Ofi {
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
+            device: info.device(),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
             max_inject: if facts.queues_injected { 0 } else { injects },
             max_copied: injects.max(staged),
@@ -277,14 +280,8 @@ impl Ofi {
             provider: self.limits.provider.clone(),
             reason,
         };
-        let parts = || {
-            let (magic, rest) = address.0.split_first_chunk::<4>()?;
-            let (format, rest) = rest.split_first_chunk::<4>()?;
-            let (len, rest) = rest.split_first_chunk::<4>()?;
-            let (provider, name) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?;
-            (magic == MAGIC).then_some((u32::from_le_bytes(*format), provider, name))
-        };
-        let (format, provider, name) = parts().ok_or_else(|| bad("it is not one of libfabric's".into()))?;
+        let (format, provider, name) =
+            address::parts(address).ok_or_else(|| bad("it is not one of libfabric's".into()))?;
         if provider != self.limits.provider.as_bytes() {
             return Err(bad(format!("it belongs to provider {:?}", String::from_utf8_lossy(provider))));
         }

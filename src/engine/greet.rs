@@ -1,0 +1,178 @@
+//! Greetings: the self-test of the ways between this rank and some others, there and back, before anything waits on them.
+//!
+//! Every greeting is a pattern in the mailbox; to ranks of other hosts a message as large as a chunk goes too, since a network
+//! may lose large packets alone.
+
+use std::time::{Duration, Instant};
+
+use unisono_transport::{Error, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Told};
+
+use super::{
+    Call, Engine, Overseer, Stop, WORLD, access,
+    core::Core,
+    post,
+    wire::{About, Immediate},
+};
+use crate::schedule::Rank;
+
+/// What greetings of the world need, until all have come.
+#[derive(Default)]
+pub(super) struct Greetings {
+    /// Where large messages come, and behind that as much again that they are sent from; `None` where there is no memory.
+    area: Option<Region>,
+    /// The others' areas, by rank.
+    areas: Vec<RemoteRegion>,
+    neighbours: Vec<Rank>,
+    /// To whom a large message is still to be sent.
+    pub(super) unsent: Vec<Rank>,
+}
+
+/// How far the greetings of a neighbour are that have not all come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    pub rank: Rank,
+    /// Whether its pattern has come, and its large message is what is missing.
+    pub heard: bool,
+}
+
+impl Greetings {
+    /// Where others may put a large message.
+    pub(super) fn remote(&self) -> RemoteRegion {
+        let remote = self.area.as_ref().and_then(|area| Some((area.remote()?, area.len() / 2)));
+        remote.map_or_else(RemoteRegion::default, |(remote, len)| RemoteRegion { len: len as u64, ..remote })
+    }
+
+    pub(super) fn meet(&mut self, areas: Vec<RemoteRegion>) {
+        self.areas = areas;
+    }
+}
+
+impl Engine {
+    /// Makes room for large greetings of so many bytes. Where that cannot be registered, none come.
+    pub(crate) fn take_large_greetings(&mut self, bytes: usize) -> Result<(), Error> {
+        let bytes = bytes.min(self.net.port.limits.max_put);
+        match self.net.port.transport.register(Memory::map(2 * bytes, false)?) {
+            Ok(area) => self.greetings.area = Some(area),
+            Err(error @ Error::Register { .. }) => {
+                tracing::debug!(%error, "no large message is exchanged when ranks meet");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Begins to greet neighbours; to those of them that are `far` a large message goes too, and one comes from each.
+    pub(crate) fn greet(&mut self, neighbours: &[Rank], far: &[Rank]) -> Result<(), Stop> {
+        let able = |rank: &&Rank| self.greetings.areas.get(**rank).is_some_and(|area| area.len > 0);
+        let far: Vec<Rank> =
+            far.iter().filter(|_| self.greetings.area.is_some()).filter(able).copied().collect();
+        let mut core = self.net.core(WORLD)?;
+        for &rank in neighbours {
+            core.greet(rank)?;
+            core.circle.await_greeting(rank, far.contains(&rank));
+        }
+        self.greetings.neighbours = neighbours.to_vec();
+        self.greetings.unsent = far;
+        Ok(())
+    }
+
+    /// Waits for the greetings of all neighbours, until nothing has come for `patience`, or for the deadline.
+    pub(crate) fn greeted(
+        &mut self,
+        overseer: &dyn Overseer,
+        patience: Duration,
+        deadline: Instant,
+    ) -> Result<(), Stop> {
+        let (mut missing, mut until) = (usize::MAX, deadline);
+        loop {
+            let awaited = self.awaited();
+            let Some(first) = awaited.first() else { return Ok(()) };
+            // The large ones count apart.
+            let count = awaited.iter().map(|awaited| 2 - usize::from(awaited.heard)).sum();
+            if count < missing {
+                (missing, until) = (count, deadline.min(Instant::now() + patience));
+            }
+            let first = first.rank;
+            if self.attend(overseer)? {
+                continue;
+            }
+            if Instant::now() >= until {
+                return Err(Stop::Deadline);
+            }
+            if let Some(nap) = self.pause(until) {
+                overseer.stand(Call::Greeting, Some(first));
+                overseer.until(deadline);
+                self.net.port.transport.park(nap)?;
+            }
+        }
+    }
+
+    /// Goes on with what neighbours may be waiting for, until `over` says so; whoever makes it say so wakes the transport.
+    pub(crate) fn attend_until(
+        &mut self,
+        over: &dyn Fn() -> bool,
+        overseer: &dyn Overseer,
+    ) -> Result<(), Stop> {
+        while !over() {
+            if self.attend(overseer)? {
+                continue;
+            }
+            if let Some(nap) = self.pause(Instant::now() + Duration::from_millis(100)) {
+                self.net.port.transport.park(nap)?;
+            }
+        }
+        // What is still read from goes with the engine.
+        if self.net.core(WORLD)?.circle.letters_landed() {
+            self.greetings = Greetings::default();
+        }
+        Ok(())
+    }
+
+    /// Whose greetings have not all come.
+    pub(crate) fn awaited(&mut self) -> Vec<Awaited> {
+        let Ok(Core { circle, .. }) = self.net.core(WORLD) else { return Vec::new() };
+        let neighbours = self.greetings.neighbours.iter();
+        neighbours.filter_map(|&rank| circle.awaits(rank).map(|heard| Awaited { rank, heard })).collect()
+    }
+
+    /// Sends what is to be sent and polls; true if that brought something.
+    fn attend(&mut self, overseer: &dyn Overseer) -> Result<bool, Stop> {
+        let mut sent = self.net.core(WORLD)?.send_letters()?;
+        for _ in 0..self.greetings.unsent.len() {
+            sent |= self.send_large()?;
+        }
+        if self.net.poll()? || sent {
+            self.wait.reset();
+            return Ok(true);
+        }
+        if overseer.stopped() { Err(Stop::Alarm) } else { Ok(false) }
+    }
+
+    /// Sends the next large message, if the transport takes it.
+    fn send_large(&mut self) -> Result<bool, Stop> {
+        let Greetings { area: Some(area), areas, unsent, .. } = &mut self.greetings else { return Ok(false) };
+        let Some(to) = unsent.pop() else { return Ok(false) };
+        let Core { port, circle } = self.net.core(WORLD)?;
+        let room = areas.get(to).copied().unwrap_or_default();
+        let half = area.len() / 2;
+        let len = usize::try_from(room.len).unwrap_or(half).min(half);
+        let immediate = Immediate::Letter { channel: WORLD, from: circle.me, about: About::Hello };
+        let (peer, immediate) = port.to(to, immediate)?;
+        let put = Put {
+            to: peer,
+            sources: &[Source::new(area, half, len)?],
+            target: Target { region: room, offset: 0 },
+            immediate,
+            token: post::letter(WORLD, false),
+            told: Told::Always,
+        };
+        let posted = access::put(&mut *port.transport, &put);
+        if posted.map_err(|error| port.broken(error))? == Posted::Full {
+            unsent.insert(0, to);
+            return Ok(false);
+        }
+        port.sent(to);
+        circle.letters_under_way += 1;
+        Ok(true)
+    }
+}

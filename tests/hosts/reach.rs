@@ -1,0 +1,87 @@
+//! Networks that do not carry what ranks send: all ranks say so when they join, in the same words, with both ends.
+
+use crate::{
+    Outcome, Table, Verdict, ensure,
+    network::Hosts,
+    world::{World, same},
+    worlds::PORT,
+};
+
+pub(crate) const CASES: Table = &[
+    ("an interface from which there is no way", |provider| wrong_interface(provider, false)),
+    ("an interface whose way leads nowhere", |provider| wrong_interface(provider, true)),
+    ("data ports that a firewall drops", filtered),
+    ("large packets that the network drops", large_packets),
+];
+
+/// By how much a loaded machine may be later than the 15 s that joining may take.
+const LATE: i64 = 10_000;
+
+/// Two ranks on each of two hosts that meet at the first one's store: none joins, all say the same, and that soon.
+fn refused(provider: &str, hosts: &Hosts, more: [&[(&str, &str)]; 2], words: &[&str]) -> Outcome {
+    let mut world = World::at(provider, 4, &format!("tcp://10.77.0.1:{PORT}"));
+    for rank in 0..4 {
+        hosts.run(&mut world, ["host0", "host1"][rank / 2], rank, "reduces", more[rank / 2])?;
+    }
+    let ends = world.end_all()?;
+    let said = same(&ends.iter().collect::<Vec<_>>(), "error")?;
+    for word in words {
+        ensure!(said.contains(word), "no {word:?} in {said}");
+    }
+    let times = ends.iter().map(|end| end.number("joining took")).collect::<Result<Vec<_>, _>>()?;
+    let slowest = times.into_iter().max().unwrap_or(0);
+    ensure!(slowest < 15_000 + LATE, "joining took {slowest} ms: {said}");
+    Ok(Verdict::Measured(format!("after {slowest} ms: {said}")))
+}
+
+/// The second host's ranks use an interface of another network.
+fn wrong_interface(provider: &str, routed: bool) -> Outcome {
+    let hosts = Hosts::new(&[
+        ("host0", &[("eth0", &["10.77.0.1/24"])]),
+        ("host1", &[("eth0", &["10.77.0.2/24"]), ("eth1", &["10.88.0.2/24"])]),
+    ])?;
+    if routed {
+        // Whoever the router is, it does not know that network.
+        hosts.sh(
+            "host0",
+            "ip route add default via 10.77.0.9 && ip neigh add 10.77.0.9 dev eth0 lladdr 02:00:00:00:00:09",
+        )?;
+    }
+    let words: &[&str] = &[
+        "does not reach rank",
+        "10.77.0.1 (eth0 of host0)",
+        "10.88.0.2 (eth1 of host1)",
+        "the store was reached from",
+        "from 10.77.0.2 by rank",
+        "UNISONO_INTERFACE",
+    ];
+    refused(provider, &hosts, [&[], &[("UNISONO_INTERFACE", "eth1")]], words)
+}
+
+fn filtered(provider: &str) -> Outcome {
+    let hosts = Hosts::on_one_network(2)?;
+    hosts.admit_only("host1", "eth0", PORT)?;
+    let words = [
+        "does not reach rank",
+        "10.77.0.1 (eth0 of host0)",
+        "10.77.0.2 (eth0 of host1)",
+        "nothing answered",
+        "firewall",
+    ];
+    refused(provider, &hosts, [&[], &[]], &words)
+}
+
+/// Hosts believe in jumbo frames, the switch between them does not.
+fn large_packets(provider: &str) -> Outcome {
+    let hosts = Hosts::on_one_network(2)?;
+    hosts.mtu("host0", "eth0", 9000)?;
+    hosts.mtu("host1", "eth0", 9000)?;
+    hosts.network_mtu("eth0", 1500)?;
+    let words = [
+        "does not reach rank",
+        "10.77.0.1 (eth0 of host0)",
+        "10.77.0.2 (eth0 of host1)",
+        "mtu is 9000 and 9000",
+    ];
+    refused(provider, &hosts, [&[], &[]], &words)
+}

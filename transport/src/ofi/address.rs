@@ -1,0 +1,49 @@
+//! What an address of libfabric's says to others.
+
+use std::net::SocketAddr;
+
+use super::{MAGIC, info};
+use crate::Address;
+
+/// The parts of an address: its format, its provider's name, and what libfabric made.
+pub(super) fn parts(address: &Address) -> Option<(u32, &[u8], &[u8])> {
+    let (magic, rest) = address.0.split_first_chunk::<4>()?;
+    let (format, rest) = rest.split_first_chunk::<4>()?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let (provider, name) = rest.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?;
+    (magic == MAGIC).then_some((u32::from_le_bytes(*format), provider, name))
+}
+
+/// The IP address and port in an address, if it is made of these. Over TCP that is where the endpoint listens.
+#[must_use]
+pub fn socket_address(address: &Address) -> Option<SocketAddr> {
+    let (format, _, name) = parts(address)?;
+    info::socket_in(format, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::{
+        Transport,
+        ofi::{Ofi, Options},
+    };
+
+    #[test]
+    fn over_tcp_an_address_is_where_the_endpoint_listens() {
+        let towards: IpAddr = Ipv4Addr::LOCALHOST.into();
+        let options = Options { provider: Some("tcp".into()), towards: Some(towards), ..Options::default() };
+        let ofi = Ofi::open(&options).unwrap();
+        let at = socket_address(ofi.address()).unwrap();
+        assert_eq!(at.ip(), towards);
+        std::net::TcpStream::connect(at).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_address_has_none() {
+        assert_eq!(socket_address(&Address(b"ofi1".to_vec())), None);
+        assert_eq!(socket_address(&Address(b"memory 7 and more than that".to_vec())), None);
+    }
+}
