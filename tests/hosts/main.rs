@@ -28,7 +28,12 @@ mod reach;
 mod world;
 mod worlds;
 
-use std::{process::ExitCode, time::Instant};
+use std::{
+    process::ExitCode,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::Instant,
+};
 
 use network::Hosts;
 
@@ -59,7 +64,10 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-const TABLES: &[Table] = &[worlds::CASES, alone::CASES, cuts::CASES, reach::CASES];
+/// So many cases at once: each has hosts of its own, and most of its time it waits.
+const AT_ONCE: usize = 4;
+
+const TABLES: &[Table] = &[cuts::CASES, worlds::CASES, alone::CASES, reach::CASES];
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
@@ -76,29 +84,37 @@ fn main() -> ExitCode {
     }
     let filter = arguments::filter();
     let providers = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_else(|_| "tcp".into());
-    let (begun, mut count, mut failed) = (Instant::now(), 0, false);
-    for provider in providers.split(',') {
-        let cases = TABLES.concat();
-        for (case, run) in cases.into_iter().filter(|(case, _)| case.contains(&filter)) {
-            let name = format!("hosts over {provider}: {case}");
-            let begun = Instant::now();
-            let outcome = run(provider);
-            let seconds = begun.elapsed().as_secs_f32();
-            match outcome {
-                Ok(Verdict::Passed) => println!("ok       {name} ({seconds:.2} s)"),
-                Ok(Verdict::Measured(what)) => println!("ok       {name} ({seconds:.2} s): {what}"),
-                Ok(Verdict::Skipped(why)) => {
-                    println!("SKIPPED  {name}: {why}");
-                    continue;
+    let cases = || TABLES.concat().into_iter().filter(|(case, _)| case.contains(&filter));
+    let cases: Vec<_> =
+        providers.split(',').flat_map(|provider| cases().map(move |it| (provider, it))).collect();
+    let (begun, next) = (Instant::now(), AtomicUsize::new(0));
+    let (count, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((provider, (case, run))) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let name = format!("hosts over {provider}: {case}");
+                    let begun = Instant::now();
+                    let outcome = run(provider);
+                    let seconds = begun.elapsed().as_secs_f32();
+                    match outcome {
+                        Ok(Verdict::Passed) => println!("ok       {name} ({seconds:.2} s)"),
+                        Ok(Verdict::Measured(what)) => println!("ok       {name} ({seconds:.2} s): {what}"),
+                        Ok(Verdict::Skipped(why)) => {
+                            println!("SKIPPED  {name}: {why}");
+                            continue;
+                        }
+                        Err(error) => {
+                            println!("FAILED   {name} ({seconds:.2} s): {error}");
+                            failed.store(true, Ordering::Relaxed);
+                        }
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => {
-                    println!("FAILED   {name} ({seconds:.2} s): {error}");
-                    failed = true;
-                }
-            }
-            count += 1;
+            });
         }
-    }
+    });
+    let (count, failed) = (count.into_inner(), failed.into_inner());
     if failed {
         return ExitCode::FAILURE;
     }
