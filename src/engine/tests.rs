@@ -434,6 +434,42 @@ fn a_message_ends_when_it_has_left() {
     }
 }
 
+/// Its rank might be taken for one that waits in vain for a sender that has left.
+#[test]
+fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
+    let (hub, came) = (Hub::new(), AtomicBool::new(false));
+    let each = |rank: Rank, engine: &mut Engine| {
+        let mut data = [3_u8; 8];
+        let lent = Lent::within(&mut data, 0..8, 0..8).unwrap();
+        let ticket = Arc::new(Ticket::default());
+        let (form, dtype, held) = (Form::Plain, Dtype::U8, Held::Back(None));
+        let what = if rank == 0 {
+            let (source, kind) = (lent.input.clone(), Kind { form, dtype, count: 8 });
+            What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
+        } else {
+            let place = Place::There { output: lent.output.clone(), count: 8, registered: None };
+            What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, place })
+        };
+        let asked = Asked { at: Instant::now(), deadline: soon(), ticket: Arc::clone(&ticket), held };
+        engine.take(WORLD, Task { what, asked }, &Nobody).map_err(|halt| halt.stop).unwrap();
+        let waits = |engine: &Engine| engine.position().groups[0].messages[0].waits.clone();
+        if rank == 1 {
+            assert_eq!(waits(engine), [0]);
+            while engine.net().core(WORLD).unwrap().circle.talk.arrived.is_empty() {
+                engine.net().poll().unwrap();
+                engine.net().send_letters().unwrap();
+            }
+            assert_eq!(waits(engine), [0; 0]);
+            came.store(true, Ordering::Release);
+        }
+        let over = || ticket.ended() && came.load(Ordering::Acquire);
+        while !over() {
+            engine.drive((&over, None), &Nobody).map_err(|halt| halt.stop).unwrap();
+        }
+    };
+    world(2, SMALL, || Box::new(hub.open()), each);
+}
+
 #[test]
 fn a_broken_wire_is_told_by_rank_and_host() {
     let hub = Hub::new();
