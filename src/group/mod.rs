@@ -275,7 +275,7 @@ impl ProcessGroup {
     /// On the world, [`Error::Failed`] if it is over, or the others call something else: a rank that leaves while
     /// others call a collective or wait for its message is a failure, and so is a call whose messages nobody took, or a
     /// message that nobody has received, in any group. All ranks get the same. A receive for which nothing has come when all
-    /// ranks leave is none: its [`Work`] ends with an error of its own.
+    /// ranks leave is none: its [`Work`](crate::Work) ends with an error of its own.
     pub fn leave(self) -> Result<()> {
         self.shared.part()
     }
