@@ -194,6 +194,29 @@ fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     }
 }
 
+/// Where each rank begins in another order, peers are ahead in many groups at once.
+#[test]
+fn calls_of_many_groups_may_be_under_way_in_any_order() {
+    for seed in 33..37 {
+        println!("seed {seed}");
+        let fabric = Fabric::new(sim::Config { seed, arrivals: 1300, ..sim::Config::default() });
+        let open = || -> Box<dyn Transport> { Box::new(fabric.open()) };
+        world_over(8, open, small, |group| {
+            let made: Vec<ProcessGroup> =
+                (0..16).map(|_| group.split(Some(0), 0).unwrap().unwrap()).collect();
+            let order = |turn: usize| (turn * 5 + 3 * group.rank()) % 16;
+            let works: Vec<_> = (0..16)
+                .map(|turn| {
+                    made[order(turn)].all_reduce_async(vec![order(turn) as u64; 300], ReduceOp::Sum).unwrap()
+                })
+                .collect();
+            for (turn, work) in works.into_iter().enumerate() {
+                assert_eq!(work.wait().unwrap(), vec![8 * order(turn) as u64; 300]);
+            }
+        });
+    }
+}
+
 #[test]
 fn lists_that_differ_are_a_mismatch() {
     let failures = world(3, small, |group| {
