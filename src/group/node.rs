@@ -366,7 +366,7 @@ impl Node {
         let lead = self.claim();
         self.drive(None, (&|| true, None));
         drop(lead);
-        self.leaves.store(true, Ordering::Relaxed);
+        self.leaves.store(true, Ordering::Release);
         self.guard.leaves();
     }
 

@@ -20,12 +20,13 @@ const LOOK: Duration = Duration::from_millis(2);
 impl Node {
     /// Where this rank stands: whoever drives says it, or this thread, if nobody does.
     pub(in super::super) fn stand(&self) -> Stand {
+        // Before it is asked: where it stood a moment before it left may be within a call that it has made since.
+        let leaves = self.leaves.load(Ordering::Acquire);
         // Whoever does not wait before and after did not meanwhile, if nothing moved.
         let waited = self.callers.all_wait();
         let stand = self.ask_stand();
         let blocked = stand.blocked.filter(|_| waited && self.callers.all_wait());
-        let leaves = self.leaves.load(Ordering::Relaxed) && stand.stage == Stage::Calls;
-        let stage = if leaves { Stage::Leaves } else { stand.stage };
+        let stage = if leaves && stand.stage == Stage::Calls { Stage::Leaves } else { stand.stage };
         Stand { stage, blocked, ..stand }
     }
 
