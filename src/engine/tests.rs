@@ -463,7 +463,9 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
             came.store(true, Ordering::Release);
         }
         let over = || ticket.ended() && came.load(Ordering::Acquire);
+        let until = soon();
         while !over() {
+            assert!(Instant::now() < until, "rank {rank} waits for the other");
             engine.drive((&over, None), &Nobody).map_err(|halt| halt.stop).unwrap();
         }
     };
