@@ -94,7 +94,8 @@ impl ProcessGroup {
     /// must call it.
     ///
     /// The new groups work side by side with this one and with each other. A failure in one ends all of a process's
-    /// groups, everywhere.
+    /// groups, everywhere. Where calls of dozens of groups are under way at once, ranks should
+    /// begin them in one order: what a process can receive at once may not suffice for all.
     ///
     /// # Errors
     /// [`Error::Argument`] on all members of a group if they are in as many groups already, taken together, as there may

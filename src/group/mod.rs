@@ -262,12 +262,12 @@ impl ProcessGroup {
         self.shared.run(&mut *self.shared.state()?, T::DTYPE, request, lent, &self.wishes)
     }
 
-    /// Called on the world, leaves it in good order, and with it all groups: from then on there are no calls. Every rank must call it, as any collective, and
-    /// it ends when all ranks have: however far apart that is, for there is no timeout, and at once if a rank dies or fails.
-    /// A rank cannot go earlier, because an endpoint that closes may take along what it has sent and the network has not
-    /// delivered; and only a rank that is still there can tell that the others call something else. After 30 s it logs a
-    /// warning that says where the others are. Dropping the last handle of the world and of the groups made of it does the
-    /// same, but cannot tell what came of it.
+    /// Called on the world, leaves it in good order, and with it all groups: from then on there are no calls. Every rank must
+    /// call it, as any collective, and it ends when all ranks have: however far apart that is, for there is no timeout, and at
+    /// once if a rank dies or fails. A rank cannot go earlier, because an endpoint that closes may take along what it has sent
+    /// and the network has not delivered; and only a rank that is still there can tell that the others call something else.
+    /// After 30 s it logs a warning that says where the others are. Dropping the last handle of the world and of the groups
+    /// made of it does the same, but cannot tell what came of it.
     ///
     /// Called on another group, ends this handle, waits for nobody, and is always `Ok`.
     ///
