@@ -19,7 +19,7 @@ use unisono::ReduceOp;
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, signal_myself, until_failure},
-    world::{World, same},
+    world::{self, World, same},
 };
 
 const RANKS: usize = 3;
@@ -47,7 +47,19 @@ fn signal(name: &str) -> Signal {
     }
 }
 
+/// Whether this process ignores a signal, as nohup and shells have what runs in the background do: so do its children then.
+fn is_ignored(signal: Signal) -> world::Result<bool> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).ok_or("no SigIgn")?;
+    Ok(u64::from_str_radix(ignored.trim(), 16)? >> (signal.as_raw() - 1) & 1 == 1)
+}
+
 fn one(provider: &str, name: &str) -> Outcome {
+    if is_ignored(signal(name))? {
+        return Ok(Verdict::Skipped(format!(
+            "{name} is ignored here, and so it is by what is started from here"
+        )));
+    }
     let mut all = Vec::new();
     for store in [World::new, |provider: &str, ranks, _| World::in_a_directory(provider, ranks)] {
         let mut world = store(provider, RANKS, 1)?;
