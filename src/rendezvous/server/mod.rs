@@ -23,6 +23,7 @@ use rustix::{
     process::Resource,
 };
 
+use socket2::SockRef;
 use unisono_transport::fork::{Process, Unshared};
 
 use self::{
@@ -40,6 +41,11 @@ use crate::{
 
 /// How long the last messages may take to leave when the server ends.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// The largest segment of the store's connections, in bytes: what fits the smallest packet that every network carries which
+/// carries IPv6 (1280 bytes, RFC 8200). So ranks meet also where large packets get lost, and that is found, and told, when they
+/// greet each other.
+const SEGMENT: u32 = 1220;
 
 /// A connection's number, counted from 1.
 type Id = u64;
@@ -101,6 +107,8 @@ impl TcpServer {
         listener.set_nonblocking(true)?;
         // The standard library's backlog of 128 would make the ranks of a large job wait and try again.
         rustix::net::listen(&listener, 4096)?;
+        // Both ends of all connections take the listener's.
+        SockRef::from(&listener).set_tcp_mss(SEGMENT)?;
         let strangers = Strangers::among(ranks);
         raise_file_limit(2 * ranks as u64 + strangers.most() as u64 + 64);
         if job.token.is_empty() && ranks > 1 && !address.ip().is_loopback() {
