@@ -36,7 +36,7 @@ mod strangers;
 mod stuck;
 mod world;
 
-use std::{net::Ipv4Addr, process::ExitCode, time::Instant};
+use std::{net::Ipv4Addr, process::ExitCode, thread, time::Instant};
 
 use unisono_transport::{
     Error,
@@ -60,7 +60,7 @@ enum Verdict {
 type Table = &'static [(&'static str, fn(&str) -> Outcome)];
 
 /// A case that knows more than the provider's name.
-type Case = Box<dyn Fn(&str) -> Outcome>;
+type Case = Box<dyn Fn(&str) -> Outcome + Send>;
 
 /// Ends a case with a message unless the condition holds.
 macro_rules! ensure {
@@ -84,21 +84,28 @@ fn cases() -> Vec<(String, Case)> {
         objects::CASES,
         pinning::CASES,
         files::CASES,
-        forking::CASES,
         groups::CASES,
         failures::CASES,
         mismatch::CASES,
         joining::CASES,
         ending::CASES,
-        leaving::CASES,
         signals::CASES,
         memlock::CASES,
         strangers::CASES,
         chaos::CASES,
         stuck::CASES,
     ];
-    cases.extend(tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case)));
+    cases.extend(of(&tables));
     cases
+}
+
+/// Cases that mostly wait; they run beside the others.
+fn waiting() -> Vec<(String, Case)> {
+    of(&[forking::CASES, leaving::CASES, stuck::WAITING]).collect()
+}
+
+fn of(tables: &[Table]) -> impl Iterator<Item = (String, Case)> + use<> {
+    tables.concat().into_iter().map(|(name, case)| (name.to_owned(), Box::new(case) as Case))
 }
 
 fn main() -> ExitCode {
@@ -131,31 +138,30 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// How cases went.
+#[derive(Clone, Copy, Default)]
+struct Went {
+    count: usize,
+    skipped: usize,
+    failed: bool,
+}
+
 /// Runs all cases over a provider; says whether any failed, or, if some must run, none did.
 fn judge(provider: &str, name: &str, filter: &str, must: bool) -> bool {
     let begun = Instant::now();
-    let (mut count, mut skipped, mut failed) = (0, 0, false);
-    for (case, run) in cases().into_iter().filter(|(case, _)| case.contains(filter)) {
-        let begun = Instant::now();
-        let outcome = run(provider);
-        let seconds = begun.elapsed().as_secs_f32();
-        match outcome {
-            Ok(Verdict::Passed) => println!("ok       {name}: {case} ({seconds:.2} s)"),
-            Ok(Verdict::Measured(what)) => println!("ok       {name}: {case} ({seconds:.2} s): {what}"),
-            Ok(Verdict::Skipped(why)) => {
-                println!("SKIPPED  {name}: {case}: {why}");
-                skipped += 1;
-                continue;
-            }
-            Err(error) => {
-                println!("FAILED   {name}: {case} ({seconds:.2} s): {error}");
-                failed = true;
-            }
-        }
-        count += 1;
-    }
+    let chosen = |mut cases: Vec<(String, Case)>| {
+        cases.retain(|(case, _)| case.contains(filter));
+        cases
+    };
+    let (cases, waiting) = (chosen(cases()), chosen(waiting()));
+    let [one, other] = thread::scope(|scope| {
+        let waiting = scope.spawn(|| run(provider, name, waiting));
+        [run(provider, name, cases), waiting.join().expect("no case panics")]
+    });
+    let count = one.count + other.count;
+    let mut failed = one.failed || other.failed;
     if must && count == 0 {
-        let why = match skipped {
+        let why = match one.skipped + other.skipped {
             0 => "no case has it in its name",
             _ => "every case that has it in its name was skipped",
         };
@@ -166,4 +172,29 @@ fn judge(provider: &str, name: &str, filter: &str, must: bool) -> bool {
         println!("RAN      {name}: {count} cases in {:.2} s", begun.elapsed().as_secs_f32());
     }
     failed
+}
+
+/// Runs cases, one after the other, and prints how each went.
+fn run(provider: &str, name: &str, cases: Vec<(String, Case)>) -> Went {
+    let mut went = Went::default();
+    for (case, run) in cases {
+        let begun = Instant::now();
+        let outcome = run(provider);
+        let seconds = begun.elapsed().as_secs_f32();
+        match outcome {
+            Ok(Verdict::Passed) => println!("ok       {name}: {case} ({seconds:.2} s)"),
+            Ok(Verdict::Measured(what)) => println!("ok       {name}: {case} ({seconds:.2} s): {what}"),
+            Ok(Verdict::Skipped(why)) => {
+                println!("SKIPPED  {name}: {case}: {why}");
+                went.skipped += 1;
+                continue;
+            }
+            Err(error) => {
+                println!("FAILED   {name}: {case} ({seconds:.2} s): {error}");
+                went.failed = true;
+            }
+        }
+        went.count += 1;
+    }
+    went
 }

@@ -139,7 +139,7 @@ fn handled(provider: &str, when: &str) -> Outcome {
     let mut world = World::new(provider, 2, 1)?;
     world.start_all(&format!("handles {when}"), &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(crate::world::End::well)?;
+    ends.iter().try_for_each(world::End::well)?;
     Ok(Verdict::Passed)
 }
 

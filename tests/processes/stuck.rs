@@ -23,10 +23,13 @@ use crate::{
 };
 
 /// What is tried.
-pub(crate) const CASES: Table = &[
+pub(crate) const WAITING: Table = &[
     ("a provider that does not return after a failure or a deadline ends its process", never_returns),
     ("no call of libfabric's outlasts the time to join", never_opens),
     ("a rank that was stopped is not aborted for that time", continued),
+];
+
+pub(crate) const CASES: Table = &[
     ("survivors of kills at any moment end in time, and nothing is left of the dead", kills),
     ("processes of one number in containers that share /dev/shm leave each other alone", containers),
     ("ranks whose numbers mean nothing to each other are refused shm at once", strangers),
