@@ -64,16 +64,8 @@ impl What {
         Self::AllToAll,
         Self::Barrier,
     ];
-    pub(super) const COUNTED: [Self; 8] = [
-        Self::AllReduce,
-        Self::Reduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::Gather,
-        Self::Scatter,
-        Self::ReduceScatter,
-        Self::AllToAll,
-    ];
+    /// All of these but the barrier.
+    pub(super) const COUNTED: &[Self] = Self::PLAIN.split_at(Self::PLAIN.len() - 1).0;
     pub(super) const ROOTED: [Self; 5] =
         [Self::Reduce, Self::Broadcast, Self::Gather, Self::Scatter, Self::BroadcastObject];
     pub(super) const REDUCING: [Self; 3] = [Self::AllReduce, Self::Reduce, Self::ReduceScatter];

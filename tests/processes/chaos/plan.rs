@@ -170,7 +170,7 @@ impl Plan {
                 call.some = false;
             }
             // Others may differ in what they count.
-            Kind::Differs(Field::Count) => call.what = chance.one(&What::COUNTED),
+            Kind::Differs(Field::Count) => call.what = chance.one(What::COUNTED),
             Kind::Differs(Field::Root) => call.what = chance.one(&What::ROOTED),
             Kind::Differs(Field::Operation) => call.what = chance.one(&What::REDUCING),
             Kind::Differs(Field::Variant) => call.what = chance.one(&[What::AllGather, What::Broadcast]),
