@@ -1,5 +1,5 @@
-//! The one file of the engine that touches memory which puts read and write: headers, mailboxes, control messages and staging. What
-//! steps do with elements is done in `buffer`, on the same ground.
+//! The one file of the engine that touches memory which puts read and write: headers, mailboxes, control messages and
+//! staging. What steps do with elements is done in `buffer`, on the same ground.
 //!
 //! The functions are safe for the rest of the engine, because the protocol says who owns which bytes when (docs/wire.md), and
 //! one thread at a time drives the engine:
@@ -17,9 +17,9 @@
 //!     (`schedule::check`), and only after it has read the grant. So there are at most two of one rank at once;
 //!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts, and they come before
 //!     the end.
-//! - What puts are made from (control messages, headers, staging, scratch, lent memory) belongs to this engine. It changes only when no
-//!   put reads it: a record and its header are free when their put has ended, a control message is written again when the peer has
-//!   answered the one before, steps are proved not to write under their own puts.
+//! - What puts are made from (control messages, headers, staging, scratch, lent memory) belongs to this engine. It changes only
+//!   when no put reads it: a record and its header are free when their put has ended, a control message is written again when
+//!   the peer has answered the one before, steps are proved not to write under their own puts.
 //! - Where a peer may be written to, it has said itself: an announced window within its credit, a grant for one operation or
 //!   message, a mailbox for the life of the group.
 //!
