@@ -21,6 +21,8 @@ check: ## format, clippy with all features and with none, and docs, with warning
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy -p unisono --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+	@# As on docs.rs, where neither libfabric nor what finds and reads it is there.
+	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir $(target)/docs.rs -p unisono
 
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build

@@ -1,5 +1,4 @@
-//! Hands on what `transport/build.rs` found: the directory of libfabric, where the loader would not look
-//! there by itself, goes into our own binaries, tests and benches.
+//! libfabric's directory, where the loader would not look there by itself, goes into this package's binaries, tests and benches.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

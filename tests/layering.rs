@@ -91,6 +91,7 @@ const ENVIRONMENT: &[&str] = &[
     "src/group/tests/disagree.rs",
     "build.rs",
     "transport/build.rs",
+    "transport/libfabric-sys/build.rs",
     "cli/build.rs",
     "tests/",
     "transport/tests/",

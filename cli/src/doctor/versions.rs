@@ -5,7 +5,7 @@ use unisono_transport::ofi;
 
 use super::{files::Files, report::Section};
 
-/// The oldest libfabric that is supported; `transport/build.rs` holds the headers to the same.
+/// The oldest libfabric that is supported; `transport/libfabric-sys/build.rs` holds the headers to the same.
 const OLDEST: (u32, u32) = (1, 17);
 
 /// The versions of all that matters.
@@ -25,9 +25,10 @@ pub(super) struct Versions {
 
 impl Versions {
     pub(super) fn gather(files: &Files) -> Self {
+        let (major, minor, revision) = ofi::headers_version();
         Self {
             unisono: env!("CARGO_PKG_VERSION").into(),
-            libfabric_built: env!("LIBFABRIC_BUILT_AGAINST").into(),
+            libfabric_built: format!("{major}.{minor}.{revision}"),
             libfabric: ofi::library_version(),
             libfabric_file: files.text("/proc/self/maps").and_then(|maps| library_in(&maps)),
             kernel: files.text("/proc/sys/kernel/osrelease"),

@@ -97,6 +97,12 @@ pub fn library_version() -> (u32, u32) {
     (version >> 16, version & 0xffff)
 }
 
+/// The version of the headers built against: major, minor, revision.
+#[must_use]
+pub fn headers_version() -> (u64, u64, u64) {
+    (sys::FI_MAJOR_VERSION, sys::FI_MINOR_VERSION, sys::FI_REVISION_VERSION)
+}
+
 /// Something that fits, and why it comes where it does.
 type Offer = (Info, String);
 

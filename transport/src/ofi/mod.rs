@@ -20,7 +20,6 @@ mod provider;
 mod put;
 mod region;
 mod self_test;
-mod sys;
 mod variables;
 
 use std::{
@@ -29,6 +28,8 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+
+use unisono_libfabric_sys as sys;
 
 use self::{
     alarm::Alarm,
@@ -46,7 +47,7 @@ use crate::{
 
 pub use self::{
     address::socket_address,
-    choice::{Candidate, Options, library_version, survey},
+    choice::{Candidate, Options, headers_version, library_version, survey},
     interface::Interfaces,
     leftovers::sweep,
 };
