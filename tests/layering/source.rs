@@ -1,190 +1,200 @@
-//! Reads Rust source as far as the rules of `layering.rs` need it: code without comments and literals, code
-//! without its tests, and the paths that `crate::` and `super::` begin.
+//! Reads Rust source as far as the rules of `layering.rs` need it: its tokens, without comments, literals and
+//! tests, and the paths among them. A lexer suffices, and unlike a parser it also sees into macro calls.
 
-/// The code alone: comments, strings and characters become spaces, so that every byte that is left, and every
-/// line, stays where it was.
-pub(crate) fn code(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = bytes.to_vec();
-    let mut at = 0;
-    while at < bytes.len() {
-        let end = match bytes[at] {
-            b'/' if bytes[at..].starts_with(b"//") => find(bytes, at, b"\n"),
-            b'/' if bytes[at..].starts_with(b"/*") => block_comment(bytes, at),
-            b'"' => string(bytes, at + 1),
-            b'r' if !(at > 0 && word(bytes[at - 1]) && bytes[at - 1] != b'b') => raw_string(bytes, at),
-            b'\'' => character(bytes, at),
-            _ => at,
-        };
-        for byte in &mut out[at..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
-            }
-        }
-        at = end.max(at + 1);
-    }
-    String::from_utf8_lossy(&out).into_owned()
+use proc_macro2::{Spacing, TokenStream, TokenTree};
+
+/// An identifier, a punctuation mark (`::` is one), a bracket, or `""` for any literal.
+#[derive(Clone)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    /// From 1.
+    pub(crate) line: usize,
 }
 
-fn find(bytes: &[u8], from: usize, what: &[u8]) -> usize {
-    let found = bytes[from..].windows(what.len()).position(|window| window == what);
-    found.map_or(bytes.len(), |offset| from + offset)
-}
-
-fn block_comment(bytes: &[u8], from: usize) -> usize {
-    let (mut at, mut depth) = (from, 0);
-    while at < bytes.len() {
-        if bytes[at..].starts_with(b"/*") {
-            (at, depth) = (at + 2, depth + 1);
-        } else if bytes[at..].starts_with(b"*/") {
-            (at, depth) = (at + 2, depth - 1);
-            if depth == 0 {
-                break;
-            }
-        } else {
-            at += 1;
-        }
-    }
-    at.min(bytes.len())
-}
-
-/// Where the string ends whose first byte after the quote is at `at`.
-fn string(bytes: &[u8], mut at: usize) -> usize {
-    while at < bytes.len() && bytes[at] != b'"' {
-        at += if bytes[at] == b'\\' { 2 } else { 1 };
-    }
-    (at + 1).min(bytes.len())
-}
-
-/// Where the raw string ends that begins at `from` with `r"` or `r#`; `from` if none does.
-fn raw_string(bytes: &[u8], from: usize) -> usize {
-    let hashes = bytes[from + 1..].iter().take_while(|&&byte| byte == b'#').count();
-    let quote = from + 1 + hashes;
-    if bytes.get(quote) != Some(&b'"') {
-        return from;
-    }
-    let close = [b"\"".as_slice(), &vec![b'#'; hashes]].concat();
-    (find(bytes, quote + 1, &close) + close.len()).min(bytes.len())
-}
-
-/// Where the character literal ends that begins at `from`; `from` if it is a lifetime.
-fn character(bytes: &[u8], from: usize) -> usize {
-    match bytes.get(from + 1) {
-        Some(b'\\') => (find(bytes, from + 3, b"'") + 1).min(bytes.len()),
-        Some(first) => {
-            let length = match first {
-                0xf0.. => 4,
-                0xe0.. => 3,
-                0xc0.. => 2,
-                _ => 1,
-            };
-            if bytes.get(from + 1 + length) == Some(&b'\'') { from + length + 2 } else { from }
-        }
-        None => from,
-    }
-}
-
-fn word(byte: u8) -> bool {
-    byte == b'_' || byte.is_ascii_alphanumeric()
-}
-
-/// Takes the modules out that `#[cfg(test)]` stands before; `code` is what [`code`] gives.
-pub(crate) fn without_tests(code: &str) -> String {
-    let mut out = code.as_bytes().to_vec();
-    let mut at = 0;
-    while let Some(offset) = code[at..].find("#[cfg(test)]") {
-        let from = at + offset;
-        let mut depth = 0_usize;
-        let mut end = code.len();
-        for (index, byte) in code.bytes().enumerate().skip(from + "#[cfg(test)]".len()) {
-            match byte {
-                b'{' => depth += 1,
-                b'}' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            if depth == 0 && matches!(byte, b'}' | b';') {
-                end = index + 1;
-                break;
-            }
-        }
-        for byte in &mut out[from..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
-            }
-        }
-        at = end;
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Where `name` stands in the code as a word of its own: byte offsets.
-pub(crate) fn words<'a>(code: &'a str, name: &'a str) -> impl Iterator<Item = usize> + 'a {
-    code.match_indices(name).map(|(at, _)| at).filter(move |&at| {
-        let bytes = code.as_bytes();
-        !(at > 0 && word(bytes[at - 1]) || bytes.get(at + name.len()).copied().is_some_and(word))
-    })
-}
-
-/// The number of the line, from 1, that byte `at` is in.
-pub(crate) fn line(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1
-}
-
-/// The paths that the path or use tree beginning at byte `at` names, each with where its last word stands:
-/// `a::{b, c::d}` gives `a b` and `a c d`.
-pub(crate) fn paths(code: &str, at: usize) -> Vec<(usize, Vec<String>)> {
+/// The tokens of a file; comments are gone, and so is what literals say.
+pub(crate) fn tokens(text: &str) -> Vec<Token> {
+    let stream: TokenStream = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
     let mut out = Vec::new();
-    tree(code.as_bytes(), at, &[], &mut out);
+    flatten(stream, &mut out);
     out
 }
 
-/// Reads one tree and returns where it ends.
-fn tree(code: &[u8], mut at: usize, prefix: &[String], out: &mut Vec<(usize, Vec<String>)>) -> usize {
-    let mut path = prefix.to_vec();
-    let mut last = at;
-    loop {
-        at = space(code, at);
-        if code.get(at) == Some(&b'{') {
-            at += 1;
-            loop {
-                at = space(code, at);
-                match code.get(at) {
-                    None => return at,
-                    Some(b'}') => return at + 1,
-                    Some(b',') => at += 1,
-                    Some(_) => {
-                        let end = tree(code, at, &path, out);
-                        // What is no path (`as name`, a broken file) is passed over.
-                        at = end.max(at + 1);
-                    }
-                }
+fn flatten(stream: TokenStream, out: &mut Vec<Token>) {
+    let mut joint = false;
+    for tree in stream {
+        let line = tree.span().start().line;
+        let was_joint = std::mem::take(&mut joint);
+        let text = match tree {
+            TokenTree::Group(group) => {
+                use proc_macro2::Delimiter::{Brace, Bracket, Parenthesis};
+                let (open, close) = match group.delimiter() {
+                    Brace => ("{", "}"),
+                    Bracket => ("[", "]"),
+                    Parenthesis => ("(", ")"),
+                    proc_macro2::Delimiter::None => ("", ""),
+                };
+                out.push(Token { text: open.into(), line });
+                let end = group.span_close().end().line;
+                flatten(group.stream(), out);
+                out.push(Token { text: close.into(), line: end });
+                continue;
             }
-        }
-        let end = at + code[at..].iter().take_while(|&&byte| word(byte) || byte == b'*').count();
-        if end == at {
-            break;
-        }
-        last = at;
-        path.push(String::from_utf8_lossy(&code[at..end]).into_owned());
-        at = end;
-        let next = space(code, at);
-        if !code[next..].starts_with(b"::") {
-            break;
-        }
-        at = next + 2;
+            TokenTree::Punct(mark) => {
+                joint = mark.as_char() == ':' && mark.spacing() == Spacing::Joint;
+                if was_joint && mark.as_char() == ':' {
+                    joint = false;
+                    if let Some(last) = out.last_mut() {
+                        last.text = "::".into();
+                    }
+                    continue;
+                }
+                mark.to_string()
+            }
+            TokenTree::Ident(name) => name.to_string(),
+            TokenTree::Literal(_) => "\"\"".into(),
+        };
+        out.push(Token { text, line });
     }
-    if path.len() > prefix.len() {
-        out.push((last, path));
-    }
-    // `as name`
-    let next = space(code, at);
-    if code[next..].starts_with(b"as ") {
-        let name = space(code, next + 3);
-        at = name + code[name..].iter().take_while(|&&byte| word(byte)).count();
-    }
-    at
 }
 
-fn space(code: &[u8], at: usize) -> usize {
-    at + code[at.min(code.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+/// Whether the tokens from `at` on are these, separated by spaces.
+pub(crate) fn is(tokens: &[Token], at: usize, wanted: &str) -> bool {
+    wanted.split(' ').enumerate().all(|(index, text)| text_at(tokens, at + index) == text)
+}
+
+fn text_at(tokens: &[Token], at: usize) -> &str {
+    tokens.get(at).map_or("", |token| &token.text)
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|first: char| first == '_' || first.is_alphabetic()) || text.starts_with("r#")
+}
+
+/// Takes out each item that is built for tests alone.
+pub(crate) fn without_tests(tokens: &[Token]) -> Vec<Token> {
+    const MARKS: [&str; 2] = ["# [ cfg ( test ) ]", "# [ cfg ( any ( test , fuzzing ) ) ]"];
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let Some(mark) = MARKS.iter().find(|mark| is(tokens, at, mark)) else {
+            out.push(tokens[at].clone());
+            at += 1;
+            continue;
+        };
+        at += mark.split(' ').count();
+        let mut depth = 0_usize;
+        while let Some(token) = tokens.get(at) {
+            at += 1;
+            match token.text.as_str() {
+                "{" => depth += 1,
+                "}" => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 && matches!(token.text.as_str(), "}" | ";") {
+                break;
+            }
+        }
+    }
+    out
+}
+
+/// A path of names, as one stands in a `use` or elsewhere.
+pub(crate) struct Path {
+    /// The modules within the file that it stands in.
+    pub(crate) inside: Vec<String>,
+    pub(crate) names: Vec<String>,
+    /// What a `use` calls the last name in this module; `None` if this path is of no `use`.
+    pub(crate) import: Option<String>,
+    /// Whether it stands in a `pub use`, however far that reaches.
+    pub(crate) public: bool,
+    pub(crate) line: usize,
+}
+
+/// All paths of two names or more, and all of a `use`.
+pub(crate) fn paths(tokens: &[Token]) -> Vec<Path> {
+    let mut out: Vec<Path> = Vec::new();
+    let mut modules: Vec<(String, usize)> = Vec::new();
+    let (mut at, mut depth) = (0, 0_usize);
+    while at < tokens.len() {
+        let found = out.len();
+        match tokens[at].text.as_str() {
+            "{" => {
+                depth += 1;
+                if at >= 2 && tokens[at - 2].text == "mod" {
+                    modules.push((tokens[at - 1].text.clone(), depth));
+                }
+            }
+            "}" => {
+                modules.pop_if(|(_, open)| *open == depth);
+                depth = depth.saturating_sub(1);
+            }
+            // Not the `use<'a>` of a type.
+            "use" if text_at(tokens, at + 1) != "<" => {
+                let public = is_public(&tokens[..at]);
+                at = tree(tokens, at + 1, &[], true, &mut out);
+                out[found..].iter_mut().for_each(|path| path.public = public);
+            }
+            // Not the `pub(in path)` of an item.
+            "in" if at > 0 && tokens[at - 1].text == "(" => {
+                at = tree(tokens, at + 1, &[], false, &mut Vec::new())
+            }
+            name if is_name(name) && text_at(tokens, at + 1) == "::" => {
+                at = tree(tokens, at, &[], false, &mut out);
+            }
+            _ => {}
+        }
+        for path in &mut out[found..] {
+            path.inside = modules.iter().map(|(name, _)| name.clone()).collect();
+        }
+        at += 1;
+    }
+    out
+}
+
+/// Whether these tokens end in `pub` or `pub(..)`.
+fn is_public(before: &[Token]) -> bool {
+    let open = before
+        .iter()
+        .rposition(|token| token.text == "(")
+        .filter(|_| text_at(before, before.len() - 1) == ")");
+    before[..open.unwrap_or(before.len())].last().is_some_and(|token| token.text == "pub")
+}
+
+/// Reads the path, or with `import` the tree of a `use`, from `at` on; returns where its last token stands.
+fn tree(tokens: &[Token], mut at: usize, prefix: &[String], import: bool, out: &mut Vec<Path>) -> usize {
+    let mut names = prefix.to_vec();
+    if text_at(tokens, at) == "::" {
+        at += 1;
+    }
+    let line = tokens.get(at).map_or(0, |token| token.line);
+    loop {
+        let name = text_at(tokens, at);
+        if import && name == "{" {
+            at += 1;
+            while !matches!(text_at(tokens, at), "}" | "") {
+                if text_at(tokens, at) != "," {
+                    at = tree(tokens, at, &names, true, out);
+                }
+                at += 1;
+            }
+            return at;
+        }
+        if !is_name(name) && (!import || name != "*") {
+            // `path::<T>`
+            at -= 1;
+            break;
+        }
+        names.push(name.into());
+        if text_at(tokens, at + 1) != "::" {
+            break;
+        }
+        at += 2;
+    }
+    names.pop_if(|last| last == "self" && !prefix.is_empty());
+    let alias = import && text_at(tokens, at + 1) == "as";
+    let import = import.then(|| {
+        if alias { text_at(tokens, at + 2).into() } else { names.last().cloned().unwrap_or_default() }
+    });
+    out.push(Path { inside: Vec::new(), names, import, public: false, line });
+    if alias { at + 2 } else { at }
 }
