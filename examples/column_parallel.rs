@@ -10,7 +10,8 @@
 //! [3] rank 3 of 4: [32, 300] x [300, 250] gave columns 752..1002 of [32, 1002]
 //! ```
 
-use unisono::{ProcessGroup, Tensor, partition, tensor::Parts};
+use unisono::{ProcessGroup, Tensor, tensor::Parts};
+use unisono_schedule::partition;
 
 const BATCH: usize = 32;
 const INPUTS: usize = 300;

@@ -6,6 +6,7 @@ mod token;
 
 use std::{path::PathBuf, time::Duration};
 
+use unisono_schedule::{Rank, windows};
 use unisono_transport::ofi::Interfaces;
 
 pub use self::{
@@ -16,7 +17,6 @@ pub use self::{
 use crate::{
     error::{Error, Result},
     reduce::Reduction,
-    schedule::Rank,
 };
 
 /// How a process joins a group and how the group works. Fields marked *alike* must be the same on every
@@ -100,10 +100,10 @@ impl Default for Config {
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
             chunk: None,
-            lanes: 2,
-            bulk_slots: 2,
-            eager: 32 << 10,
-            eager_slots: 8,
+            lanes: windows::LANES,
+            bulk_slots: windows::BULK_SLOTS,
+            eager: windows::EAGER_BYTES,
+            eager_slots: windows::EAGER_SLOTS,
             huge_pages: false,
             spin: None,
             thread_cores: None,

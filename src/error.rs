@@ -5,9 +5,10 @@ mod clean;
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
 
 pub(crate) use self::clean::{MAX_TEXT, clean};
-use crate::{file::FileProblem, object::ObjectError, schedule::Rank, tensor::TensorError};
+use crate::{file::FileProblem, object::ObjectError, tensor::TensorError};
 
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -9,16 +9,18 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use unisono_schedule::{
+    Collective,
+    select::{Selection, table::Table},
+};
 
 use crate::{
-    algorithm::{Selection, table::Table},
     config::{Config, StoreAddress, ThreadCores, parse_duration, parse_size},
     dtype::Dtype,
     engine, file, launch, object,
     position::{Stand, judge, report, whereabouts},
     reduce::ReduceOp,
     rendezvous,
-    schedule::Collective,
 };
 
 /// Its name, which is that of its folder in `fuzz/corpus`, and what it calls.

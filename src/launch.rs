@@ -11,13 +11,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use unisono_schedule::Rank;
+
 pub use self::secret::token;
 pub(crate) use self::secret::{holds, private_directory};
 use crate::{
     config::{Config, StoreAddress, Token, fnv},
     error::{Error, Result},
     outside,
-    schedule::Rank,
 };
 
 /// The longest `/proc/PID/stat`.

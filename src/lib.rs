@@ -30,8 +30,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Below it lie, from the top down: [`algorithm`]s, which yield [`schedule`]s; the engine, which runs them;
-//! [`reduce`], [`dtype`] and [`partition`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
+//! Below it lie, from the top down: [`schedule`]s, which algorithms yield; the engine, which runs them;
+//! [`reduce`] and [`dtype`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
 //! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`mod@file`] is
 //! about files that are handed over; [`Work`] is an operation that nobody waits for yet.
 //!
@@ -43,7 +43,6 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub mod algorithm;
 pub mod buffer;
 pub mod config;
 pub mod dtype;
@@ -58,11 +57,9 @@ pub mod group;
 pub mod launch;
 pub mod object;
 mod outside;
-pub mod partition;
 mod position;
 pub mod reduce;
 pub mod rendezvous;
-pub mod schedule;
 mod signals;
 pub mod tensor;
 pub mod work;
@@ -73,4 +70,5 @@ pub use error::{Error, Failure, Result};
 pub use group::{GradientBuckets, Message, ProcessGroup, Source};
 pub use reduce::{ReduceOp, Reduction};
 pub use tensor::{Tensor, TensorView, TensorViewMut};
+pub use unisono_schedule as schedule;
 pub use work::Work;

@@ -20,7 +20,9 @@ use std::{
     thread,
 };
 
-use crate::{error::Failure, rendezvous::Watch, schedule::Rank};
+use unisono_schedule::Rank;
+
+use crate::{error::Failure, rendezvous::Watch};
 
 /// Those that ask a process to end, and their names.
 const ENDING: [(c_int, &str); 3] =

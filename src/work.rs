@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
+
 use crate::{
     engine::{Done, Kept, Ticket},
     error::{Error, Failure, Result},
-    schedule::Rank,
 };
 
 /// Who goes on with operations.

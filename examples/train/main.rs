@@ -18,7 +18,8 @@ mod digits;
 mod network;
 
 use network::{Network, PARAMETERS};
-use unisono::{ProcessGroup, ReduceOp, partition};
+use unisono::{ProcessGroup, ReduceOp};
+use unisono_schedule::partition;
 
 const EPOCHS: usize = 12;
 const BATCH: usize = 50;

@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use unisono_schedule::{CallSchedule, Schedule};
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{
@@ -11,14 +12,13 @@ use super::{
     operation::Operation,
     wire::Class,
 };
-use crate::schedule::{Course, Schedule};
 
 impl Run {
     /// Opens the windows that an operation needs, and tells its sources where they may write.
     pub(super) fn begin(
         core: &mut Core<'_>,
         operation: Box<Operation>,
-        schedule: Course,
+        schedule: CallSchedule,
     ) -> Result<Self, Stop> {
         if operation.signature.is_farewell() {
             core.circle.part();

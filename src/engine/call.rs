@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::CallSchedule;
+
 use super::{
     Engine, OFTEN, UnderWay,
     lane::{Pass, Run},
@@ -15,7 +17,6 @@ use super::{
     ticket::{Asked, Held, Ticket},
     wire::Channel,
 };
-use crate::schedule::Course;
 
 /// How a collective stands that was called.
 pub(crate) enum Called {
@@ -62,7 +63,7 @@ impl Engine {
     fn open(
         &mut self,
         channel: Channel,
-        (mut operation, schedule): (Box<Operation>, Course),
+        (mut operation, schedule): (Box<Operation>, CallSchedule),
         since: Option<Instant>,
         overseer: &dyn Overseer,
     ) -> Result<Run, Halt> {
@@ -80,7 +81,7 @@ impl Engine {
     pub(crate) fn call(
         &mut self,
         channel: Channel,
-        (operation, schedule): (Box<Operation>, Course),
+        (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
         overseer: &dyn Overseer,
     ) -> Result<Called, Halt> {

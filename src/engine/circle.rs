@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytemuck::Pod;
+use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
@@ -17,10 +18,7 @@ use super::{
     ticket::Asked,
     wire::{self, About, Channel, Class, Entry, Grant, Header, Way},
 };
-use crate::{
-    position::{CALLS, Called},
-    schedule::Rank,
-};
+use crate::position::{CALLS, Called};
 
 /// The index of a flow that does not exist yet.
 pub(super) const NONE: u32 = u32::MAX;
@@ -422,7 +420,7 @@ impl Circle {
     pub(crate) fn slot(&self, receiver: usize, slot: usize) -> (&Region, usize) {
         let flow = &self.receivers[receiver];
         let window = &self.windows[flow.window];
-        (&window.region, flow.first + slot * wire::stride(window.slot_bytes) + wire::PAYLOAD)
+        (&window.region, flow.first + slot * stride(window.slot_bytes) + wire::PAYLOAD)
     }
 
     /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.

@@ -1,5 +1,6 @@
 //! What an operation works with: its group and the port. Here windows are opened, and arrivals come in.
 
+use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Error, Memory, Region, RemoteRegion};
 
 use super::{
@@ -12,7 +13,7 @@ use super::{
     post::Record,
     wire::{self, About, Class, Grant, HEADER, Header, MAX_FLOWS, MAX_SLOTS, Way, Window},
 };
-use crate::{buffer, error::Failure, schedule::Rank};
+use crate::{buffer, error::Failure};
 
 /// A group together with the port it works through.
 pub(crate) struct Core<'e> {
@@ -228,7 +229,7 @@ impl Core<'_> {
     fn window_arrived(&mut self, from: Rank, class: Class, window: Window) -> Result<(), Stop> {
         let Self { port, circle } = self;
         let (lanes, slots, slot_bytes) = circle.settings.window(class);
-        let stride = wire::stride(slot_bytes) as u64;
+        let stride = stride(slot_bytes) as u64;
         let agreed = window.magic == Window::MAGIC
             && window.lanes as usize == lanes
             && window.slots as usize == slots

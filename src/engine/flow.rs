@@ -6,7 +6,7 @@
 //! the whole number follows from how far the flow has come, because at most 64 messages are under way.
 //! Arrivals may come in any order.
 
-use crate::schedule::Rank;
+use unisono_schedule::Rank;
 
 /// What a peer did against the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! An engine among arrivals that no rank sent, out of any bytes: it may end in an error, and in nothing else.
 
+use unisono_schedule::{CallSchedule, Collective, Job};
 use unisono_transport::{Memory, Put, Region, Source, Target, Told, memory::Hub};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
 use crate::{
     dtype::Dtype,
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Course, Job},
 };
 
 const SETTINGS: Settings = Settings {
@@ -137,7 +137,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         _ => (Collective::Barrier, "dissemination", 0),
     };
     let job = Job { chunk: 64, lanes: 2, direct: true, ..Job::new(collective, 0, 2, count) };
-    let Some(algorithm) = crate::algorithm::find(algorithm) else { return Ok(()) };
+    let Some(algorithm) = unisono_schedule::algorithm::find(algorithm) else { return Ok(()) };
     let (Some(schedule), Ok(kernel)) = (algorithm.make(&job), Kernel::new(Dtype::F32, ReduceOp::Sum)) else {
         return Ok(());
     };
@@ -161,6 +161,6 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         registered_output: Some((output.clone(), 0)),
         algorithm_name: |_| "unknown",
     };
-    let what = What::Collective(Box::new(operation), Course::Made(schedule));
+    let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
     engine.take(WORLD, Task { what, asked: asked() }, &Nobody)
 }

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use unisono_schedule::Rank;
 use unisono_transport::{Error, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Told};
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     post,
     wire::{About, Immediate},
 };
-use crate::schedule::Rank;
 
 /// What greetings of the world need, until all have come.
 #[derive(Default)]

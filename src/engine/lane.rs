@@ -1,6 +1,7 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
 use smallvec::SmallVec;
+use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
 use crate::{
     buffer::{Bytes, SpanError},
     error::Failure,
-    schedule::{Course, Place, Rank, SLICE, Span, Step},
 };
 
 /// One lane's progress.
@@ -75,7 +75,7 @@ pub(crate) enum Pass {
 pub(crate) struct Run {
     pub operation: Box<Operation>,
     pub class: Class,
-    schedule: Course,
+    schedule: CallSchedule,
     pub(super) lanes: Vec<Lane>,
     /// What peers may write into, registered for the time of the operation.
     #[expect(dead_code, reason = "kept for its drop")]
@@ -89,7 +89,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(
         operation: Box<Operation>,
-        schedule: Course,
+        schedule: CallSchedule,
         class: Class,
         lanes: Vec<Lane>,
         exposed: Option<Region>,

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use unisono_schedule::Rank;
+
 use super::{
     Engine, Stop, WORLD,
     circle::{Circle, Member},
@@ -13,7 +15,6 @@ use super::{
 use crate::{
     error::Failure,
     position::{CALLS, Called},
-    schedule::Rank,
 };
 
 impl Engine {

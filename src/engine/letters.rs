@@ -1,5 +1,6 @@
 //! Letters: small puts outside of any flow, into the mailboxes of peers.
 
+use unisono_schedule::Rank;
 use unisono_transport::{Posted, Put, RemoteRegion, Source, Target, Told};
 
 use super::{
@@ -8,7 +9,6 @@ use super::{
     post,
     wire::{self, About, Class, Close, Entry, Grant, Header, Immediate, Way, Window},
 };
-use crate::schedule::Rank;
 
 /// A small message outside of any flow: what docs/wire.md has in the mailbox, and credits.
 #[derive(Clone, Copy, Debug)]

@@ -42,6 +42,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
 use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
 
 pub use self::lane::Traced;
@@ -68,7 +69,6 @@ use self::{
     task::halt,
     wait::{Next, Wait},
 };
-use crate::schedule::Rank;
 
 /// What arrives from others, in any bytes: what it says, and what an engine does among it.
 #[cfg(any(test, fuzzing))]

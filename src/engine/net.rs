@@ -1,5 +1,6 @@
 //! The port and the groups that work through it: what arrives is taken to the group that it is for.
 
+use unisono_schedule::Rank;
 use unisono_transport::{Error, Event, RemoteRegion};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     post,
     wire::{Channel, Immediate, MAX_CHANNELS, Way},
 };
-use crate::schedule::Rank;
 
 /// All that ranks share with one another, without the operations.
 pub(crate) struct Net {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use unisono_schedule::{Collective, Job, Place, Rank, Span};
 use unisono_transport::Region;
 
 use super::{p2p::Form, wait::Exchange, wire::Header};
@@ -11,7 +12,6 @@ use crate::{
     error::Failure,
     position::Called,
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Job, Place, Rank, Span},
 };
 
 /// The root of the barrier by which ranks part in good order.

@@ -1,6 +1,7 @@
 //! What all groups of a process share: the transport with its peers, the puts under way, the numbers of flows.
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use unisono_schedule::Rank;
 use unisono_transport::{Address, Error, Event, Limits, Peer, Region, Transport};
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
     task::Broken,
     wire::{Channel, Immediate},
 };
-use crate::{error::Failure, position::Traffic, schedule::Rank};
+use crate::{error::Failure, position::Traffic};
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
 /// 16 KiB at first, and a connection that is established has at least 20 segments).

@@ -1,8 +1,9 @@
 //! Puts under way: a record for each that still reads from memory, so that its end finds what it frees.
 
+use unisono_schedule::windows::stride;
 use unisono_transport::{Error, Memory, Region, Transport};
 
-use super::wire::{Channel, HEADER, PAYLOAD, stride};
+use super::wire::{Channel, HEADER, PAYLOAD};
 
 /// How many puts of one engine may be under way at once. Each message of a chunk takes one; more than
 /// the slots of a few neighbours together bring nothing.

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::{CallSchedule, Collective, Job, Rank, Schedule, Span, Step};
 use unisono_transport::{Memory, Region, memory::Hub};
 
 use super::{
@@ -15,7 +16,6 @@ use crate::{
     dtype::Dtype,
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Course, Job, Rank, Schedule, Span, Step},
 };
 
 /// Sends empty messages to itself: a put, a take and a free, over and over.
@@ -123,7 +123,7 @@ impl Probe {
             registered_output: None,
             algorithm_name: |_| "probe",
         });
-        let schedule = Course::Made(Box::new(ToMyself { steps: steps.next_multiple_of(3) }));
+        let schedule = CallSchedule::Made(Box::new(ToMyself { steps: steps.next_multiple_of(3) }));
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(60);
         let ticket = Arc::new(Ticket::default());

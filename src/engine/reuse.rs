@@ -9,6 +9,7 @@
 
 use std::mem;
 
+use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::Memory;
 
 use super::{
@@ -21,7 +22,6 @@ use super::{
     port::Port,
     wire::{self, About, Channel, Class, Close, Entry, MAX_FLOWS},
 };
-use crate::schedule::Rank;
 
 /// The low 32 bits.
 fn low(number: u64) -> u32 {
@@ -80,7 +80,7 @@ impl Core<'_> {
     pub(super) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
         let Self { port, circle } = self;
         let (lanes, slots, slot_bytes) = circle.settings.window(class);
-        let lane_bytes = slots * wire::stride(slot_bytes);
+        let lane_bytes = slots * stride(slot_bytes);
         let known = circle.members[from].incoming[class.index()];
         let (first_flow, index) = match known {
             NONE => (circle.receivers.len(), circle.windows.len()),

@@ -1,5 +1,6 @@
 //! How a lane sends: through a slot of the receiver, or straight into its output.
 
+use unisono_schedule::{Place, Rank, Span, windows::stride};
 use unisono_transport::{Posted, Put, Region, Source, Target, Told};
 
 use super::{
@@ -8,12 +9,11 @@ use super::{
     lane::Run,
     post::Record,
     wait::Exchange,
-    wire::{HEADER, Header, Immediate, PAYLOAD, Way, stride},
+    wire::{HEADER, Header, Immediate, PAYLOAD, Way},
 };
 use crate::{
     buffer::{self, Bytes},
     error::Failure,
-    schedule::{Place, Rank, Span},
 };
 
 /// Where the bytes of a put lie, and what its end frees.

@@ -1,6 +1,8 @@
 //! The sizes of windows, and what follows from them: memory, and how much may be under way at once.
 
-use super::wire::{self, Class};
+use unisono_schedule::windows::{self, stride};
+
+use super::wire::Class;
 
 /// The sizes of windows, alike on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +36,11 @@ impl Settings {
     pub(crate) fn estimate(&self, eager: usize, bulk: usize) -> usize {
         let windows = |class, sources: usize| {
             let (lanes, slots, bytes) = self.window(class);
-            sources * lanes * slots * wire::stride(bytes)
+            sources * lanes * slots * stride(bytes)
         };
         windows(Class::Eager, eager)
             + windows(Class::Bulk, bulk)
-            + self.staging() * wire::stride(self.chunk_bytes.max(self.eager_bytes))
+            + self.staging() * stride(self.chunk_bytes.max(self.eager_bytes))
     }
 
     /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
@@ -69,7 +71,7 @@ impl Settings {
     /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
     /// enough to make credit rare, but they do take room in completion queues.
     pub(crate) fn writes(&self) -> usize {
-        (16 / self.lanes.max(1)).clamp(2, 8)
+        windows::writes_in_flight(self.lanes)
     }
 
     /// How many staging slots there are: two for each lane keep one filling while the other leaves.

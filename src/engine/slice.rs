@@ -2,11 +2,10 @@
 
 use std::{cell::Cell, ops::Range};
 
+use unisono_schedule::{Place, Span, Step};
+
 use super::{Stop, core::Core, lane::Run};
-use crate::{
-    buffer::{self, Bytes},
-    schedule::{Place, Span, Step},
-};
+use crate::buffer::{self, Bytes};
 
 impl Run {
     /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. Tells how many

@@ -5,11 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
+
 use super::{Engine, circle::Circle, task::Overseer};
-use crate::{
-    position::{CALLS, GROUPS, GroupStand, PEERS, Running, Stand, Traffic},
-    schedule::Rank,
-};
+use crate::position::{CALLS, GROUPS, GroupStand, PEERS, Running, Stand, Traffic};
 
 /// A question where this rank stands, which whoever drives answers.
 #[derive(Default)]

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::{CallSchedule, Rank};
 use unisono_transport::Error;
 
 use super::{
@@ -15,10 +16,7 @@ use super::{
     ticket::{Asked, Rest},
     wire::Channel,
 };
-use crate::{
-    error::Failure,
-    schedule::{Course, Rank},
-};
+use crate::error::Failure;
 
 /// Why an operation did not end well. Small, so that what goes well, as nearly always, is told in registers.
 #[derive(Debug)]
@@ -134,7 +132,7 @@ pub(crate) struct Task {
 
 /// What is to be done.
 pub(crate) enum What {
-    Collective(Box<Operation>, Course),
+    Collective(Box<Operation>, CallSchedule),
     Send(Outbound),
     Receive(Inbound),
     /// Messages, side by side: it ends when all have.
@@ -142,7 +140,7 @@ pub(crate) enum What {
 }
 
 /// A collective that waits for its turn.
-pub(super) type Turn = (Box<Operation>, Course, Asked);
+pub(super) type Turn = (Box<Operation>, CallSchedule, Asked);
 
 pub(super) fn halt(
     stop: Stop,

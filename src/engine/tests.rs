@@ -6,6 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use unisono_schedule::{CallSchedule, Collective, Job, Step, algorithm::ALGORITHMS, windows::stride};
 use unisono_transport::{
     memory::Hub,
     sim::{self, Fabric},
@@ -13,12 +14,10 @@ use unisono_transport::{
 
 use super::*;
 use crate::{
-    algorithm::ALGORITHMS,
     buffer::{Lent, Registry},
     dtype::{Dtype, Element},
     error::Failure,
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Course, Job, Step},
 };
 
 mod control;
@@ -123,8 +122,8 @@ fn call_under<T: Element>(
 
 /// A call as an engine takes it.
 fn task<T: Element>(call: Call, lent: &Lent<'_>) -> (Task, Arc<Ticket>) {
-    let algorithm = crate::algorithm::find(call.algorithm).unwrap();
-    let schedule = Course::Made(algorithm.make(&call.job).unwrap());
+    let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
+    let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
     let operation = Operation {
         number: 0,
@@ -145,7 +144,7 @@ fn task<T: Element>(call: Call, lent: &Lent<'_>) -> (Task, Arc<Ticket>) {
         registered_input: registry.find(&lent.input),
         registered_output: registry.find(&lent.output),
         algorithm_name: |code| {
-            crate::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
+            unisono_schedule::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
         },
     };
     let ticket = Arc::new(Ticket::default());
@@ -391,8 +390,8 @@ fn sources_that_are_not_registered_are_staged() {
     );
     // The staging, one bulk window, and nothing more.
     let (lanes, slots, bytes) = settings.window(wire::Class::Bulk);
-    let staging = settings.staging() * wire::stride(bytes.max(64));
-    assert_eq!(memory, [staging + lanes * slots * wire::stride(bytes); 3]);
+    let staging = settings.staging() * stride(bytes.max(64));
+    assert_eq!(memory, [staging + lanes * slots * stride(bytes); 3]);
 }
 
 #[test]

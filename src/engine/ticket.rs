@@ -13,9 +13,10 @@ use std::{
 };
 
 use smallvec::SmallVec;
+use unisono_schedule::Rank;
 
 use super::task::What;
-use crate::{error::Failure, schedule::Rank, tensor::Tensor};
+use crate::{error::Failure, tensor::Tensor};
 
 /// What goes back to who asked; nothing, if the memory was lent.
 pub(crate) type Kept = Option<Box<dyn Any + Send>>;

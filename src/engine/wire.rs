@@ -3,9 +3,8 @@
 use std::mem::offset_of;
 
 use bytemuck::{Pod, Zeroable};
+use unisono_schedule::{Rank, windows};
 use unisono_transport::RemoteRegion;
-
-use crate::schedule::Rank;
 
 /// The version of everything in this file; compared at join.
 pub(crate) const VERSION: u32 = 15;
@@ -258,12 +257,7 @@ pub(crate) const HEADER: usize = size_of::<Header>();
 
 /// Where in a slot a message's elements begin: the header lies in the [`HEADER`] bytes before, so that
 /// elements are aligned to cache lines.
-pub(crate) const PAYLOAD: usize = 64;
-
-/// How far slots of `bytes` of payload lie apart.
-pub(crate) const fn stride(bytes: usize) -> usize {
-    PAYLOAD + bytes.next_multiple_of(64)
-}
+pub(crate) const PAYLOAD: usize = windows::PAYLOAD;
 
 /// The announcement of a window: where and how to write messages to the rank that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -404,6 +398,8 @@ mod tests {
 
     #[test]
     fn records_have_the_sizes_the_papers_say() {
+        use unisono_schedule::windows::stride;
+
         assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 416));
         assert_eq!(stride(1), 128);
         assert_eq!(stride(64), 128);

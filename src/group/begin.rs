@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use unisono_schedule::{Collective, Rank};
+
 use super::{
     ProcessGroup,
     calls::{outside, same_length, scaled},
@@ -13,7 +15,6 @@ use crate::{
     dtype::Element,
     error::Result,
     reduce::ReduceOp,
-    schedule::{Collective, Rank},
     work::Work,
 };
 

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use unisono_schedule::{Collective, Rank};
+
 use super::{ProcessGroup, request::Request, turn::Turn};
 use crate::{
     buffer::Lent,
@@ -11,7 +13,6 @@ use crate::{
     engine::NO_TENSORS,
     error::{Error, Result},
     reduce::{Kernel, KernelError, ReduceOp, Reduction},
-    schedule::{Collective, Rank},
     tensor::{Tensor, TensorViewMut},
     work::Work,
 };

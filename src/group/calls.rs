@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytemuck::Zeroable;
+use unisono_schedule::{Collective, Rank};
 
 use super::{ProcessGroup, request::Request};
 use crate::{
@@ -10,7 +11,6 @@ use crate::{
     dtype::Element,
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Rank},
 };
 
 impl ProcessGroup {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::Topology;
 
 use super::host::Host;
-use crate::algorithm::World;
 
 /// Where a rank runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -59,14 +59,14 @@ pub(super) fn processors() -> std::io::Result<Vec<usize>> {
 }
 
 /// The world of these ranks.
-pub(super) fn world(places: &[Place]) -> World {
+pub(super) fn world(places: &[Place]) -> Topology {
     let hosts: BTreeMap<&str, &Place> =
         places.iter().map(|place| (place.host.boot.as_str(), place)).collect();
     let at_once = hosts.values().map(|place| {
         let (ranks, cores) = place.shared_by(places.iter());
         ranks.min(cores)
     });
-    World { ranks: places.len(), cores: at_once.sum(), hosts: hosts.len() }
+    Topology { ranks: places.len(), cores: at_once.sum(), hosts: hosts.len() }
 }
 
 #[cfg(test)]
@@ -83,26 +83,26 @@ mod tests {
     fn this_process_runs_somewhere() {
         let here = Place::here();
         assert!(!here.processors.is_empty() && here.share > 0);
-        assert_eq!(world(std::slice::from_ref(&here)), World::new(1));
+        assert_eq!(world(std::slice::from_ref(&here)), Topology::new(1));
     }
 
     #[test]
     fn ranks_that_may_run_anywhere_share_all_processors() {
         let all = vec![place("a", &[0, 1], 2); 8];
-        assert_eq!(world(&all), World { ranks: 8, cores: 2, hosts: 1 });
+        assert_eq!(world(&all), Topology { ranks: 8, cores: 2, hosts: 1 });
         assert_eq!(all[0].shared_by(all.iter()), (8, 2));
     }
 
     #[test]
     fn ranks_bound_to_a_processor_each_have_it() {
         let all: Vec<_> = (0..8).map(|rank| place("a", &[rank], 1)).collect();
-        assert_eq!(world(&all), World { hosts: 1, ..World::new(8) });
+        assert_eq!(world(&all), Topology { hosts: 1, ..Topology::new(8) });
     }
 
     #[test]
     fn a_limit_on_time_counts_for_the_host() {
         let all = vec![place("a", &[0, 1, 2, 3], 2); 4];
-        assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 1 });
+        assert_eq!(world(&all), Topology { ranks: 4, cores: 2, hosts: 1 });
     }
 
     #[test]
@@ -112,17 +112,17 @@ mod tests {
             place.host.processes = container;
             place.host.name = format!("container{container}");
         }
-        assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 1 });
+        assert_eq!(world(&all), Topology { ranks: 4, cores: 2, hosts: 1 });
         all.iter_mut().for_each(|place| place.share = 4);
         all.truncate(3);
-        assert_eq!(world(&all), World { ranks: 3, cores: 3, hosts: 1 });
+        assert_eq!(world(&all), Topology { ranks: 3, cores: 3, hosts: 1 });
         assert_eq!(all[0].shared_by(all.iter()), (3, 4));
     }
 
     #[test]
     fn hosts_of_one_name_count_each_by_itself() {
         let all = [place("a", &[0, 1], 2), place("b", &[0], 1), place("b", &[0], 1), place("b", &[0], 1)];
-        assert_eq!(world(&all), World { ranks: 4, cores: 2, hosts: 2 });
+        assert_eq!(world(&all), Topology { ranks: 4, cores: 2, hosts: 2 });
         assert_eq!(all[0].shared_by(all.iter()), (1, 2));
         assert_eq!(all[3].shared_by(all.iter()), (3, 1));
     }

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use crate::schedule::Rank;
+use unisono_schedule::Rank;
 
 /// The bit of a place that says that a message is waited for.
 const BESIDE: u64 = 1 << 63;

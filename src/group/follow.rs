@@ -2,14 +2,10 @@
 
 use std::ops::Range;
 
+use unisono_schedule::{Collective, Rank};
+
 use super::{ProcessGroup, calls::scaled};
-use crate::{
-    buffer::Owned,
-    error::Result,
-    reduce::ReduceOp,
-    schedule::{Collective, Rank},
-    work::Work,
-};
+use crate::{buffer::Owned, error::Result, reduce::ReduceOp, work::Work};
 
 impl ProcessGroup {
     /// Begins an [`all_gather_v`](Self::all_gather_v); `input` comes back too, first.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
 use unisono_transport::{Limits, ofi};
 
 use super::{guard::Guard, host::Host};
@@ -16,7 +17,6 @@ use crate::{
     engine::{Awaited, Contact, Culprit, Engine, Patience, Stop},
     error::{Error, Failure, Result, list},
     rendezvous::{Store, exchange},
-    schedule::Rank,
 };
 
 /// How long nothing may come before it is looked why. With what follows it makes less than 15 s.

@@ -8,6 +8,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use unisono_schedule::{Collective, Rank};
 use unisono_transport::RemoteRegion;
 
 use super::{
@@ -22,7 +23,6 @@ use crate::{
     dtype::Dtype,
     engine::{Channel, Channels, MAX_MEMBERS, NEW_GROUP, SPLIT},
     error::{Error, Failure, Result, list},
-    schedule::{Collective, Rank},
 };
 
 /// What a member says of the new group's mailbox: there is no memory for it; it is there; another group has just taken that

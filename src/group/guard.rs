@@ -5,13 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
+
 use super::{doing::Doing, watchdog::Watchdog};
 use crate::{
     config::Config,
     engine::{Call, Culprit, Overseer, Signature, Stop},
     error::{Error, Failure, Result},
     rendezvous::{Alarm, Position, Stand, Store, Watch, report, whereabouts},
-    schedule::Rank,
     signals::LastWords,
 };
 

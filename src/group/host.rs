@@ -4,8 +4,9 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt};
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
 
-use crate::{error::list, schedule::Rank};
+use crate::error::list;
 
 /// Where a process runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]

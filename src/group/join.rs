@@ -8,6 +8,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::{
+    Rank, Topology,
+    select::{self, Selection, table::Table},
+};
 use unisono_transport::{
     Activity, Address, Limits, Memory, RemoteRegion, Transport,
     ofi::{Ofi, Options},
@@ -28,13 +32,11 @@ use super::{
     watchdog::{Subject, Watchdog},
 };
 use crate::{
-    algorithm::{self, Selection, World, table::Table},
     config::{Config, StoreAddress, fnv},
     engine::{Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
     error::{Error, Failure, Result, clean, list},
     outside,
     rendezvous::{self, LINGER, Store, exchange},
-    schedule::Rank,
 };
 
 /// How long to poll hot where every rank has a core of its own, before giving way: a few times what a
@@ -341,7 +343,7 @@ impl ProcessGroup {
 struct Met {
     engine: Engine,
     settings: Settings,
-    world: World,
+    world: Topology,
     places: Vec<Place>,
     tuned: Table,
     pin: Pin,
@@ -399,7 +401,7 @@ const fn windows(config: &Config) -> Settings {
         eager_bytes: config.eager,
         eager_slots: config.eager_slots,
         // Whether all are on one host is known when they have met.
-        chunk_bytes: World { hosts: 1, ..World::new(config.ranks) }.chunk(config.chunk),
+        chunk_bytes: Topology { hosts: 1, ..Topology::new(config.ranks) }.chunk(config.chunk),
         bulk_slots: config.bulk_slots,
         lanes: config.lanes,
         huge_pages: config.huge_pages,
@@ -438,7 +440,7 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
         return Ok(chunk);
     }
     loop {
-        let (eager, bulk) = algorithm::neighbours(ranks);
+        let (eager, bulk) = select::neighbours(ranks);
         let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate(eager, bulk);
         match transport.register(Memory::map(bytes, settings.huge_pages)?) {
             Ok(_) => break,

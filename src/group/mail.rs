@@ -3,6 +3,7 @@
 use std::{fmt::Display, ops::Range};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use unisono_schedule::Rank;
 
 use super::{
     ProcessGroup,
@@ -16,7 +17,6 @@ use crate::{
     engine::{Form, Inbound, Place, What},
     error::{Error, Failure, Result},
     object::{ObjectError, decode, encode},
-    schedule::Rank,
     tensor::{Tensor, TensorError, TensorView, TensorViewMut},
     work::Work,
 };

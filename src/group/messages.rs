@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use unisono_schedule::Rank;
+
 use super::{ProcessGroup, node::Node, turn::Turn};
 use crate::{
     buffer::{Lent, Owned},
     dtype::Element,
     engine::{Asked, Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
     error::{Error, Result},
-    schedule::Rank,
     tensor::Tensor,
     work::{Driver, Work},
 };

@@ -36,6 +36,10 @@ mod watchdog;
 
 use std::{fmt, sync::Arc};
 
+use unisono_schedule::{
+    Collective, Rank,
+    select::{Choice, Selection},
+};
 use unisono_transport::{Limits, Memory};
 
 pub use self::{
@@ -48,13 +52,11 @@ use self::{
 };
 pub use crate::engine::Traced;
 use crate::{
-    algorithm::{Choice, Selection},
     buffer::{Buffer, Lent},
     config::Config,
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
     reduce::Reduction,
-    schedule::{Collective, Rank},
 };
 
 /// The ranks that work together, seen from one of them.

@@ -24,7 +24,6 @@ mod stand;
 use self::callers::Callers;
 use super::{cores::Place, guard::Guard, pin::Pin};
 use crate::{
-    algorithm::table::Table,
     buffer::Registry,
     config::Config,
     engine::{
@@ -33,9 +32,9 @@ use crate::{
     },
     error::{Error, Failure, Result},
     rendezvous::Store,
-    schedule::{Course, Rank},
     work::Driver,
 };
+use unisono_schedule::{CallSchedule, Rank, select::table::Table};
 
 /// How long, where all shall end, what has not is gone on with before it is looked at again.
 const DRAIN: Duration = Duration::from_millis(20);
@@ -233,7 +232,7 @@ impl Node {
     pub(super) fn collective(
         &self,
         channel: Channel,
-        (operation, schedule): (Box<Operation>, Course),
+        (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
     ) -> Result<Option<u64>> {
         let Some(lead) = self.lead_at_once() else {

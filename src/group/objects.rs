@@ -1,6 +1,7 @@
 //! Objects: values of any serde type, whose sizes no rank need know beforehand.
 
 use serde::{Serialize, de::DeserializeOwned};
+use unisono_schedule::{Collective, Rank};
 
 use super::{
     ProcessGroup,
@@ -12,7 +13,6 @@ use crate::{
     engine::Cargo,
     error::{Error, Result},
     object::{ObjectError, decode, encode},
-    schedule::{Collective, Rank},
     work::Work,
 };
 

@@ -4,6 +4,8 @@
 //! The first message bears a tag of the user's and tells a number of its sender's. What follows bears that number: so
 //! threads that make groups of two at the same time, the same way or the opposite one, do not take each other's messages.
 
+use unisono_schedule::Rank;
+
 use super::{
     ProcessGroup,
     groups::Founding,
@@ -16,7 +18,6 @@ use crate::{
     dtype::Dtype,
     engine::{Channels, Form, Inbound, Place, What},
     error::{Error, Result},
-    schedule::Rank,
 };
 
 /// Words of channels.

@@ -3,6 +3,8 @@
 //! Before the bytes go words, one for each parcel: its length, or that there is none because its rank could not make
 //! it. So every rank that waits for a parcel learns at once why it does not come, and the group goes on.
 
+use unisono_schedule::{Collective, Rank, Uneven};
+
 use super::{
     ProcessGroup,
     request::{Prepared, Request},
@@ -16,7 +18,6 @@ use crate::{
     error::{Error, Result},
     object::ObjectError,
     reduce::ReduceOp,
-    schedule::{Collective, Rank, Uneven},
 };
 
 /// The word of a rank that has no parcel.

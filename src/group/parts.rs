@@ -1,6 +1,7 @@
 //! One tensor whose parts lie among the ranks: handed out, and put together again.
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::{Collective, Rank};
 
 use super::{
     ProcessGroup,
@@ -13,7 +14,6 @@ use crate::{
     engine::Cargo,
     error::{Error, Result},
     object::{decode, encode},
-    schedule::{Collective, Rank},
     tensor::{Parts, Tensor, TensorView},
     work::Work,
 };

@@ -3,18 +3,18 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded, algorithm::Algorithm};
+
 use super::{
     request::{Request, Shape, Wishes},
     shared::Shared,
 };
 use crate::{
-    algorithm::Algorithm,
     buffer::Lent,
     dtype::Dtype,
     engine::{Cargo, Signature},
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Course, Job, Rank, Recorded},
 };
 
 /// How many calls' plans are kept, and the most steps of a schedule that is. Programs call a few collectives in turn; where
@@ -25,7 +25,7 @@ const STEPS: usize = 32;
 /// A collective, but for its number and its memory.
 pub(super) struct Plan {
     pub known: Known,
-    pub schedule: Course,
+    pub schedule: CallSchedule,
 }
 
 /// What a plan is but for its schedule.
@@ -91,7 +91,7 @@ impl Key {
 impl Latest {
     fn find(&self, key: &Key) -> Option<Plan> {
         let (_, known, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
-        Some(Plan { known: *known, schedule: Course::Recorded(recorded.clone()) })
+        Some(Plan { known: *known, schedule: CallSchedule::Recorded(recorded.clone()) })
     }
 
     fn keep(&mut self, key: Key, known: Known, recorded: Recorded) {
@@ -123,7 +123,7 @@ impl Shared {
         {
             latest().keep(key, known, recorded);
         }
-        Ok(Plan { known, schedule: Course::Made(schedule) })
+        Ok(Plan { known, schedule: CallSchedule::Made(schedule) })
     }
 
     /// The same, of a call that is not known: with the algorithm that makes its schedule, and what of.
@@ -157,7 +157,10 @@ mod tests {
     };
 
     /// What a plan says: what ranks compare, and its steps on each lane.
-    fn said(known: Known, mut schedule: Course) -> (Signature, bool, bool, Vec<Vec<crate::schedule::Step>>) {
+    fn said(
+        known: Known,
+        mut schedule: CallSchedule,
+    ) -> (Signature, bool, bool, Vec<Vec<unisono_schedule::Step>>) {
         let lanes = 0..schedule.lanes();
         let steps = lanes.map(|lane| std::iter::from_fn(|| schedule.next(lane)).collect()).collect();
         (known.signature, known.average, known.long, steps)
@@ -188,7 +191,7 @@ mod tests {
                     ] {
                         let request = Request { root, op, coalesced, ..Request::new(collective, count) };
                         let (known, algorithm, job) = group.shared.think(dtype, &request, wishes).unwrap();
-                        let wanted = said(known, Course::Made(algorithm.make(&job).unwrap()));
+                        let wanted = said(known, CallSchedule::Made(algorithm.make(&job).unwrap()));
                         // The first is made, the second may be what was kept; another call comes between.
                         for _ in 0..3 {
                             let plan = group.shared.plan(dtype, &request, wishes).unwrap();

@@ -1,13 +1,17 @@
 //! What a call asks for, and how it is to be done.
 
+use unisono_schedule::{
+    Collective, Job, Rank, Uneven,
+    algorithm::{Algorithm, Plan},
+    select::{self, Choice, Selection},
+};
+
 use super::shared::Shared;
 use crate::{
-    algorithm::{self, Algorithm, Choice, Plan, Selection},
     dtype::Dtype,
     engine::{Cargo, Signature},
     error::{Error, Result},
     reduce::{ReduceOp, Reduction},
-    schedule::{Collective, Job, Rank, Uneven},
 };
 
 /// What the caller wants of the way it is done.
@@ -117,10 +121,10 @@ impl<'a> Request<'a> {
             |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
         let choice = group.tuned.choose(collective, group.world.ranks, bytes, selected);
         let choice = choice
-            .or_else(|| algorithm::choose(collective, group.world, bytes, selected))
-            .or_else(|| algorithm::choose(collective, group.world, bytes, able));
+            .or_else(|| select::choose(collective, group.world, bytes, selected))
+            .or_else(|| select::choose(collective, group.world, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
-        let direct = algorithm::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
+        let direct = select::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
         let choice = match direct && self.coalesced {
             true => choice.coalesced(group.world.ranks, selected),
             false => choice,
@@ -137,7 +141,7 @@ impl<'a> Request<'a> {
         // Uneven blocks are never written whole; nothing need be put aside for them.
         let long = group.node.limits.cheap_registration
             && self.uneven.is_none()
-            && algorithm::long(choice.algorithm, bytes);
+            && select::long(choice.algorithm, bytes);
         let shape = Shape {
             chunk: (choice.chunk_bytes / size).max(1),
             lanes: choice.lanes,

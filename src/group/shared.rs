@@ -5,18 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::{CallSchedule, Collective, Rank, Topology, algorithm, select::table::Table};
+
 use super::{
     node::Node,
     plan::{Known, Plan, Plans},
     request::{Request, Wishes},
 };
 use crate::{
-    algorithm::{self, World, table::Table},
     buffer::Lent,
     dtype::Dtype,
     engine::{Asked, Channel, Culprit, FAREWELL, Held, LEAVING, Operation, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
-    schedule::{Collective, Course, Rank},
 };
 
 /// After so long a rank that leaves says for whom it waits.
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     /// In the group.
     pub rank: Rank,
     /// How many ranks it has, and how many cores for them.
-    pub world: World,
+    pub world: Topology,
     /// Their ranks in the world.
     pub members: Vec<Rank>,
     pub name: String,
@@ -157,7 +157,7 @@ impl Shared {
         lent: Lent<'_>,
         aside: &mut Vec<u8>,
         wishes: &Wishes,
-    ) -> Result<(Box<Operation>, Course)> {
+    ) -> Result<(Box<Operation>, CallSchedule)> {
         let plan = self.plan(dtype, request, wishes)?;
         if !plan.known.needs_apart(&lent) {
             return Ok(self.operation(plan, lent));
@@ -184,7 +184,7 @@ impl Shared {
         }
     }
 
-    fn operation(&self, plan: Plan, lent: Lent<'_>) -> (Box<Operation>, Course) {
+    fn operation(&self, plan: Plan, lent: Lent<'_>) -> (Box<Operation>, CallSchedule) {
         let Plan { known: Known { collective, signature, kernel, average, size, long }, schedule } = plan;
         let registry = &self.node.registry;
         let operation = Box::new(Operation {

@@ -6,6 +6,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::{Collective, Rank};
 
 use super::{
     ProcessGroup,
@@ -19,7 +20,6 @@ use crate::{
     engine::Cargo,
     error::{Error, Failure, Result},
     object::{ObjectError, decode, encode},
-    schedule::{Collective, Rank},
     tensor::{Tensor, TensorError, TensorView, TensorViewMut, count},
     work::Work,
 };

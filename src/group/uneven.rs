@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use unisono_schedule::{Collective, Rank, Uneven};
+
 use super::{
     ProcessGroup,
     calls::{outside, premultiply, scaled},
@@ -17,7 +19,6 @@ use crate::{
     engine::Cargo,
     error::{Error, Failure, Result},
     reduce::{Kernel, ReduceOp},
-    schedule::{Collective, Rank, Uneven},
 };
 
 /// A call, as far as learning the lengths needs to know it.

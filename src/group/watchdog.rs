@@ -17,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
 use unisono_transport::{Activity, LibraryCall, Limits, Stay};
 
 use super::doing::Doing;
 use crate::{
     error::Failure,
     rendezvous::{Alarm, Watch},
-    schedule::Rank,
 };
 
 /// The time between two looks.

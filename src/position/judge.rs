@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
+use unisono_schedule::Rank;
+
 use super::{Called, Stage, Stand, Wait};
-use crate::{error::Failure, schedule::Rank};
+use crate::error::Failure;
 
 /// For how long nothing of a rank must have moved, in milliseconds: longer than it takes to ask all ranks. So there was a
 /// moment at which all of them stood as they say.

@@ -5,13 +5,11 @@ mod judge;
 mod report;
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
 
 pub(crate) use self::judge::judge;
 pub use self::report::{report, whereabouts};
-use crate::{
-    error::{Failure, clean},
-    schedule::Rank,
-};
+use crate::error::{Failure, clean};
 
 /// How many groups a rank tells of, how many of the latest calls of each, how many ranks that one call waits for, and how
 /// many bytes of a group's name: what all ranks tell is gathered in one place.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use unisono_schedule::Rank;
+
 use super::{Stage, Stand};
-use crate::{error::list, schedule::Rank};
+use crate::error::list;
 
 /// How many ranks a report describes one by one; the others are counted.
 const DETAILS: usize = 16;

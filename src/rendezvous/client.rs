@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
-
+use unisono_schedule::Rank;
 use unisono_transport::fork::Unshared;
 
 use super::{
@@ -25,7 +25,6 @@ use super::{
 use crate::{
     config::{Member, StoreAddress},
     error::{Error, Failure, Refusal, Result},
-    schedule::Rank,
 };
 
 /// How long one attempt to connect may take; then the next address is tried.

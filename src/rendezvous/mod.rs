@@ -31,12 +31,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-
-pub use alarm::Alarm;
-pub use client::TcpStore;
-pub use file::FileStore;
-pub use position::Position;
-pub use server::TcpServer;
+use unisono_schedule::Rank;
 
 pub use crate::position::{
     Called, GroupStand, MessageStand, Running, Stage, Stand, Traffic, report, whereabouts,
@@ -44,8 +39,12 @@ pub use crate::position::{
 use crate::{
     config::{Member, StoreAddress},
     error::{Error, Failure, Result},
-    schedule::Rank,
 };
+pub use alarm::Alarm;
+pub use client::TcpStore;
+pub use file::FileStore;
+pub use position::Position;
+pub use server::TcpServer;
 
 /// What a client reads, and what a server does among frames, in any bytes.
 #[cfg(any(test, fuzzing))]

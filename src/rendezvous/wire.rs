@@ -23,6 +23,7 @@ use std::{
 
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use unisono_schedule::Rank;
 
 use super::{
     MAX_KEY, MAX_VALUE, Stand,
@@ -31,7 +32,6 @@ use super::{
 use crate::{
     config::fnv,
     error::{Failure, Refusal, clean},
-    schedule::Rank,
 };
 
 /// The first bytes of a connection, in both directions.

@@ -1,5 +1,7 @@
 //! One tensor in parts, one for each of several holders: how it is cut, and put together again.
 
+use unisono_schedule::partition;
+
 use super::{
     assemble, concat,
     error::TensorError,
@@ -8,7 +10,7 @@ use super::{
     owned::Tensor,
     view::TensorView,
 };
-use crate::{dtype::Dtype, partition};
+use crate::dtype::Dtype;
 
 /// How the parts of a tensor lie among ranks: rank r has the r-th.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use unisono_schedule::partition;
+
 use super::{error::TensorError, view::TensorView};
-use crate::partition;
 
 impl<'a> TensorView<'a> {
     /// At most `parts` pieces of a dimension, as `torch.chunk` has them: all of `size / parts` elements, rounded up,

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use unisono::{ReduceOp, schedule::Collective};
+use unisono::ReduceOp;
+use unisono_schedule::Collective;
 
 use crate::{
     collectives::{Check, expect},

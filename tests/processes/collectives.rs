@@ -3,7 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use half::{bf16, f16};
-use unisono::{Buffer, Config, ProcessGroup, ReduceOp, Reduction, algorithm, schedule::Collective};
+use unisono::{Buffer, Config, ProcessGroup, ReduceOp, Reduction};
+use unisono_schedule::{Collective, algorithm};
 
 use crate::{
     Outcome, Verdict, blocks, ensure,

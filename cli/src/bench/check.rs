@@ -1,6 +1,7 @@
 //! Whether a collective did what it should: what a rank has before it, and what must be there afterwards.
 
-use unisono::{reduce::ReduceOp, schedule::Collective};
+use unisono::reduce::ReduceOp;
+use unisono_schedule::Collective;
 
 use super::data::{self, Sample};
 
@@ -55,7 +56,7 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use unisono::schedule::Job;
+    use unisono_schedule::Job;
 
     use super::*;
 

@@ -4,11 +4,8 @@
 use std::{ops::DerefMut, time::Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use unisono::{
-    ProcessGroup,
-    reduce::ReduceOp,
-    schedule::{Collective, Job},
-};
+use unisono::{ProcessGroup, reduce::ReduceOp};
+use unisono_schedule::{Collective, Job};
 use unisono_transport::ofi::Options;
 
 use super::{

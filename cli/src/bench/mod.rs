@@ -15,11 +15,8 @@ pub(crate) mod report;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{
-    Config, ProcessGroup, Reduction, algorithm::ALGORITHMS, dtype::Dtype, reduce::ReduceOp,
-    schedule::Collective,
-};
-
+use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
+use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
 
 use crate::run::job::Job;

@@ -8,7 +8,8 @@
 
 use std::{ops::DerefMut, time::Instant};
 
-use unisono::{ProcessGroup, Work, buffer::Owned, reduce::ReduceOp, schedule::Collective};
+use unisono::{ProcessGroup, Work, buffer::Owned, reduce::ReduceOp};
+use unisono_schedule::Collective;
 
 use super::{
     Result,

@@ -9,7 +9,8 @@ use std::{
 };
 
 use serde_json::json;
-use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
+use unisono_schedule::Collective;
 
 use super::{Bench, Result, What, raw::second};
 use crate::tune::output::is_fifo;

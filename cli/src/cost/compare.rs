@@ -6,11 +6,8 @@ use std::{
 };
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{
-    algorithm::price::price,
-    dtype::Dtype,
-    schedule::{Collective, cost::Fabric},
-};
+use unisono::dtype::Dtype;
+use unisono_schedule::{Collective, cost::Fabric, price::price};
 
 use super::{Case, Result, describe, measure, rank::Found, words};
 use crate::bench;

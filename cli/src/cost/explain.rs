@@ -5,14 +5,13 @@ use std::{
     process::ExitCode,
 };
 
-use unisono::{
-    algorithm::{
-        Algorithm, choose,
-        price::{Effort, price_with},
-        reason,
-    },
-    dtype::Dtype,
-    schedule::{Job, Place, Span, Step, cost::Fabric},
+use unisono::dtype::Dtype;
+use unisono_schedule::{
+    Job, Place, Span, Step,
+    algorithm::Algorithm,
+    cost::Fabric,
+    price::{Effort, price_with},
+    select::{choose, reason},
 };
 
 use super::{About, Case, Priced, Result, describe, fastest, words};

@@ -11,14 +11,12 @@ pub(crate) mod words;
 
 use std::{error::Error, io, process::ExitCode};
 
-use unisono::{
-    Config,
-    algorithm::{self, ALGORITHMS, Algorithm, Plan, World},
-    dtype::Dtype,
-    schedule::{
-        Collective, Job,
-        cost::{Cost, Fabric, Unpriced},
-    },
+use unisono::{Config, dtype::Dtype};
+use unisono_schedule::{
+    Collective, Job, Topology,
+    algorithm::{ALGORITHMS, Algorithm, Plan},
+    cost::{Cost, Fabric, Unpriced},
+    select,
 };
 
 /// What a subcommand gives or why it could not.
@@ -35,7 +33,7 @@ pub(crate) fn parse_collective(text: &str) -> std::result::Result<Collective, St
 }
 
 fn parse_algorithm(text: &str) -> std::result::Result<&'static Algorithm, String> {
-    algorithm::find(text).ok_or_else(|| {
+    unisono_schedule::algorithm::find(text).ok_or_else(|| {
         let names: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
         format!("there is no such algorithm; there are {}", names.join(", "))
     })
@@ -93,7 +91,7 @@ pub(crate) struct About {
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
-    pub(crate) world: World,
+    pub(crate) world: Topology,
     pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
     pub(crate) count: usize,
@@ -120,12 +118,12 @@ impl Case {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
         let count = if collective == Collective::Barrier { 0 } else { count };
-        Self { collective, world: World::new(ranks), dtype, count, cheap_registration: false }
+        Self { collective, world: Topology::new(ranks), dtype, count, cheap_registration: false }
     }
 
     /// On a fabric, whose ranks may have to share cores.
     pub(crate) fn on(self, fabric: &Fabric) -> Self {
-        let world = World::on(fabric, self.world.ranks);
+        let world = Topology::on(fabric, self.world.ranks);
         Self { world, cheap_registration: fabric.cheap_registration, ..self }
     }
 
@@ -153,15 +151,15 @@ impl Case {
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
         let chunk = self.world.chunk(None);
-        let direct = algorithm::direct(self.collective, self.world.ranks, self.bytes(), chunk);
+        let direct = select::direct(self.collective, self.world.ranks, self.bytes(), chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
-        let choice = algorithm::choose(self.collective, self.world, self.bytes(), only);
+        let choice = select::choose(self.collective, self.world, self.bytes(), only);
         // One that cannot do it has no price anyway.
         let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
             let choice = choice.within(chunk, config.eager, config.lanes);
             (choice.chunk_bytes, choice.lanes)
         });
-        let long = self.cheap_registration && algorithm::long(algorithm, self.bytes());
+        let long = self.cheap_registration && select::long(algorithm, self.bytes());
         Shape { chunk: chunk_bytes, lanes, direct: direct || long, long }
     }
 
@@ -241,9 +239,9 @@ mod tests {
     #[test]
     fn an_algorithm_that_is_not_the_first_choice_takes_the_row_that_a_group_takes() {
         let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
-        let shape = case.shape(algorithm::find("two_shot").unwrap());
+        let shape = case.shape(unisono_schedule::algorithm::find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
-        let choice = algorithm::choose(Collective::AllReduce, case.world, 8 << 10, only).unwrap();
+        let choice = select::choose(Collective::AllReduce, case.world, 8 << 10, only).unwrap();
         assert!(choice.chunk_bytes < case.world.chunk(None), "not what the configuration says anyway");
         assert_eq!(shape.chunk, choice.chunk_bytes);
     }

@@ -91,7 +91,7 @@ fn render(picture: &mut String, title: &str, lines: &[Line], bound: &Line) -> Re
 
 #[cfg(test)]
 mod tests {
-    use unisono::{algorithm::ALGORITHMS, schedule::Collective};
+    use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 
     use super::*;
 

@@ -9,13 +9,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use unisono::{
-    Config, ProcessGroup, ReduceOp, Reduction,
-    algorithm::{Choice, World, find},
-    dtype::Dtype,
-    reduce::Kernel,
-    schedule::Collective,
-};
+use unisono::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Dtype, reduce::Kernel};
+use unisono_schedule::{Collective, Topology, algorithm::find, select::Choice};
 
 use super::{Case, Result};
 use crate::{
@@ -37,7 +32,7 @@ pub(crate) struct OneRank {
     bytes: Vec<usize>,
     /// Only this algorithm
     #[arg(long, value_parser = super::parse_algorithm)]
-    algorithm: Option<&'static unisono::algorithm::Algorithm>,
+    algorithm: Option<&'static unisono_schedule::algorithm::Algorithm>,
     /// How many of the ranks can run at once, by which algorithms' chunks and lanes are chosen
     #[arg(long)]
     at_once: usize,
@@ -109,7 +104,7 @@ impl OneRank {
         for &bytes in &self.bytes {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             // All of them are on this machine.
-            let case = Case { world: World { cores: self.at_once, hosts: 1, ..case.world }, ..case };
+            let case = Case { world: Topology { cores: self.at_once, hosts: 1, ..case.world }, ..case };
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
             let ways = plans.map(|(algorithm, _)| {
@@ -133,7 +128,7 @@ impl Found {
     pub(super) fn of(
         &self,
         bytes: usize,
-    ) -> impl Iterator<Item = (&'static unisono::algorithm::Algorithm, f64)> {
+    ) -> impl Iterator<Item = (&'static unisono_schedule::algorithm::Algorithm, f64)> {
         self.times.iter().filter(move |it| it.0 == bytes).filter_map(|it| Some((find(&it.1)?, it.2)))
     }
 }

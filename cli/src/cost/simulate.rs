@@ -7,16 +7,13 @@ use std::{
 };
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{
-    algorithm::{
-        Algorithm, choose,
-        price::{Effort, price_with},
-    },
-    dtype::Dtype,
-    schedule::{
-        Collective,
-        cost::{Fabric, lower_bound},
-    },
+use unisono::dtype::Dtype;
+use unisono_schedule::{
+    Collective,
+    algorithm::Algorithm,
+    cost::{Fabric, lower_bound},
+    price::{Effort, price_with},
+    select::choose,
 };
 
 use super::{About, Case, Priced, Result, Shape, describe, fastest, measure, plot, words};

@@ -2,11 +2,8 @@
 
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
-use unisono::{
-    algorithm::{World, neighbours},
-    config::Config,
-    schedule::cost::{letters, slot_bytes},
-};
+use unisono::config::Config;
+use unisono_schedule::{Topology, cost::control_memory, select::neighbours, windows::stride};
 
 use super::{
     end::Opened,
@@ -76,13 +73,13 @@ impl Windows {
         let (eager, bulk) = neighbours(ranks);
         let (eager, bulk) = (eager as u64, bulk as u64);
         let hosts = if here < ranks { 2 } else { 1 };
-        let chunk = World { hosts, ..World::new(ranks) }.chunk(config.chunk);
-        let slot = |bytes: usize| slot_bytes(bytes) as u64;
+        let chunk = Topology { hosts, ..Topology::new(ranks) }.chunk(config.chunk);
+        let slot = |bytes: usize| stride(bytes) as u64;
         let eager_window = config.eager_slots as u64 * slot(config.eager);
         let bulk_window = |chunk: usize| config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
         let of = |chunk: usize| {
             let staging = 2 * config.lanes.max(2) as u64 * slot(chunk.max(config.eager));
-            let windows = eager * eager_window + bulk * bulk_window(chunk) + letters(ranks) as u64;
+            let windows = eager * eager_window + bulk * bulk_window(chunk) + control_memory(ranks) as u64;
             (windows, windows + staging)
         };
         Self {

@@ -1,8 +1,8 @@
 //! Makes rows of a table from what was measured.
 
-use unisono::{
-    algorithm::{Choice, table::Row},
-    schedule::Collective,
+use unisono_schedule::{
+    Collective,
+    select::{Choice, table::Row},
 };
 
 /// Another choice must be so many times faster than that of the size before to take its place: what differs by less
@@ -55,7 +55,7 @@ fn middle(low: usize, high: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use unisono::algorithm::{find, table::Table};
+    use unisono_schedule::{algorithm::find, select::table::Table};
 
     use super::*;
 

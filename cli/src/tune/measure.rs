@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use unisono::{
-    Config, ProcessGroup,
-    algorithm::{self, Choice, Plan},
-    reduce::ReduceOp,
-    schedule::Job,
+use unisono::{Config, ProcessGroup, reduce::ReduceOp};
+use unisono_schedule::{
+    Job,
+    algorithm::Plan,
+    select::{self, Choice},
 };
 
 use super::{Result, decide::same};
@@ -76,7 +76,7 @@ fn told(config: &Config, choice: Choice) -> Choice {
 /// those for which windows would take more memory than ranks make sure of when they join.
 fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
     let pairs = pairs(config, chunk, case.bytes());
-    let (_, room) = algorithm::neighbours(case.world.ranks);
+    let (_, room) = select::neighbours(case.world.ranks);
     let choices = case.plans().flat_map(|(algorithm, plan)| {
         let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes });
         choices.filter(move |choice| sources(config, chunk, case, plan, choice, 0) <= room)
@@ -88,8 +88,8 @@ fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
 /// these are the most.
 fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
     let Choice { algorithm, chunk_bytes, lanes } = *choice;
-    let long = case.cheap_registration && algorithm::long(algorithm, case.bytes());
-    let direct = long || algorithm::direct(case.collective, case.world.ranks, case.bytes(), chunk);
+    let long = case.cheap_registration && select::long(algorithm, case.bytes());
+    let direct = long || select::direct(case.collective, case.world.ranks, case.bytes(), chunk);
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
     // Others go through small ones.
@@ -186,10 +186,10 @@ fn median(samples: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use unisono::{
-        algorithm::World,
-        dtype::Dtype,
-        schedule::Collective::{self, AllReduce, Barrier},
+    use unisono::dtype::Dtype;
+    use unisono_schedule::{
+        Collective::{self, AllReduce, Barrier},
+        Topology,
     };
 
     use super::*;
@@ -204,7 +204,7 @@ mod tests {
             Config { chunk: Some(64 << 10), lanes: 3, ..Config::default() },
         ];
         for config in configs {
-            let chunk = World::new(8).chunk(config.chunk);
+            let chunk = Topology::new(8).chunk(config.chunk);
             let of = |choice: Choice| {
                 let Choice { algorithm, chunk_bytes, lanes } =
                     choice.within(chunk, config.eager, config.lanes);
@@ -213,7 +213,7 @@ mod tests {
             for (collective, ranks) in Collective::ALL.into_iter().flat_map(|it| [(it, 2), (it, 8), (it, 99)])
             {
                 for bytes in [0, 8, 32 << 10, 150_000, 1 << 20, 1 << 28] {
-                    let choice = algorithm::choose(collective, World::new(ranks), bytes, |_| true).unwrap();
+                    let choice = select::choose(collective, Topology::new(ranks), bytes, |_| true).unwrap();
                     let usual = choice.within(chunk, config.eager, config.lanes);
                     let told = told(&config, usual);
                     assert!(told.chunk_bytes.is_multiple_of(64), "{told:?}");
@@ -225,11 +225,11 @@ mod tests {
 
     #[test]
     fn beyond_8_ranks_nobody_takes_chunks_from_more_ranks_than_there_is_room_for() {
-        let (config, chunk) = (Config::default(), World::new(9).chunk(None));
+        let (config, chunk) = (Config::default(), Topology::new(9).chunk(None));
         for (ranks, collective) in
             [9, 16, 33].into_iter().flat_map(|ranks| Collective::ALL.map(|it| (ranks, it)))
         {
-            let (_, room) = algorithm::neighbours(ranks);
+            let (_, room) = select::neighbours(ranks);
             for bytes in [8, 8 << 10, 100 << 10, 8 << 20] {
                 let case = Case::new(collective, ranks, bytes, Dtype::F32);
                 for (case, choice) in [false, true].into_iter().flat_map(|cheap_registration| {
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn pairs_are_within_the_configuration_and_none_is_for_nothing() {
         let config = Config::default();
-        let chunk = World::new(8).chunk(None);
+        let chunk = Topology::new(8).chunk(None);
         assert_eq!(pairs(&config, chunk, 8), [(32 << 10, 1)]);
         assert_eq!(pairs(&config, chunk, 64 << 10), [(32 << 10, 1), (64 << 10, 2)]);
         assert_eq!(pairs(&config, chunk, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);

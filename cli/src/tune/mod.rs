@@ -11,11 +11,10 @@ use std::{
 };
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{
-    Config, ProcessGroup, Reduction,
-    algorithm::table::{Row, Table},
-    dtype::Dtype,
-    schedule::Collective,
+use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype};
+use unisono_schedule::{
+    Collective,
+    select::table::{Row, Table},
 };
 
 use self::decide::Measured;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{
@@ -18,7 +19,6 @@ use crate::{
         wire::{Header, MAX_FLOWS, Message, Way},
     },
     error::Failure,
-    schedule::Rank,
 };
 
 impl Core<'_> {

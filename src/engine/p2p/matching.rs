@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::schedule::Rank;
+use unisono_schedule::Rank;
 
 /// Who sent a message, and the tag that it bears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

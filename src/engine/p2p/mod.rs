@@ -18,6 +18,7 @@ use std::{
 };
 
 use bytemuck::Zeroable;
+use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
 pub(super) use self::matching::{Envelope, Matching, Want};
@@ -28,7 +29,7 @@ use super::{
     ticket::{Asked, Held, Received, Ticket},
     wire::{Header, Message},
 };
-use crate::{buffer::Fresh, dtype::Dtype, error::Failure, schedule::Rank};
+use crate::{buffer::Fresh, dtype::Dtype, error::Failure};
 
 /// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
 const PIECE: u8 = 26;

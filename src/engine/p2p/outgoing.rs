@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytemuck::Zeroable;
+use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Region, RemoteRegion, Target};
 
 use super::{Item, Stage};
@@ -12,9 +13,8 @@ use crate::{
         Stop, access,
         core::Core,
         send::{Origin, Ready, Whose},
-        wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way, stride},
+        wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way},
     },
-    schedule::Rank,
 };
 
 /// What goes through a slot: its header, but for what the flow adds, and where its elements lie.

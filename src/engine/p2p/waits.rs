@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
+use unisono_schedule::Rank;
+
 use super::{Asked, Kind, Receiving, Sending, Stage, Talk, Want};
-use crate::{engine::operation::Signature, position::MessageStand, schedule::Rank};
+use crate::{engine::operation::Signature, position::MessageStand};
 
 /// A send or a receive that waits, and for whom.
 pub(super) enum Waits<'t> {

@@ -18,6 +18,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
 
 use self::{
     agree::{Outcome, Trouble},
@@ -29,7 +30,6 @@ use crate::{
     error::{Error, Result},
     file::{self, Delivered, FileOptions, FileProblem, Marker, Origin, Pieces, Plan, Source, Target},
     reduce::ReduceOp,
-    schedule::Rank,
 };
 
 /// What the root tells first.

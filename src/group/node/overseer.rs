@@ -5,11 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
+
 use super::Node;
 use crate::{
     engine::{Call, Channel, Operation, Overseer, Rest, Ticket, Wish},
     error::{Failure, Result},
-    schedule::Rank,
     work::Driver,
 };
 

@@ -1,12 +1,9 @@
 //! How ranks part: whoever closes takes nothing along, and nobody puts to whoever is gone.
 
+use unisono_schedule::{Job, Step, algorithm};
 use unisono_transport::sim::{self, Fabric};
 
 use super::*;
-use crate::{
-    algorithm,
-    schedule::{Job, Step},
-};
 
 /// Fabrics whose delays differ by so much that anything may overtake anything, and on which what an endpoint has begun is
 /// lost when it closes.

@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+use unisono_schedule::algorithm::ALGORITHMS;
 
 use super::world;
-use crate::{Config, ProcessGroup, ReduceOp, Reduction, algorithm::ALGORITHMS, dtype::Element};
+use crate::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Element};
 
 /// An element whose bits and arithmetic the oracle knows.
 pub(super) trait Real: Element + Send + Sync {

@@ -22,6 +22,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, OFlags};
 use serde::{Serialize, de::DeserializeOwned};
+use unisono_schedule::Rank;
 use unisono_transport::fork::Unshared;
 
 use super::super::wire;
@@ -29,7 +30,6 @@ use crate::{
     error::Failure,
     outside,
     position::{Stage, Stand},
-    schedule::Rank,
 };
 
 /// The number of this process's next temporary file.

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Rank;
+
 use super::{
     super::{
         GATHER,
@@ -15,7 +17,6 @@ use super::{
 use crate::{
     error::{Failure, Refusal, clean},
     position::{Stage, Stand, judge},
-    schedule::Rank,
 };
 
 /// How soon after it was compared where all stand that may be done again: however many doubt, they are asked no more often.

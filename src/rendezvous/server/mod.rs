@@ -22,8 +22,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec},
     process::Resource,
 };
-
 use socket2::SockRef;
+use unisono_schedule::Rank;
 use unisono_transport::fork::{Process, Unshared};
 
 use self::{
@@ -36,7 +36,6 @@ use super::{
 use crate::{
     config::Job,
     error::{Error, Failure, Result, list},
-    schedule::Rank,
 };
 
 /// How long the last messages may take to leave when the server ends.

@@ -1,7 +1,9 @@
 //! Files between two ranks, while the others do something else.
 
+use unisono_schedule::Collective;
+
 use super::*;
-use crate::{config::Config, dtype::Dtype, schedule::Collective};
+use crate::{config::Config, dtype::Dtype};
 
 /// Sends to rank `to` and receives there; nothing elsewhere.
 fn hand_over(

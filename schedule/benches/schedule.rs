@@ -1,0 +1,69 @@
+//! Schedules: nanoseconds per step, and what it costs to make one.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros; a bench that cannot run fails")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use unisono_schedule::{Collective, Job, Schedule, algorithm::ALGORITHMS};
+
+const RANKS: usize = 8;
+
+/// 16 MiB of `f32` in messages of 64 KiB on four lanes; for a barrier, nothing.
+fn job(collective: Collective) -> Job<'static> {
+    let count = match collective {
+        Collective::Barrier => 0,
+        _ if collective.has_blocks() => (4 << 20) / RANKS,
+        _ => 4 << 20,
+    };
+    Job { chunk: 16 << 10, lanes: 4, direct: true, ..Job::new(collective, 3, RANKS, count) }
+}
+
+/// Uses a schedule up as the engine does, lane by lane in turn; gives the number of steps.
+fn drain(mut schedule: Box<dyn Schedule>) -> u64 {
+    let mut steps = 0;
+    loop {
+        let before = steps;
+        for lane in 0..schedule.lanes() {
+            steps += u64::from(black_box(schedule.next(lane)).is_some());
+        }
+        if steps == before {
+            return steps;
+        }
+    }
+}
+
+fn steps(c: &mut Criterion) {
+    let mut group = c.benchmark_group("step");
+    for algorithm in ALGORITHMS {
+        for plan in algorithm.plans {
+            let job = job(plan.collective);
+            group.throughput(Throughput::Elements(drain(plan.make(&job)).max(1)));
+            group.bench_function(format!("{}/{}", algorithm.name, plan.collective.name()), |b| {
+                b.iter(|| drain(plan.make(black_box(&job))));
+            });
+        }
+    }
+}
+
+fn make(c: &mut Criterion) {
+    let mut group = c.benchmark_group("make");
+    for algorithm in ALGORITHMS {
+        for plan in algorithm.plans {
+            let job = Job { count: 2.min(job(plan.collective).count), ..job(plan.collective) };
+            group.bench_function(format!("{}/{}", algorithm.name, plan.collective.name()), |b| {
+                b.iter(|| plan.make(black_box(&job)));
+            });
+        }
+    }
+}
+
+criterion_group! {
+    name = schedules;
+    config = Criterion::default()
+        .warm_up_time(std::time::Duration::from_millis(100))
+        .measurement_time(std::time::Duration::from_millis(500))
+        .sample_size(20);
+    targets = steps, make
+}
+criterion_main!(schedules);

@@ -1,0 +1,114 @@
+//! Blocks on their way along the tree, bundled for gather and scatter.
+//!
+//! A **bundle** is the blocks of as many places as go into a message, a power of two of them: of places 0 to 3, 4 to
+//! 7 and so on. The places of a bundle are a subtree, or the end of one. Within it a message holds the blocks of a
+//! whole subtree; bundles travel each by itself between the first places of bundles. Where everything fits into a
+//! message, there is one for each rank. Where not even a block does, blocks are cut, a chunk has a slice of each,
+//! and a bundle one of them.
+
+use std::ops::Range;
+
+use super::Tree;
+use crate::{
+    Job, Rank,
+    partition::{self, block},
+};
+
+pub(super) struct Bundles {
+    pub(super) tree: Tree,
+    pub(super) count: usize,
+    pub(super) chunks: usize,
+    /// A bundle has 2^level places.
+    level: usize,
+}
+
+impl Bundles {
+    pub(super) fn new(job: &Job<'_>) -> Self {
+        let room = job.chunk.checked_div(job.count).unwrap_or(usize::MAX).clamp(1, job.ranks);
+        let chunks = partition::chunks(job.count, job.chunk);
+        Self { tree: Tree::new(job), count: job.count, chunks, level: room.ilog2() as usize }
+    }
+
+    /// The elements of a chunk in a block.
+    pub(super) fn slice(&self, chunk: usize) -> Range<usize> {
+        block(self.count, self.chunks, chunk)
+    }
+
+    /// How many places there are from `offset` after this one on, and at most `most`.
+    fn places(&self, offset: usize, most: usize) -> usize {
+        most.min(self.tree.ranks - self.tree.place - offset)
+    }
+
+    /// How many places the subtree of this one has.
+    pub(super) fn subtree(&self) -> usize {
+        match self.tree.place {
+            0 => self.tree.ranks,
+            place => self.places(0, 1 << place.trailing_zeros()),
+        }
+    }
+
+    /// How many bundles that are, this place's own among them.
+    pub(super) fn bundles(&self) -> usize {
+        self.subtree().div_ceil(1 << self.level)
+    }
+
+    /// How many places of the subtree are in the own bundle.
+    pub(super) fn own(&self) -> usize {
+        self.subtree().min(1 << self.level)
+    }
+
+    /// How many children are in the own bundle: the first ones.
+    pub(super) fn near(&self) -> usize {
+        self.tree.children.min(self.level)
+    }
+
+    /// The places of the subtree of a child in the own bundle: how many after this one they begin, and how many.
+    pub(super) fn child(&self, index: usize) -> (usize, usize) {
+        (1 << index, self.places(1 << index, 1 << index))
+    }
+
+    /// The same for a bundle of the subtree other than the own one.
+    pub(super) fn bundle(&self, index: usize) -> (usize, usize) {
+        (index << self.level, self.places(index << self.level, 1 << self.level))
+    }
+
+    /// The child in whose subtree such a bundle is.
+    pub(super) fn toward(&self, index: usize) -> Rank {
+        self.tree.child(self.level + index.ilog2() as usize)
+    }
+
+    /// The bundle of a child that is not in the own one.
+    pub(super) fn first_of(&self, child: usize) -> usize {
+        1 << (child - self.level)
+    }
+
+    /// Where the root has the blocks of these places, from itself on: one or two spans of them.
+    pub(super) fn spans(
+        &self,
+        chunk: usize,
+        (offset, places): (usize, usize),
+    ) -> (Range<usize>, Option<Range<usize>>) {
+        let slice = self.slice(chunk);
+        let first = self.tree.rank(offset);
+        // Of several blocks a message has the whole.
+        let span = |first: Rank, blocks: usize| {
+            let start = first * self.count + slice.start;
+            start..start + blocks * slice.len()
+        };
+        match (first + places).checked_sub(self.tree.ranks) {
+            None | Some(0) => (span(first, places), None),
+            Some(beyond) => (span(first, places - beyond), Some(span(0, beyond))),
+        }
+    }
+
+    /// The most places in a message of any rank.
+    fn most(&self) -> usize {
+        let power = 1 << self.tree.ranks.ilog2();
+        (power / 2).max(self.tree.ranks - power).min(1 << self.level)
+    }
+
+    /// The most elements in a message of any rank.
+    pub(super) fn longest(&self) -> usize {
+        self.most() * partition::longest(self.count, self.chunks)
+    }
+}

@@ -1,0 +1,128 @@
+//! Gather: the blocks of a subtree go up in bundles, the nearest first. A rank puts its own bundle together in
+//! scratch, and passes the others on from where they landed; at the root all go straight to the output.
+
+use super::{Tree, bundles::Bundles, hops};
+use crate::{
+    Collective, Rank, Span, Traffic,
+    algorithm::{
+        Plan,
+        chunks::{Lanes, Pattern, Steps},
+    },
+};
+
+pub(super) const PLAN: Plan = Plan {
+    collective: Collective::Gather,
+    uneven: false,
+    ordered: false,
+    make: |job| Lanes::schedule(job, Gather(Bundles::new(job))),
+    traffic: |job| {
+        let bundles = Bundles::new(job);
+        match Tree::new(job).parent() {
+            Some(_) => Traffic {
+                messages: bundles.bundles() * bundles.chunks,
+                elements: bundles.subtree() * job.count,
+            },
+            None => Traffic::NONE,
+        }
+    },
+    hops,
+    depth: 1,
+    alike: |_| None,
+};
+
+struct Gather(Bundles);
+
+impl Gather {
+    /// What comes from a child belongs to these places, counted from this one.
+    fn keep(&self, chunk: usize, child: Rank, places: (usize, usize), steps: &mut Steps) {
+        let len = self.0.slice(chunk).len();
+        let landed = Span::landed(child, places.1 * len);
+        steps.take(child, landed.len);
+        if self.0.tree.place > 0 {
+            steps.copy(landed, Span::scratch(places.0 * len, landed.len));
+        } else {
+            let (one, other) = self.0.spans(chunk, places);
+            steps.copy(Span::landed(child, one.len()), Span::output(one.start, one.len()));
+            if let Some(other) = other {
+                let rest = Span { offset: one.len(), len: other.len(), ..landed };
+                steps.copy(rest, Span::output(other.start, other.len()));
+            }
+        }
+        steps.free(child);
+    }
+
+    /// The own block goes to the output, or up with those that are in scratch.
+    fn own(&self, chunk: usize, steps: &mut Steps) {
+        let slice = self.0.slice(chunk);
+        let input = Span::input(slice.start, slice.len());
+        match (self.0.tree.parent(), self.0.own()) {
+            (None, _) => {
+                let (own, _) = self.0.spans(chunk, (0, 1));
+                steps.copy(input, Span::output(own.start, own.len()));
+            }
+            (Some(parent), 1) => steps.put(parent, input),
+            (Some(parent), own) => {
+                steps.copy(input, Span::scratch(0, input.len));
+                steps.put(parent, Span::scratch(0, own * input.len));
+            }
+        }
+    }
+
+    /// Takes what comes of a bundle.
+    fn take(&self, chunk: usize, bundle: usize, steps: &mut Steps) {
+        let (_, places) = self.0.bundle(bundle);
+        steps.take(self.0.toward(bundle), places * self.0.slice(chunk).len());
+    }
+}
+
+impl Pattern for Gather {
+    fn chunks(&self) -> usize {
+        self.0.chunks
+    }
+
+    /// One for the first message of each child, so that these are taken before anything is sent even where there
+    /// are more; one for the own bundle; and one for each other.
+    fn turns(&self) -> usize {
+        self.0.tree.children + self.0.bundles()
+    }
+
+    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
+        let (bundles, children) = (&self.0, self.0.tree.children);
+        if turn < bundles.near() {
+            self.keep(chunk, bundles.tree.child(turn), bundles.child(turn), steps);
+        } else if turn < children {
+            // Stays where it landed until it is its turn. The root need not wait for all.
+            if bundles.tree.place > 0 {
+                self.take(chunk, bundles.first_of(turn), steps);
+            }
+        } else if turn == children {
+            self.own(chunk, steps);
+        } else {
+            let bundle = turn - children;
+            let child = bundles.toward(bundle);
+            let Some(parent) = bundles.tree.parent() else {
+                return self.keep(chunk, child, bundles.bundle(bundle), steps);
+            };
+            if !bundle.is_power_of_two() {
+                self.take(chunk, bundle, steps);
+            }
+            let (_, places) = bundles.bundle(bundle);
+            steps.put(parent, Span::landed(child, places * bundles.slice(chunk).len()));
+            steps.free(child);
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        self.0.longest()
+    }
+
+    /// There is but one chunk if a bundle has several blocks; and some scratch, even if these are empty.
+    fn scratch(&self) -> usize {
+        let own = self.0.own();
+        if self.0.tree.place > 0 && own > 1 { (own * self.0.count).max(1) } else { 0 }
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        (0..self.0.tree.children).for_each(|index| visit(self.0.tree.child(index)));
+    }
+}

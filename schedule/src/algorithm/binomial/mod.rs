@@ -1,0 +1,64 @@
+//! Binomial tree: broadcast, reduce, gather and scatter of small messages in ⌊log2 n⌋ hops, with at most ⌈log2 n⌉
+//! messages to or from any rank.
+//!
+//! Counted from the root, a rank's parent is its number without its lowest bit, and a subtree's ranks follow one
+//! another. Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective communication operations
+//! in MPICH", International Journal of High Performance Computing Applications 19(1), 2005, sections 4.2 (broadcast,
+//! scatter) and 4.4 (reduce, gather).
+
+mod broadcast;
+mod bundles;
+mod gather;
+mod reduce;
+mod scatter;
+
+use super::Plan;
+use crate::{Job, Rank};
+
+/// What the binomial tree can do.
+pub(super) const PLANS: &[Plan] = &[broadcast::PLAN, reduce::PLAN, gather::PLAN, scatter::PLAN];
+
+/// No place below n has more bits than that.
+const fn hops(ranks: usize) -> usize {
+    ranks.ilog2() as usize
+}
+
+/// ⌈log2 n⌉.
+const fn levels(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+/// A rank's place in the tree.
+struct Tree {
+    root: Rank,
+    ranks: usize,
+    /// This rank, counted from the root.
+    place: usize,
+    /// How many children it has.
+    children: usize,
+}
+
+impl Tree {
+    fn new(job: &Job<'_>) -> Self {
+        let (root, ranks) = (job.root, job.ranks);
+        let place = if job.rank >= root { job.rank - root } else { job.rank + ranks - root };
+        // As many as there are zeros below its lowest bit, if there are ranks enough.
+        let children = levels(ranks - place).min(place.trailing_zeros() as usize);
+        Self { root, ranks, place, children }
+    }
+
+    /// The rank at a place counted from the root.
+    fn rank(&self, place: usize) -> Rank {
+        let rank = place + self.root;
+        if rank >= self.ranks { rank - self.ranks } else { rank }
+    }
+
+    fn parent(&self) -> Option<Rank> {
+        (self.place > 0).then(|| self.rank(self.place & (self.place - 1)))
+    }
+
+    /// The child with a subtree of 2^index places, or as many as there are.
+    fn child(&self, index: usize) -> Rank {
+        self.rank(self.place + (1 << index))
+    }
+}

@@ -1,0 +1,105 @@
+//! Scatter: the blocks of a subtree come down in bundles, the farthest first, and are passed on from where they
+//! landed: whole bundles, and at last the parts of the own one. The root puts together in scratch what goes round
+//! the end of its input.
+
+use super::{bundles::Bundles, hops};
+use crate::{
+    Collective, Rank, Span, Traffic,
+    algorithm::{
+        Plan,
+        chunks::{Lanes, Pattern, Steps},
+    },
+};
+
+pub(super) const PLAN: Plan = Plan {
+    collective: Collective::Scatter,
+    uneven: false,
+    ordered: false,
+    make: |job| Lanes::schedule(job, Scatter(Bundles::new(job))),
+    traffic: |job| {
+        let bundles = Bundles::new(job);
+        Traffic {
+            messages: (bundles.bundles() - 1 + bundles.near()) * bundles.chunks,
+            elements: (bundles.subtree() - 1) * job.count,
+        }
+    },
+    hops,
+    depth: 1,
+    alike: |_| None,
+};
+
+struct Scatter(Bundles);
+
+impl Scatter {
+    /// The root sends the blocks of these places, which are one child's or all it has in a bundle.
+    fn send(&self, chunk: usize, child: Rank, places: (usize, usize), steps: &mut Steps) {
+        let (one, other) = self.0.spans(chunk, places);
+        let first = Span::input(one.start, one.len());
+        let Some(other) = other else {
+            return steps.put(child, first);
+        };
+        // No other message does that, and there is but one chunk if there are several blocks.
+        let rest = Span::input(other.start, other.len());
+        steps.copy(first, Span::scratch(0, first.len));
+        steps.copy(rest, Span::scratch(first.len, rest.len));
+        steps.put(child, Span::scratch(0, first.len + rest.len));
+    }
+}
+
+impl Pattern for Scatter {
+    fn chunks(&self) -> usize {
+        self.0.chunks
+    }
+
+    /// One for each bundle, the own one included, one for each child that gets a part of that, and one for the own
+    /// block.
+    fn turns(&self) -> usize {
+        self.0.bundles() + self.0.near() + 1
+    }
+
+    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
+        let (bundles, slice) = (&self.0, self.0.slice(chunk));
+        let (parent, len) = (bundles.tree.parent(), slice.len());
+        let bundle = (bundles.bundles() - 1).saturating_sub(turn);
+        if bundle > 0 {
+            let (child, places) = (bundles.toward(bundle), bundles.bundle(bundle));
+            let Some(parent) = parent else { return self.send(chunk, child, places, steps) };
+            steps.take(parent, places.1 * len);
+            steps.put(child, Span::landed(parent, places.1 * len));
+            return steps.free(parent);
+        }
+        let turn = turn + 1 - bundles.bundles();
+        if turn == 0 {
+            if let Some(parent) = parent {
+                steps.take(parent, bundles.own() * len);
+            }
+        } else if turn <= bundles.near() {
+            let index = bundles.near() - turn;
+            let (child, places) = (bundles.tree.child(index), bundles.child(index));
+            let Some(parent) = parent else { return self.send(chunk, child, places, steps) };
+            let part = Span { offset: places.0 * len, ..Span::landed(parent, places.1 * len) };
+            steps.put(child, part);
+        } else if let Some(parent) = parent {
+            steps.copy(Span::landed(parent, len), Span::output(slice.start, len));
+            steps.free(parent);
+        } else {
+            let (own, _) = bundles.spans(chunk, (0, 1));
+            steps.copy(Span::input(own.start, len), Span::output(slice.start, len));
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        self.0.longest()
+    }
+
+    /// As much as can go round the end of the root's input; some, even if that is empty.
+    fn scratch(&self) -> usize {
+        let tree = &self.0.tree;
+        let goes_round = tree.place == 0 && tree.root > 0 && self.0.chunks == 1;
+        if goes_round { self.0.longest().max(1) } else { 0 }
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        self.0.tree.parent().into_iter().for_each(visit);
+    }
+}

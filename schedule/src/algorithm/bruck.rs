@@ -1,0 +1,389 @@
+//! Bruck: ⌈log2 n⌉ hops, each with a rank twice as far as the one before, for any number of ranks. For small
+//! all_gathers and all_to_alls among many ranks, where n-1 messages cost more than moving blocks more than once.
+//!
+//! Jehoshua Bruck, Ching-Tien Ho, Shlomo Kipnis, Eli Upfal and Derrick Weathersby, "Efficient algorithms for
+//! all-to-all communications in multiport message-passing systems", IEEE Transactions on Parallel and Distributed
+//! Systems 8(11), 1997: the concatenation of section 4 and the index algorithm of section 3, with one port and
+//! radix 2.
+//!
+//! Neither rotates blocks as the paper does. An all_gather takes them from where they lie in the output, in two
+//! spans where they go round the end of it. An all_to_all packs each block straight into the message with which it
+//! leaves next.
+
+use std::ops::Range;
+
+use super::{
+    Plan,
+    chunks::{Lanes, Pattern, Steps},
+};
+use crate::{
+    Collective, Job, Rank, Span, Step, Traffic,
+    cost::Alike,
+    partition::{self, Blocks, block},
+};
+
+/// What Bruck can do.
+pub(super) const PLANS: &[Plan] = &[
+    Plan {
+        collective: Collective::AllGather,
+        uneven: true,
+        ordered: false,
+        make: |job| Lanes::schedule(job, AllGather::new(job)),
+        traffic: |job| AllGather::new(job).traffic(),
+        hops: levels,
+        depth: 2,
+        // A message that goes round the end of the output is two.
+        alike: |_| None,
+    },
+    Plan {
+        collective: Collective::AllToAll,
+        uneven: false,
+        ordered: false,
+        make: |job| Lanes::schedule(job, AllToAll::new(job)),
+        traffic: |job| AllToAll::new(job).traffic(),
+        hops: levels,
+        depth: 1,
+        alike: |_| Some(Alike::Turned),
+    },
+];
+
+/// ⌈log2 n⌉.
+const fn levels(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+/// A number below twice the ranks as a rank.
+const fn round(number: usize, ranks: usize) -> Rank {
+    if number >= ranks { number - ranks } else { number }
+}
+
+/// Every rank hands the blocks it has, its own and those after it, to the rank 2^hop before it.
+///
+/// If a block fits into a message, a hop's blocks are sent in as few messages as they go into, in one chunk. If
+/// not, blocks are cut, a chunk has a slice of each, and a message has one slice.
+struct AllGather {
+    rank: Rank,
+    ranks: usize,
+    count: usize,
+    chunks: usize,
+    /// The longest message.
+    limit: usize,
+    blocks: Blocks,
+    hops: Vec<Hop>,
+    turns: usize,
+}
+
+/// A hop of an all_gather.
+struct Hop {
+    /// Its first turn.
+    first: usize,
+    /// How many blocks are handed on.
+    blocks: usize,
+    to: Rank,
+    from: Rank,
+}
+
+impl AllGather {
+    fn new(job: &Job<'_>) -> Self {
+        let (rank, ranks) = (job.rank, job.ranks);
+        let mut gather = Self {
+            rank,
+            ranks,
+            count: job.count,
+            chunks: partition::chunks(job.count, job.chunk),
+            limit: job.chunk,
+            blocks: job.output_blocks(),
+            hops: Vec::with_capacity(levels(ranks)),
+            turns: 0,
+        };
+        for level in 0..levels(ranks) {
+            let (first, distance) = (gather.turns, 1 << level);
+            let (to, from) = (round(rank + ranks - distance, ranks), round(rank + distance, ranks));
+            let blocks = distance.min(ranks - distance);
+            // What is put in one turn is taken in the next.
+            gather.turns += gather.messages(rank, blocks).max(gather.messages(from, blocks) + 1);
+            gather.hops.push(Hop { first, blocks, to, from });
+        }
+        gather
+    }
+
+    /// Where so many blocks from a rank's own on lie, one or two spans of them.
+    fn spans(&self, owner: Rank, blocks: usize) -> (Range<usize>, Option<Range<usize>>) {
+        let span = |first, last| self.blocks.of(first).start..self.blocks.of(last).end;
+        match (owner + blocks).checked_sub(self.ranks + 1) {
+            None => (span(owner, owner + blocks - 1), None),
+            Some(last) => (span(owner, self.ranks - 1), Some(span(0, last))),
+        }
+    }
+
+    /// In how many messages they are sent.
+    fn messages(&self, owner: Rank, blocks: usize) -> usize {
+        if self.chunks > 1 {
+            return blocks;
+        }
+        let (one, other) = self.spans(owner, blocks);
+        let messages = |span: Range<usize>| partition::chunks(span.len(), self.limit);
+        messages(one) + other.map_or(0, messages)
+    }
+
+    /// What is in the message of this index, if there are so many.
+    fn message(&self, chunk: usize, owner: Rank, blocks: usize, index: usize) -> Option<Range<usize>> {
+        if self.chunks > 1 {
+            let owner = round(owner + index, self.ranks);
+            return (index < blocks).then(|| self.blocks.chunk(owner, self.chunks, chunk));
+        }
+        let (mut span, other) = self.spans(owner, blocks);
+        let (mut index, mut messages) = (index, partition::chunks(span.len(), self.limit));
+        if index >= messages {
+            index -= messages;
+            span = other?;
+            messages = partition::chunks(span.len(), self.limit);
+        }
+        let part = block(span.len(), messages, index);
+        (index < messages).then(|| span.start + part.start..span.start + part.end)
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.hops.iter().fold(Traffic::NONE, |sum, hop| {
+            let (one, other) = self.spans(self.rank, hop.blocks);
+            Traffic {
+                messages: sum.messages + self.chunks * self.messages(self.rank, hop.blocks),
+                elements: sum.elements + one.len() + other.map_or(0, |other| other.len()),
+            }
+        })
+    }
+}
+
+impl Pattern for AllGather {
+    fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    fn turns(&self) -> usize {
+        self.turns
+    }
+
+    /// A put, and the take of what the other side put a turn before, so that the wire works during the copy and
+    /// two slots do.
+    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
+        let hop = &self.hops[self.hops.partition_point(|hop| hop.first <= turn) - 1];
+        let index = turn - hop.first;
+        if let Some(from) = self.message(chunk, self.rank, hop.blocks, index) {
+            let output = Span::output(from.start, from.len());
+            if hop.first == 0 {
+                let input = Span::input(from.start - self.blocks.of(self.rank).start, from.len());
+                steps.put(hop.to, input);
+                steps.copy(input, output);
+            } else {
+                steps.put(hop.to, output);
+            }
+        }
+        let taken = index.checked_sub(1).and_then(|index| self.message(chunk, hop.from, hop.blocks, index));
+        if let Some(into) = taken {
+            steps.get(false, hop.from, Span::output(into.start, into.len()));
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        let most = self.hops.iter().map(|hop| hop.blocks).max().unwrap_or(0);
+        match self.chunks {
+            // Of two spans the shorter one may go into longer messages.
+            1 => self.limit.min(self.count.saturating_mul(most)),
+            chunks => partition::longest(self.count, chunks),
+        }
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        self.hops.iter().for_each(|hop| visit(hop.from));
+    }
+}
+
+/// The block for the rank `i` after its owner has **index** i. It goes 2^level ranks on in the hop of every bit of
+/// its index, lowest first, and what comes in a hop has the indices of what goes.
+///
+/// Scratch has each hop's blocks one after the other, in the order of their indices: a block that comes is copied
+/// to where it leaves in its next hop, or to the output if there is none. Where a hop's blocks do not fit into a
+/// message they are cut, and a chunk has a slice of each; only a message of fewer elements than half the ranks
+/// cannot hold a hop even so, and a hop then has several.
+struct AllToAll {
+    rank: Rank,
+    ranks: usize,
+    count: usize,
+    chunks: usize,
+    lanes: usize,
+    /// How many blocks go into a message.
+    most: usize,
+    /// The longest slice.
+    longest: usize,
+    /// How many blocks are sent before each hop, and at last in all.
+    before: Vec<usize>,
+}
+
+/// What goes with a chunk.
+struct Slice {
+    /// Where it lies in a block.
+    start: usize,
+    len: usize,
+    /// Where the scratch of its lane begins.
+    scratch: usize,
+}
+
+impl AllToAll {
+    fn new(job: &Job<'_>) -> Self {
+        let ranks = job.ranks;
+        let mut before = Vec::with_capacity(levels(ranks) + 1);
+        before.push(0);
+        let mut sum = 0;
+        for level in 0..levels(ranks) {
+            // How many indices have this bit.
+            let (bit, whole) = (1_usize << level, (ranks >> level) / 2);
+            sum += whole * bit + (ranks % (2 * bit)).saturating_sub(bit);
+            before.push(sum);
+        }
+        // No hop has more blocks than the first one.
+        let odd = ranks / 2;
+        let chunks = partition::chunks(job.count, (job.chunk / odd).max(1));
+        Self {
+            rank: job.rank,
+            ranks,
+            count: job.count,
+            chunks,
+            lanes: job.lanes.clamp(1, chunks),
+            most: odd.min(job.chunk),
+            longest: partition::longest(job.count, chunks),
+            before,
+        }
+    }
+
+    fn levels(&self) -> usize {
+        self.before.len() - 1
+    }
+
+    fn to(&self, level: usize) -> Rank {
+        round(self.rank + (1 << level), self.ranks)
+    }
+
+    fn from(&self, level: usize) -> Rank {
+        round(self.rank + self.ranks - (1 << level), self.ranks)
+    }
+
+    fn traffic(&self) -> Traffic {
+        let messages = |hop: &[usize]| (hop[1] - hop[0]).div_ceil(self.most);
+        Traffic {
+            messages: self.before.windows(2).map(messages).sum::<usize>() * self.chunks,
+            elements: self.before[self.levels()] * self.count,
+        }
+    }
+
+    fn slice(&self, chunk: usize) -> Slice {
+        let slice = block(self.count, self.chunks, chunk);
+        let lane = chunk % self.lanes * self.before[self.levels()];
+        Slice { start: slice.start, len: slice.len(), scratch: lane * self.longest }
+    }
+
+    /// Where the slice lies in the input or the output, of a rank's block.
+    fn of(&self, slice: &Slice, rank: Rank) -> usize {
+        rank * self.count + slice.start
+    }
+
+    /// So many blocks in scratch, from a position among those of a hop on.
+    fn packed(&self, slice: &Slice, level: usize, position: usize, blocks: usize) -> Span {
+        let offset = slice.scratch + (self.before[level] + position) * slice.len;
+        Span::scratch(offset, blocks * slice.len)
+    }
+
+    /// Where the block of this index leaves in the hop of its lowest bit from `level` on.
+    fn place(&self, slice: &Slice, index: usize, level: usize) -> Option<Span> {
+        let bits = index >> level;
+        if bits == 0 {
+            return None;
+        }
+        let level = level + bits.trailing_zeros() as usize;
+        let position = (index >> (level + 1) << level) | (index & ((1 << level) - 1));
+        Some(self.packed(slice, level, position, 1))
+    }
+
+    /// Puts an own block where it leaves first, or where it stays.
+    fn pack(&self, slice: &Slice, index: usize, steps: &mut Steps) {
+        let own = self.of(slice, round(self.rank + index, self.ranks));
+        let into = self.place(slice, index, 0).unwrap_or_else(|| Span::output(own, slice.len));
+        steps.copy(Span::input(own, slice.len), into);
+    }
+
+    /// How many blocks are in the message of a hop that begins at this position.
+    fn message(&self, level: usize, position: usize) -> usize {
+        self.most.min(self.before[level + 1] - self.before[level] - position)
+    }
+
+    fn send(&self, slice: &Slice, level: usize, position: usize, steps: &mut Steps) {
+        let message = self.packed(slice, level, position, self.message(level, position));
+        steps.put(self.to(level), message);
+    }
+
+    /// What comes in the place of the block at this position; before the first of a message, the message.
+    fn arrive(&self, slice: &Slice, level: usize, position: usize, steps: &mut Steps) {
+        let within = if position < self.most { position } else { position % self.most };
+        let (from, blocks) = (self.from(level), self.message(level, position - within));
+        if within == 0 {
+            if level + position > 0 {
+                self.send(slice, level, position, steps);
+            }
+            steps.take(from, blocks * slice.len);
+        }
+        let bit = 1 << level;
+        let index = ((position >> level) << (level + 1)) | bit | (position & (bit - 1));
+        let into = self.place(slice, index, level + 1).unwrap_or_else(|| {
+            Span::output(self.of(slice, round(self.rank + self.ranks - index, self.ranks)), slice.len)
+        });
+        steps.copy(Span { offset: within * slice.len, ..Span::landed(from, slice.len) }, into);
+        if within + 1 == blocks {
+            steps.free(from);
+        }
+    }
+}
+
+impl Pattern for AllToAll {
+    fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    /// One for each own block, one for the first put, and one for each block that comes.
+    fn turns(&self) -> usize {
+        self.ranks + 1 + self.before[self.levels()]
+    }
+
+    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
+        // The blocks of the first hop have odd indices.
+        let (odd, slice) = (self.ranks / 2, self.slice(chunk));
+        if turn < odd {
+            // The lane's chunk before this one may still be leaving.
+            if turn == 0 && chunk >= self.lanes {
+                steps.push(Step::Settle);
+            }
+            self.pack(&slice, 2 * turn + 1, steps);
+        } else if turn == odd {
+            self.send(&slice, 0, 0, steps);
+        } else if turn <= self.ranks {
+            // In place, what comes takes the place of what goes: all of it is packed by then.
+            self.pack(&slice, 2 * (turn - odd - 1), steps);
+        } else {
+            let block = turn - self.ranks - 1;
+            let level = self.before.partition_point(|&before| before <= block) - 1;
+            self.arrive(&slice, level, block - self.before[level], steps);
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        self.most * self.longest
+    }
+
+    /// Some, even if its messages are empty.
+    fn scratch(&self) -> usize {
+        let blocks = self.lanes * self.before[self.levels()];
+        blocks.saturating_mul(self.longest).max(1)
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        (0..self.levels()).for_each(|level| visit(self.from(level)));
+    }
+}

@@ -1,0 +1,85 @@
+//! Dissemination: a barrier in ⌈log2 n⌉ hops for any number of ranks. In hop k every rank tells the rank
+//! 2^k after it, so that after hop k it has heard, at first or second hand, from the 2^(k+1) - 1 before it.
+//!
+//! Debra Hensgen, Raphael Finkel and Udi Manber, "Two algorithms for barrier synchronization",
+//! International Journal of Parallel Programming 17(1), 1988.
+
+use super::{
+    Plan,
+    chunks::{Lanes, Pattern, Steps},
+};
+use crate::{Collective, Rank, Span, Traffic, cost::Alike};
+
+/// What dissemination can do.
+pub(super) const PLANS: &[Plan] = &[Plan {
+    collective: Collective::Barrier,
+    uneven: false,
+    ordered: false,
+    make: |job| Lanes::schedule(job, Barrier { rank: job.rank, ranks: job.ranks }),
+    traffic: |job| Traffic { messages: hops(job.ranks), elements: 0 },
+    hops,
+    depth: 1,
+    alike: |_| Some(Alike::Turned),
+}];
+
+fn hops(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+struct Barrier {
+    rank: Rank,
+    ranks: usize,
+}
+
+impl Barrier {
+    fn after(&self, distance: usize) -> Rank {
+        (self.rank + distance) % self.ranks
+    }
+}
+
+impl Pattern for Barrier {
+    fn chunks(&self) -> usize {
+        1
+    }
+
+    fn turns(&self) -> usize {
+        hops(self.ranks)
+    }
+
+    fn turn(&self, _: usize, turn: usize, steps: &mut Steps) {
+        let distance = 1 << turn;
+        let from = self.after(self.ranks - distance);
+        steps.put(self.after(distance), Span::input(0, 0));
+        steps.take(from, 0);
+        steps.free(from);
+    }
+
+    fn max_message(&self) -> usize {
+        0
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        (0..self.turns()).map(|turn| self.after(self.ranks - (1 << turn))).for_each(visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Job, algorithm::find};
+
+    #[test]
+    fn everyone_hears_from_distinct_ranks() -> Result<(), String> {
+        for ranks in 2..40 {
+            let job = Job::new(Collective::Barrier, 1, ranks, 0);
+            let schedule = find("dissemination").and_then(|it| it.make(&job)).ok_or("not in the table")?;
+            let mut seen = Vec::new();
+            schedule.sources(&mut |rank| seen.push(rank));
+            assert_eq!(seen.len(), hops(ranks));
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), hops(ranks), "{ranks} ranks");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,381 @@
+//! Two trees: all_reduce, broadcast and reduce in ⌈log2 n⌉ hops each way, with the whole bandwidth of every rank: for
+//! large messages among many ranks, and middling ones among very many.
+//!
+//! In one binary tree half of the ranks are leaves, which only send up and only receive down, so that half of the wires
+//! lie idle. Here every rank but the root is a leaf in at least one of two trees, and an inner node in the other, and
+//! half of each round goes through either. Peter Sanders, Jochen Speck and Jesper Larsson Träff, "Two-tree algorithms
+//! for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12), 2009; NCCL's double binary trees are of
+//! this kind. They send chunks through the trees by turns; halves of each, since a lane's first messages may not depend
+//! on how many chunks there are.
+//!
+//! **The trees.** Places are counted from the root, which has place 0 and is above both trees; the other m = n-1 ranks
+//! have places 1 to m. A tree over positions 1 to m is in order: where the lowest bit of a position is b, its children
+//! are half of b away on either side (on the right as near as need be to be there at all), so that odd positions are
+//! the leaves. In the first tree a rank's position is its place, in the second the place before (and m for place 1).
+//! So no rank is an inner node twice; if m is odd, place 1 is a leaf twice.
+//!
+//! **Up and down.** A contribution gathers the own one and the children's in the slot where the latest landed, and
+//! goes on up; the root writes the result to its output. From there it goes down: a rank first passes on what landed
+//! and then copies it. An all_reduce is both. Each element is reduced along one tree and by nobody else, so all ranks
+//! get the same bits. What comes down proves that the own contribution has got to the root, so that in place the
+//! input may be overwritten.
+//!
+//! **Order.** A round goes up in one event and down in another; both trees have their part in each. On a lane all ranks
+//! go through the same events in the same order: `delay` rounds go up, then the next goes up and the first comes down
+//! by turns, and at last the rest come down. So rounds go up while others are on their way to the root and back, which
+//! takes 2⌈log2 n⌉ hops; so many rounds, on all lanes together, are the delay. A longer one would cost no time on the
+//! wire, since in an event of either kind an inner node with two children sends two halves of a round and receives two;
+//! but what the root sends down would no longer lie in its caches.
+//!
+//! **No standstill, with one slot a flow.** Say all events before an event come to an end on all ranks; then every slot
+//! is free, since an event frees what it takes. Within the event a rank puts first where it is a leaf, which waits for
+//! nobody, and then where it is an inner node, which waits for ranks below it in the same tree; no rank but the root is
+//! an inner node twice. Down it is the other way round. So each tree's part comes to an end, and the event does. (Only
+//! among two ranks do both trees' messages of an event share a flow; both ends go through them in the same order, and
+//! nothing comes between taking and freeing.) Which round an event is about does not matter, so any delay is right if
+//! it is everyone's.
+
+use std::ops::Range;
+
+use super::{
+    Plan,
+    chunks::{Lanes, Pattern, Steps},
+};
+use crate::{
+    Collective, Job, Rank, Schedule, Span, Step, Traffic,
+    partition::{self, block},
+};
+
+/// What the two trees can do.
+pub(super) const PLANS: &[Plan] = &[
+    plan(Collective::AllReduce, |ranks| 2 * height(ranks)),
+    plan(Collective::Broadcast, height),
+    plan(Collective::Reduce, height),
+];
+
+const fn plan(collective: Collective, hops: fn(usize) -> usize) -> Plan {
+    Plan {
+        collective,
+        uneven: false,
+        ordered: false,
+        make: TwoTrees::schedule,
+        traffic,
+        hops,
+        depth: 1,
+        alike: |_| None,
+    }
+}
+
+/// Hops from the root to the lowest leaf: ⌈log2 n⌉.
+fn height(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+/// How many halves there are.
+const HALVES: usize = 2;
+
+/// This rank's neighbours in one tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seat {
+    /// Which half of each round goes through this tree.
+    half: usize,
+    parent: Option<Rank>,
+    /// The one with the smaller subtree first, which has gathered its contributions sooner. If there is only one, it is
+    /// the first.
+    children: [Option<Rank>; 2],
+}
+
+impl Seat {
+    fn children(&self) -> usize {
+        self.children.iter().flatten().count()
+    }
+}
+
+/// The position above one of 1 to `last`.
+const fn above(position: usize, last: usize) -> usize {
+    let bit = 1 << position.trailing_zeros();
+    let above = (position ^ bit) | (bit << 1);
+    if above <= last { above } else { position ^ bit }
+}
+
+/// The positions below one of 0 to `last`, on the right and on the left. The right subtree is not larger than the left.
+const fn below(position: usize, last: usize) -> (Option<usize>, Option<usize>) {
+    if position == 0 {
+        return (None, Some(1 << last.ilog2()));
+    }
+    let mut step = (1 << position.trailing_zeros()) / 2;
+    let left = if step > 0 { Some(position - step) } else { None };
+    while step > 0 && position + step > last {
+        step /= 2;
+    }
+    (if step > 0 { Some(position + step) } else { None }, left)
+}
+
+/// One rank's part.
+struct TwoTrees {
+    count: usize,
+    rounds: usize,
+    /// Whether rounds go up, and down.
+    ways: (bool, bool),
+    /// If rounds are written into outputs: those from this one on, which are not the first of their lanes.
+    direct_from: Option<usize>,
+    /// How many rounds, on all lanes together, go up before the first comes down.
+    delay: usize,
+    /// In both trees; first where it is a leaf. The first one never has two children.
+    seats: [Seat; 2],
+}
+
+impl TwoTrees {
+    fn schedule(job: &Job<'_>) -> Box<dyn Schedule> {
+        let pattern = Self::new(job);
+        // Rounds that come down late do not make more lanes.
+        Lanes::schedule(&Job { lanes: job.lanes.min(pattern.rounds), ..*job }, pattern)
+    }
+
+    fn new(job: &Job<'_>) -> Self {
+        let rounds = partition::rounds(job.count, HALVES, job.chunk);
+        let lanes = job.lanes.min(rounds);
+        let ways = (job.collective != Collective::Broadcast, job.collective != Collective::Reduce);
+        let turns = (2 * height(job.ranks)).div_ceil(lanes).min((rounds - 1) / lanes);
+        // A rank that sends up takes messages of ranks that never write to it. Only where no half is empty.
+        let writes = job.direct && !ways.0 && rounds > lanes && job.count / rounds >= HALVES;
+        Self {
+            count: job.count,
+            rounds,
+            ways,
+            direct_from: writes.then_some(lanes),
+            delay: if ways == (true, true) { turns * lanes } else { 0 },
+            seats: seats(job),
+        }
+    }
+
+    fn range(&self, round: usize, seat: &Seat) -> Range<usize> {
+        partition::piece(self.count, self.rounds, round, HALVES, seat.half)
+    }
+
+    /// Gathers what the children have of a half and sends it up; of two children, only the first one's.
+    fn up(&self, round: usize, seat: &Seat, steps: &mut Steps) {
+        let range = self.range(round, seat);
+        let mine = Span::input(range.start, range.len());
+        match (seat.children[0], seat.parent) {
+            (None, Some(parent)) => steps.put(parent, mine),
+            (None, None) => {}
+            (Some(child), parent) => {
+                let landed = Span::landed(child, mine.len);
+                let whole = Span::output(range.start, range.len());
+                let (into, last) = if parent.is_some() { (landed, false) } else { (whole, true) };
+                steps.take(child, mine.len);
+                steps.push(Step::Reduce { a: landed, b: mine, into, last });
+                if seat.children[1].is_some() {
+                    return;
+                }
+                if let Some(parent) = parent {
+                    steps.put(parent, landed);
+                }
+                steps.free(child);
+            }
+        }
+    }
+
+    /// The second child's, if there is one.
+    fn rest_up(&self, round: usize, seat: &Seat, steps: &mut Steps) {
+        let ([Some(first), Some(second)], Some(parent)) = (seat.children, seat.parent) else { return };
+        let len = self.range(round, seat).len();
+        let (sum, landed) = (Span::landed(first, len), Span::landed(second, len));
+        steps.take(second, len);
+        steps.push(Step::Reduce { a: sum, b: landed, into: landed, last: false });
+        steps.free(first);
+        steps.put(parent, landed);
+        steps.free(second);
+    }
+
+    /// Hands a half down, and keeps it.
+    fn down(&self, round: usize, seat: &Seat, steps: &mut Steps) {
+        let range = self.range(round, seat);
+        let place = Span::output(range.start, range.len());
+        let direct = self.direct_from.is_some_and(|first| round >= first);
+        match seat.parent {
+            None => {
+                for &child in seat.children.iter().flatten() {
+                    steps.hand(direct, child, place, range.start);
+                }
+            }
+            Some(parent) if direct => {
+                steps.get(true, parent, place);
+                for &child in seat.children.iter().flatten() {
+                    steps.hand(true, child, place, range.start);
+                }
+            }
+            Some(parent) => {
+                let landed = Span::landed(parent, range.len());
+                steps.take(parent, range.len());
+                for &child in seat.children.iter().flatten() {
+                    steps.put(child, landed);
+                }
+                steps.copy(landed, place);
+                steps.free(parent);
+            }
+        }
+    }
+}
+
+impl Pattern for TwoTrees {
+    /// A chunk is a round that goes up and the one that went up `delay` rounds before and comes down.
+    fn chunks(&self) -> usize {
+        self.rounds + self.delay
+    }
+
+    fn turns(&self) -> usize {
+        2 * (usize::from(self.ways.0) + usize::from(self.ways.1))
+    }
+
+    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
+        let [first, second] = &self.seats;
+        if self.ways.0 && turn < 2 {
+            if chunk >= self.rounds {
+                return;
+            }
+            if turn == 0 {
+                self.up(chunk, first, steps);
+                self.up(chunk, second, steps);
+            } else {
+                self.rest_up(chunk, second, steps);
+            }
+        } else if let Some(round) = chunk.checked_sub(self.delay) {
+            self.down(round, if turn.is_multiple_of(2) { second } else { first }, steps);
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        partition::longest(partition::longest(self.count, self.rounds), HALVES)
+    }
+
+    fn direct(&self) -> bool {
+        self.direct_from.is_some()
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        let of = |seat: &Seat| {
+            let [one, other] = seat.children.map(|child| child.filter(|_| self.ways.0));
+            [one, other, seat.parent.filter(|_| self.ways.1)]
+        };
+        let [first, second] = self.seats.each_ref().map(of);
+        first.iter().flatten().for_each(|&rank| visit(rank));
+        second.iter().filter(|source| !first.contains(source)).flatten().for_each(|&rank| visit(rank));
+    }
+}
+
+/// This rank's neighbours in both trees, first where it is a leaf.
+fn seats(job: &Job<'_>) -> [Seat; 2] {
+    let last = job.ranks - 1;
+    let place = if job.rank >= job.root { job.rank - job.root } else { job.rank + job.ranks - job.root };
+    let rank = |place: usize| {
+        let before_end = job.ranks - job.root;
+        if place < before_end { place + job.root } else { place - before_end }
+    };
+    // The place of a position in either tree.
+    let place_of = |half: usize, position: usize| match (half, position) {
+        (0, _) | (_, 0) => position,
+        _ if position == last => 1,
+        _ => position + 1,
+    };
+    let seat = |half: usize| {
+        let position = match (half, place) {
+            (0, _) | (_, 0) => place,
+            (_, 1) => last,
+            _ => place - 1,
+        };
+        let (right, left) = below(position, last);
+        let neighbour = |position| rank(place_of(half, position));
+        let children = if right.is_some() { [right, left] } else { [left, None] };
+        Seat {
+            half,
+            parent: (place > 0).then(|| neighbour(above(position, last))),
+            children: children.map(|child| child.map(neighbour)),
+        }
+    };
+    let (first, second) = (seat(0), seat(1));
+    // The root has one child in either.
+    if place > 0 && first.children() > 0 { [second, first] } else { [first, second] }
+}
+
+fn traffic(job: &Job<'_>) -> Traffic {
+    let TwoTrees { rounds, ways: (up, down), seats, .. } = TwoTrees::new(job);
+    let (short, longer) = (job.count / rounds, job.count % rounds);
+    let sent = seats.map(|seat| {
+        let half = |len| block(len, HALVES, seat.half).len();
+        let sends = usize::from(up && seat.parent.is_some()) + if down { seat.children() } else { 0 };
+        let elements = longer * half(short + 1) + (rounds - longer) * half(short);
+        Traffic { messages: sends * rounds, elements: sends * elements }
+    });
+    Traffic { messages: sent[0].messages + sent[1].messages, elements: sent[0].elements + sent[1].elements }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everyone's seats in the first and in the second tree.
+    fn trees(ranks: usize, root: Rank) -> [Vec<Seat>; 2] {
+        let job = |rank| Job { root, ..Job::new(Collective::AllReduce, rank, ranks, 1) };
+        let seat_in = |half, rank| {
+            let [first, second] = seats(&job(rank));
+            assert!(first.children() < 2 && first.half + second.half == 1);
+            if first.half == half { first } else { second }
+        };
+        [0, 1].map(|half| (0..ranks).map(|rank| seat_in(half, rank)).collect())
+    }
+
+    #[test]
+    fn both_are_trees_below_the_root_and_none_is_inner_in_both() {
+        for (ranks, root) in (2..=200).flat_map(|n| [0, 1, n / 2, n - 1].map(|root| (n, root))) {
+            let trees = trees(ranks, root);
+            for tree in &trees {
+                let mut deepest = 0;
+                for (rank, seat) in tree.iter().enumerate() {
+                    for &child in seat.children.iter().flatten() {
+                        assert_eq!(tree[child].parent, Some(rank), "{ranks} ranks, root {root}");
+                    }
+                    let (mut at, mut hops) = (rank, 0);
+                    while let Some(parent) = tree[at].parent {
+                        assert!(tree[parent].children.contains(&Some(at)), "{ranks} ranks, root {root}");
+                        (at, hops) = (parent, hops + 1);
+                        assert!(hops <= height(ranks), "{ranks} ranks, root {root}");
+                    }
+                    assert_eq!(at, root);
+                    deepest = deepest.max(hops);
+                }
+                assert_eq!(deepest, height(ranks), "{ranks} ranks, root {root}");
+                assert_eq!(tree[root].children(), 1);
+            }
+            let [first, second] = &trees;
+            let inner = first.iter().zip(second).map(|(one, other)| [one, other].map(|it| it.children() > 0));
+            let count = |wanted| inner.clone().filter(|&inner| inner == wanted).count();
+            assert_eq!(count([true, true]), 1, "the root; {ranks} ranks, root {root}");
+            assert_eq!(count([false, false]), 1 - ranks % 2, "{ranks} ranks, root {root}");
+        }
+    }
+
+    /// What lane 0 does, as `u` for a round that goes up and `d` for one that comes down.
+    fn events(job: &Job<'_>) -> String {
+        let mut schedule = TwoTrees::schedule(job);
+        let root_puts = |step| match step {
+            Step::Reduce { last: true, .. } => Some('u'),
+            Step::Put { .. } => Some('d'),
+            _ => None,
+        };
+        let halves: Vec<char> = std::iter::from_fn(|| schedule.next(0)).filter_map(root_puts).collect();
+        halves.chunks(HALVES).map(|event| event[0]).collect()
+    }
+
+    #[test]
+    fn rounds_go_up_before_the_first_comes_down() {
+        let job =
+            |rounds, lanes| Job { chunk: 1, lanes, ..Job::new(Collective::AllReduce, 0, 4, rounds * HALVES) };
+        assert_eq!(events(&job(1, 1)), "ud");
+        assert_eq!(events(&job(3, 1)), "uuuddd");
+        assert_eq!(events(&job(8, 1)), "uuuuududududdddd");
+        assert_eq!(events(&job(16, 4)), "uudududd");
+        assert_eq!(events(&job(3, 4)), "ud");
+    }
+}

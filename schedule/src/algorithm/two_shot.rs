@@ -1,0 +1,152 @@
+//! Two-shot: every rank gathers one piece from everybody and reduces it, then hands it to everybody. As many
+//! elements on the wire as the ring, which is the bound, but two hops instead of 2(n-1): for middling and
+//! large messages among few ranks, and wherever ranks outnumber cores and a hop costs a change of context.
+//!
+//! The name is that of the GPU libraries' kernels; the scheme is the direct reduce-scatter and all-gather of
+//! Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective communication operations
+//! in MPICH", International Journal of High Performance Computing Applications 19(1), 2005.
+
+use std::ops::Range;
+
+use super::{
+    Plan,
+    chunks::{Lanes, Pattern, Steps},
+};
+use crate::{
+    Collective, Job, Rank, Span, Step, Traffic,
+    cost::Alike,
+    partition::{self, block},
+};
+
+/// What two-shot can do.
+pub(super) const PLANS: &[Plan] = &[Plan {
+    collective: Collective::AllReduce,
+    uneven: false,
+    ordered: true,
+    make: |job| Lanes::schedule(job, TwoShot::new(job)),
+    traffic,
+    hops: |_| 2,
+    depth: 1,
+    alike: |_| Some(Alike::Turned),
+}];
+
+/// In every round each rank owns one of as many pieces as there are ranks.
+struct TwoShot {
+    rank: Rank,
+    ranks: usize,
+    count: usize,
+    rounds: usize,
+    direct: bool,
+    /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
+    ordered: bool,
+}
+
+impl TwoShot {
+    fn new(job: &Job<'_>) -> Self {
+        let rounds = partition::rounds(job.count, job.ranks, job.chunk);
+        // Only where no piece is empty.
+        let direct = job.direct && job.count / rounds >= job.ranks;
+        Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds, direct, ordered: job.ordered }
+    }
+
+    fn piece(&self, round: usize, owner: Rank) -> Range<usize> {
+        partition::piece(self.count, self.rounds, round, self.ranks, owner)
+    }
+
+    /// The rank `distance` after this one, so that not all send to the same one first.
+    fn after(&self, distance: usize) -> Rank {
+        (self.rank + distance) % self.ranks
+    }
+}
+
+impl Pattern for TwoShot {
+    fn chunks(&self) -> usize {
+        self.rounds
+    }
+
+    /// Sending pieces, reducing one's own (and then, in order, giving back its slots), handing it out, and keeping the
+    /// others': n-1 turns each.
+    fn turns(&self) -> usize {
+        (if self.ordered { 5 } else { 4 }) * (self.ranks - 1)
+    }
+
+    fn turn(&self, round: usize, turn: usize, steps: &mut Steps) {
+        let others = self.ranks - 1;
+        let mine = self.piece(round, self.rank);
+        let (phase, distance) = (turn / others, turn % others + 1);
+        let from = self.after(self.ranks - distance);
+        let phase = match (phase, self.ordered) {
+            (1, true) => {
+                steps.take(from, mine.len());
+                if distance == others {
+                    let own = Span::input(mine.start, mine.len());
+                    steps.push(Step::Fold { own, into: Span::output(mine.start, mine.len()) });
+                }
+                return;
+            }
+            (2, true) => {
+                steps.free(from);
+                return;
+            }
+            (phase, true) if phase > 2 => phase - 1,
+            (phase, _) => phase,
+        };
+        match phase {
+            0 => {
+                let to = self.after(distance);
+                let piece = self.piece(round, to);
+                steps.put(to, Span::input(piece.start, piece.len()));
+            }
+            // Whoever sends to the rank `distance` after it first is the rank `distance` before that one. The
+            // sum so far lies where the first contribution landed: the output, which in place is the input too,
+            // is written only once everyone's message has been compared.
+            1 => {
+                let slot = self.after(others);
+                let landed = |rank| Span::landed(rank, mine.len());
+                let last = distance == others;
+                steps.take(from, mine.len());
+                steps.push(Step::Reduce {
+                    a: if distance == 1 { Span::input(mine.start, mine.len()) } else { landed(slot) },
+                    b: landed(from),
+                    into: if last { Span::output(mine.start, mine.len()) } else { landed(slot) },
+                    last,
+                });
+                if distance > 1 {
+                    steps.free(from);
+                }
+                if last {
+                    steps.free(slot);
+                }
+            }
+            2 => {
+                let whole = Span::output(mine.start, mine.len());
+                steps.hand(self.direct, self.after(distance), whole, mine.start);
+            }
+            _ => {
+                let piece = self.piece(round, from);
+                steps.get(self.direct, from, Span::output(piece.start, piece.len()));
+            }
+        }
+    }
+
+    fn max_message(&self) -> usize {
+        partition::longest(partition::longest(self.count, self.rounds), self.ranks)
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        (1..self.ranks).for_each(|distance| visit(self.after(distance)));
+    }
+}
+
+fn traffic(job: &Job<'_>) -> Traffic {
+    let others = job.ranks - 1;
+    let rounds = partition::rounds(job.count, job.ranks, job.chunk);
+    let (short, longer) = (job.count / rounds, job.count % rounds);
+    let own = longer * block(short + 1, job.ranks, job.rank).len()
+        + (rounds - longer) * block(short, job.ranks, job.rank).len();
+    Traffic { messages: rounds * 2 * others, elements: job.count - own + others * own }
+}

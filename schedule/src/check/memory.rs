@@ -1,0 +1,233 @@
+//! The memory of one rank, in symbols, with input and output overlapping as the setup says.
+
+use std::ops::Range;
+
+use super::{Fault, Setup};
+use crate::{Collective, Job, Place, Rank, partition::Blocks};
+
+/// One element: which it is, and whose contributions are in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) element: usize,
+    /// Bit r is set if rank r's contribution is in.
+    pub(super) ranks: u64,
+    /// Whether the last contribution was marked as such.
+    pub(super) done: bool,
+    /// Stands for the tree of reductions that made it; sides do not count, since `⊕` commutes.
+    pub(super) order: u64,
+}
+
+impl Cell {
+    pub(super) const UNDEFINED: Self = Self { element: usize::MAX, ranks: 0, done: false, order: 0 };
+
+    pub(super) fn is_defined(self) -> bool {
+        self != Self::UNDEFINED
+    }
+
+    /// The order of what two cells are reduced to.
+    pub(super) fn joined(self, other: Self) -> u64 {
+        let (less, more) = (self.order.min(other.order), self.order.max(other.order));
+        less.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ more.wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+
+    /// Becomes the reduction of itself and another.
+    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Fault> {
+        if self.element != other.element {
+            return Err(Fault::Elements { left: self.element, right: other.element });
+        }
+        let common = self.ranks & other.ranks;
+        if common != 0 {
+            return Err(Fault::Twice { element: self.element, rank: common.trailing_zeros() as usize });
+        }
+        self.order = self.joined(*other);
+        self.ranks |= other.ranks;
+        Ok(())
+    }
+
+    /// The order of contributions that are reduced one after the other, rank by rank.
+    pub(super) fn in_order(ranks: usize) -> u64 {
+        let mut sum = Self { order: 1, ..Self::UNDEFINED };
+        for rank in 1..ranks {
+            sum.order = sum.joined(Self { order: rank as u64 + 1, ..Self::UNDEFINED });
+        }
+        sum.order
+    }
+
+    fn show(self) -> String {
+        if !self.is_defined() {
+            return "not written".to_owned();
+        }
+        let ranks: Vec<Rank> = (0..64).filter(|rank| self.ranks >> rank & 1 == 1).collect();
+        let done = if self.done { ", reduced" } else { "" };
+        format!("element {} of ranks {ranks:?}{done}", self.element)
+    }
+}
+
+/// The bits of this many ranks, at least 1 and at most 64.
+pub(super) fn everyone(ranks: usize) -> u64 {
+    u64::MAX >> (64 - ranks)
+}
+
+/// Whether two ranges of one area have an element in common.
+pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+/// Where elements really lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Area {
+    /// The output, and what overlaps it.
+    Main,
+    /// An input of its own.
+    Apart,
+    /// What the engine lends.
+    Scratch,
+    /// A slot of a flow.
+    Slot { flow: usize, slot: usize },
+}
+
+/// Input, output and scratch of one rank.
+pub(super) struct Memory {
+    main: Vec<Cell>,
+    apart: Vec<Cell>,
+    scratch: Vec<Cell>,
+    input: Room,
+    output: Room,
+}
+
+#[derive(Clone, Copy)]
+struct Room {
+    area: Area,
+    base: usize,
+    len: usize,
+}
+
+impl Memory {
+    pub(super) fn new(setup: &Setup<'_>, rank: Rank, scratch: usize) -> Option<Self> {
+        let job = &setup.job_of(rank);
+        let (inputs, outputs) = job.lengths()?;
+        let joined = setup.in_place || job.collective == Collective::Broadcast;
+        // Where this rank's one block lies among the others', if the place that has it is joined with theirs.
+        let own_output = job.output_blocks().of(rank).start;
+        let own_input = job.input_blocks().of(rank).start;
+        let (input_base, output_base) = match job.collective {
+            Collective::AllGather if joined => (own_output, 0),
+            Collective::Gather if joined && outputs > 0 => (own_output, 0),
+            Collective::ReduceScatter if joined => (0, own_input),
+            Collective::Scatter if joined && inputs > 0 => (0, own_input),
+            _ => (0, 0),
+        };
+        let area = if joined { Area::Main } else { Area::Apart };
+        let input = Room { area, base: input_base, len: inputs };
+        let output = Room { area: Area::Main, base: output_base, len: outputs };
+        let main = if joined { (input_base + inputs).max(output_base + outputs) } else { outputs };
+        let mut memory = Self {
+            main: vec![Cell::UNDEFINED; main],
+            apart: vec![Cell::UNDEFINED; if joined { 0 } else { inputs }],
+            scratch: vec![Cell::UNDEFINED; scratch],
+            input,
+            output,
+        };
+        if job.collective != Collective::Broadcast || rank == job.root {
+            let first = match job.collective {
+                Collective::AllGather | Collective::Gather => own_output,
+                _ => 0,
+            };
+            for (at, cell) in memory.cells_mut(input.area)[input.base..][..inputs].iter_mut().enumerate() {
+                *cell = Cell { element: first + at, ranks: 1 << rank, done: false, order: rank as u64 + 1 };
+            }
+        }
+        Some(memory)
+    }
+
+    /// Where a range of a place other than a slot really lies; or how much room there is.
+    pub(super) fn find(
+        &self,
+        place: Place,
+        offset: usize,
+        len: usize,
+    ) -> Result<(Area, Range<usize>), usize> {
+        let room = match place {
+            Place::Input => self.input,
+            Place::Scratch => Room { area: Area::Scratch, base: 0, len: self.scratch.len() },
+            Place::Output | Place::Landed(_) => self.output,
+        };
+        match offset.checked_add(len) {
+            Some(end) if end <= room.len => Ok((room.area, room.base + offset..room.base + end)),
+            _ => Err(room.len),
+        }
+    }
+
+    pub(super) fn cells(&self, area: Area) -> &[Cell] {
+        match area {
+            Area::Apart => &self.apart,
+            Area::Scratch => &self.scratch,
+            Area::Main | Area::Slot { .. } => &self.main,
+        }
+    }
+
+    pub(super) fn cells_mut(&mut self, area: Area) -> &mut [Cell] {
+        match area {
+            Area::Apart => &mut self.apart,
+            Area::Scratch => &mut self.scratch,
+            Area::Main | Area::Slot { .. } => &mut self.main,
+        }
+    }
+
+    /// The first place where this output was reduced in another order than that one.
+    pub(super) fn differs(&self, other: &Self) -> Option<usize> {
+        let output = |memory: &'_ Self| memory.output.base..memory.output.base + memory.output.len;
+        let (mine, theirs) = (&self.main[output(self)], &other.main[output(other)]);
+        mine.iter().zip(theirs).position(|(mine, theirs)| mine.order != theirs.order)
+    }
+
+    /// Whether the output is what the collective promises.
+    pub(super) fn judge(&self, setup: &Setup<'_>, rank: Rank) -> Result<(), Fault> {
+        let job = setup.job_of(rank);
+        let output = &self.main[self.output.base..][..self.output.len];
+        let blocks = job.output_blocks();
+        let (mut owner, mut promise) = (0, Promise::new(setup, &job, 0, &blocks));
+        for (at, &found) in output.iter().enumerate() {
+            // Whose block of the output this is, if it has blocks.
+            while at >= blocks.of(owner).end && owner + 1 < job.ranks {
+                owner += 1;
+                promise = Promise::new(setup, &job, owner, &blocks);
+            }
+            let (element, ranks) = (promise.first + at - promise.at, promise.ranks);
+            let done = job.collective.reduces() && job.ranks > 1;
+            let wanted = Cell { element, ranks, done, order: found.order };
+            if found != wanted {
+                return Err(Fault::Output { at, found: found.show(), wanted: wanted.show() });
+            }
+            if job.ordered && done && found.order != Cell::in_order(job.ranks) {
+                return Err(Fault::Unordered { at });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a collective promises to a rank in one block of its output.
+struct Promise {
+    /// Where the block begins, and which element belongs there.
+    at: usize,
+    first: usize,
+    /// Whose contributions are in it.
+    ranks: u64,
+}
+
+impl Promise {
+    fn new(setup: &Setup<'_>, job: &Job<'_>, owner: Rank, blocks: &Blocks) -> Self {
+        let own = |sender: Job<'_>| sender.input_blocks().of(job.rank).start;
+        let all = everyone(job.ranks);
+        let (at, first, ranks) = match job.collective {
+            Collective::AllReduce | Collective::Reduce => (0, 0, all),
+            Collective::ReduceScatter => (0, own(*job), all),
+            Collective::AllGather | Collective::Gather => (0, 0, 1 << owner),
+            Collective::Scatter => (0, own(setup.job_of(job.root)), 1 << job.root),
+            Collective::AllToAll => (blocks.of(owner).start, own(setup.job_of(owner)), 1 << owner),
+            Collective::Broadcast | Collective::Barrier => (0, 0, 1 << job.root),
+        };
+        Self { at, first, ranks }
+    }
+}

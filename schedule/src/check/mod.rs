@@ -1,0 +1,356 @@
+//! Proves schedules, with no network: runs those of all ranks against an adversary and says what is wrong.
+//!
+//! Elements are symbols: a cell knows which element it is and whose contributions are in it. Every flow has
+//! as many slots as [`Setup::depth`] says, and a put waits until its slot is free, as in the engine. The
+//! adversary ([`Policy`]) decides what happens next: which lane of which rank takes a step, which message
+//! arrives (in any order, even within a flow), which sender learns that its put has left. **The source of a
+//! put is read when it arrives**, and writing to what has not arrived yet is a violation even if the
+//! values agree.
+//!
+//! What [`check`] proves, for the order of events it tried:
+//! - every put has its take, of the same length, and no message is longer than the schedule's limit;
+//! - every message taken is freed once, and not used afterwards;
+//! - every write is awaited where it lands, and its place is neither read nor written in the meantime;
+//! - nothing on its way is overwritten, and the input is never written;
+//! - every element is reduced with every rank's contribution exactly once, and marked as the last
+//!   contribution exactly then; outputs are complete and right; a barrier's ranks have heard of each other;
+//! - all ranks reduce each element of an all_reduce in the same order, so that all get the same bits;
+//! - it comes to an end;
+//! - [`Schedule::sources`] names exactly the ranks from which messages are taken;
+//! - messages and elements sent are those of the formula, if one is given.
+//!
+//! [`openings`] and [`check_openings`] hold the rule on first messages, which is about two counts rather
+//! than one run.
+
+mod memory;
+mod policy;
+mod run;
+mod writes;
+
+use std::{collections::BTreeSet, fmt};
+
+pub use policy::Policy;
+
+use crate::{Job, Rank, Schedule, Span, Step, Traffic, Uneven};
+
+/// Under which circumstances schedules are checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The job; its rank does not matter, nor do its uneven lengths.
+    pub job: Job<'a>,
+    /// Those lengths as each rank knows them, if blocks are uneven.
+    pub uneven: Option<&'a [Uneven<'a>]>,
+    /// How many slots every flow has.
+    pub depth: usize,
+    /// Whether the input lies in the output: at its start, or at the rank's block, where it is one block and the
+    /// output has many. Where it is the other way about, the output lies in the input.
+    pub in_place: bool,
+    /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots, in the
+    /// steps that the engine makes of it.
+    pub granted: u64,
+    /// The adversary.
+    pub policy: Policy,
+    /// What the adversary's choices follow from.
+    pub seed: u64,
+}
+
+impl<'a> Setup<'a> {
+    /// The job of a rank.
+    #[must_use]
+    pub fn job_of(&self, rank: Rank) -> Job<'a> {
+        Job { rank, uneven: self.uneven.and_then(|all| all.get(rank).copied()), ..self.job }
+    }
+}
+
+/// What was seen in a run without violations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What each rank sent.
+    pub traffic: Vec<Traffic>,
+    /// The longest chain of messages each of which was sent after the one before had been taken. For a
+    /// single chunk this is the number of hops.
+    pub hops: usize,
+}
+
+/// What is wrong with a schedule, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank}, lane {lane}, step {step}: {fault}")]
+pub struct Violation {
+    /// Whose schedule.
+    pub rank: Rank,
+    /// Which lane; 0 if the fault concerns all.
+    pub lane: usize,
+    /// How many steps the lane had taken before.
+    pub step: usize,
+    /// What.
+    pub fault: Fault,
+}
+
+/// What can be wrong with a schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Something that must be alike on every rank is not, or is out of range.
+    #[error("{what} is {found}, and should be {wanted}")]
+    Shape {
+        /// What.
+        what: &'static str,
+        /// As this rank has it.
+        found: usize,
+        /// As rank 0 has it, or as the job allows it.
+        wanted: usize,
+    },
+    /// A message to or from itself or a rank that does not exist.
+    #[error("rank {0} is no peer")]
+    Peer(Rank),
+    /// A span reaches beyond its place.
+    #[error("{} reaches beyond its place, which has {room} elements", Show(.span))]
+    Bounds {
+        /// The span.
+        span: Span,
+        /// How many elements there are.
+        room: usize,
+    },
+    /// A message is longer than the schedule's limit.
+    #[error("a message of {len} elements, and the limit is {limit}")]
+    TooLong {
+        /// Its length.
+        len: usize,
+        /// [`Schedule::max_message`].
+        limit: usize,
+    },
+    /// A message has another length than its taker expects.
+    #[error("takes {wanted} elements from rank {from}, which sent {sent}")]
+    Length {
+        /// The sender.
+        from: Rank,
+        /// What it sent.
+        sent: usize,
+        /// What the taker wants.
+        wanted: usize,
+    },
+    /// A landed message is used before one was taken or after it was freed.
+    #[error("no message from rank {0} is held")]
+    NotHeld(Rank),
+    /// A message is freed that was not taken or has been freed already.
+    #[error("frees a message from rank {0}, and none is held")]
+    FreeNothing(Rank),
+    /// Messages were taken and never freed.
+    #[error("{count} messages from rank {from} are never freed")]
+    NeverFreed {
+        /// The sender.
+        from: Rank,
+        /// How many.
+        count: usize,
+    },
+    /// Messages were put and never taken.
+    #[error("{count} messages from rank {from} are never taken")]
+    NeverTaken {
+        /// The sender.
+        from: Rank,
+        /// How many.
+        count: usize,
+    },
+    /// A step writes what a put that has not arrived yet still reads.
+    #[error("writes {}, which is still on its way to rank {to} (put at step {put})", Show(.span))]
+    InFlight {
+        /// What is written.
+        span: Span,
+        /// Where it is going.
+        to: Rank,
+        /// At which step of its lane it was put.
+        put: usize,
+    },
+    /// A step reads or writes where a peer's write may be landing.
+    #[error("uses {}, where a write of rank {from} lands that was not awaited", Show(.span))]
+    Landing {
+        /// What is used.
+        span: Span,
+        /// Who writes there.
+        from: Rank,
+    },
+    /// A write lands elsewhere than where it is awaited.
+    #[error("awaits a write of rank {from} in {}, which goes to {to:?}", Show(.span))]
+    Elsewhere {
+        /// The sender.
+        from: Rank,
+        /// Where it is awaited.
+        span: Span,
+        /// Where it goes in the receiver's memory.
+        to: std::ops::Range<usize>,
+    },
+    /// A write lands on what a put of its receiver still reads.
+    #[error("writes to rank {to} what that rank's put to rank {reader} still reads")]
+    LandsInFlight {
+        /// The receiver.
+        to: Rank,
+        /// Who gets what is being overwritten.
+        reader: Rank,
+    },
+    /// A write of nothing.
+    #[error("writes nothing to rank {0}")]
+    EmptyWrite(Rank),
+    /// A write in a schedule that says it has none.
+    #[error("writes to rank {0}, and says that it is not direct")]
+    NotDirect(Rank),
+    /// A source of a direct schedule that writes nothing.
+    #[error("is direct, and rank {0}, which is a source, writes nothing here")]
+    NoWrite(Rank),
+    /// A write is awaited before a message was taken from its sender on its lane.
+    #[error("awaits a write of rank {0} before any message of its flow was taken")]
+    WriteFirst(Rank),
+    /// A step writes the caller's input.
+    #[error("writes {}", Show(.0))]
+    WritesInput(Span),
+    /// Operands have different lengths, or what is written overlaps what is read without being the same.
+    #[error("{} and {} differ in length or overlap", Show(.0), Show(.1))]
+    Operands(Span, Span),
+    /// Two different elements are reduced together.
+    #[error("element {left} is reduced with element {right}")]
+    Elements {
+        /// One.
+        left: usize,
+        /// The other.
+        right: usize,
+    },
+    /// What is read was never written.
+    #[error("{} is read at {at} before it was written", Show(.span))]
+    Undefined {
+        /// What is read.
+        span: Span,
+        /// The first element of the span that has no value.
+        at: usize,
+    },
+    /// Contributions go into an element twice.
+    #[error("element {element} gets the contribution of rank {rank} twice")]
+    Twice {
+        /// Which.
+        element: usize,
+        /// Whose.
+        rank: Rank,
+    },
+    /// `last` is set too early, or not set though everyone's contribution is in.
+    #[error("element {element} has {present} of {ranks} contributions, and `last` is {last}")]
+    Last {
+        /// Which.
+        element: usize,
+        /// How many contributions are in it now.
+        present: usize,
+        /// How many there are.
+        ranks: usize,
+        /// What the step says.
+        last: bool,
+    },
+    /// The output is not what the collective promises.
+    #[error("output element {at} is {found}, and should be {wanted}")]
+    Output {
+        /// Its place in the output.
+        at: usize,
+        /// What is there.
+        found: String,
+        /// What should be there.
+        wanted: String,
+    },
+    /// Ranks get their results from different orders of reductions, so that roundings may differ.
+    #[error("output element {at} was reduced in another order than on rank 0")]
+    Order {
+        /// Its place in the output.
+        at: usize,
+    },
+    /// A job that is to be reduced in the order of ranks is not.
+    #[error("output element {at} was not reduced in the order of ranks")]
+    Unordered {
+        /// Its place in the output.
+        at: usize,
+    },
+    /// A barrier lets a rank go on that has not heard of these.
+    #[error("leaves the barrier without having heard of ranks {0:?}")]
+    Unheard(Vec<Rank>),
+    /// `sources` names the wrong ranks.
+    #[error("takes messages from {taken:?}, and names {named:?} as sources")]
+    Sources {
+        /// From whom messages were taken.
+        taken: BTreeSet<Rank>,
+        /// Whom [`Schedule::sources`] named, in that order.
+        named: Vec<Rank>,
+    },
+    /// Nothing can happen any more.
+    #[error("stands still: {0}")]
+    Stuck(String),
+    /// A lane that had ended goes on.
+    #[error("goes on after its end with {0:?}")]
+    NotOver(Box<Step>),
+    /// What is sent is not what the formula says.
+    #[error("sends {sent:?}, and the formula says {wanted:?}")]
+    Traffic {
+        /// What was sent.
+        sent: Traffic,
+        /// What should have been.
+        wanted: Traffic,
+    },
+    /// Lane 0's first messages depend on the count.
+    #[error("lane 0 opens with {found:?}, and with another count with {wanted:?}")]
+    Opening {
+        /// With this count.
+        found: Vec<Opening>,
+        /// With the other.
+        wanted: Vec<Opening>,
+    },
+}
+
+/// A span as people read it.
+struct Show<'a>(&'a Span);
+
+impl fmt::Display for Show<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}[{}..{}]", self.0.place, self.0.offset, self.0.offset.saturating_add(self.0.len))
+    }
+}
+
+/// Runs the schedules of all ranks, in the order of ranks, until they end or something is wrong.
+///
+/// At most 64 ranks. `formula` says what each rank should send.
+pub fn check(
+    schedules: Vec<Box<dyn Schedule>>,
+    setup: &Setup<'_>,
+    formula: Option<&[Traffic]>,
+) -> Result<Report, Violation> {
+    run::Checker::new(schedules, setup)?.run(formula)
+}
+
+/// The first message of a flow, seen from one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// To this rank.
+    Put(Rank),
+    /// From this rank.
+    Take(Rank),
+}
+
+/// The first messages on each of lane 0's flows, in their order. Uses the lane up.
+pub fn openings(schedule: &mut dyn Schedule) -> Vec<Opening> {
+    let mut openings = Vec::new();
+    while let Some(step) = schedule.next(0) {
+        let opening = match step {
+            Step::Put { to, .. } | Step::Write { to, .. } => Opening::Put(to),
+            Step::Take { from, .. } | Step::Await { from, .. } => Opening::Take(from),
+            _ => continue,
+        };
+        if !openings.contains(&opening) {
+            openings.push(opening);
+        }
+    }
+    openings
+}
+
+/// Whether two schedules of one rank, made for different counts, open lane 0 alike.
+pub fn check_openings(
+    rank: Rank,
+    schedule: &mut dyn Schedule,
+    other: &mut dyn Schedule,
+) -> Result<(), Violation> {
+    let (found, wanted) = (openings(schedule), openings(other));
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Violation { rank, lane: 0, step: 0, fault: Fault::Opening { found, wanted } })
+}

@@ -1,0 +1,96 @@
+//! The adversary: what may happen next, and who decides.
+
+use crate::Rank;
+
+/// In which order the adversary lets things happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Anything at any time.
+    Random,
+    /// Messages arrive, and senders learn of it, before any lane goes on.
+    Prompt,
+    /// What became possible last happens first.
+    LatestFirst,
+    /// Messages arrive only when no lane can go on, and senders learn of it when nothing else can happen.
+    LateArrival,
+    /// Senders learn that their puts have left only when nothing else can happen.
+    LateSent,
+    /// This rank goes on, and gets messages, only when nothing else can happen.
+    StarveRank(Rank),
+    /// This lane, on all ranks, goes on only when nothing else can happen.
+    StarveLane(usize),
+}
+
+/// Something that may happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// A lane of a rank takes a step.
+    Step { rank: Rank, lane: usize },
+    /// A put arrives.
+    Arrive { put: usize, to: Rank, lane: usize },
+    /// The sender learns that a put has left.
+    Sent { put: usize, lane: usize },
+}
+
+/// What may happen, in three classes: the first that is not empty goes first.
+pub(super) struct Agenda {
+    policy: Policy,
+    state: u64,
+    classes: [Vec<Action>; 3],
+}
+
+impl Agenda {
+    pub(super) fn new(policy: Policy, seed: u64) -> Self {
+        Self { policy, state: seed, classes: [const { Vec::new() }; 3] }
+    }
+
+    pub(super) fn add(&mut self, action: Action) {
+        let class = match (self.policy, action) {
+            (Policy::Random | Policy::LatestFirst, _) => 0,
+            (Policy::Prompt, Action::Step { .. }) => 1,
+            (Policy::Prompt, _) => 0,
+            (Policy::LateArrival, Action::Step { .. }) => 0,
+            (Policy::LateArrival, Action::Arrive { .. }) => 1,
+            (Policy::LateArrival | Policy::LateSent, Action::Sent { .. }) => 2,
+            (Policy::LateSent, _) => 0,
+            (Policy::StarveRank(starved), Action::Step { rank, .. } | Action::Arrive { to: rank, .. }) => {
+                if rank == starved {
+                    2
+                } else {
+                    0
+                }
+            }
+            (Policy::StarveRank(_), Action::Sent { .. }) => 0,
+            (
+                Policy::StarveLane(starved),
+                Action::Step { lane, .. } | Action::Arrive { lane, .. } | Action::Sent { lane, .. },
+            ) => {
+                if lane == starved {
+                    2
+                } else {
+                    0
+                }
+            }
+        };
+        self.classes[class].push(action);
+    }
+
+    pub(super) fn next(&mut self) -> Option<Action> {
+        let class = self.classes.iter().position(|class| !class.is_empty())?;
+        let len = self.classes[class].len();
+        let index = match self.policy {
+            Policy::LatestFirst => len - 1,
+            _ => usize::try_from(self.random() % (len as u64)).unwrap_or(0),
+        };
+        Some(self.classes[class].swap_remove(index))
+    }
+
+    /// SplitMix64 (Guy Steele, Doug Lea and Christine Flood, "Fast splittable pseudorandom number
+    /// generators", OOPSLA 2014).
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}

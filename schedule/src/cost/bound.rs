@@ -1,0 +1,98 @@
+//! What no algorithm can go below.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::Fabric;
+use crate::Collective;
+
+/// A time (s) that no algorithm can go below for a collective of `bytes` bytes (the whole vector of an all_reduce or a
+/// broadcast, one rank's block otherwise) among `ranks` ranks: the greatest of
+/// - the time to tell everybody, or to hear from everybody: ⌈log2 n⌉ hops where a rank is busy with a message until it has
+///   arrived (Ernie Chan, Marcel Heimlich, Avi Purkayastha and Robert van de Geijn, "Collective communication: theory,
+///   practice, and experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the
+///   next one meanwhile (Richard Karp, Abhijit Sahay, Eunice Santos and Klaus Erik Schauser, "Optimal broadcast and
+///   summation in the LogP model", SPAA 1993);
+/// - one hop, and the bytes that go through the busiest port at least (Chan et al., table 1; for an all_reduce also Pitch
+///   Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
+/// - the processor time of an average rank for taking, putting and reducing as many bytes.
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "a bound on a price")]
+pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> f64 {
+    if ranks < 2 {
+        return 0.0;
+    }
+    let (n, m) = (ranks as f64, bytes as f64);
+    let others = n - 1.0;
+    // Through the busiest port; and, for an average rank, sent, taken and reduced.
+    let (port, moved, reduced) = match collective {
+        Collective::AllReduce => (2.0 * others / n * m, 2.0 * others / n * m, others / n * m),
+        Collective::ReduceScatter => (others * m, others * m, others * m),
+        Collective::AllGather => (others * m, others * m, 0.0),
+        Collective::Broadcast => (m, others / n * m, 0.0),
+        Collective::Barrier => (0.0, 0.0, 0.0),
+        Collective::Reduce => (m, others / n * m, others / n * m),
+        Collective::Gather | Collective::Scatter => (others * m, others * m / n, 0.0),
+        Collective::AllToAll => (others * m, others * m, 0.0),
+    };
+    let hop = fabric.send_overhead + fabric.latency + fabric.receive_overhead;
+    // To hear from everybody is to tell everybody, backwards.
+    let (tells, hears) = match collective {
+        Collective::Broadcast | Collective::Scatter => (true, false),
+        Collective::Reduce | Collective::Gather => (false, true),
+        _ => (true, true),
+    };
+    let telling = if tells { spread(ranks, hop, fabric.send_overhead) } else { 0.0 };
+    let hearing = if hears { spread(ranks, hop, fabric.receive_overhead) } else { 0.0 };
+    let work = moved * (fabric.send_per_byte + fabric.receive_per_byte) + reduced / fabric.reduction;
+    let messages = fabric.send_overhead + fabric.receive_overhead;
+    let work = work + others / n * messages;
+    let cores = ranks.div_ceil(fabric.ranks_per_host.max(1)) as f64 * fabric.cores.max(1) as f64;
+    let work = work * (n / cores).max(1.0);
+    telling.max(hearing).max(hop + port / fabric.bandwidth).max(work)
+}
+
+/// How long it takes at least until `ranks` ranks know what one knows, if telling one of them takes `hop` and whoever
+/// knows can begin to tell another one every `gap` (s).
+fn spread(ranks: usize, hop: f64, gap: f64) -> f64 {
+    if gap <= 0.0 {
+        return hop;
+    }
+    // A rank that knows tells others at the times on the agenda; the earliest is served, and adds itself and another.
+    let key = |time: f64| Reverse(time.max(0.0).to_bits());
+    let mut agenda = BinaryHeap::from([key(0.0)]);
+    let mut told = 0.0;
+    for _ in 1..ranks {
+        let Some(Reverse(bits)) = agenda.pop() else { break };
+        let begun = f64::from_bits(bits);
+        told = begun + hop;
+        agenda.push(key(begun + gap));
+        agenda.push(key(told));
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_busy_until_arrival_doubles_those_who_know() {
+        for (ranks, hops) in [(2, 1.0), (3, 2.0), (4, 2.0), (5, 3.0), (8, 3.0), (9, 4.0), (1024, 10.0)] {
+            assert_eq!(spread(ranks, 1.0, 1.0), hops, "{ranks} ranks");
+        }
+        assert_eq!(spread(1000, 3.0, 0.0), 3.0);
+        assert_eq!(spread(5, 3.0, 1.0), 6.0, "four told by one");
+    }
+
+    #[test]
+    fn bytes_bound_large_collectives() {
+        let fabric = Fabric { reduction: f64::INFINITY, ..Fabric::NDR400 };
+        let near = |got: f64, wanted: f64| (got / wanted - 1.0).abs() < 1e-3;
+        let bytes = 4 << 30;
+        let wanted = bytes as f64 / fabric.bandwidth;
+        assert!(near(lower_bound(Collective::Broadcast, 8, bytes, &fabric), wanted));
+        assert!(near(lower_bound(Collective::AllReduce, 8, bytes, &fabric), 1.75 * wanted));
+        assert!(near(lower_bound(Collective::AllGather, 8, bytes, &fabric), 7.0 * wanted));
+        assert_eq!(lower_bound(Collective::AllReduce, 1, bytes, &fabric), 0.0);
+    }
+}

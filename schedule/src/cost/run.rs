@@ -1,0 +1,587 @@
+//! The simulation: ranks, the cores they share, ports, and an agenda of what happens when.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::{BinaryHeap, HashMap, VecDeque},
+};
+
+use super::{
+    Alike, Cost, Load, Setup, Unpriced,
+    flow::{Flow, Mixed, Way},
+    memory,
+};
+use crate::{Place, Rank, Schedule, Span, Step};
+
+/// Into how many slices a step is cut at most, however long it is.
+const SLICES: f64 = 256.0;
+
+/// Where processors move the bytes, a receiver can begin with these while its sender is still at the rest: the kernel
+/// hands on segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
+const SEGMENT: f64 = 65536.0;
+
+/// Which ranks are simulated.
+#[derive(Clone, Copy)]
+enum View {
+    All,
+    /// One, which stands for the others.
+    One(Rank, Alike),
+}
+
+pub(super) struct Simulation<'a> {
+    setup: &'a Setup<'a>,
+    view: View,
+    ranks: usize,
+    actors: Vec<Actor>,
+    hosts: Vec<Host>,
+    flows: Vec<Flow>,
+    /// Flows by sender, receiver, lane and way.
+    index: HashMap<u64, usize, Mixed>,
+    agenda: BinaryHeap<Reverse<Event>>,
+    /// How many events were put on the agenda: those of the same time are served in that order.
+    events: u64,
+    steps: u64,
+    /// By how much processor work takes longer because others share the core and are not simulated.
+    share: f64,
+    /// The longest that a rank took (s).
+    longest: f64,
+}
+
+/// A rank that is simulated.
+struct Actor {
+    schedule: Box<dyn Schedule>,
+    lanes: Vec<Lane>,
+    /// The lane whose turn it is to put and take, and the one whose turn it is to work.
+    turn: usize,
+    working: usize,
+    state: State,
+    /// When it first had a core (s).
+    begun: Option<f64>,
+    /// When it is woken next; infinite while nothing is known that would wake it (s).
+    alarm: f64,
+    /// When its port is free, out and in (s).
+    out: f64,
+    inward: f64,
+    messages: u64,
+    bytes: u64,
+    reduced: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Has nothing to do until it is told.
+    Waits,
+    /// Has something to do, but no core.
+    Queued,
+    Runs,
+    Ended,
+}
+
+struct Lane {
+    step: Option<Step>,
+    ended: bool,
+    /// How many bytes of that step are reduced or copied.
+    done: f64,
+    /// When its last put has left (s).
+    left: f64,
+    /// The flows it used last.
+    sent_on: Option<(Rank, Way, usize)>,
+    took_from: Option<(Rank, Way, usize)>,
+}
+
+/// Cores, and ranks that wait for one; only where ranks share them.
+struct Host {
+    free: usize,
+    queue: VecDeque<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Event {
+    time: f64,
+    order: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    /// A rank that has a core goes on.
+    Resume(usize),
+    /// A rank may have something to do.
+    Wake(usize),
+    /// A message's first byte is at its receiver's port; and when the last one is (s), if the port is as fast.
+    Head { flow: usize, bytes: f64, last: f64 },
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.time.total_cmp(&other.time).then(self.order.cmp(&other.order))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
+
+impl<'a> Simulation<'a> {
+    pub(super) fn all(
+        ranks: usize,
+        make: &mut dyn FnMut(Rank) -> Box<dyn Schedule>,
+        setup: &'a Setup<'a>,
+    ) -> Self {
+        let (per_host, cores) = (setup.fabric.ranks_per_host.max(1), setup.fabric.cores.max(1));
+        let crowded = per_host.min(ranks) > cores;
+        let hosts = if crowded { ranks.div_ceil(per_host) } else { 0 };
+        let hosts = (0..hosts).map(|_| Host { free: cores, queue: VecDeque::new() }).collect();
+        Self::new(View::All, ranks, (0..ranks).map(make).collect(), hosts, 1.0, setup)
+    }
+
+    pub(super) fn one(
+        rank: Rank,
+        ranks: usize,
+        alike: Alike,
+        schedule: Box<dyn Schedule>,
+        setup: &'a Setup<'a>,
+    ) -> Self {
+        let share = setup.fabric.crowd(ranks);
+        // A host of its own, on which being woken costs time.
+        let hosts = if share > 1.0 { vec![Host { free: 1, queue: VecDeque::new() }] } else { Vec::new() };
+        Self::new(View::One(rank, alike), ranks, vec![schedule], hosts, share, setup)
+    }
+
+    fn new(
+        view: View,
+        ranks: usize,
+        schedules: Vec<Box<dyn Schedule>>,
+        hosts: Vec<Host>,
+        share: f64,
+        setup: &'a Setup<'a>,
+    ) -> Self {
+        let lane = || Lane { step: None, ended: false, done: 0.0, left: 0.0, sent_on: None, took_from: None };
+        let actor = |schedule: Box<dyn Schedule>| Actor {
+            lanes: (0..schedule.lanes()).map(|_| lane()).collect(),
+            schedule,
+            turn: 0,
+            working: 0,
+            state: State::Waits,
+            begun: None,
+            alarm: f64::INFINITY,
+            out: 0.0,
+            inward: 0.0,
+            messages: 0,
+            bytes: 0,
+            reduced: 0,
+        };
+        Self {
+            setup,
+            view,
+            ranks,
+            actors: schedules.into_iter().map(actor).collect(),
+            hosts,
+            flows: Vec::new(),
+            index: HashMap::default(),
+            agenda: BinaryHeap::new(),
+            events: 0,
+            steps: 0,
+            share,
+            longest: 0.0,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Result<Cost, Unpriced> {
+        for index in 0..self.actors.len() {
+            // Nobody is woken at the beginning.
+            match self.host(index) {
+                Some(host) if self.hosts[host].free == 0 => self.queue(host, index),
+                host => {
+                    if let Some(host) = host {
+                        self.hosts[host].free -= 1;
+                    }
+                    self.actors[index].state = State::Runs;
+                    self.at(0.0, What::Resume(index));
+                }
+            }
+        }
+        while let Some(Reverse(Event { time, what, .. })) = self.agenda.pop() {
+            match what {
+                What::Resume(actor) => self.resume(actor, time)?,
+                What::Wake(actor) => self.wake(actor, time)?,
+                What::Head { flow, bytes, last } => self.land(flow, bytes, last, time),
+            }
+        }
+        if self.actors.iter().any(|actor| actor.state != State::Ended) {
+            return Err(Unpriced::Stuck { slots: self.setup.slots });
+        }
+        Ok(self.cost())
+    }
+
+    fn cost(&self) -> Cost {
+        let stand_for = match self.view {
+            View::All => 1,
+            View::One(..) => self.ranks as u64,
+        };
+        let load = |of: fn(&Actor) -> u64| {
+            let each = self.actors.iter().map(of);
+            let total = each.clone().fold(0, u64::saturating_add);
+            Load { most: each.max().unwrap_or(0), total: total.saturating_mul(stand_for) }
+        };
+        let memory = self.actors.iter().map(|actor| memory(&*actor.schedule, self.ranks, self.setup));
+        Cost {
+            seconds: self.longest,
+            messages: load(|actor| actor.messages),
+            bytes: load(|actor| actor.bytes),
+            reduced: load(|actor| actor.reduced),
+            memory: memory.max().unwrap_or(0),
+            steps: self.steps,
+            extrapolated: false,
+        }
+    }
+
+    fn at(&mut self, time: f64, what: What) {
+        self.events += 1;
+        self.agenda.push(Reverse(Event { time, order: self.events, what }));
+    }
+
+    /// The host of a rank, where cores are shared.
+    fn host(&self, actor: usize) -> Option<usize> {
+        let last = self.hosts.len().checked_sub(1)?;
+        Some((actor / self.setup.fabric.ranks_per_host.max(1)).min(last))
+    }
+
+    fn queue(&mut self, host: usize, actor: usize) {
+        self.actors[actor].state = State::Queued;
+        self.hosts[host].queue.push_back(actor);
+    }
+
+    /// Has a rank woken then, unless it is woken before: it then looks again.
+    fn set_alarm(&mut self, actor: usize, time: f64) {
+        if time < self.actors[actor].alarm {
+            self.actors[actor].alarm = time;
+            self.at(time, What::Wake(actor));
+        }
+    }
+
+    /// A rank that waits may have something to do now.
+    fn wake(&mut self, actor: usize, now: f64) -> Result<(), Unpriced> {
+        let state = &mut self.actors[actor];
+        // Otherwise an earlier one has been set since, and it was woken by that.
+        if now < state.alarm {
+            return Ok(());
+        }
+        state.alarm = f64::INFINITY;
+        if state.state != State::Waits {
+            return Ok(());
+        }
+        let Some(host) = self.host(actor) else {
+            self.actors[actor].state = State::Runs;
+            return self.resume(actor, now);
+        };
+        if self.hosts[host].free == 0 {
+            self.queue(host, actor);
+        } else {
+            self.hosts[host].free -= 1;
+            self.switch_to(actor, now);
+        }
+        Ok(())
+    }
+
+    /// Gives a rank a core, which takes a while.
+    fn switch_to(&mut self, actor: usize, now: f64) {
+        self.actors[actor].state = State::Runs;
+        self.at(now + self.setup.fabric.switch * self.share, What::Resume(actor));
+    }
+
+    /// A rank that has a core does what it can, until it waits or something else happens first.
+    fn resume(&mut self, actor: usize, mut now: f64) -> Result<(), Unpriced> {
+        self.actors[actor].begun.get_or_insert(now);
+        loop {
+            let Some(spent) = self.advance(actor, now)? else {
+                return self.park(actor, now);
+            };
+            if spent > 0.0 {
+                now += spent * self.share;
+                if self.agenda.peek().is_some_and(|Reverse(next)| next.time <= now) {
+                    self.at(now, What::Resume(actor));
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// A rank that can do nothing gives its core up, and is told when that may change.
+    fn park(&mut self, actor: usize, now: f64) -> Result<(), Unpriced> {
+        let mut soonest = f64::INFINITY;
+        let mut ended = true;
+        for lane in 0..self.actors[actor].lanes.len() {
+            let Some(step) = self.actors[actor].lanes[lane].step else { continue };
+            ended = false;
+            soonest = soonest.min(self.due(actor, lane, step)?);
+        }
+        let state = &mut self.actors[actor];
+        state.state = if ended { State::Ended } else { State::Waits };
+        if ended {
+            // On one core whoever is late finds all there, and how long it takes says nothing of the algorithm.
+            let begun = if self.setup.fabric.cores > 1 { state.begun.unwrap_or_default() } else { 0.0 };
+            let took = now.max(state.out) - begun;
+            self.longest = self.longest.max(took);
+        } else if soonest.is_finite() {
+            self.set_alarm(actor, soonest);
+        }
+        if let Some(host) = self.host(actor) {
+            match self.hosts[host].queue.pop_front() {
+                Some(next) => self.switch_to(next, now),
+                None => self.hosts[host].free += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// When a lane's step need not wait any more; infinite while nobody knows, and then the rank is told as soon as
+    /// it is known.
+    fn due(&mut self, actor: usize, lane: usize, step: Step) -> Result<f64, Unpriced> {
+        let known = match step {
+            Step::Put { to, .. } | Step::Write { to, .. } => {
+                let flow = self.outgoing(actor, lane, to, way(&step))?;
+                let flow = &mut self.flows[flow];
+                flow.sender_waits |= flow.room().is_none();
+                flow.room()
+            }
+            Step::Take { from, .. } | Step::Await { from, .. } => {
+                let flow = self.incoming(actor, lane, from, way(&step))?;
+                let flow = &mut self.flows[flow];
+                flow.receiver_waits |= flow.arrival().is_none();
+                flow.arrival()
+            }
+            Step::Settle => Some(self.actors[actor].lanes[lane].left),
+            _ => Some(0.0),
+        };
+        Ok(known.unwrap_or(f64::INFINITY))
+    }
+
+    /// Takes the next step of any lane that takes time; tells how much. `None` if all lanes wait or have ended.
+    fn advance(&mut self, actor: usize, now: f64) -> Result<Option<f64>, Unpriced> {
+        let lanes = self.actors[actor].lanes.len();
+        let first = self.actors[actor].turn;
+        for lane in (first..lanes).chain(0..first) {
+            while let Some(step) = self.step(actor, lane)? {
+                let Some(spent) = self.try_step(actor, lane, step, now)? else { break };
+                self.actors[actor].lanes[lane].step = None;
+                if spent > 0.0 {
+                    self.actors[actor].turn = lane;
+                    return Ok(Some(spent));
+                }
+            }
+        }
+        let first = self.actors[actor].working;
+        for lane in (first..lanes).chain(0..first) {
+            if let Some(spent) = self.work(actor, lane) {
+                self.actors[actor].working = lane;
+                self.actors[actor].turn = 0;
+                return Ok(Some(spent));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The step a lane is at.
+    fn step(&mut self, actor: usize, lane: usize) -> Result<Option<Step>, Unpriced> {
+        let Actor { schedule, lanes, .. } = &mut self.actors[actor];
+        let state = &mut lanes[lane];
+        if state.step.is_none() && !state.ended {
+            state.step = schedule.next(lane);
+            state.ended = state.step.is_none();
+            state.done = 0.0;
+            self.steps += 1;
+            if self.steps > self.setup.limit {
+                return Err(Unpriced::TooLong { limit: self.setup.limit });
+            }
+        }
+        Ok(state.step)
+    }
+
+    /// Takes a step, unless it must wait or is work; tells how much processor time it takes.
+    fn try_step(&mut self, actor: usize, lane: usize, step: Step, now: f64) -> Result<Option<f64>, Unpriced> {
+        Ok(match step {
+            Step::Put { to, from } | Step::Write { to, from, .. } => {
+                let flow = self.outgoing(actor, lane, to, way(&step))?;
+                self.flows[flow].put(now).then(|| self.put(actor, lane, flow, from, now)).transpose()?
+            }
+            Step::Take { from, len } => {
+                let flow = self.incoming(actor, lane, from, Way::Slots)?;
+                self.flows[flow].take(now).then(|| self.taken(len))
+            }
+            Step::Await { from, into } => {
+                let flow = self.incoming(actor, lane, from, Way::Direct)?;
+                let there = self.flows[flow].take(now);
+                if there {
+                    self.free(flow, now);
+                }
+                there.then(|| self.taken(into.len))
+            }
+            Step::Free { from } => {
+                let flow = self.incoming(actor, lane, from, Way::Slots)?;
+                self.free(flow, now);
+                Some(0.0)
+            }
+            Step::Settle => (self.actors[actor].lanes[lane].left <= now).then_some(0.0),
+            Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. } => None,
+        })
+    }
+
+    /// Bytes of so many elements.
+    #[allow(clippy::cast_precision_loss, reason = "prices are not that exact")]
+    fn bytes(&self, len: usize) -> f64 {
+        len as f64 * self.setup.element as f64
+    }
+
+    /// Processor time for a message taken.
+    fn taken(&self, len: usize) -> f64 {
+        self.setup.fabric.receive_overhead + self.bytes(len) * self.setup.fabric.receive_per_byte
+    }
+
+    fn free(&mut self, flow: usize, now: f64) {
+        let time = self.flows[flow].free(now, self.setup.fabric.latency);
+        if std::mem::take(&mut self.flows[flow].sender_waits) {
+            let sender = self.flows[flow].sender;
+            self.set_alarm(sender, time);
+        }
+    }
+
+    /// Sends a message as soon as the processor has done its part and the port is free.
+    fn put(&mut self, actor: usize, lane: usize, flow: usize, from: Span, now: f64) -> Result<f64, Unpriced> {
+        let fabric = self.setup.fabric;
+        let bytes = self.bytes(from.len);
+        let spent = fabric.send_overhead + bytes * fabric.send_per_byte;
+        let state = &mut self.actors[actor];
+        let rest = (bytes - SEGMENT).max(0.0) * fabric.send_per_byte;
+        let start = (now + (spent - rest) * self.share).max(state.out);
+        state.out = (start + bytes / fabric.bandwidth).max(now + spent * self.share);
+        state.messages += 1;
+        let count = (from.len as u64).saturating_mul(self.setup.element as u64);
+        state.bytes = state.bytes.saturating_add(count);
+        let left = state.out;
+        state.lanes[lane].left = left;
+        if let Place::Landed(source) = from.place {
+            let source = self.incoming(actor, lane, source, Way::Slots)?;
+            self.flows[source].read(left);
+        }
+        self.at(start + fabric.latency, What::Head { flow, bytes, last: left + fabric.latency });
+        Ok(spent)
+    }
+
+    /// A message comes in through its receiver's port. It can be taken so early that the receiver has not to wait for
+    /// its last segment.
+    fn land(&mut self, flow: usize, bytes: f64, last: f64, now: f64) {
+        let fabric = self.setup.fabric;
+        let flow = &mut self.flows[flow];
+        let receiver = flow.receiver;
+        let whole = (now.max(self.actors[receiver].inward) + bytes / fabric.bandwidth).max(last);
+        self.actors[receiver].inward = whole;
+        let rest = (bytes - SEGMENT).max(0.0) * fabric.receive_per_byte;
+        let time = (whole - rest * self.share).max(now);
+        flow.arrive(time);
+        if std::mem::take(&mut flow.receiver_waits) {
+            self.set_alarm(receiver, time);
+        }
+    }
+
+    /// Reduces or copies a slice, if the lane is at that; tells how much processor time it takes.
+    fn work(&mut self, actor: usize, lane: usize) -> Option<f64> {
+        let fabric = self.setup.fabric;
+        let step = self.actors[actor].lanes[lane].step?;
+        let (len, rate, reduces) = match step {
+            Step::Reduce { into, .. } => (into.len, fabric.reduction, true),
+            // As many reductions as there are other ranks.
+            Step::Fold { into, .. } => {
+                (into.len, fabric.reduction / self.ranks.saturating_sub(1).max(1) as f64, true)
+            }
+            Step::Copy { from, into } => (if from == into { 0 } else { into.len }, fabric.copy, false),
+            _ => return None,
+        };
+        let all = self.bytes(len);
+        let count = (len as u64).saturating_mul(self.setup.element as u64);
+        let state = &mut self.actors[actor];
+        let begun = state.lanes[lane].done;
+        let slice = (step.slice() as f64).max(all / SLICES).min(all - begun);
+        state.lanes[lane].done = begun + slice;
+        if begun + slice >= all {
+            state.lanes[lane].step = None;
+            if reduces {
+                state.reduced = state.reduced.saturating_add(count);
+            }
+        }
+        Some(slice / rate)
+    }
+
+    /// The flow on which a rank puts to a peer.
+    fn outgoing(&mut self, actor: usize, lane: usize, peer: Rank, way: Way) -> Result<usize, Unpriced> {
+        if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].sent_on
+            && (last, last_way) == (peer, way)
+        {
+            return Ok(flow);
+        }
+        self.exists(actor, peer)?;
+        let flow = match self.view {
+            View::All => self.flow((actor, peer), (actor, peer), lane, way),
+            View::One(rank, Alike::Turned) => {
+                self.flow((0, (peer + self.ranks - rank) % self.ranks), (0, 0), lane, way)
+            }
+            View::One(rank, Alike::Swapped) => self.flow((0, peer ^ rank), (0, 0), lane, way),
+        };
+        self.actors[actor].lanes[lane].sent_on = Some((peer, way, flow));
+        Ok(flow)
+    }
+
+    /// The flow on which a rank takes from a peer. Where one rank stands for all, the peer's flow to it is its own flow
+    /// to whoever stands to it as it stands to the peer.
+    fn incoming(&mut self, actor: usize, lane: usize, peer: Rank, way: Way) -> Result<usize, Unpriced> {
+        if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].took_from
+            && (last, last_way) == (peer, way)
+        {
+            return Ok(flow);
+        }
+        self.exists(actor, peer)?;
+        let flow = match self.view {
+            View::All => self.flow((peer, actor), (peer, actor), lane, way),
+            View::One(rank, Alike::Turned) => {
+                self.flow((0, (rank + self.ranks - peer) % self.ranks), (0, 0), lane, way)
+            }
+            View::One(rank, Alike::Swapped) => self.flow((0, peer ^ rank), (0, 0), lane, way),
+        };
+        self.actors[actor].lanes[lane].took_from = Some((peer, way, flow));
+        Ok(flow)
+    }
+
+    fn exists(&self, actor: usize, peer: Rank) -> Result<(), Unpriced> {
+        let rank = match self.view {
+            View::All => actor,
+            View::One(rank, _) => rank,
+        };
+        if peer < self.ranks && peer != rank { Ok(()) } else { Err(Unpriced::Peer { rank, peer }) }
+    }
+
+    /// The flow of this name between these two, which is made when it is first used.
+    fn flow(&mut self, name: (usize, usize), ends: (usize, usize), lane: usize, way: Way) -> usize {
+        let pair = (name.0 as u64).wrapping_mul(self.ranks as u64).wrapping_add(name.1 as u64);
+        let lanes = self.actors[ends.0].lanes.len().max(1) as u64;
+        let key = pair.wrapping_mul(lanes).wrapping_add(lane as u64).wrapping_mul(2) + way as u64;
+        let (flows, setup) = (&mut self.flows, self.setup);
+        *self.index.entry(key).or_insert_with(|| {
+            let slots = if way == Way::Slots { setup.slots } else { setup.writes };
+            flows.push(Flow::new(ends.0, ends.1, slots));
+            flows.len() - 1
+        })
+    }
+}
+
+fn way(step: &Step) -> Way {
+    if matches!(step, Step::Write { .. } | Step::Await { .. }) { Way::Direct } else { Way::Slots }
+}

@@ -1,0 +1,185 @@
+//! What an algorithm makes a schedule of: the collective, its sizes and how it may be cut.
+
+use crate::{Rank, partition::Blocks};
+
+/// A collective operation, as ranks must agree on it. Blocks lie one after the other in the order of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Collective {
+    /// Everyone gets the reduction of all inputs. Input and output: `count` elements.
+    AllReduce,
+    /// Rank r gets block r of the reduction. Input: a block for every rank, output: one block.
+    ReduceScatter,
+    /// Everyone gets all inputs. Input: one block, output: a block of every rank.
+    AllGather,
+    /// Everyone gets the root's data. Output: `count` elements, and the input is the output.
+    Broadcast,
+    /// Nobody goes on before everybody has come. No elements.
+    Barrier,
+    /// The root gets the reduction of all inputs. Input: `count` elements; output: as many at the root, none elsewhere.
+    Reduce,
+    /// The root gets all inputs. Input: one block; output: a block of every rank at the root, nothing elsewhere.
+    Gather,
+    /// Rank r gets block r of the root's input. Input: a block for every rank at the root, nothing elsewhere; output:
+    /// one block.
+    Scatter,
+    /// Rank r gets block r of everyone's input. Input: a block for every rank; output: a block of every rank.
+    AllToAll,
+}
+
+impl Collective {
+    /// All of them, in the order of their codes on the wire.
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Barrier,
+        Self::Reduce,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+    ];
+
+    /// Its name, as in torch.distributed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::Barrier => "barrier",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+        }
+    }
+
+    /// The collective of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|collective| collective.name() == name)
+    }
+
+    /// Whether elements are reduced.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether one rank gives or gets more than the others.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether, in place, what comes from a rank takes the place of what goes to it. Then nobody may write into the
+    /// output, where the input still lies.
+    #[must_use]
+    pub const fn exchanges(self) -> bool {
+        matches!(self, Self::AllToAll)
+    }
+
+    /// Whether input or output is a block for every rank, so that a job's count is that of one block.
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
+    }
+}
+
+/// How long the blocks are where they are not all alike (the collectives whose names end in `_v`). What a rank need
+/// not know, because it neither sends nor receives it, may be 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Uneven<'a> {
+    /// The lengths of the input's blocks, by rank, if it has blocks.
+    pub input: &'a [usize],
+    /// The lengths of the output's blocks, by rank, if it has blocks.
+    pub output: &'a [usize],
+}
+
+/// What an algorithm makes a schedule of; alike on every rank but for `rank` and `uneven`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Job<'a> {
+    /// What is done.
+    pub collective: Collective,
+    /// The rank whose schedule is wanted.
+    pub rank: Rank,
+    /// The world size.
+    pub ranks: usize,
+    /// How many elements the whole has, or one block if there are blocks ([`Collective::has_blocks`]); the longest
+    /// one, if they are uneven.
+    pub count: usize,
+    /// The lengths of the blocks, if they are uneven.
+    pub uneven: Option<Uneven<'a>>,
+    /// Whose data is handed out, or who gets it, in a collective that has a root; 0 otherwise.
+    pub root: Rank,
+    /// The most elements a message may have, at least 1.
+    pub chunk: usize,
+    /// The most lanes a schedule may have, at least 1.
+    pub lanes: usize,
+    /// Whether a schedule may write straight into outputs, if its algorithm can.
+    pub direct: bool,
+    /// Whether every rank lets others write into its output, so that writes may be longer than `chunk`; only if `direct`.
+    pub long: bool,
+    /// Whether contributions are to be reduced in the order of ranks ([`Fold`](crate::Step::Fold)); only of algorithms that can.
+    pub ordered: bool,
+}
+
+impl Job<'_> {
+    /// A job with even blocks, root 0 and one lane of messages of any length, through slots.
+    #[must_use]
+    pub const fn new(collective: Collective, rank: Rank, ranks: usize, count: usize) -> Self {
+        Self {
+            collective,
+            rank,
+            ranks,
+            count,
+            uneven: None,
+            root: 0,
+            chunk: usize::MAX,
+            lanes: 1,
+            direct: false,
+            long: false,
+            ordered: false,
+        }
+    }
+
+    /// The blocks of the input, if it has blocks.
+    #[must_use]
+    pub fn input_blocks(&self) -> Blocks {
+        self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.input))
+    }
+
+    /// The blocks of the output, if it has blocks.
+    #[must_use]
+    pub fn output_blocks(&self) -> Blocks {
+        self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.output))
+    }
+
+    /// The elements of this rank's input and output; `None` if that does not fit in a `usize`.
+    #[must_use]
+    pub fn lengths(&self) -> Option<(usize, usize)> {
+        let whole = |lengths: Option<&[usize]>| match lengths {
+            None => self.ranks.checked_mul(self.count),
+            Some(lengths) => lengths.iter().try_fold(0_usize, |sum, &length| sum.checked_add(length)),
+        };
+        let own = |lengths: Option<&[usize]>| match lengths {
+            None => self.count,
+            Some(lengths) => lengths.get(self.rank).copied().unwrap_or_default(),
+        };
+        let (input, output) =
+            (self.uneven.map(|uneven| uneven.input), self.uneven.map(|uneven| uneven.output));
+        let at_root = self.rank == self.root;
+        Some(match self.collective {
+            Collective::AllReduce | Collective::Broadcast => (self.count, self.count),
+            Collective::Reduce => (self.count, if at_root { self.count } else { 0 }),
+            Collective::ReduceScatter => (whole(input)?, own(input)),
+            Collective::AllGather => (own(output), whole(output)?),
+            Collective::Gather => (own(output), if at_root { whole(output)? } else { 0 }),
+            Collective::Scatter => (if at_root { whole(input)? } else { 0 }, own(input)),
+            Collective::AllToAll => (whole(input)?, whole(output)?),
+            Collective::Barrier => (0, 0),
+        })
+    }
+}

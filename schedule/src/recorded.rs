@@ -1,0 +1,147 @@
+//! Short schedules as lists of steps, so that a call like one before need not think again.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+use crate::{Rank, Schedule, Step};
+
+/// The schedule of one operation.
+pub enum CallSchedule {
+    /// It was made for this one.
+    Made(Box<dyn Schedule>),
+    /// It is that of one before, and needs no memory of its own.
+    Recorded(Recorded),
+}
+
+impl Deref for CallSchedule {
+    type Target = dyn Schedule;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Made(schedule) => &**schedule,
+            Self::Recorded(schedule) => schedule,
+        }
+    }
+}
+
+impl DerefMut for CallSchedule {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Made(schedule) => &mut **schedule,
+            Self::Recorded(schedule) => schedule,
+        }
+    }
+}
+
+/// A schedule of one lane, all of whose steps are known.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    known: Arc<Known>,
+    /// Steps handed out.
+    given: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    max_message: usize,
+    direct: bool,
+    scratch: usize,
+    sources: Vec<Rank>,
+    steps: Vec<Step>,
+}
+
+impl Recorded {
+    /// What a schedule does, if it is one lane of at most so many steps. The schedule is used up.
+    pub fn of(mut schedule: Box<dyn Schedule>, most: usize) -> Option<Self> {
+        if schedule.lanes() != 1 {
+            return None;
+        }
+        let mut sources = Vec::new();
+        schedule.sources(&mut |from| sources.push(from));
+        let (max_message, direct, scratch) = (schedule.max_message(), schedule.direct(), schedule.scratch());
+        let steps: Vec<_> = std::iter::from_fn(|| schedule.next(0)).take(most + 1).collect();
+        let known = Known { max_message, direct, scratch, sources, steps };
+        (known.steps.len() <= most).then(|| Self { known: Arc::new(known), given: 0 })
+    }
+}
+
+impl Schedule for Recorded {
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn max_message(&self) -> usize {
+        self.known.max_message
+    }
+
+    fn direct(&self) -> bool {
+        self.known.direct
+    }
+
+    fn scratch(&self) -> usize {
+        self.known.scratch
+    }
+
+    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
+        self.known.sources.iter().for_each(|&from| visit(from));
+    }
+
+    fn next(&mut self, lane: usize) -> Option<Step> {
+        let step = if lane == 0 { self.known.steps.get(self.given).copied() } else { None };
+        self.given += usize::from(step.is_some());
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, Job, algorithm::ALGORITHMS};
+
+    fn steps(mut schedule: Box<dyn Schedule>) -> Vec<Step> {
+        std::iter::from_fn(|| schedule.next(0)).collect()
+    }
+
+    fn sources(schedule: &dyn Schedule) -> Vec<Rank> {
+        let mut all = Vec::new();
+        schedule.sources(&mut |from| all.push(from));
+        all
+    }
+
+    #[test]
+    fn a_recorded_schedule_says_what_it_was_made_of() {
+        for (collective, algorithm) in Collective::ALL
+            .into_iter()
+            .flat_map(|collective| ALGORITHMS.iter().map(move |it| (collective, it)))
+        {
+            for (ranks, count) in [(1, 5), (2, 0), (2, 7), (5, 3)] {
+                for rank in 0..ranks {
+                    let job = Job { chunk: 4, direct: true, ..Job::new(collective, rank, ranks, count) };
+                    let Some(made) = algorithm.make(&job) else { continue };
+                    let all = steps(algorithm.make(&job).unwrap());
+                    let recorded = Recorded::of(algorithm.make(&job).unwrap(), all.len()).unwrap();
+                    assert_eq!(
+                        (recorded.lanes(), recorded.max_message(), recorded.direct(), recorded.scratch()),
+                        (made.lanes(), made.max_message(), made.direct(), made.scratch())
+                    );
+                    assert_eq!(sources(&recorded), sources(&*made));
+                    for _ in 0..2 {
+                        assert_eq!(steps(Box::new(recorded.clone())), all, "{job:?}");
+                    }
+                    let longer = all.len().checked_sub(1);
+                    assert!(longer.is_none_or(|most| Recorded::of(made, most).is_none()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_lanes_are_not_recorded() {
+        let job = Job { chunk: 1, lanes: 2, ..Job::new(Collective::Broadcast, 0, 2, 8) };
+        let schedule = ALGORITHMS.iter().find_map(|algorithm| algorithm.make(&job)).unwrap();
+        assert_eq!(schedule.lanes(), 2);
+        assert!(Recorded::of(schedule, usize::MAX - 1).is_none());
+    }
+}

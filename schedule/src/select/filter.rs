@@ -1,0 +1,187 @@
+//! Which algorithms may do which collectives, as users say it: `ring`, `^ring`, `all_reduce:tree,ring;broadcast:^direct`.
+//!
+//! The words are those of NCCL's `NCCL_ALGO`: names after commas, `^` for all but these, a collective and a colon
+//! before a list that is for it alone, semicolons between lists.
+
+use crate::Collective;
+use crate::algorithm::{ALGORITHMS, Algorithm};
+
+/// The algorithms that may be taken, for each collective. By default all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// For each collective, in the order of [`Collective::ALL`], a bit for each of [`ALGORITHMS`].
+    allowed: [u32; Collective::ALL.len()],
+}
+
+/// The bit of each algorithm fits.
+const _: () = assert!(ALGORITHMS.len() <= 32);
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self { allowed: [u32::MAX; Collective::ALL.len()] }
+    }
+}
+
+impl Selection {
+    /// Reads a selection. A list for one collective goes before one for all; a list for all does not concern
+    /// collectives of which it leaves no algorithm.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words: a name that does not exist, a list that leaves no algorithm, or two lists for
+    /// the same.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut selection = Self::default();
+        let mut own = [false; Collective::ALL.len()];
+        let mut for_all = false;
+        for list in text.split(';') {
+            let (collective, names) = match list.split_once(':') {
+                Some((collective, names)) => (Some(collective.trim()), names.trim()),
+                None => (None, list.trim()),
+            };
+            let bits = bits(names)?;
+            let named = match collective {
+                Some(name) => Some(Collective::parse(name).ok_or_else(|| unknown_collective(name))?),
+                None => None,
+            };
+            if named.is_none() {
+                if std::mem::replace(&mut for_all, true) {
+                    return Err(twice("all collectives"));
+                }
+                if Collective::ALL.iter().all(|&collective| bits & able(collective) == 0) {
+                    return Err(format!("{names:?} leaves no algorithm for any collective"));
+                }
+            }
+            for (index, &collective) in Collective::ALL.iter().enumerate() {
+                let able = able(collective);
+                let left = bits & able;
+                match named {
+                    Some(named) if named == collective && left == 0 => {
+                        let name = collective.name();
+                        let able = names_of(able);
+                        return Err(format!(
+                            "{names:?} leaves no algorithm for {name}, which can be done by {able}"
+                        ));
+                    }
+                    Some(named) if named == collective && own[index] => {
+                        return Err(twice(collective.name()));
+                    }
+                    Some(named) if named == collective => {
+                        (selection.allowed[index], own[index]) = (left, true);
+                    }
+                    None if left != 0 && !own[index] => selection.allowed[index] = left,
+                    _ => {}
+                }
+            }
+        }
+        Ok(selection)
+    }
+
+    /// Whether an algorithm may be taken for a collective.
+    #[must_use]
+    pub fn allows(&self, collective: Collective, algorithm: &Algorithm) -> bool {
+        let place = ALGORITHMS.iter().position(|other| other.code == algorithm.code);
+        let index = Collective::ALL.iter().position(|&other| other == collective);
+        let bits = index.and_then(|index| self.allowed.get(index)).copied().unwrap_or_default();
+        place.is_some_and(|place| bits >> place & 1 == 1)
+    }
+}
+
+/// The bits of a list of names.
+fn bits(names: &str) -> Result<u32, String> {
+    let (excluded, names) = match names.strip_prefix('^') {
+        Some(names) => (true, names),
+        None => (false, names),
+    };
+    let mut bits = 0;
+    for name in names.split(',').map(str::trim) {
+        let place = ALGORITHMS.iter().position(|algorithm| algorithm.name == name);
+        let place = place.ok_or_else(|| {
+            format!("there is no algorithm {name:?}; there are {}", list_of(ALGORITHMS.iter()))
+        })?;
+        bits |= 1 << place;
+    }
+    Ok(if excluded { !bits } else { bits })
+}
+
+/// The bits of those that can do a collective.
+fn able(collective: Collective) -> u32 {
+    let able = ALGORITHMS.iter().enumerate().filter(|(_, algorithm)| algorithm.supports(collective));
+    able.fold(0, |bits, (place, _)| bits | 1 << place)
+}
+
+fn names_of(bits: u32) -> String {
+    list_of(ALGORITHMS.iter().enumerate().filter(|(place, _)| bits >> place & 1 == 1).map(|(_, it)| it))
+}
+
+fn list_of<'a>(algorithms: impl Iterator<Item = &'a Algorithm>) -> String {
+    algorithms.map(|algorithm| algorithm.name).collect::<Vec<_>>().join(", ")
+}
+
+/// A second list would take the place of the first, of which whoever wrote it would not hear.
+fn twice(what: &str) -> String {
+    format!("there are two lists for {what}; wanted one, of names after commas such as \"^ring,tree\"")
+}
+
+fn unknown_collective(name: &str) -> String {
+    let names = Collective::ALL.map(Collective::name).join(", ");
+    format!("there is no collective {name:?}; there are {names}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::find;
+
+    fn allowed(text: &str, collective: Collective) -> Vec<&'static str> {
+        let selection = Selection::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let able = ALGORITHMS.iter().filter(|algorithm| algorithm.supports(collective));
+        able.filter(|algorithm| selection.allows(collective, algorithm)).map(|it| it.name).collect()
+    }
+
+    #[test]
+    fn lists_are_for_all_or_for_one() {
+        let all: Vec<_> =
+            ALGORITHMS.iter().filter(|it| it.supports(Collective::AllReduce)).map(|it| it.name).collect();
+        assert_eq!(allowed("ring", Collective::AllReduce), ["ring"]);
+        assert_eq!(allowed("two_shot, ring", Collective::AllReduce), ["ring", "two_shot"]);
+        assert_eq!(allowed("all_reduce:ring", Collective::AllReduce), ["ring"]);
+        assert_eq!(allowed("all_reduce:ring;broadcast:direct", Collective::Broadcast), ["direct"]);
+        assert_eq!(allowed("broadcast:direct", Collective::AllReduce), all);
+        let without: Vec<_> = all.iter().copied().filter(|&name| name != "ring").collect();
+        assert_eq!(allowed("^ring", Collective::AllReduce), without);
+        assert_eq!(allowed("all_reduce:^ring", Collective::AllReduce), without);
+        // What is said of one goes before what is said of all, in either order.
+        assert_eq!(allowed("all_reduce:direct;ring", Collective::AllReduce), ["direct"]);
+        assert_eq!(allowed("ring;all_reduce:direct", Collective::AllReduce), ["direct"]);
+        assert_eq!(allowed("ring;all_reduce:direct", Collective::AllGather), ["ring"]);
+        // A ring cannot be a barrier; those that can still are.
+        assert!(!allowed("ring", Collective::Barrier).is_empty());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        let every = format!("^{}", list_of(ALGORITHMS.iter()));
+        for (text, words) in [
+            ("magic", "no algorithm \"magic\"; there are direct, ring"),
+            ("", "no algorithm \"\""),
+            ("ring,,direct", "no algorithm \"\""),
+            ("all_reduce:magic", "no algorithm \"magic\""),
+            ("all_things:ring", "no collective \"all_things\"; there are all_reduce"),
+            ("barrier:ring", "leaves no algorithm for barrier, which can be done by direct, dissemination"),
+            ("barrier:^direct,dissemination,star", "leaves no algorithm for barrier"),
+            ("^ring;^tree", "two lists for all collectives; wanted one, of names after commas"),
+            ("ring;all_reduce:tree;ring", "two lists for all collectives"),
+            ("all_reduce:^ring;broadcast:ring;all_reduce:^tree", "two lists for all_reduce; wanted one"),
+            (&every, "leaves no algorithm for any collective"),
+        ] {
+            let error = Selection::parse(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn everything_is_allowed_at_first() {
+        let ring = find("ring").unwrap();
+        assert!(Selection::default().allows(Collective::AllReduce, ring));
+    }
+}

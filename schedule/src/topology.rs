@@ -1,0 +1,90 @@
+//! What a choice depends on besides the call: how many ranks there are, on how many hosts, and how many cores for them.
+
+use crate::cost::Fabric;
+
+/// What all ranks know alike of their world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// The world size.
+    pub ranks: usize,
+    /// How many of them can run at once: on each host its ranks or its cores, whichever are fewer.
+    pub cores: usize,
+    /// On how many hosts they are.
+    pub hosts: usize,
+}
+
+impl Topology {
+    /// Of ranks that have a host each.
+    #[must_use]
+    pub const fn new(ranks: usize) -> Self {
+        Self { ranks, cores: ranks, hosts: ranks }
+    }
+
+    /// Of the ranks on a fabric.
+    #[must_use]
+    pub fn on(fabric: &Fabric, ranks: usize) -> Self {
+        Self { ranks, cores: fabric.at_once(ranks), hosts: fabric.hosts(ranks) }
+    }
+
+    /// Whether they are two on one host. Over TCP and in shared memory their cores move what goes between them, so that little is
+    /// gained by cutting it in order to reduce while it moves; and each has one neighbour, so that large windows cost little.
+    #[must_use]
+    pub const fn is_pair(self) -> bool {
+        self.ranks == 2 && self.hosts == 1
+    }
+
+    /// The most bytes of a message: as `UNISONO_CHUNK` says, or what is best here.
+    #[must_use]
+    pub const fn chunk(self, configured: Option<usize>) -> usize {
+        match configured {
+            Some(bytes) => bytes,
+            None if self.is_pair() => 512 << 10,
+            None => 256 << 10,
+        }
+    }
+
+    /// Whether so few cores are shared by so many ranks that a collective of small messages takes what all its messages
+    /// together cost, and not what the longest chain of them does.
+    ///
+    /// In a star one rank handles each of 2(n-1) messages, which costs it about half of what sending and taking one
+    /// costs. All other algorithms have at least n log2 n / 2 messages and up to n log2 n, which the cores share.
+    #[must_use]
+    pub fn crowded(self) -> bool {
+        let doublings = self.ranks.checked_next_power_of_two().map_or(usize::BITS, usize::ilog2);
+        self.ranks > 2 && self.cores as u128 <= u128::from(doublings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_a_core_each_are_not_crowded() {
+        for ranks in [1, 2, 3, 4, 8, 1000, usize::MAX] {
+            assert!(!Topology::new(ranks).crowded(), "{ranks}");
+        }
+    }
+
+    #[test]
+    fn two_ranks_of_one_host_are_a_pair() {
+        let pair = |ranks, hosts| Topology { hosts, ..Topology::new(ranks) };
+        assert!(pair(2, 1).is_pair() && pair(2, 1).chunk(None) > pair(2, 2).chunk(None));
+        for (ranks, hosts) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
+            assert!(!pair(ranks, hosts).is_pair(), "{ranks} on {hosts}");
+        }
+        let on = |fabric, ranks| Topology::on(fabric, ranks);
+        assert_eq!(on(&Fabric::TCP, 8), Topology { ranks: 8, cores: 2, hosts: 1 });
+        assert_eq!(on(&Fabric::TCP, 9), Topology { ranks: 9, cores: 3, hosts: 2 });
+        assert!(
+            on(&Fabric::TCP, 2).is_pair() && !on(&Fabric { ranks_per_host: 1, ..Fabric::TCP }, 2).is_pair()
+        );
+    }
+
+    #[test]
+    fn few_cores_for_many_ranks_are_crowded() {
+        let crowded = |ranks, cores| Topology { ranks, cores, hosts: 1 }.crowded();
+        assert!(crowded(3, 2) && crowded(4, 2) && crowded(8, 2) && crowded(8, 3) && crowded(64, 6));
+        assert!(!crowded(2, 1) && !crowded(4, 3) && !crowded(8, 4) && !crowded(64, 16));
+    }
+}
