@@ -20,7 +20,7 @@
 //!
 //! ```
 //! use unisono::{Config, ProcessGroup, ReduceOp};
-//! use unisono_transport::memory::Hub;
+//! use unisono_transport::inproc::Hub;
 //!
 //! # fn main() -> unisono::Result<()> {
 //! let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;

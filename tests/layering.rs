@@ -44,9 +44,8 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("region", &[]),
     ("activity", &[]),
     ("check", &["region"]),
-    ("memory", &["region", "check", "activity"]),
+    ("inproc", &["region", "check", "activity"]),
     ("sim", &["region", "check", "activity"]),
-    ("fault", &["region", "check", "activity"]),
     ("ofi", &["region", "check", "activity", "fork"]),
 ];
 const ALL: &[&str] = &["*"];
@@ -63,9 +62,8 @@ const UNSAFE: &[&str] = &[
     "transport/src/ofi/",
     "transport/src/fork.rs",
     "transport/src/region.rs",
-    "transport/src/memory.rs",
-    "transport/src/sim.rs",
-    "transport/src/fault.rs",
+    "transport/src/inproc.rs",
+    "transport/src/sim/",
     "transport/tests/conformance/kit.rs",
     "transport/benches/put.rs",
     "src/buffer.rs",
@@ -405,8 +403,8 @@ fn planted_arrows_are_found() {
             "use std::time::Instant;",
             "schedule/src/ is pure and may not know `Instant`",
         ),
-        ("transport/src/memory.rs", "use crate::{ofi, Memory};", "`memory` may not import `ofi`"),
-        ("transport/src/ofi/put.rs", "use super::super::sim::Sim;", "`ofi` may not import `sim`"),
+        ("transport/src/inproc.rs", "use crate::{ofi, Memory};", "`inproc` may not import `ofi`"),
+        ("transport/src/ofi/post.rs", "use super::super::sim::Sim;", "`ofi` may not import `sim`"),
         ("src/hall.rs", "", "the room `hall` has no row in tests/layering.rs that says what it may import"),
     ];
     for (file, text, wanted) in planted {

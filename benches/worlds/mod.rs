@@ -10,7 +10,7 @@ use std::{
 
 use criterion::Criterion;
 use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous::TcpStore};
-use unisono_transport::{Transport, memory::Hub};
+use unisono_transport::{Transport, inproc::Hub};
 
 /// As little as tells something.
 pub fn brief() -> Criterion {

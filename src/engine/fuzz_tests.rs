@@ -1,7 +1,7 @@
 //! An engine among arrivals that no rank sent, out of any bytes: it may end in an error, and in nothing else.
 
 use unisono_schedule::{CallSchedule, Collective, Job};
-use unisono_transport::{Memory, Put, Region, Source, Target, Told, memory::Hub};
+use unisono_transport::{Memory, Put, Region, Source, Target, Told, inproc::Hub};
 
 use super::{
     p2p::{Form, Inbound, Kind, Outbound, Place},

@@ -171,7 +171,7 @@ impl Posts {
 
 #[cfg(test)]
 mod tests {
-    use unisono_transport::memory::Hub;
+    use unisono_transport::inproc::Hub;
 
     use super::*;
 

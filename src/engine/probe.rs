@@ -6,7 +6,7 @@ use std::{
 };
 
 use unisono_schedule::{CallSchedule, Collective, Job, Rank, Schedule, Span, Step};
-use unisono_transport::{Memory, Region, memory::Hub};
+use unisono_transport::{Memory, Region, inproc::Hub};
 
 use super::{
     Asked, Engine, Held, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,

@@ -8,7 +8,7 @@ use std::sync::{
 
 use unisono_schedule::{CallSchedule, Collective, Job, Step, algorithm::ALGORITHMS, windows::stride};
 use unisono_transport::{
-    memory::Hub,
+    inproc::Hub,
     sim::{self, Fabric},
 };
 

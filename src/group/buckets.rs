@@ -162,7 +162,7 @@ fn argument(error: KernelError) -> Error {
 ///
 /// ```
 /// # use unisono::{Config, GradientBuckets, ProcessGroup, ReduceOp};
-/// # use unisono_transport::memory::Hub;
+/// # use unisono_transport::inproc::Hub;
 /// # fn main() -> unisono::Result<()> {
 /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
 /// // A layer of 6 weights and 2 biases, and one of 4 and 1.

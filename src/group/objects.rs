@@ -31,7 +31,7 @@ use crate::{
 ///
 /// ```
 /// # use unisono::{Config, ProcessGroup};
-/// # use unisono_transport::memory::Hub;
+/// # use unisono_transport::inproc::Hub;
 /// # fn main() -> unisono::Result<()> {
 /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
 /// let names = group.broadcast_object((group.rank() == 0).then(|| vec!["train", "test"].join(",")), 0)?;

@@ -1,4 +1,4 @@
-//! Groups of threads over the memory transport and a real tcp store: the calls, their arguments, and how a
+//! Groups of threads over the in-process transport and a real tcp store: the calls, their arguments, and how a
 //! group ends.
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, and integers wrap as the oracle does")]
 
@@ -8,7 +8,7 @@ use std::{
 };
 
 use half::{bf16, f16};
-use unisono_transport::{Transport, memory::Hub};
+use unisono_transport::{Transport, inproc::Hub};
 
 use super::*;
 use crate::{

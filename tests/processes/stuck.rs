@@ -14,7 +14,7 @@ use std::{
 
 use rustix::process::Signal;
 use unisono::{Failure, ProcessGroup, ReduceOp};
-use unisono_transport::{LibraryCall, fault::Stuck, ofi::Ofi};
+use unisono_transport::{LibraryCall, ofi::Ofi, sim::fault::Stuck};
 
 use crate::{
     Outcome, Table, Verdict, ensure,

@@ -16,7 +16,7 @@ use std::{
 use criterion::{BenchmarkId, Criterion, Throughput};
 use unisono_transport::{
     Address, Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
-    memory::Hub,
+    inproc::Hub,
     ofi::{Ofi, Options},
 };
 
@@ -200,7 +200,7 @@ fn main() -> Result<(), Failure> {
         .sample_size(20)
         .configure_from_args();
     let hub = Hub::new();
-    measure(&mut criterion, "memory", || Ok(Box::new(hub.open())))?;
+    measure(&mut criterion, "inproc", || Ok(Box::new(hub.open())))?;
     let providers = std::env::var("UNISONO_BENCH_PROVIDERS").unwrap_or_else(|_| "tcp,shm".into());
     for provider in providers.split(',').filter(|name| !name.is_empty()) {
         let towards = Some(Ipv4Addr::LOCALHOST.into());

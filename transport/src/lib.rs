@@ -8,17 +8,16 @@
 //! Every transport implements [`Transport`] and is judged by one conformance suite
 //! (`tests/conformance/`):
 //!
-//! - [`memory`]: ranks as threads of one process, for doctests and unit tests;
+//! - [`inproc`]: ranks as threads of one process, for doctests and unit tests;
 //! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`ofi`]: libfabric, the real thing.
 //!
-//! [`fault`] wraps any of them, and breaks as told.
+//! [`sim::fault`] wraps any of them, and breaks as told.
 
 mod activity;
 mod check;
-pub mod fault;
 pub mod fork;
-pub mod memory;
+pub mod inproc;
 pub mod ofi;
 pub mod region;
 pub mod sim;
@@ -75,7 +74,7 @@ pub unsafe trait Transport: Send {
     /// Without that promise a put would race with whoever reads what is in the target, for instance of a thread of this process:
     ///
     /// ```compile_fail,E0133
-    /// # use unisono_transport::{Error, Posted, Put, Transport, memory::Endpoint};
+    /// # use unisono_transport::{Error, Posted, Put, Transport, inproc::Endpoint};
     /// fn begin(endpoint: &mut Endpoint, put: &Put<'_>) -> Result<Posted, Error> {
     ///     endpoint.put(put)
     /// }
@@ -114,7 +113,7 @@ pub trait Wake: Send + Sync {
 /// What a transport can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The provider's name, for instance `memory`, `tcp`, `net`, `verbs;ofi_rxm`.
+    /// The provider's name, for instance `inproc`, `tcp`, `net`, `verbs;ofi_rxm`.
     pub provider: String,
     /// The version of the library under it, for instance `libfabric 1.17`; empty where there is none.
     pub version: String,

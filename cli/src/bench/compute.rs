@@ -160,7 +160,7 @@ fn sleep(seconds: f64) {
 #[cfg(test)]
 mod tests {
     use unisono::Config;
-    use unisono_transport::memory::Hub;
+    use unisono_transport::inproc::Hub;
 
     use super::*;
 

@@ -368,7 +368,7 @@ fn a_root_that_names_a_way_out_is_refused() {
 #[test]
 fn a_piece_that_is_not_what_was_sent_is_not_noted() {
     let (directory, path, bytes) = source(250);
-    let hub = unisono_transport::memory::Hub::new();
+    let hub = unisono_transport::inproc::Hub::new();
     let group = ProcessGroup::with(crate::Config::default(), Box::new(hub.open()), None).unwrap();
     let plan = Source::open(&path).unwrap().plan(100).unwrap();
     let to = directory.path().join("to");

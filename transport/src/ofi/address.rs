@@ -2,8 +2,11 @@
 
 use std::net::SocketAddr;
 
-use super::{MAGIC, info};
+use super::info;
 use crate::Address;
+
+/// What an address begins with, so that another kind's is told apart.
+pub(super) const MAGIC: &[u8; 4] = b"ofi1";
 
 /// The parts of an address: its format, its provider's name, and what libfabric made.
 pub(super) fn parts(address: &Address) -> Option<(u32, &[u8], &[u8])> {

@@ -5,7 +5,9 @@ use std::ffi::{CStr, c_char, c_int};
 
 use rustix::process::{Resource, getrlimit};
 
-use super::sys;
+use unisono_libfabric_sys as sys;
+
+use super::version::library_version;
 use crate::Error;
 
 /// "Try again", as libfabric's functions give it (negated).
@@ -71,7 +73,7 @@ const DESCRIPTORS: u64 = 20;
 fn more_descriptors() -> String {
     let limit =
         getrlimit(Resource::Nofile).current.map_or_else(|| "no".to_owned(), |limit| limit.to_string());
-    let (major, minor) = super::library_version();
+    let (major, minor) = library_version();
     format!(
         "this process may have {limit} file descriptors; raise that limit (ulimit -n): over TCP a rank takes {DESCRIPTORS} in libfabric \
          1.17 and 17 in 2.5, and one more for each rank that it speaks to, several with `tcp;ofi_rxm`; this is libfabric \

@@ -12,10 +12,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use unisono_libfabric_sys as sys;
+
 use super::{
     call::{self, judge},
     info::Info,
-    sys,
+    workarounds::stuck_descriptor,
 };
 use crate::{Activity, Error, LibraryCall, fork::Process};
 
@@ -235,7 +237,7 @@ impl Cq {
         match Self::open_with(domain, size, sys::FI_WAIT_FD) {
             Ok(mut queue) => {
                 if stuck {
-                    queue.wait = queue.wait.and_then(inner_epoll);
+                    queue.wait = queue.wait.and_then(stuck_descriptor::inner_epoll);
                 }
                 // Without leave to sleep nobody knows when a descriptor can be trusted.
                 if matches!(queue.may_sleep(), Err(Error::Call { code: call::NOT_THERE, .. })) {
@@ -309,18 +311,6 @@ impl Cq {
         }
         judge("fi_trywait", result).map(|()| true)
     }
-}
-
-/// The epoll instance that another one watches: the provider's sockets, without the queue's signal beside
-/// them. The system lists what an epoll watches in its `fdinfo`.
-fn inner_epoll(outer: RawFd) -> Option<RawFd> {
-    let list = super::near::told(format!("/proc/self/fdinfo/{outer}")).ok()?;
-    let watched =
-        list.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok());
-    watched.into_iter().find(|fd: &RawFd| {
-        std::fs::read_link(format!("/proc/self/fd/{fd}"))
-            .is_ok_and(|link| link.as_os_str() == "anon_inode:[eventpoll]")
-    })
 }
 
 impl Drop for Cq {

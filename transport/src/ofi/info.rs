@@ -10,7 +10,9 @@ use std::{
     ptr::{self, NonNull},
 };
 
-use super::{call, choice::library_version, provider, sys};
+use unisono_libfabric_sys as sys;
+
+use super::{call, provider, version::library_version};
 use crate::Error;
 
 /// The interface version spoken with a library of this version: 1.17, that of the oldest one supported, or, where there is

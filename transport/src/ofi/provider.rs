@@ -2,7 +2,7 @@
 //!
 //! Sources are paths in libfabric's repository, as of v1.17.0 and v2.5.1 unless said otherwise.
 
-use super::leftovers;
+use super::workarounds::shm_names;
 
 /// One provider's facts.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ pub(super) struct Provider {
 impl Provider {
     /// Why it is refused, and what would mend that.
     pub(super) fn refusal(&self, reason: String) -> String {
-        let room = if self.named_memory { leftovers::state() } else { String::new() };
+        let room = if self.named_memory { shm_names::state() } else { String::new() };
         if self.mend.is_empty() { reason } else { format!("{reason}; {}{room}", self.mend) }
     }
 }
@@ -227,36 +227,6 @@ pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provi
     }
 }
 
-/// What is wrong with a provider of this version of its own with a card of this model, and what to do; `None` where nothing is
-/// known to be. `set` tells what a variable of libfabric's switches.
-pub(super) fn flaw(
-    (name, model): (&str, &str),
-    version: (u32, u32),
-    set: impl Fn(&str) -> Option<bool>,
-) -> Option<String> {
-    // A card's write that finds no receive posted at its target fails, and its packet is put among those for receiving
-    // (efa_rdm_ep_poll_ibv_cq in prov/efa/src/rdm/efa_rdm_ep_progress.c, rxr_ep.c before 1.19); in 1.18.0 none may be written to.
-    // The first two models cannot be written to by the card, so that writes are messages there, as in 1.17.
-    let lost = [(118, 0)..(118, 30), (119, 0)..(119, 10)];
-    if name == "efa"
-        && !["0xefa0", "0xefa1"].contains(&model)
-        && lost.iter().any(|versions| versions.contains(&version))
-        && set("FI_EFA_USE_DEVICE_RDMA") != Some(false)
-    {
-        let (minor, patch) = (version.0 % 100, version.1 / 10);
-        return Some(format!(
-            "in libfabric 1.{minor}.{patch} it loses writes by the card; take 1.18.3, 1.19.1 or later, or set \
-             FI_EFA_USE_DEVICE_RDMA=0"
-        ));
-    }
-    // A write that takes a shared receive is reported as a message, whose header ofi_rxm then reads in a buffer that nothing was
-    // written to (prov/verbs/src/verbs_cq.c, vrb_poll_cq, VRB_OP_SRQ; 1.17 to 2.6).
-    (name == "verbs;ofi_rxm" && set("FI_OFI_RXM_USE_SRX") == Some(true)).then(|| {
-        "FI_OFI_RXM_USE_SRX is set, and with shared receives verbs takes a write for a message; unset it"
-            .to_owned()
-    })
-}
-
 /// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `size` tells the number
 /// that a variable of libfabric's holds, `switch` what one switches.
 ///
@@ -310,31 +280,6 @@ mod tests {
         assert_eq!(expand(Some("tcp"), (1, 17)), ["net", "tcp;ofi_rxm"]);
         assert_eq!(expand(Some("tcp"), (1, 18)), ["tcp", "tcp;ofi_rxm"]);
         assert_eq!(expand(Some("tcp"), (2, 5)), ["tcp", "tcp;ofi_rxm"]);
-    }
-
-    #[test]
-    fn versions_and_settings_that_lose_writes_are_refused() {
-        let refused = |name, version, variable, value: Option<bool>| {
-            flaw((name, "0xefa2"), version, |asked| value.filter(|_| asked == variable)).is_some()
-        };
-        assert!(flaw(("efa", "0xefa1"), (118, 20), |_| None).is_none(), "it has no writes by the card");
-        let efa = |version, value| refused("efa", version, "FI_EFA_USE_DEVICE_RDMA", value);
-        for (version, lost) in [
-            ((117, 10), false),
-            ((118, 0), true),
-            ((118, 20), true),
-            ((118, 30), false),
-            ((119, 0), true),
-            ((119, 10), false),
-            ((205, 10), false),
-        ] {
-            assert_eq!([efa(version, None), efa(version, Some(true))], [lost; 2], "{version:?}");
-            assert!(!efa(version, Some(false)), "{version:?}");
-            assert!(!refused("tcp", version, "", None), "{version:?}");
-        }
-        let shared = |name, value| refused(name, (117, 0), "FI_OFI_RXM_USE_SRX", value);
-        assert!(shared("verbs;ofi_rxm", Some(true)) && !shared("tcp;ofi_rxm", Some(true)));
-        assert!(!shared("verbs;ofi_rxm", Some(false)) && !shared("verbs;ofi_rxm", None));
     }
 
     #[test]

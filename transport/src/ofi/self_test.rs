@@ -11,7 +11,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::Ofi;
+use super::endpoint::Ofi;
 use crate::{Error, Event, Memory, Posted, Put, Source, Target, Told, Transport};
 
 /// How long it may take, where nobody waits for less. It takes well under a millisecond, but on an emulated machine under load it

@@ -10,7 +10,7 @@ use std::{
 
 use unisono_transport::{
     Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
-    memory::Hub,
+    inproc::Hub,
     ofi::{Ofi, Options},
     sim::{Config, Fabric},
 };
@@ -57,7 +57,7 @@ impl Kind {
             return named.split(',').map(|name| Self::ofi(name, true)).collect();
         }
         let mut kinds = vec![Self {
-            name: "memory".into(),
+            name: "inproc".into(),
             required: true,
             options: None,
             make: Box::new(|| {

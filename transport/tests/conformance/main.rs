@@ -1,6 +1,6 @@
 //! One suite for every transport: whatever implements `Transport` must pass all of it.
 //!
-//! `memory`, `sim` and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
+//! `inproc`, `sim` and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
 //! `UNISONO_TEST_PROVIDERS` names providers of libfabric (separated by commas, for instance `verbs`), these and no
 //! others run, and must. An argument that is no option selects cases whose name contains it, as with any test; where
 //! providers are named, it must select one.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use unisono_transport::{
     Address, Error, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
-    memory::Hub, sim,
+    inproc::Hub, sim,
 };
 
 use crate::kit::{

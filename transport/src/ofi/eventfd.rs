@@ -22,17 +22,17 @@ fn failed(call: &'static str, error: Errno) -> Error {
     }
 }
 
-/// An alarm clock without a clock.
+/// A descriptor that another thread makes readable.
 #[derive(Debug)]
-pub(super) struct Alarm(OwnedFd);
+pub(super) struct EventFd(OwnedFd);
 
-impl Alarm {
+impl EventFd {
     pub(super) fn new() -> Result<Self, Error> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         fd.map(Self).map_err(|error| failed("eventfd", error))
     }
 
-    /// Sleeps until this alarm rings, `other` becomes readable, or the time is over.
+    /// Sleeps until it is woken, `other` becomes readable, or the time is over.
     pub(super) fn sleep(&self, other: Option<&dyn AsFd>, timeout: Duration) -> Result<(), Error> {
         let timeout = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -47,7 +47,7 @@ impl Alarm {
         }
         let [mine, _] = fds;
         if !mine.revents().is_empty() {
-            // However often it rang: once is enough.
+            // However often it was woken: once is enough.
             let mut count = [0; 8];
             match rustix::io::read(&self.0, &mut count) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -58,9 +58,9 @@ impl Alarm {
     }
 }
 
-impl Wake for Alarm {
+impl Wake for EventFd {
     fn wake(&self) {
-        // It can only fail if it has rung 2^64 - 2 times and nobody has slept since.
+        // It can only fail if it was woken 2^64 - 2 times since somebody slept.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -4,9 +4,11 @@
 //! has under way, and is closed together with the last one of this process; it is not driven any more, so
 //! nothing lands in its memory.
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::{
+    any::Any,
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+};
 
-use super::Live;
 use crate::Address;
 
 /// The last version with which neighbours were seen to work. In 2.5.1 an endpoint that a neighbour has
@@ -17,7 +19,7 @@ const LAST_GOOD: (u32, u32) = (1, 17);
 /// Endpoints in use, and those that wait for them.
 struct House {
     in_use: Vec<Address>,
-    retired: Vec<Live>,
+    retired: Vec<Box<dyn Any + Send>>,
 }
 
 fn house() -> MutexGuard<'static, House> {
@@ -26,25 +28,25 @@ fn house() -> MutexGuard<'static, House> {
 }
 
 /// What calls into domains of such providers are serialised by.
-pub(super) fn serial() -> Arc<Mutex<()>> {
+pub(in crate::ofi) fn serial() -> Arc<Mutex<()>> {
     static SERIAL: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
     Arc::clone(&SERIAL)
 }
 
 /// An endpoint with this address is opened.
-pub(super) fn enter(address: &Address) {
+pub(in crate::ofi) fn enter(address: &Address) {
     house().in_use.push(address.clone());
 }
 
 /// Whether this is the address of an endpoint of this process that others cannot reach.
-pub(super) fn unreachable(address: &Address, version: (u32, u32)) -> bool {
+pub(in crate::ofi) fn unreachable(address: &Address, version: (u32, u32)) -> bool {
     version > LAST_GOOD && house().in_use.contains(address)
 }
 
 /// An endpoint that entered is no longer used.
-pub(super) fn retire(address: &Address, live: Live) {
+pub(in crate::ofi) fn retire(address: &Address, live: impl Any + Send) {
     let mut house = house();
-    house.retired.push(live);
+    house.retired.push(Box::new(live));
     house.in_use.retain(|in_use| in_use != address);
     let closing = if house.in_use.is_empty() { std::mem::take(&mut house.retired) } else { Vec::new() };
     // Closing drops regions, which is no business of the lock's.

@@ -4,8 +4,8 @@
 
 use std::{cell::UnsafeCell, ffi::c_void, ptr};
 
-use super::sys;
 use crate::{Error, Memory, Peer, Put, Region, Source, region::gather};
+use unisono_libfabric_sys as sys;
 
 /// The most sources one put gathers; more than this nobody asks for.
 pub(super) const MAX_SOURCES: usize = 4;

@@ -9,6 +9,8 @@
 //! them too, and then each delivery's delay is still the seed's, though the order of calls is the threads'.
 #![allow(unsafe_code)]
 
+pub mod fault;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},

@@ -32,7 +32,7 @@ const LOCK: &str = ".lock";
 
 /// An endpoint's name, which is this process's as long as this lives.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(in crate::ofi) struct Name {
     name: String,
     marker: PathBuf,
     /// Holds the lock.
@@ -41,7 +41,7 @@ pub(super) struct Name {
 
 impl Name {
     /// A name that nobody has. The memory itself is called so, or has this before a colon.
-    pub(super) fn take() -> Result<Self, Error> {
+    pub(in crate::ofi) fn take() -> Result<Self, Error> {
         Self::take_in(Path::new(DIRECTORY)).map_err(|error| Error::SharedMemory {
             reason: format!("no file can be made in {DIRECTORY}: {error}{}", state()),
         })
@@ -61,7 +61,7 @@ impl Name {
         }
     }
 
-    pub(super) fn as_str(&self) -> &str {
+    pub(in crate::ofi) fn as_str(&self) -> &str {
         &self.name
     }
 }
@@ -135,7 +135,7 @@ fn is_at(file: &fs::File, path: &Path) -> bool {
 }
 
 /// How much room there is for shared memory, to be said behind what is wanted.
-pub(super) fn state() -> String {
+pub(in crate::ofi) fn state() -> String {
     let Ok(room) = rustix::fs::statvfs(DIRECTORY) else {
         return format!("; {DIRECTORY} cannot be looked at");
     };

@@ -10,7 +10,9 @@ use std::{
 use super::{
     info::{self, Info},
     interface::Interfaces,
-    near, provider, sys, variables,
+    locality, provider, variables,
+    version::library_version,
+    workarounds::lost_writes,
 };
 use crate::{Activity, Error, LibraryCall};
 
@@ -88,21 +90,6 @@ pub struct Candidate {
     pub reason: String,
 }
 
-/// The version of the library that runs, which need not be that of the headers built against.
-#[must_use]
-#[allow(unsafe_code)]
-pub fn library_version() -> (u32, u32) {
-    // SAFETY: takes nothing and gives a number.
-    let version = unsafe { sys::fi_version() };
-    (version >> 16, version & 0xffff)
-}
-
-/// The version of the headers built against: major, minor, revision.
-#[must_use]
-pub fn headers_version() -> (u64, u64, u64) {
-    (sys::FI_MAJOR_VERSION, sys::FI_MINOR_VERSION, sys::FI_REVISION_VERSION)
-}
-
 /// Something that fits, and why it comes where it does.
 type Offer = (Info, String);
 
@@ -147,7 +134,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     if infos.is_empty() {
         return Ok(Err(info::refusal(name, from)?));
     }
-    let flaw = |info: &Info| provider::flaw((name, &info.model()), info.version(), variables::switch);
+    let flaw = |info: &Info| lost_writes::flaw((name, &info.model()), info.version(), variables::switch);
     if let Some(why) = infos.first().and_then(flaw) {
         // What comes next is slower, and works.
         tracing::warn!(provider = name, %why, "a provider that fits is not taken");
@@ -177,7 +164,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     // One line for each device and address: libfabric lists some with several sets of attributes.
     let mut seen = HashSet::new();
     infos.retain(|info| seen.insert((info.device(), info.ip())));
-    let (infos, near) = if facts.in_turn { near::in_turn(infos, options.process) } else { (infos, 0) };
+    let (infos, near) = if facts.in_turn { locality::in_turn(infos, options.process) } else { (infos, 0) };
     const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
                         and link-local last";
     let why = match (&options.interface, options.towards, from) {

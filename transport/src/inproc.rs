@@ -1,7 +1,7 @@
 //! Ranks as threads of one process: a put copies straight into the peer's region and wakes the peer.
 //!
 //! ```
-//! use unisono_transport::{Event, Memory, Put, Source, Target, Told, Transport, memory::Hub};
+//! use unisono_transport::{Event, Memory, Put, Source, Target, Told, Transport, inproc::Hub};
 //! # fn main() -> Result<(), unisono_transport::Error> {
 //! let hub = Hub::new();
 //! let (mut here, mut there) = (hub.open(), hub.open());
@@ -144,7 +144,7 @@ impl Hub {
             peers: Vec::new(),
             sent: Vec::new(),
             limits: Limits {
-                provider: "memory".into(),
+                provider: "inproc".into(),
                 version: String::new(),
                 device: String::new(),
                 max_put: isize::MAX.unsigned_abs(),

@@ -11,11 +11,11 @@ use std::{
 };
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use unisono_libfabric_sys as sys;
 
 use super::{
     call::{self, judge},
     handle::{Domain, Endpoint},
-    sys,
 };
 use crate::{Error, LibraryCall, Memory, Region, Registration, RemoteRegion};
 

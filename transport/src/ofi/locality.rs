@@ -1,14 +1,10 @@
 //! Which of several cards a process takes: a near one, and processes of one machine different ones.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-};
+use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::info::Info;
+use super::{info::Info, kernel_file};
 
 /// Puts those cards first that are as near as any to the processors on which this process may run, beginning with the one
 /// whose turn it is for the process of this number on its machine. Otherwise the order stays. Tells how many are as near.
@@ -35,13 +31,7 @@ fn arrange<T>(cards: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<
 /// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is not told, it may.
 fn near(bus: &str, processors: &CpuSet) -> bool {
     let list = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
-    told(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
-}
-
-/// What a file of the kernel's says, up to a mebibyte.
-pub(super) fn told(path: impl AsRef<Path>) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(1 << 20).read_to_string(&mut text).map(|_| text)
+    kernel_file::read(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
 }
 
 /// Whether a list of processors such as `0-3,8` has one of these; `None` if it is none.

@@ -1,0 +1,13 @@
+//! Reads files of `/proc` and `/sys`.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+/// What such a file says, up to a mebibyte.
+pub(super) fn read(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(1 << 20).read_to_string(&mut text).map(|_| text)
+}

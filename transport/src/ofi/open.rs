@@ -1,0 +1,184 @@
+//! Opens the first provider that fits and works.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::HashMap,
+    mem::{ManuallyDrop, MaybeUninit},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use unisono_libfabric_sys as sys;
+
+use super::{
+    address, call,
+    endpoint::{BATCH, Live, Ofi},
+    eventfd::EventFd,
+    handle::{Av, Cq, Domain, Endpoint, Fabric},
+    info::{self, Info},
+    memory::Registrar,
+    post::{MAX_SOURCES, Pool},
+    provider,
+    select::{self, Options},
+    self_test, variables,
+    version::library_version,
+    workarounds::{
+        FirstPuts,
+        shm_names::{self, Name},
+        shm_process,
+    },
+};
+use crate::{Activity, Address, Error, LibraryCall, Limits};
+
+/// The most puts larger than `max_inject` under way from one endpoint.
+const DEPTH: usize = 512;
+/// Where the kernel's sockets do the work, puts of at most this many bytes are copied even where the library would not: 8 KiB and a
+/// header. To copy more takes longer than the poll that tells that a put has left (ARCHITECTURE.md, "Who waits for copies").
+const STAGED: usize = (8 << 10) + 64;
+
+impl Ofi {
+    /// Opens the first provider that does what is asked, fits, and passes its self-test.
+    ///
+    /// # Errors
+    /// [`Error::NoProvider`] with the reason for each candidate; [`Error::SelfTest`] or the failed call if
+    /// the only candidate did not work.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        Self::open_watched(options, &Arc::default())
+    }
+
+    /// The same, where whoever watches sees in `activity` from the first call of libfabric's on in which it is.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_watched(options: &Options, activity: &Arc<Activity>) -> Result<Self, Error> {
+        let (candidates, mut refusals) = select::candidates(options, activity)?;
+        let only = candidates.len() == 1;
+        let mut left = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
+        for (info, why) in candidates {
+            // Each of those that are left may need as long.
+            let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now()) / left;
+            let patience = options.deadline.map_or(self_test::PATIENCE, until).min(self_test::PATIENCE);
+            left -= 1;
+            let (provider, device, from) = (info.provider(), info.device(), info.ip());
+            let from = from.map_or_else(|| "an address of its own kind".to_owned(), |ip| ip.to_string());
+            match Self::open_info(&info, options, patience, activity).map_err(call::opening) {
+                Ok(ofi) => {
+                    tracing::info!(
+                        provider,
+                        device,
+                        from,
+                        why,
+                        library = ofi.limits.version,
+                        "transport chosen"
+                    );
+                    return Ok(ofi);
+                }
+                Err(error) if only => return Err(error),
+                Err(error) => {
+                    tracing::warn!(provider, device, %error, "a provider that fits does not work; trying the next");
+                    refusals.push(format!("{provider} (device {device}, from {from}): {error}"));
+                }
+            }
+        }
+        Err(Error::NoProvider { asked: options.asked(), report: refusals.join("; ") })
+    }
+
+    fn open_info(
+        info: &Info,
+        options: &Options,
+        patience: Duration,
+        activity: &Arc<Activity>,
+    ) -> Result<Self, Error> {
+        let provider = info.provider();
+        let facts = provider::facts_with(&provider, &info.vendor(), library_version());
+        let depth = info.tx().size.clamp(1, DEPTH);
+        let memory = if facts.named_memory {
+            shm_names::sweep();
+            Some(Name::take()?)
+        } else {
+            None
+        };
+        let named = memory
+            .as_ref()
+            .map(|name| activity.during(LibraryCall::Find, || info::named(&provider, name.as_str())));
+        let named = named.transpose()?;
+        let info = named.as_ref().unwrap_or(info);
+        let fabric = Fabric::open(info, activity)?;
+        let serial = if facts.trusts_neighbours { shm_process::serial() } else { Arc::default() };
+        let domain = Domain::open(&fabric, info, serial)?;
+        let av = Av::open(&domain, info)?;
+        let queue =
+            |arrivals: usize| Cq::open(&domain, arrivals.saturating_add(depth), facts.stuck_descriptor);
+        let (cq, arrivals) = match queue(options.arrivals) {
+            // Devices have their limits, and as many as usual serve all but large groups.
+            Err(error) if options.arrivals > select::ARRIVALS => {
+                tracing::debug!(%error, wanted = options.arrivals, "a shorter completion queue serves");
+                (queue(select::ARRIVALS)?, select::ARRIVALS)
+            }
+            cq => (cq?, options.arrivals),
+        };
+        let arrivals = arrivals.min(provider::room(&provider, variables::size, variables::switch));
+        let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
+
+        let own = endpoint.name()?;
+        let (major, minor) = library_version();
+        let mode = u64::from(info.domain().mr_mode.unsigned_abs());
+        let injects = if facts.one_source { 0 } else { info.tx().inject_size };
+        let staged = if facts.queues_injected && mode & sys::FI_MR_LOCAL == 0 { STAGED } else { 0 };
+        let limits = Limits {
+            provider: provider.clone(),
+            version: format!("libfabric {major}.{minor}"),
+            device: info.device(),
+            max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
+            max_inject: if facts.queues_injected { 0 } else { injects },
+            max_copied: injects.max(staged),
+            max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },
+            local_registration: mode & sys::FI_MR_LOCAL != 0,
+            cheap_registration: facts.cheap_registration,
+            arrivals,
+            arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
+            more_arrivals: facts.more_arrivals,
+            listens: info::socket_in(info.raw().addr_format, &own)
+                .map_or_else(String::new, |at| at.to_string()),
+            wakes: cq.wait().is_some(),
+            caution: facts.caution,
+            connect_all: facts.answers_blindly,
+        };
+        let mut address = address::MAGIC.to_vec();
+        address.extend_from_slice(&info.raw().addr_format.to_le_bytes());
+        let name = provider.as_bytes();
+        address.extend_from_slice(&u32::try_from(name.len()).unwrap_or(0).to_le_bytes());
+        address.extend_from_slice(name);
+        address.extend_from_slice(&own);
+
+        let pool = Pool::new(u32::try_from(depth).unwrap_or(1), staged)?;
+        // Here, since what lives as long as the endpoint would stay for good if this failed later.
+        let waker = Arc::new(EventFd::new()?);
+        let address = Address(address);
+        if facts.trusts_neighbours {
+            shm_process::enter(&address);
+        }
+        let mut ofi = Self {
+            live: ManuallyDrop::new(Live { endpoint, pool, _name: memory }),
+            cq,
+            av,
+            registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
+            domain,
+            facts,
+            joined: Vec::with_capacity(injects),
+            injects,
+            limits,
+            address,
+            known: HashMap::new(),
+            peers: Vec::new(),
+            firsts: FirstPuts::new(facts.answers_blindly),
+            completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
+            futile: 0,
+            waker,
+        };
+        if facts.to_itself {
+            ofi.test_itself(info.ip(), patience)?;
+        }
+        Ok(ofi)
+    }
+}

@@ -1,0 +1,76 @@
+//! Endpoints that crash, or whose peers do, if they are closed while something is under way.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Peer, Posted, Transport};
+
+/// An endpoint is closed when nothing has arrived for this long ...
+const QUIET: Duration = Duration::from_millis(50);
+/// ... or when it has been waited for this long. Without credit for more, peers soon stop by themselves.
+const RESTLESS: Duration = Duration::from_secs(1);
+/// How long it sleeps between polls.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Reads what arrives, for nobody, until nothing more does.
+pub(in crate::ofi) fn drain(endpoint: &mut impl Transport) {
+    let began = Instant::now();
+    let mut last = began;
+    let mut events = Vec::new();
+    while last.elapsed() < QUIET && began.elapsed() < RESTLESS {
+        // What has failed has ended, too.
+        if endpoint.poll(&mut events).is_err() || !events.is_empty() {
+            last = Instant::now();
+            events.clear();
+        } else {
+            thread::sleep(NAP);
+        }
+    }
+}
+
+/// How far the first put to each peer is, where a peer that has yet to answer it crashes if this endpoint is closed.
+#[derive(Debug)]
+pub(in crate::ofi) struct FirstPuts(Option<Vec<First>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    Untried,
+    /// The peer was asked, and has not answered.
+    Asked,
+    Taken,
+}
+
+impl FirstPuts {
+    /// Of no peer yet; where it does not `matter`, nothing is kept.
+    pub(in crate::ofi) fn new(matter: bool) -> Self {
+        Self(matter.then(Vec::new))
+    }
+
+    /// One more peer is known.
+    pub(in crate::ofi) fn add(&mut self) {
+        self.0.iter_mut().for_each(|all| all.push(First::Untried));
+    }
+
+    /// All peers are forgotten.
+    pub(in crate::ofi) fn clear(&mut self) {
+        self.0.iter_mut().for_each(Vec::clear);
+    }
+
+    /// A put to this peer was begun, or the provider had no room for it: it asks the peer first.
+    pub(in crate::ofi) fn posted(&mut self, peer: Peer, posted: Posted) {
+        if let Some(first) = self.0.as_mut().and_then(|all| all.get_mut(peer.0 as usize)) {
+            match posted {
+                Posted::Yes => *first = First::Taken,
+                Posted::Full if *first == First::Untried => *first = First::Asked,
+                Posted::Full => {}
+            }
+        }
+    }
+
+    /// Whether a peer has been asked, and may yet answer.
+    pub(in crate::ofi) fn unanswered(&self) -> bool {
+        self.0.as_ref().is_some_and(|all| all.contains(&First::Asked))
+    }
+}
