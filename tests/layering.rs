@@ -312,7 +312,6 @@ const CIRCLES_TO_GO: &[(&str, usize)] = &[
     ("src/rendezvous", 2),
     ("schedule/src/check", 2),
     ("src/tensor", 3),
-    ("transport/src/ofi", 4),
     ("cli/src/bench", 5),
     ("cli/src/run", 2),
 ];
