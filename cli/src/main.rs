@@ -1,8 +1,8 @@
-//! The program `unisono`: reads the command line and hands on to one subcommand.
+//! The program `unisono`: reads the command line and runs one subcommand.
 
 use std::{env::VarError, error::Error, io::Write, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 /// Writes a line to standard error in one piece, so that ranks do not cut into each other's.
@@ -17,6 +17,7 @@ mod bench;
 mod broadcast;
 mod cost;
 mod doctor;
+mod generate;
 mod run;
 mod tune;
 
@@ -44,6 +45,8 @@ enum Command {
     Simulate(cost::simulate::Simulate),
     Explain(cost::explain::Explain),
     Compare(cost::compare::Compare),
+    Completions(generate::Completions),
+    Man(generate::Man),
     #[command(name = cost::rank::NAME, hide = true)]
     MeasureRank(cost::rank::OneRank),
     #[command(name = run::guard::NAME, hide = true)]
@@ -88,6 +91,8 @@ fn main() -> ExitCode {
         Command::Simulate(simulate) => simulate.run(),
         Command::Explain(explain) => explain.run(),
         Command::Compare(compare) => compare.run(),
+        Command::Completions(completions) => completions.run(Unisono::command()),
+        Command::Man(man) => man.run(Unisono::command()),
         Command::MeasureRank(rank) => rank.run(),
         Command::Guard(guard) => guard.run(),
         Command::DoctorEnd(end) => end.run(),

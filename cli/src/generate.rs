@@ -1,0 +1,71 @@
+//! `unisono completions` and `unisono man`: what a shell and `man` can know of the command line, from its definition.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::Command;
+use clap_complete::Shell;
+
+/// Where such scripts go.
+const EXAMPLES: &str = "\
+Examples:
+  unisono completions bash > ~/.local/share/bash-completion/completions/unisono
+  unisono completions zsh > \"${fpath[1]}/_unisono\"
+  unisono completions fish > ~/.config/fish/completions/unisono.fish";
+
+/// Writes a script that completes subcommands and options in a shell.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Completions {
+    /// The shell that reads the script
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+impl Completions {
+    pub(crate) fn run(self, program: Command) -> ExitCode {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut visible(&program), "unisono", &mut script);
+        status(io::stdout().write_all(&script).map_err(|error| format!("completions: {error}")))
+    }
+}
+
+/// Writes the manual pages: unisono.1, and one for each subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Man {
+    /// The directory to write them to, for instance ~/.local/share/man/man1; made where it is missing
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+impl Man {
+    pub(crate) fn run(self, program: Command) -> ExitCode {
+        let written = fs::create_dir_all(&self.directory)
+            .and_then(|()| clap_mangen::generate_to(visible(&program), &self.directory));
+        status(written.map_err(|error| format!("man: {}: {error}", self.directory.display())))
+    }
+}
+
+/// The program without the subcommands that only it itself calls.
+fn visible(program: &Command) -> Command {
+    let subcommands = program.get_subcommands().filter(|command| !command.is_hide_set());
+    Command::new("unisono")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(program.get_about().cloned().unwrap_or_default())
+        .after_help(program.get_after_help().cloned().unwrap_or_default())
+        .subcommands(subcommands.cloned())
+}
+
+fn status(written: Result<(), String>) -> ExitCode {
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            crate::complain!("unisono {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
