@@ -25,7 +25,7 @@ for cases in collectives "messages, 2" "mismatches, 2" "little memory"; do
   echo "test-verbs: processes, $cases"
   ci/verbs-vm/run.sh . "$processes" "$cases"
 done
-# ofi_rxm may crash where a peer's connection ends (ARCHITECTURE.md, "On soft-RoCE ..."): the rarer it looks for that, in
+# ofi_rxm may crash where a peer's connection ends (docs/decisions/046-soft-roce-drain.md): the rarer it looks for that, in
 # microseconds, the rarer it does.
 echo "test-verbs: processes, rank 2 is killed"
 FI_OFI_RXM_CM_PROGRESS_INTERVAL=200000 ci/verbs-vm/run.sh . "$processes" "rank 2 is killed"

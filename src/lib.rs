@@ -1,6 +1,6 @@
 //! Collective communication by one-sided RDMA writes over libfabric: what `torch.distributed` offers, for memory on the
-//! CPU, on any fabric that libfabric reaches. The repository's README.md has the program `unisono`, the settings that
-//! people begin with, and how fast it is; ARCHITECTURE.md why things are as they are.
+//! CPU, on any fabric that libfabric reaches. The repository's README.md has the program `unisono` and how to begin;
+//! docs/performance.md how fast it is; ARCHITECTURE.md and docs/decisions how it is built, and why.
 //!
 //! Everything begins with a [`ProcessGroup`], which knows from the environment who this process is (`unisono run`,
 //! torchrun, srun, mpirun):

@@ -130,8 +130,8 @@ pub enum Step {
 pub const SLICE: usize = 64 << 10;
 
 /// How much of a rank's own input is copied between two polls, in bytes: as a rule all of it. What arrives meanwhile would
-/// only push it out of the caches, and the write that follows it would leave later (figures: ARCHITECTURE.md, "Puts before
-/// reductions").
+/// only push it out of the caches, and the write that follows it would leave later
+/// (docs/decisions/011-puts-before-reductions.md).
 const OWN: usize = 4 << 20;
 
 impl Step {

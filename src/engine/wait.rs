@@ -5,8 +5,8 @@
 //! back at once, polling takes nothing from anybody and goes on for longer. And patience adapts. A wait that
 //! outlasted its hot polling halves that of the next ones, one that did not doubles it; the same with giving
 //! way; and now and then a wait tries the whole again, which stays if it sufficed. Ranks that find themselves on one
-//! core though there are enough for all sleep once: the system wakes a thread where nobody runs. ARCHITECTURE.md
-//! ("Waiting") has the figures.
+//! core though there are enough for all sleep once: the system wakes a thread where nobody runs.
+//! docs/decisions/048-patience-adapts.md has the figures.
 
 use std::time::{Duration, Instant};
 
@@ -147,7 +147,7 @@ impl Wait {
     /// How long this rank has waited last says how far it is ahead. After a barrier, which is there for the ranks to go on
     /// together, it waits half of that at once, after other calls [before the next](Self::let_catch_up): two thirds, since
     /// the other has to copy the bytes that have just come as well; or, if it has only received, an eighth, for the sender's
-    /// core also does what this rank acknowledges. ARCHITECTURE.md ("Waiting") has the figures.
+    /// core also does what this rank acknowledges. docs/decisions/049-skew-delay.md has the figures.
     pub(crate) fn breathe(&mut self, exchange: Exchange) {
         if self.patience.breath.is_zero() {
             return;

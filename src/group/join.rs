@@ -48,12 +48,12 @@ const SPIN: Duration = Duration::from_micros(20);
 const GIVE_WAY: Duration = Duration::from_micros(200);
 
 /// The same where every rank has a core of its own and nobody else wants it: longer than what others wait for while
-/// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms). ARCHITECTURE.md ("Waiting") has the figures.
+/// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
 /// How long at most who has waited for the other of two ranks lets it catch up, over sockets of one machine: more than a rank
 /// that is late by its packets is late by. Who has waited longer has waited for something else, and waits little longer for
-/// it. ARCHITECTURE.md ("Waiting") has the figures.
+/// it: docs/decisions/049-skew-delay.md.
 const BREATH: Duration = Duration::from_micros(3);
 
 /// What every rank tells all others when they join.

@@ -33,7 +33,8 @@ use crate::{Activity, Address, Error, LibraryCall, Limits};
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
 /// Where the kernel's sockets do the work, puts of at most this many bytes are copied even where the library would not: 8 KiB and a
-/// header. To copy more takes longer than the poll that tells that a put has left (ARCHITECTURE.md, "Who waits for copies").
+/// header. To copy more takes longer than the poll that tells that a put has left
+/// (docs/decisions/026-copied-messages.md).
 const STAGED: usize = (8 << 10) + 64;
 
 impl Ofi {

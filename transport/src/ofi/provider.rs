@@ -213,7 +213,8 @@ pub(super) fn facts(name: &str) -> Provider {
 /// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
 /// mended after it by 697688386). The drivers of cards drop what has arrived together with the queue pair
 /// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. This mends what an endpoint's own end
-/// brings; that of a peer's is ofi_rxm's alone (ARCHITECTURE.md).
+/// brings; that of a peer's is ofi_rxm's alone
+/// (docs/decisions/046-soft-roce-drain.md).
 ///
 /// `efa` reaches peers of this host through an endpoint of `shm` (prov/efa/src/efa_shm.c), with what that did up to 1.22.
 /// What `shm` is cautioned against for is mended in 2.5.
