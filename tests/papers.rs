@@ -88,7 +88,7 @@ fn broken_links(paper: &Path, text: &str) -> Vec<String> {
         let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
         let target = match file {
             "" => paper.to_owned(),
-            file => paper.parent().unwrap_or(Path::new("")).join(file),
+            file => paper.parent().unwrap_or_else(|| Path::new("")).join(file),
         };
         let path = root().join(&target);
         if !path.exists() {
