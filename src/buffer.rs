@@ -59,16 +59,16 @@ impl Registry {
         self.used.store(true, Ordering::Release);
     }
 
-    /// The registered region that lent memory lies in, and where in it.
-    pub(crate) fn find(&self, lent: &Region) -> Option<(Region, usize)> {
+    /// The registered region that borrowed memory lies in, and where in it.
+    pub(crate) fn find(&self, borrowed: &Region) -> Option<(Region, usize)> {
         if !self.used.load(Ordering::Acquire) {
             return None;
         }
-        let start = lent.base() as usize;
+        let start = borrowed.base() as usize;
         let regions = self.lock();
         let (base, region) = regions.range(..=start).next_back()?;
         let offset = start - base;
-        (offset + lent.len() <= region.len()).then(|| (region.clone(), offset))
+        (offset + borrowed.len() <= region.len()).then(|| (region.clone(), offset))
     }
 }
 
@@ -111,9 +111,9 @@ impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
     }
 }
 
-/// A caller's slices, lent to the engine for one operation. Input and output may be the same memory
+/// A caller's slices, borrowed to the engine for one operation. Input and output may be the same memory
 /// (in place), wholly or so that the one is a part of the other, as the collective says.
-pub(crate) struct Lent<'a> {
+pub(crate) struct Borrowed<'a> {
     pub input: Region,
     pub output: Region,
     /// Whether the output, too, is only read.
@@ -123,7 +123,7 @@ pub(crate) struct Lent<'a> {
     slices: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> Borrowed<'a> {
     fn of(input: Region, output: Region) -> Self {
         Self { input, output, fixed: false, pieces: None, slices: PhantomData }
     }
@@ -178,8 +178,8 @@ impl<'a> Lent<'a> {
             // SAFETY: both ranges were found to lie in `data`, which is exclusively borrowed; otherwise as above.
             unsafe { lend(base.add(range.start).cast(), range.len() * size_of::<T>()) }
         };
-        let lent = part(&output);
-        Some(Self::of(if input == output { lent.clone() } else { part(&input) }, lent))
+        let borrowed = part(&output);
+        Some(Self::of(if input == output { borrowed.clone() } else { part(&input) }, borrowed))
     }
 }
 
@@ -217,7 +217,7 @@ impl<T: Element> Owned for Buffer<T> {
     }
 }
 
-impl Lent<'static> {
+impl Borrowed<'static> {
     /// Lends what two owners hold.
     ///
     /// Whoever calls this keeps both owners, and touches neither, until the engine has dropped every clone of the two
@@ -240,7 +240,7 @@ impl Lent<'static> {
         input: std::ops::Range<usize>,
         output: std::ops::Range<usize>,
     ) -> Option<Self> {
-        let Lent { input, output, .. } = Lent::within(owner.elements(), input, output)?;
+        let Borrowed { input, output, .. } = Borrowed::within(owner.elements(), input, output)?;
         Some(Self::of(input, output))
     }
 }
@@ -254,7 +254,7 @@ impl Lent<'static> {
 /// The engine drops every clone of its region before it drops this or takes its bytes.
 pub(crate) struct Fresh {
     region: Region,
-    /// Its room is lent to `region`.
+    /// Its room is borrowed to `region`.
     elements: Tensor,
 }
 
@@ -305,21 +305,21 @@ fn advise(memory: &Region) {
     let end = (memory.base() as usize + memory.len()) / page * page;
     if memory.len() >= HUGE && start < end {
         let start = memory.base().with_addr(start).cast();
-        // SAFETY: whole pages of memory that is lent to us; advice changes no byte of it. Where the system has no huge pages
+        // SAFETY: whole pages of memory that is borrowed to us; advice changes no byte of it. Where the system has no huge pages
         // to give, it stays as it is.
         let _ = unsafe { rustix::mm::madvise(start, end - start.addr(), rustix::mm::Advice::LinuxHugepage) };
     }
 }
 
-impl Lent<'_> {
+impl Borrowed<'_> {
     /// The same with the input copied to `aside`, so that it lies apart from the output.
-    pub(crate) fn aside<'b>(&'b self, aside: &'b mut Vec<u8>) -> Result<Lent<'b>, SpanError> {
+    pub(crate) fn aside<'b>(&'b self, aside: &'b mut Vec<u8>) -> Result<Borrowed<'b>, SpanError> {
         let len = self.input.len();
         aside.resize(len, 0);
         // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
         let input = unsafe { lend(aside.as_mut_ptr(), len) };
         copy(Bytes::new(&self.input, 0, len)?, Bytes::new(&input, 0, len)?)?;
-        Ok(Lent { fixed: self.fixed, ..Lent::of(input, self.output.clone()) })
+        Ok(Borrowed { fixed: self.fixed, ..Borrowed::of(input, self.output.clone()) })
     }
 
     /// Whether input and output have no byte in common.
@@ -343,7 +343,7 @@ struct Piece {
     len: usize,
 }
 
-// SAFETY: memory that was lent, exclusively, and is touched as regions are, by the one thread that drives the engine.
+// SAFETY: memory that was borrowed, exclusively, and is touched as regions are, by the one thread that drives the engine.
 unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
@@ -372,7 +372,7 @@ impl Pieces {
     /// The bytes from `at` on as a region, to be put from, if so many lie together.
     pub(crate) fn together(&self, at: usize, len: usize) -> Option<Region> {
         let bytes = self.stretch(at, len, &Cell::new(0)).ok().filter(|bytes| bytes.len == len)?;
-        // SAFETY: of memory that was lent as that of `Lent::apart`, whose duty covers what is made of it here; nobody is
+        // SAFETY: of memory that was borrowed as that of `Borrowed::apart`, whose duty covers what is made of it here; nobody is
         // told of this region, and nothing writes through it.
         Some(unsafe { lend(bytes.base, bytes.len) })
     }
@@ -406,12 +406,12 @@ unsafe fn lend(base: *mut u8, len: usize) -> Region {
     Region::unregistered(unsafe { Memory::borrowed(base, len) })
 }
 
-/// A lent output once more, to be registered so that peers may write into it.
+/// A borrowed output once more, to be registered so that peers may write into it.
 ///
 /// Only the engine calls this, and drops what it makes of it before the operation returns, or is torn down before
-/// the memory is given back: the duty of [`Lent::apart`].
+/// the memory is given back: the duty of [`Borrowed::apart`].
 pub(crate) fn expose(output: &Region) -> Memory {
-    // SAFETY: `Lent` made `output` of exclusively borrowed memory that outlives what is made here, by the duty
+    // SAFETY: `Borrowed` made `output` of exclusively borrowed memory that outlives what is made here, by the duty
     // above. Peers write only where they have been told that this rank awaits it, and schedules are checked for
     // steps that touch what was not awaited.
     unsafe { Memory::borrowed(output.base(), output.len()) }
@@ -480,7 +480,7 @@ impl<'a> Bytes<'a> {
 ///
 /// Only the engine calls this and [`copy`], from the one thread that drives it, with bytes that are at rest:
 /// a landed slot between its take and its free (its writer has no credit to write there again), or the
-/// operation's input and output, which the caller has lent. A put may be reading them, which is why
+/// operation's input and output, which the caller has borrowed. A put may be reading them, which is why
 /// schedules are checked for writes under a put.
 pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
     if a.len != into.len || b.len != into.len {

@@ -332,7 +332,7 @@ pub enum Failure {
         /// How that was seen and whose process held it.
         how: String,
     },
-    /// The store does not answer: nobody can learn where the others stand.
+    /// The store does not answer: nobody can learn where the others position.
     #[error("the store at {store} does not answer: {}, whose process serves it, is stopped or cut off",
         .host.map_or_else(|| "the launcher".to_owned(), |rank| format!("rank {rank}")))]
     StoreSilent {

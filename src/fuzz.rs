@@ -18,7 +18,7 @@ use crate::{
     config::{Config, StoreAddress, ThreadCores, parse_duration, parse_size},
     dtype::Dtype,
     engine, file, launch, object,
-    position::{Stand, judge, report, whereabouts},
+    position::{Position, judge, report, whereabouts},
     reduce::ReduceOp,
     rendezvous,
 };
@@ -76,15 +76,15 @@ pub fn object(bytes: &[u8]) {
     drop(object::decode::<HashMap<String, String>>(bytes));
 }
 
-/// Where ranks say that they stand, compared and put into words.
+/// Where ranks say that they position, compared and put into words.
 pub fn position(bytes: &[u8]) {
-    let Ok(stands) = postcard::from_bytes::<Vec<Option<Stand>>>(bytes) else { return };
+    let Ok(positions) = postcard::from_bytes::<Vec<Option<Position>>>(bytes) else { return };
     for op in [0, 1, u64::from(u32::MAX), u64::MAX] {
-        drop(report(0, op, &stands));
-        drop(report(1, op, &stands));
+        drop(report(0, op, &positions));
+        drop(report(1, op, &positions));
     }
-    drop(whereabouts(&stands));
-    drop(judge(&stands).map(|failure| failure.to_string()));
+    drop(whereabouts(&positions));
+    drop(judge(&positions).map(|failure| failure.to_string()));
 }
 
 /// An environment, of lines `NAME=VALUE`: launchers' variables and our own.
@@ -164,9 +164,9 @@ mod tests {
     #[test]
     fn the_seeds_of_positions_are_read_to_their_end() {
         for (file, bytes) in corpus("position") {
-            let read = postcard::take_from_bytes::<Vec<Option<Stand>>>(&bytes);
-            let (stands, rest) = read.unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert!(rest.is_empty() && stands.len() > 1, "{file}: {stands:?}, and {rest:02x?}");
+            let read = postcard::take_from_bytes::<Vec<Option<Position>>>(&bytes);
+            let (positions, rest) = read.unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(rest.is_empty() && positions.len() > 1, "{file}: {positions:?}, and {rest:02x?}");
         }
     }
 

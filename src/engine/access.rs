@@ -10,14 +10,14 @@
 //!   receiver until that has read it, at once. The member writes it again only when it knows of that:
 //!   - a window is announced again when it has been closed, which takes an answer of whoever read the announcement;
 //!   - that a window is to be closed is told again after the answer, and answered again when it is told again;
-//!   - a mismatch probe waits for the word that the one before was read ([`About::Read`](super::wire::About::Read)). Of
+//!   - a mismatch probe waits for the word that the one before was read ([`ControlKind::Read`](super::wire::ControlKind::Read)). Of
 //!     those for messages from point to point only the immediate is looked at;
 //!   - a grant is given when the operation of the one before is over, which it is not before a write, or what went through a
 //!     slot because that was refused, has come from everyone who got it: of a schedule that has writes every source writes
 //!     (`schedule::check`), and only after it has read the grant. So there are at most two of one rank at once;
 //!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts, and they come before
 //!     the end.
-//! - What puts are made from (control messages, headers, staging, scratch, lent memory) belongs to this engine. It changes only
+//! - What puts are made from (control messages, headers, staging, scratch, borrowed memory) belongs to this engine. It changes only
 //!   when no put reads it: a record and its header are free when their put has ended, a control message is written again when
 //!   the peer has answered the one before, steps are proved not to write under their own puts.
 //! - Where a peer may be written to, it has said itself: an announced window within its credit, a grant for one operation or

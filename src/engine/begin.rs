@@ -20,12 +20,12 @@ impl Run {
         operation: Box<Operation>,
         schedule: CallSchedule,
     ) -> Result<Self, Stop> {
-        if operation.signature.is_farewell() {
-            core.circle.part();
-            core.port.parting = true;
+        if operation.signature.is_shutdown() {
+            core.comm.shut_down();
+            core.port.shutting_down = true;
         }
         let bytes = schedule.max_message() * operation.size;
-        let settings = &core.circle.settings;
+        let settings = &core.comm.settings;
         let small = schedule.is_small(operation.size, settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };
         let (lanes, _, slot_bytes) = settings.window(class);
@@ -47,10 +47,10 @@ impl Run {
         let mut exposed = None;
         if schedule.direct() {
             exposed = expose(core, &operation)?;
-            grant(core, &operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
+            send_clear_to_send(core, &operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
         }
-        core.circle.exposed = exposed.is_some();
-        let mut lanes = mem::take(&mut core.circle.lanes);
+        core.comm.exposed = exposed.is_some();
+        let mut lanes = mem::take(&mut core.comm.lanes);
         lanes.resize_with(schedule.lanes(), Lane::default);
         Ok(Self::new(operation, schedule, class, lanes, exposed.map(|(_, region)| region)))
     }
@@ -73,7 +73,7 @@ fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRe
 }
 
 /// Tells every source whether and where it may write into this rank's output.
-fn grant(
+fn send_clear_to_send(
     core: &mut Core<'_>,
     operation: &Operation,
     schedule: &dyn Schedule,
@@ -83,7 +83,7 @@ fn grant(
     let mut told = Ok(());
     schedule.sources(&mut |source| {
         if told.is_ok() {
-            told = core.grant(source, header, output);
+            told = core.send_clear_to_send(source, header, output);
         }
     });
     told

@@ -13,9 +13,9 @@ use super::{
     Engine, OFTEN, UnderWay,
     lane::{Pass, Run},
     operation::Operation,
-    task::{Halt, Overseer, Stop, Turn, halt},
+    task::{Halt, QueuedCollective, Stop, Supervisor, halt},
     ticket::{Asked, Held, Ticket},
-    wire::Channel,
+    wire::CommId,
 };
 
 /// How a collective stands that was called.
@@ -28,28 +28,33 @@ pub(crate) enum Called {
 
 impl Engine {
     /// Takes on a collective: it begins, or waits for its group's turn.
-    pub(super) fn turn(&mut self, channel: Channel, turn: Turn, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let circle = self.net.core(channel)?.circle;
-        if circle.busy {
-            circle.tasks.push_back(turn);
+    pub(super) fn turn(
+        &mut self,
+        comm_id: CommId,
+        turn: QueuedCollective,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        let comm = self.net.core(comm_id)?.comm;
+        if comm.busy {
+            comm.tasks.push_back(turn);
             return Ok(());
         }
-        circle.busy = true;
-        self.begin(channel, turn, overseer)
+        comm.busy = true;
+        self.begin(comm_id, turn, supervisor)
     }
 
     /// Begins a collective whose turn has come.
     pub(super) fn begin(
         &mut self,
-        channel: Channel,
-        turn: Turn,
-        overseer: &dyn Overseer,
+        comm_id: CommId,
+        turn: QueuedCollective,
+        supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         let (operation, schedule, asked) = turn;
-        match self.open(channel, (operation, schedule), Some(asked.at), overseer) {
+        match self.open(comm_id, (operation, schedule), Some(asked.at), supervisor) {
             Ok(mut run) => {
                 run.trace = self.trace.as_ref().map(|_| Vec::new());
-                self.running.push(UnderWay { channel, run, asked, doubted: None });
+                self.running.push(UnderWay { comm_id, run, asked, doubted: None });
                 Ok(())
             }
             Err(halt) => {
@@ -62,14 +67,14 @@ impl Engine {
     /// Gives a collective its number, and opens what it needs. It was asked for `since` then, or now.
     fn open(
         &mut self,
-        channel: Channel,
+        comm_id: CommId,
         (mut operation, schedule): (Box<Operation>, CallSchedule),
         since: Option<Instant>,
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<Run, Halt> {
-        let mut core = self.net.core(channel)?;
+        let mut core = self.net.core(comm_id)?;
         core.begin(&mut operation);
-        overseer.began(&operation);
+        supervisor.began(&operation);
         let which = (Some(operation.number), operation.group.clone(), operation.group_id);
         let signature = operation.signature;
         Run::begin(&mut core, operation, schedule)
@@ -80,36 +85,36 @@ impl Engine {
     /// must be [abandoned](Self::abandon).
     pub(crate) fn call(
         &mut self,
-        channel: Channel,
+        comm_id: CommId,
         (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<Called, Halt> {
-        let talks = !self.talking.is_empty() || !self.net.port.stirred.is_empty();
+        let talks = !self.talking.is_empty() || !self.net.port.active_comms.is_empty();
         if talks || !self.running.is_empty() || self.trace.is_some() {
             let asked = Asked::now(timeout, Held::Back(None));
             let ticket = Arc::clone(&asked.ticket);
-            self.turn(channel, (operation, schedule, asked), overseer)?;
+            self.turn(comm_id, (operation, schedule, asked), supervisor)?;
             return Ok(Called::UnderWay(ticket));
         }
         if operation.pair {
-            self.wait.let_catch_up();
+            self.wait.wait_for_skew();
         }
-        self.net.core(channel)?.circle.busy = true;
-        let run = self.open(channel, (operation, schedule), None, overseer)?;
-        self.alone = Some((channel, run));
-        let ended = self.go_on_alone(overseer);
+        self.net.core(comm_id)?.comm.busy = true;
+        let run = self.open(comm_id, (operation, schedule), None, supervisor)?;
+        self.alone = Some((comm_id, run));
+        let ended = self.go_on_alone(supervisor);
         // It is there: a panic alone leaves it to whoever abandons the engine.
-        let Some((channel, run)) = self.alone.take() else { return Err(Stop::Alarm.into()) };
+        let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Alarm.into()) };
         if let Ok(true) = ended {
             let number = run.operation.number;
-            self.wind_up(channel, run)?;
-            self.next_turn(channel, overseer)?;
+            self.wind_up(comm_id, run)?;
+            self.next_turn(comm_id, supervisor)?;
             return Ok(Called::Ended(number));
         }
         let asked = Asked::now(timeout, Held::Back(None));
         let ticket = Arc::clone(&asked.ticket);
-        let under_way = UnderWay { channel, run, asked, doubted: None };
+        let under_way = UnderWay { comm_id, run, asked, doubted: None };
         let halt = ended.map_err(|stop| under_way.halt(stop)).err();
         self.running.push(under_way);
         halt.map_or(Ok(Called::UnderWay(ticket)), Err)
@@ -117,19 +122,19 @@ impl Engine {
 
     /// Goes on with what is alone under way. True if it has ended; false if something else is to be done, or to be looked at,
     /// which [`drive`](Self::drive) does.
-    fn go_on_alone(&mut self, overseer: &dyn Overseer) -> Result<bool, Stop> {
-        let Some((channel, run)) = &mut self.alone else { return Ok(true) };
+    fn go_on_alone(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
+        let Some((comm_id, run)) = &mut self.alone else { return Ok(true) };
         let mut waited = false;
         for _ in 0..OFTEN {
-            let pass = run.pass(&mut self.net.core(*channel)?, self.idle)?;
+            let pass = run.pass(&mut self.net.core(*comm_id)?, self.idle)?;
             if let Pass::Ended = pass {
                 if waited && run.operation.pair {
-                    self.wait.breathe(run.operation.exchange());
+                    self.wait.delay_for_skew(run.operation.exchange());
                 }
                 return Ok(true);
             }
             self.idle = !(self.net.poll()? || matches!(pass, Pass::Moved));
-            if overseer.asks() || !self.net.port.stirred.is_empty() {
+            if supervisor.asks() || !self.net.port.active_comms.is_empty() {
                 return Ok(false);
             }
             if !self.idle {
@@ -137,7 +142,7 @@ impl Engine {
                 continue;
             }
             let now = Instant::now();
-            if overseer.wanted() || overseer.stopped() || !self.wait.is_hot(now) {
+            if supervisor.wanted() || supervisor.stopped() || !self.wait.is_hot(now) {
                 return Ok(false);
             }
             waited = true;

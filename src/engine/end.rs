@@ -5,19 +5,19 @@ use std::{sync::Arc, time::Instant};
 use super::{
     Engine, UnderWay,
     lane::Run,
-    task::{Halt, Overseer, Stop, Task, What},
+    task::{Halt, Stop, Supervisor, Task, What},
     ticket::{Asked, Done, Held, Step},
-    wire::Channel,
+    wire::CommId,
 };
 
 impl Engine {
     /// Takes on several messages as one.
     pub(super) fn take_several(
         &mut self,
-        channel: Channel,
+        comm_id: CommId,
         all: Vec<What>,
         asked: Asked,
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         let Asked { at, deadline, ticket, held } = asked;
         let joint = held.jointly();
@@ -27,45 +27,45 @@ impl Engine {
         };
         let none = each(all.len());
         for (index, what) in all.into_iter().enumerate() {
-            self.take(channel, Task { what, asked: each(index) }, overseer)?;
+            self.take(comm_id, Task { what, asked: each(index) }, supervisor)?;
         }
         drop(joint);
         // Of none, this is the last.
-        let latest = self.net.core(channel)?.circle.latest();
-        match self.conclude(none, Done::default(), latest, overseer)? {
-            Some(task) => self.take(channel, task, overseer),
+        let latest = self.net.core(comm_id)?.comm.latest();
+        match self.conclude(none, Done::default(), latest, supervisor)? {
+            Some(task) => self.take(comm_id, task, supervisor),
             None => Ok(()),
         }
     }
 
     /// The operation has ended; what follows it begins, or else the next of its group.
-    pub(super) fn end(&mut self, index: usize, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let UnderWay { channel, mut run, asked, .. } = self.running.swap_remove(index);
+    pub(super) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        let UnderWay { comm_id, mut run, asked, .. } = self.running.swap_remove(index);
         if let Some(steps) = run.trace.take() {
             self.trace = Some(steps);
         }
         let number = run.operation.number;
-        self.wind_up(channel, run)?;
+        self.wind_up(comm_id, run)?;
         let done = Done { number: Some(number), ..Done::default() };
-        match self.conclude(asked, done, Some(number), overseer)? {
+        match self.conclude(asked, done, Some(number), supervisor)? {
             Some(Task { what: What::Collective(operation, schedule), asked }) => {
-                return self.begin(channel, (operation, schedule, asked), overseer);
+                return self.begin(comm_id, (operation, schedule, asked), supervisor);
             }
-            Some(task) => self.take(channel, task, overseer)?,
+            Some(task) => self.take(comm_id, task, supervisor)?,
             None => {}
         }
-        self.next_turn(channel, overseer)
+        self.next_turn(comm_id, supervisor)
     }
 
     /// Begins the next collective of a group, if one waits for its turn.
-    pub(super) fn next_turn(&mut self, channel: Channel, overseer: &dyn Overseer) -> Result<(), Halt> {
-        let circle = self.net.core(channel)?.circle;
-        let next = circle.tasks.pop_front();
-        circle.busy = next.is_some();
+    pub(super) fn next_turn(&mut self, comm_id: CommId, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        let comm = self.net.core(comm_id)?.comm;
+        let next = comm.tasks.pop_front();
+        comm.busy = next.is_some();
         match next {
             Some((operation, schedule, mut asked)) => {
                 asked.anew(Instant::now());
-                self.begin(channel, (operation, schedule, asked), overseer)
+                self.begin(comm_id, (operation, schedule, asked), supervisor)
             }
             // It may have been the last of a group that this rank has left.
             None => Ok(self.net.sweep().map(drop)?),
@@ -73,12 +73,12 @@ impl Engine {
     }
 
     /// Takes leave of an operation that has ended. Before anyone learns of its end: it refers to memory that is given back.
-    pub(super) fn wind_up(&mut self, channel: Channel, mut run: Run) -> Result<(), Stop> {
+    pub(super) fn wind_up(&mut self, comm_id: CommId, mut run: Run) -> Result<(), Stop> {
         let mut lanes = std::mem::take(&mut run.lanes);
         lanes.clear();
         drop(run);
-        let circle = self.net.core(channel)?.circle;
-        (circle.exposed, circle.lanes) = (false, lanes);
+        let comm = self.net.core(comm_id)?.comm;
+        (comm.exposed, comm.lanes) = (false, lanes);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Engine {
         asked: Asked,
         done: Done,
         latest: Option<u64>,
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<Option<Task>, Halt> {
         let Asked { at, deadline, ticket, held } = asked;
         let Some((held, done)) = held.last(done) else { return Ok(None) };
@@ -111,7 +111,7 @@ impl Engine {
             // Of several this is the last.
             Held::Jointly(..) => done,
         };
-        overseer.ended(latest, ticket.end(Ok(done)));
+        supervisor.ended(latest, ticket.end(Ok(done)));
         Ok(None)
     }
 }

@@ -114,7 +114,7 @@ pub(crate) struct Incoming {
     freed: u64,
     /// What the sender knows of `freed`.
     told: u64,
-    /// Whether it heard that from a message or a grant, and not from a letter.
+    /// Whether it heard that from a message or a grant, and not from a control message.
     answered: bool,
 }
 
@@ -243,7 +243,7 @@ impl Incoming {
         self.freed
     }
 
-    /// The sender is being told of all that were freed up to now, by a letter.
+    /// The sender is being told of all that were freed up to now, by a control message.
     pub(crate) fn tell(&mut self) {
         (self.told, self.answered) = (self.freed, false);
     }

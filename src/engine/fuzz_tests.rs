@@ -28,12 +28,12 @@ const RECORD: usize = 8;
 
 struct Nobody;
 
-impl Overseer for Nobody {
+impl Supervisor for Nobody {
     fn stopped(&self) -> bool {
         false
     }
 
-    fn stand(&self, _: Call, _: Option<Rank>) {}
+    fn waits_longest(&self, _: Call, _: Option<Rank>) {}
 }
 
 /// The first byte says what the engine, rank 0 of 2, is at; the rest is what rank 1 puts, record by record.
@@ -66,7 +66,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
     ];
     let to = peer.connect(&contacts[0].address).map_err(Stop::from)?;
     let none = Duration::ZERO;
-    engine.meet(contacts, 256, Patience { spin: none, give_way: none, alone: none, breath: none })?;
+    engine.meet(contacts, 256, Patience { spin: none, give_way: none, alone: none, skew_delay: none })?;
     begin(&mut engine, what, &input, &output)?;
 
     let mut events = Vec::new();
@@ -100,7 +100,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
         drop(access::put(&mut peer, &put));
         for _ in 0..2 {
             engine.round(&Nobody)?;
-            engine.send_letters()?;
+            engine.send_control()?;
         }
         peer.poll(&mut events).map_err(Stop::from)?;
         events.clear();

@@ -9,10 +9,10 @@ use unisono_schedule::Rank;
 use unisono_transport::{Error, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Told};
 
 use super::{
-    Call, Engine, Overseer, Stop, WORLD, access,
+    Call, Engine, Stop, Supervisor, WORLD, access,
     core::Core,
     post,
-    wire::{About, Immediate},
+    wire::{ControlKind, Immediate},
 };
 
 /// What greetings of the world need, until all have come.
@@ -69,7 +69,7 @@ impl Engine {
         let mut core = self.net.core(WORLD)?;
         for &rank in neighbours {
             core.greet(rank)?;
-            core.circle.await_greeting(rank, far.contains(&rank));
+            core.comm.await_greeting(rank, far.contains(&rank));
         }
         self.greetings.neighbours = neighbours.to_vec();
         self.greetings.unsent = far;
@@ -79,7 +79,7 @@ impl Engine {
     /// Waits for the greetings of all neighbours, until nothing has come for `patience`, or for the deadline.
     pub(crate) fn greeted(
         &mut self,
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
         patience: Duration,
         deadline: Instant,
     ) -> Result<(), Stop> {
@@ -93,15 +93,15 @@ impl Engine {
                 (missing, until) = (count, deadline.min(Instant::now() + patience));
             }
             let first = first.rank;
-            if self.attend(overseer)? {
+            if self.attend(supervisor)? {
                 continue;
             }
             if Instant::now() >= until {
                 return Err(Stop::Deadline);
             }
             if let Some(nap) = self.pause(until) {
-                overseer.stand(Call::Greeting, Some(first));
-                overseer.until(deadline);
+                supervisor.waits_longest(Call::Greeting, Some(first));
+                supervisor.until(deadline);
                 self.net.port.transport.park(nap)?;
             }
         }
@@ -111,10 +111,10 @@ impl Engine {
     pub(crate) fn attend_until(
         &mut self,
         over: &dyn Fn() -> bool,
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<(), Stop> {
         while !over() {
-            if self.attend(overseer)? {
+            if self.attend(supervisor)? {
                 continue;
             }
             if let Some(nap) = self.pause(Instant::now() + Duration::from_millis(100)) {
@@ -122,7 +122,7 @@ impl Engine {
             }
         }
         // What is still read from goes with the engine.
-        if self.net.core(WORLD)?.circle.letters_landed() {
+        if self.net.core(WORLD)?.comm.control_completed() {
             self.greetings = Greetings::default();
         }
         Ok(())
@@ -130,14 +130,14 @@ impl Engine {
 
     /// Whose greetings have not all come.
     pub(crate) fn awaited(&mut self) -> Vec<Awaited> {
-        let Ok(Core { circle, .. }) = self.net.core(WORLD) else { return Vec::new() };
+        let Ok(Core { comm, .. }) = self.net.core(WORLD) else { return Vec::new() };
         let neighbours = self.greetings.neighbours.iter();
-        neighbours.filter_map(|&rank| circle.awaits(rank).map(|heard| Awaited { rank, heard })).collect()
+        neighbours.filter_map(|&rank| comm.awaits(rank).map(|heard| Awaited { rank, heard })).collect()
     }
 
     /// Sends what is to be sent and polls; true if that brought something.
-    fn attend(&mut self, overseer: &dyn Overseer) -> Result<bool, Stop> {
-        let mut sent = self.net.core(WORLD)?.send_letters()?;
+    fn attend(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
+        let mut sent = self.net.core(WORLD)?.send_control()?;
         for _ in 0..self.greetings.unsent.len() {
             sent |= self.send_large()?;
         }
@@ -145,25 +145,26 @@ impl Engine {
             self.wait.reset();
             return Ok(true);
         }
-        if overseer.stopped() { Err(Stop::Alarm) } else { Ok(false) }
+        if supervisor.stopped() { Err(Stop::Alarm) } else { Ok(false) }
     }
 
     /// Sends the next large message, if the transport takes it.
     fn send_large(&mut self) -> Result<bool, Stop> {
         let Greetings { area: Some(area), areas, unsent, .. } = &mut self.greetings else { return Ok(false) };
         let Some(to) = unsent.pop() else { return Ok(false) };
-        let Core { port, circle } = self.net.core(WORLD)?;
+        let Core { port, comm } = self.net.core(WORLD)?;
         let room = areas.get(to).copied().unwrap_or_default();
         let half = area.len() / 2;
         let len = usize::try_from(room.len).unwrap_or(half).min(half);
-        let immediate = Immediate::Letter { channel: WORLD, from: circle.me, about: About::Hello };
+        let immediate =
+            Immediate::ControlMessage { comm_id: WORLD, from: comm.me, about: ControlKind::Hello };
         let (peer, immediate) = port.to(to, immediate)?;
         let put = Put {
             to: peer,
             sources: &[Source::new(area, half, len)?],
             target: Target { region: room, offset: 0 },
             immediate,
-            token: post::letter(WORLD, false),
+            token: post::control(WORLD, false),
             told: Told::Always,
         };
         let posted = access::put(&mut *port.transport, &put);
@@ -172,7 +173,7 @@ impl Engine {
             return Ok(false);
         }
         port.sent(to);
-        circle.letters_under_way += 1;
+        comm.control_in_flight += 1;
         Ok(true)
     }
 }

@@ -97,7 +97,7 @@ impl Run {
         Self { operation, class, schedule, lanes, exposed, working: 0, trace: None }
     }
 
-    /// Does what can be done before the next poll: puts and takes on every lane, no more than a slice of work, letters.
+    /// Does what can be done before the next poll: puts and takes on every lane, no more than a slice of work, control messages.
     /// `idle` says that the latest poll brought nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
         let (mut moved, mut worked) = (false, 0);
@@ -109,23 +109,23 @@ impl Run {
                 break;
             }
             // Before any work: a peer may wait for leave to write.
-            if core.circle.has_letters() {
-                moved |= core.send_letters()?;
+            if core.comm.has_control() {
+                moved |= core.send_control()?;
             }
             let Some(bytes) = self.work(core)? else { break };
             (moved, worked) = (true, worked + bytes);
         }
-        if core.circle.has_debts() && (idle || self.ended()) {
-            core.circle.settle_debts(idle);
+        if core.comm.has_debts() && (idle || self.ended()) {
+            core.comm.settle_debts(idle);
         }
-        if core.circle.has_letters() {
-            moved |= core.send_letters()?;
+        if core.comm.has_control() {
+            moved |= core.send_control()?;
         }
         // Nothing of ours may wait for a poll that comes only with the next call (copies that surely leave do not, and are
         // not waited for); or, after the last one, be lost.
-        let circle = &*core.circle;
-        let left = if circle.parting { circle.letters_landed() } else { circle.letters_left() };
-        if self.ended() && circle.under_way == 0 && left {
+        let comm = &*core.comm;
+        let left = if comm.shutting_down { comm.control_completed() } else { comm.control_sent() };
+        if self.ended() && comm.under_way == 0 && left {
             self.close(core)?;
             return Ok(Pass::Ended);
         }
@@ -138,7 +138,7 @@ impl Run {
     }
 
     /// Steps finished, and the ranks for which lanes wait: none if a lane can go on.
-    pub(crate) fn stand(&self) -> (u64, Vec<Rank>) {
+    pub(crate) fn progress(&self) -> (u64, Vec<Rank>) {
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
             match lane.step {
@@ -173,7 +173,7 @@ impl Run {
                     before => before,
                 };
                 if let Some(Step::Await { from, into }) = lane.step
-                    && !core.circle.exposed
+                    && !core.comm.exposed
                 {
                     lane.by_slot((from, into), self.schedule.next(index));
                 }
@@ -184,7 +184,7 @@ impl Run {
                 Some(Step::Await { from, .. }) => self.land(core, index, from)?,
                 Some(Step::Take { from, len }) => self.take(core, index, from, len)?,
                 Some(Step::Free { from }) => self.free(core, index, from)?,
-                Some(Step::Settle) => core.circle.outstanding[index] == 0,
+                Some(Step::Settle) => core.comm.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
                 None => {
                     lane.ended = true;
@@ -202,7 +202,7 @@ impl Run {
     pub(super) fn finish(&mut self, core: &Core<'_>, index: usize) {
         let lane = &mut self.lanes[index];
         if let (Some(trace), Some(step)) = (&mut self.trace, lane.step) {
-            trace.push(Traced { lane: index, step, in_flight: core.circle.under_way });
+            trace.push(Traced { lane: index, step, in_flight: core.comm.under_way });
         }
         if !matches!(lane.step, Some(Step::Put { .. } | Step::Write { .. })) {
             // It may have changed what was staged.
@@ -234,7 +234,7 @@ impl Run {
         let (region, base) = match span.place {
             Place::Input => (&self.operation.input, 0),
             Place::Output => (&self.operation.output, 0),
-            Place::Scratch => match &core.circle.scratch {
+            Place::Scratch => match &core.comm.scratch {
                 Some(scratch) => (scratch, 0),
                 // Nothing may lie anywhere.
                 None if span.len == 0 => (&self.operation.output, 0),
@@ -243,9 +243,9 @@ impl Run {
                 }
             },
             Place::Landed(from) => {
-                let slot = core.circle.receiver(from, self.class, lane).and_then(|receiver| {
-                    let slot = core.circle.receivers[receiver].latest()?;
-                    Some(core.circle.slot(receiver, slot))
+                let slot = core.comm.receiver(from, self.class, lane).and_then(|receiver| {
+                    let slot = core.comm.receivers[receiver].latest()?;
+                    Some(core.comm.slot(receiver, slot))
                 });
                 match slot {
                     Some(slot) => slot,
@@ -273,28 +273,32 @@ impl Run {
     /// other on different flows.
     fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         let number = self.operation.op();
-        let (me, circle) = (core.port.me, &*core.circle);
+        let (me, comm) = (core.port.me, &*core.comm);
         let agree =
-            |from, header: &Header| self.operation.agree(me, circle.world(from), header).map_err(Stop::from);
+            |from, header: &Header| self.operation.agree(me, comm.world(from), header).map_err(Stop::from);
         // What belongs to a later operation waits; what belongs to an earlier one was never due.
         let earlier = |header: &Header| header.op.wrapping_sub(number) >= 1 << 31;
-        for (from, header) in circle.untaken() {
+        for (from, header) in comm.untaken() {
             if header.op == number || earlier(&header) {
                 agree(from, &header)?;
             }
         }
-        for &(from, class, header) in &circle.knocks {
+        for &(from, class, header) in &comm.mismatch_probes {
             // For those that were due a window was opened.
-            let never_due = earlier(&header) && circle.receiver(from, class, 0).is_none();
+            let never_due = earlier(&header) && comm.receiver(from, class, 0).is_none();
             if header.op == number || never_due {
                 agree(from, &header)?;
             }
         }
-        for (from, grant) in circle.grants.iter().filter(|(_, grant)| grant.header.op == number) {
-            agree(*from, &grant.header)?;
+        for (from, clear_to_send) in
+            comm.clear_to_sends.iter().filter(|(_, clear_to_send)| clear_to_send.header.op == number)
+        {
+            agree(*from, &clear_to_send.header)?;
         }
-        // Most knocks were answered by a window long before anyone looks.
-        core.circle.knocks.retain(|(.., header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
+        // Most mismatch probes were answered by a window long before anyone looks.
+        core.comm
+            .mismatch_probes
+            .retain(|(.., header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
         Ok(())
     }
 
@@ -303,9 +307,9 @@ impl Run {
     fn ask(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         for lane in &self.lanes {
             if let Some(Step::Write { to, .. }) = lane.step
-                && core.circle.granted(to, self.operation.op()).is_none()
+                && core.comm.clear_to_send(to, self.operation.op()).is_none()
             {
-                core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
+                core.probe_mismatch(to, self.class, &self.operation.header(0, 0, 0))?;
             }
         }
         Ok(())
@@ -315,30 +319,30 @@ impl Run {
     fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
         // Otherwise its arrival was an error already.
-        if core.circle.exposed && core.circle.unawaited() {
+        if core.comm.exposed && core.comm.unawaited() {
             return Err(core.port.forged("a write that nobody awaits".to_owned()));
         }
-        core.circle.drop_grants(self.operation.op());
+        core.comm.drop_clear_to_sends(self.operation.op());
         Ok(())
     }
 
     /// Takes the next message. False if it has not landed.
     fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
-        let Some(receiver) = core.circle.receiver(from, self.class, lane) else {
+        let Some(receiver) = core.comm.receiver(from, self.class, lane) else {
             return Err(
                 core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
             );
         };
-        if !core.circle.receivers[receiver].ready() {
+        if !core.comm.receivers[receiver].ready() {
             return Ok(false);
         }
-        let slot = core.circle.receivers[receiver].take();
-        let header = core.circle.header(receiver, slot)?;
-        self.operation.agree(core.port.me, core.circle.world(from), &header).map_err(Stop::from)?;
+        let slot = core.comm.receivers[receiver].take();
+        let header = core.comm.header(receiver, slot)?;
+        self.operation.agree(core.port.me, core.comm.world(from), &header).map_err(Stop::from)?;
         if header.len as usize != len {
             return Err(Stop::from(Failure::Protocol {
                 rank: core.port.me,
-                from: core.circle.world(from),
+                from: core.comm.world(from),
                 what: format!("a message of {} elements where {len} were due", header.len),
             }));
         }
@@ -346,34 +350,34 @@ impl Run {
             let what = format!("a message that wants its credit on flow {}", header.reply);
             return Err(core.violation(from, Violation(what)));
         }
-        core.circle.receivers[receiver].reply = Some(header.reply);
+        core.comm.receivers[receiver].reply = Some(header.reply);
         Ok(true)
     }
 
     /// Gives a slot back.
     fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
-        let Some(receiver) = core.circle.receiver(from, self.class, lane) else {
+        let Some(receiver) = core.comm.receiver(from, self.class, lane) else {
             return Err(core.stop(format!("a step frees what rank {from} never sent")));
         };
-        if !core.circle.receivers[receiver].free() {
+        if !core.comm.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
-        core.circle.owe(receiver, Way::Slots);
+        core.comm.owe(receiver, Way::Slots);
         Ok(true)
     }
 
     /// Waits for the next write from a peer. False if it has not landed.
     fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
-        let Some(receiver) = core.circle.receiver(from, self.class, lane) else {
+        let Some(receiver) = core.comm.receiver(from, self.class, lane) else {
             return Err(core.stop(format!("a step awaits rank {from}, which is no source of its schedule")));
         };
-        let landing = &mut core.circle.landings[receiver];
+        let landing = &mut core.comm.landings[receiver];
         if !landing.ready() {
             return Ok(false);
         }
         landing.take();
         landing.free();
-        core.circle.owe(receiver, Way::Direct);
+        core.comm.owe(receiver, Way::Direct);
         Ok(true)
     }
 }

@@ -6,10 +6,10 @@ use unisono_schedule::Rank;
 
 use super::{
     Engine, Stop, WORLD,
-    circle::{Circle, Member},
+    comm::{Comm, Member},
     core::Core,
     operation::Signature,
-    task::{Halt, Overseer},
+    task::{Halt, Supervisor},
     ticket::Asked,
 };
 use crate::{
@@ -25,33 +25,32 @@ impl Engine {
 
     /// Whether all that is under way are receives whose message has not come, and that nothing announced.
     pub(crate) fn has_only_receives(&self) -> bool {
-        let mut circles = self.net.circles.iter().flatten();
-        self.running.is_empty()
-            && circles.all(|circle| circle.tasks.is_empty() && circle.talk.only_receives())
+        let mut comms = self.net.comms.iter().flatten();
+        self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.talk.only_receives())
     }
 
     /// Gives these up: their calls, and what belongs to who has asked.
     pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Asked)> {
-        let circles = self.net.circles.iter_mut().flatten();
-        circles.flat_map(|circle| circle.give_up_receives()).collect()
+        let comms = self.net.comms.iter_mut().flatten();
+        comms.flat_map(|comm| comm.give_up_receives()).collect()
     }
 
     /// When all ranks leave: tells the end of all groups to whom this rank has met there, and waits for theirs, which come
     /// after all else. Then no control message is under way any more either.
-    pub(crate) fn take_leave(&mut self, overseer: &dyn Overseer, until: Instant) -> Result<(), Halt> {
-        for circle in self.net.circles.iter_mut().flatten().filter(|circle| !circle.end_told) {
-            circle.settle_debts(true);
-            circle.left = circle.channel != WORLD;
-            circle.tell_end().map_err(Stop::from)?;
+    pub(crate) fn take_leave(&mut self, supervisor: &dyn Supervisor, until: Instant) -> Result<(), Halt> {
+        for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.end_told) {
+            comm.settle_debts(true);
+            comm.left = comm.comm_id != WORLD;
+            comm.tell_end().map_err(Stop::from)?;
         }
         loop {
-            if overseer.stopped() {
+            if supervisor.stopped() {
                 return Err(Stop::Alarm.into());
             }
             // What has come may be for a receive that somebody kept.
-            let moved = self.talk(overseer)? | self.net.sweep()? | self.net.send_letters()?;
-            let ended = self.net.circles.iter().flatten().all(|circle| circle.all_ended());
-            if ended && !moved && !self.net.has_letters() {
+            let moved = self.talk(supervisor)? | self.net.sweep()? | self.net.send_control()?;
+            let ended = self.net.comms.iter().flatten().all(|comm| comm.all_ended());
+            if ended && !moved && !self.net.has_control() {
                 return Ok(());
             }
             if self.net.poll()? || moved {
@@ -70,8 +69,8 @@ impl Engine {
 
     /// What is left over of any group, after that.
     pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
-        for circle in self.net.circles.iter_mut().flatten() {
-            let left = Core { port: &mut self.net.port, circle }.left_over()?;
+        for comm in self.net.comms.iter_mut().flatten() {
+            let left = Core { port: &mut self.net.port, comm }.left_over()?;
             if left.is_some() {
                 return Ok(left);
             }
@@ -84,11 +83,11 @@ impl Core<'_> {
     /// What is left over of a group that this rank has left.
     pub(super) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
         let unreceived = self.unreceived()?;
-        Ok(unreceived.or_else(|| self.circle.untaken_message()).or_else(|| self.circle.uneven_end()))
+        Ok(unreceived.or_else(|| self.comm.untaken_message()).or_else(|| self.comm.uneven_end()))
     }
 }
 
-impl Circle {
+impl Comm {
     /// A message of an operation that nobody has taken.
     fn untaken_message(&self) -> Option<Failure> {
         let begun = self.calls_by_number();

@@ -1,13 +1,14 @@
 //! Runs schedules over a transport: lanes, flows, credits, waiting. It has never heard of an algorithm.
 //!
 //! One thread drives it at a time, for all operations under way. Everything between ranks is a put:
-//! messages into slots of windows, and letters (windows, credits, greetings) into mailboxes. All groups of a process
-//! share one endpoint (`port`); each has windows and a mailbox of its own (`circle`).
+//! messages into slots of windows, and control messages (windows, credits, greetings) into mailboxes. All groups of a process
+//! share one endpoint (`port`); each has windows and a mailbox of its own (`comm`).
 
 mod access;
 mod begin;
 mod call;
-mod circle;
+mod comm;
+mod control;
 mod core;
 mod end;
 mod flow;
@@ -16,11 +17,11 @@ mod fuzz_tests;
 mod greet;
 mod lane;
 mod leftover;
-mod letters;
 mod net;
 mod operation;
 mod p2p;
 mod port;
+mod position;
 mod post;
 #[doc(hidden)]
 pub mod probe;
@@ -29,7 +30,6 @@ mod routes;
 mod send;
 mod settings;
 mod slice;
-mod stand;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -49,18 +49,18 @@ pub use self::lane::Traced;
 pub(crate) use self::{
     call::Called,
     greet::Awaited,
-    net::Channels,
-    operation::{Cargo, FAREWELL, LEAVING, NEW_GROUP, NO_TENSORS, Operation, SPLIT, Signature},
+    net::CommIds,
+    operation::{Cargo, LEAVING, NEW_GROUP, NO_TENSORS, Operation, SHUTDOWN, SPLIT, Signature},
     p2p::{Form, Inbound, Kind, Outbound, Place},
+    position::PositionQuery,
     settings::Settings,
-    stand::Question,
-    task::{Call, Culprit, Halt, Overseer, Stop, Task, What, Wish},
+    task::{Call, Halt, Request, StalledOperation, Stop, Supervisor, Task, What},
     ticket::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
     wait::Patience,
-    wire::{Channel, MAX_MEMBERS, MAX_RANKS, VERSION},
+    wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},
 };
 use self::{
-    circle::Circle,
+    comm::Comm,
     core::Core,
     greet::Greetings,
     lane::{Pass, Run},
@@ -89,14 +89,14 @@ pub(crate) struct Contact {
 }
 
 /// The group of all ranks.
-pub(crate) const WORLD: Channel = 0;
+pub(crate) const WORLD: CommId = 0;
 
 /// After so many rounds of one kind, fruitful or not, it is looked at what waits.
 const OFTEN: u32 = 1024;
 
 /// A collective whose turn has come.
 struct UnderWay {
-    channel: Channel,
+    comm_id: CommId,
     run: Run,
     asked: Asked,
     /// Since when nothing of it has moved, if that was looked at.
@@ -109,9 +109,9 @@ pub(crate) struct Engine {
     /// At most one of each group.
     running: Vec<UnderWay>,
     /// The group's that is [called](Self::call) while no other is under way, until it becomes one of those.
-    alone: Option<(Channel, Run)>,
+    alone: Option<(CommId, Run)>,
     /// The groups with messages that somebody waits for.
-    talking: Vec<Channel>,
+    talking: Vec<CommId>,
     wait: Wait,
     /// Who has asked for what could not even begin.
     lost: Vec<Asked>,
@@ -134,10 +134,10 @@ impl Engine {
         settings: Settings,
     ) -> Result<Self, Error> {
         let none = Duration::ZERO;
-        let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
+        let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
         let mut port = Port::new(transport, me, &settings)?;
-        let world = Circle::new(&mut *port.transport, me, ranks, settings)?;
-        let net = Net { port, circles: vec![Some(Box::new(world))], leaving: Vec::new(), leaves_all: false };
+        let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
+        let net = Net { port, comms: vec![Some(Box::new(world))], leaving: Vec::new(), leaves_all: false };
         Ok(Self {
             net,
             running: Vec::new(),
@@ -154,7 +154,7 @@ impl Engine {
 
     /// What others must know of this rank.
     pub(crate) fn contact(&self) -> Contact {
-        let world = self.net.circles.iter().flatten().next();
+        let world = self.net.comms.iter().flatten().next();
         let mailbox = world.map(|world| world.mailbox()).unwrap_or_default();
         let port = &self.net.port;
         let address = port.transport.address().clone();
@@ -182,14 +182,14 @@ impl Engine {
     }
 
     /// How many operations of a group have begun.
-    pub(crate) fn begun(&mut self, channel: Channel) -> u64 {
-        self.net.core(channel).map_or(0, |core| core.circle.begun)
+    pub(crate) fn begun(&mut self, comm_id: CommId) -> u64 {
+        self.net.core(comm_id).map_or(0, |core| core.comm.begun)
     }
 
     /// Bytes of registered memory of its own.
     pub(crate) fn memory(&self) -> usize {
-        let circles = self.net.circles.iter().flatten();
-        self.net.port.posts.memory() + circles.map(|circle| circle.memory()).sum::<usize>()
+        let comms = self.net.comms.iter().flatten();
+        self.net.port.posts.memory() + comms.map(|comm| comm.memory()).sum::<usize>()
     }
 
     /// Makes the other ranks known, and settles what depends on them: the smallest chunk that all can
@@ -205,22 +205,22 @@ impl Engine {
         let (processes, mailboxes): (Vec<_>, Vec<_>) =
             contacts.into_iter().map(|it| ((it.address, it.host, it.mask), it.mailbox)).unzip();
         self.net.port.meet(processes);
-        let world = self.net.core(WORLD)?.circle;
+        let world = self.net.core(WORLD)?.comm;
         world.settings.chunk_bytes = chunk_bytes;
         world.meet(0..mailboxes.len());
         world.introduce(mailboxes);
         Ok(())
     }
 
-    fn grant(&mut self, channel: Channel, wish: Wish, overseer: &dyn Overseer) -> Result<(), Halt> {
-        match wish {
-            Wish::Do(task) => self.take(channel, task, overseer),
-            Wish::Leave => {
+    fn serve(&mut self, comm_id: CommId, request: Request, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        match request {
+            Request::Do(task) => self.take(comm_id, task, supervisor),
+            Request::Leave => {
                 // Copies of messages may still be under way: with a poll they are not.
                 self.net.poll()?;
-                Ok(self.net.leave(channel)?)
+                Ok(self.net.leave(comm_id)?)
             }
-            Wish::Stand(question) => {
+            Request::Position(question) => {
                 question.answer(self.position());
                 Ok(())
             }
@@ -228,19 +228,24 @@ impl Engine {
     }
 
     /// Takes on something of a group. A collective's turn comes when those that were asked for before have ended.
-    pub(crate) fn take(&mut self, channel: Channel, task: Task, overseer: &dyn Overseer) -> Result<(), Halt> {
+    pub(crate) fn take(
+        &mut self,
+        comm_id: CommId,
+        task: Task,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
         let Task { what, asked } = task;
-        let mut core = self.net.core(channel)?;
+        let mut core = self.net.core(comm_id)?;
         match what {
             What::Collective(operation, schedule) => {
-                return self.turn(channel, (operation, schedule, asked), overseer);
+                return self.turn(comm_id, (operation, schedule, asked), supervisor);
             }
             What::Send(outbound) => core.send(outbound, asked),
             What::Receive(inbound) => core.receive(inbound, asked)?,
-            What::Several(all) => return self.take_several(channel, all, asked, overseer),
+            What::Several(all) => return self.take_several(comm_id, all, asked, supervisor),
         }
-        if !self.talking.contains(&channel) {
-            self.talking.push(channel);
+        if !self.talking.contains(&comm_id) {
+            self.talking.push(comm_id);
         }
         Ok(())
     }
@@ -251,19 +256,19 @@ impl Engine {
     pub(crate) fn drive(
         &mut self,
         until: (&dyn Fn() -> bool, Option<Instant>),
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let Err(Halt { stop, culprit }) = self.rounds(until, overseer) else { return Ok(()) };
-        if culprit.is_some() {
-            return Err(Halt { stop, culprit });
+        let Err(Halt { stop, stalled }) = self.rounds(until, supervisor) else { return Ok(()) };
+        if stalled.is_some() {
+            return Err(Halt { stop, stalled });
         }
         // What stops all stops the oldest.
         if let Some(oldest) = self.running.iter().min_by_key(|it| it.asked.at) {
             return Err(oldest.halt(stop));
         }
-        let messages = self.talking.iter().filter_map(|&channel| {
-            let circle = self.net.circles.get(usize::from(channel))?.as_ref()?;
-            circle.stand()
+        let messages = self.talking.iter().filter_map(|&comm_id| {
+            let comm = self.net.comms.get(usize::from(comm_id))?.as_ref()?;
+            comm.longest_wait()
         });
         Err(match messages.min_by_key(|(at, ..)| *at) {
             Some((at, signature, _)) => halt(stop, (None, None, 0), signature, at),
@@ -274,17 +279,17 @@ impl Engine {
     fn rounds(
         &mut self,
         (until, at): (&dyn Fn() -> bool, Option<Instant>),
-        overseer: &dyn Overseer,
+        supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         let mut fruitless = 0_u32;
         loop {
-            while let Some((channel, wish)) = overseer.asked() {
-                self.grant(channel, wish, overseer)?;
+            while let Some((comm_id, request)) = supervisor.asked() {
+                self.serve(comm_id, request, supervisor)?;
             }
             if self.running.is_empty() && self.talking.is_empty() || until() {
                 return Ok(());
             }
-            let moved = self.round(overseer)?;
+            let moved = self.round(supervisor)?;
             if moved {
                 self.wait.reset();
                 fruitless = 0;
@@ -299,13 +304,13 @@ impl Engine {
                 fruitless = fruitless.wrapping_add(1);
                 if fruitless.is_multiple_of(OFTEN) {
                     self.doubt()?;
-                    self.tell_wait(overseer);
+                    self.tell_wait(supervisor);
                 }
             }
-            if overseer.wanted() {
+            if supervisor.wanted() {
                 return Ok(());
             }
-            if overseer.stopped() {
+            if supervisor.stopped() {
                 return Err(Stop::Alarm.into());
             }
             let now = Instant::now();
@@ -314,22 +319,22 @@ impl Engine {
                 continue;
             }
             if let Some(nap) = self.pause_at(now, deadline) {
-                self.stand(overseer)?;
+                self.report_longest_wait(supervisor)?;
                 // What was granted is to be told first.
                 let relieved = self.doubt()?;
-                self.tell_wait(overseer);
-                if !self.send_letters()? && !relieved {
-                    overseer.sleeps(true);
+                self.tell_wait(supervisor);
+                if !self.send_control()? && !relieved {
+                    supervisor.sleeps(true);
                     // What was asked for just before may not have known that this would sleep.
-                    let asked = overseer.asked();
-                    let parked = match (&asked, overseer.wanted()) {
+                    let asked = supervisor.asked();
+                    let parked = match (&asked, supervisor.wanted()) {
                         (None, false) => self.net.port.transport.park(nap),
                         _ => Ok(()),
                     };
-                    overseer.sleeps(false);
+                    supervisor.sleeps(false);
                     parked.map_err(Stop::from)?;
-                    if let Some((channel, wish)) = asked {
-                        self.grant(channel, wish, overseer)?;
+                    if let Some((comm_id, request)) = asked {
+                        self.serve(comm_id, request, supervisor)?;
                     }
                 }
             }
@@ -337,15 +342,15 @@ impl Engine {
     }
 
     /// Does once what can be done, for every operation under way: puts and takes on every lane, a slice of work,
-    /// letters; and polls. False if that brought nothing.
-    fn round(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
+    /// control messages; and polls. False if that brought nothing.
+    fn round(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
         let (mut moved, mut ended) = (false, false);
         let mut index = 0;
         while let Some(task) = self.running.get_mut(index) {
-            let passed = self.net.core(task.channel).and_then(|mut core| task.run.pass(&mut core, self.idle));
+            let passed = self.net.core(task.comm_id).and_then(|mut core| task.run.pass(&mut core, self.idle));
             match passed {
                 Ok(Pass::Ended) => {
-                    self.end(index, overseer)?;
+                    self.end(index, supervisor)?;
                     ended = true;
                     continue;
                 }
@@ -357,8 +362,8 @@ impl Engine {
             }
             index += 1;
         }
-        if !self.talking.is_empty() || !self.net.port.stirred.is_empty() {
-            ended |= self.talk(overseer)?;
+        if !self.talking.is_empty() || !self.net.port.active_comms.is_empty() {
+            ended |= self.talk(supervisor)?;
         }
         // What was waited for may have ended, and another may have begun.
         if ended {
@@ -369,39 +374,39 @@ impl Engine {
     }
 
     /// Goes on with messages. True if anything moved.
-    fn talk(&mut self, overseer: &dyn Overseer) -> Result<bool, Halt> {
+    fn talk(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
         let mut moved = false;
         let mut index = 0;
         // Those that nobody here waits for are served too: their senders may wait for that.
-        for &channel in &self.net.port.stirred {
-            if !self.talking.contains(&channel) {
-                self.talking.push(channel);
+        for &comm_id in &self.net.port.active_comms {
+            if !self.talking.contains(&comm_id) {
+                self.talking.push(comm_id);
             }
         }
-        self.net.port.stirred.clear();
-        while let Some(&channel) = self.talking.get(index) {
+        self.net.port.active_comms.clear();
+        while let Some(&comm_id) = self.talking.get(index) {
             // A group that has ended meanwhile needs nothing any more.
-            let Ok(mut core) = self.net.core(channel) else {
+            let Ok(mut core) = self.net.core(comm_id) else {
                 self.talking.swap_remove(index);
                 continue;
             };
             moved |= core.talk()?;
-            let latest = core.circle.latest();
-            while let Some((asked, received)) = self.net.core(channel)?.circle.talk.ended.pop_front() {
+            let latest = core.comm.latest();
+            while let Some((asked, received)) = self.net.core(comm_id)?.comm.talk.ended.pop_front() {
                 moved = true;
                 let done = Done { received: received.into_iter().collect(), ..Done::default() };
-                if let Some(task) = self.conclude(asked, done, latest, overseer)? {
-                    self.take(channel, task, overseer)?;
+                if let Some(task) = self.conclude(asked, done, latest, supervisor)? {
+                    self.take(comm_id, task, supervisor)?;
                 }
             }
-            let Core { port, circle } = self.net.core(channel)?;
-            if circle.talk.open() {
+            let Core { port, comm } = self.net.core(comm_id)?;
+            if comm.talk.open() {
                 index += 1;
                 continue;
             }
             // What waits for room is tried again.
-            if circle.talk.has_more() || !circle.post_box.is_empty() {
-                port.stir(channel);
+            if comm.talk.has_more() || !comm.control_queue.is_empty() {
+                port.mark_active(comm_id);
             }
             self.talking.swap_remove(index);
             self.net.sweep()?;
@@ -418,13 +423,13 @@ impl Engine {
             }
             soonest = soonest.min(first.asked.deadline);
         }
-        for &channel in &self.talking {
-            let circle = self.net.core(channel)?.circle;
-            if let Some((at, signature)) = circle.talk.late(now) {
-                let signature = signature.worldwide(|rank| circle.world(rank));
+        for &comm_id in &self.talking {
+            let comm = self.net.core(comm_id)?.comm;
+            if let Some((at, signature)) = comm.talk.late(now) {
+                let signature = signature.worldwide(|rank| comm.world(rank));
                 return Err(halt(Stop::Deadline, (None, None, 0), signature, at));
             }
-            let talk = &mut circle.talk;
+            let talk = &mut comm.talk;
             let next = [talk.deadline(), talk.patience().filter(|&patience| patience > now)];
             soonest = next.into_iter().flatten().fold(soonest, Instant::min);
         }
@@ -436,44 +441,44 @@ impl Engine {
         let now = Instant::now();
         let mut waits = false;
         for task in &mut self.running {
-            let doubted = self.net.core(task.channel).and_then(|mut core| task.run.doubt(&mut core));
+            let doubted = self.net.core(task.comm_id).and_then(|mut core| task.run.doubt(&mut core));
             doubted.map_err(|stop| task.halt(stop))?;
             waits |= now >= *task.doubted.get_or_insert(now) + p2p::LONG;
         }
         let mut relieved = false;
-        for circle in self.net.circles.iter_mut().flatten() {
-            relieved |= Core { port: &mut self.net.port, circle }.relieve(now, waits)?;
+        for comm in self.net.comms.iter_mut().flatten() {
+            relieved |= Core { port: &mut self.net.port, comm }.relieve(now, waits)?;
         }
         Ok(relieved)
     }
 
-    fn send_letters(&mut self) -> Result<bool, Halt> {
+    fn send_control(&mut self) -> Result<bool, Halt> {
         let mut any = self.net.sweep()?;
-        any |= self.net.send_letters()?;
+        any |= self.net.send_control()?;
         Ok(any)
     }
 
     /// Tells where that stands which was asked for first.
-    fn stand(&mut self, overseer: &dyn Overseer) -> Result<(), Halt> {
+    fn report_longest_wait(&mut self, supervisor: &dyn Supervisor) -> Result<(), Halt> {
         let oldest = self.running.iter().min_by_key(|it| it.asked.at);
         let since = oldest.map(|oldest| oldest.asked.at);
-        for &channel in &self.talking {
-            let circle = self.net.core(channel)?.circle;
-            if let Some((at, signature, peer)) = circle.stand()
+        for &comm_id in &self.talking {
+            let comm = self.net.core(comm_id)?.comm;
+            if let Some((at, signature, peer)) = comm.longest_wait()
                 && since.is_none_or(|since| at < since)
             {
-                overseer.stand(Call::Message(circle.latest(), signature), peer);
-                circle.talk.deadline().into_iter().for_each(|deadline| overseer.until(deadline));
+                supervisor.waits_longest(Call::Message(comm.latest(), signature), peer);
+                comm.talk.deadline().into_iter().for_each(|deadline| supervisor.until(deadline));
                 return Ok(());
             }
         }
         if let Some(oldest) = oldest {
-            let core = self.net.core(oldest.channel)?;
-            let (_, waits) = oldest.run.stand();
-            let waits = waits.first().map(|&rank| core.circle.world(rank));
+            let core = self.net.core(oldest.comm_id)?;
+            let (_, waits) = oldest.run.progress();
+            let waits = waits.first().map(|&rank| core.comm.world(rank));
             let operation = &oldest.run.operation;
-            overseer.stand(Call::Operation(operation.number, operation.signature), waits);
-            overseer.until(oldest.asked.deadline);
+            supervisor.waits_longest(Call::Operation(operation.number, operation.signature), waits);
+            supervisor.until(oldest.asked.deadline);
         }
         Ok(())
     }
@@ -507,9 +512,9 @@ impl Engine {
             left.push((asked.ticket, asked.held));
         }
         left.extend(self.lost.drain(..).map(|asked| (asked.ticket, asked.held)));
-        for circle in self.net.circles.iter_mut().flatten() {
-            left.extend(circle.tasks.drain(..).map(|(.., asked)| (asked.ticket, asked.held)));
-            talks.push(std::mem::take(&mut circle.talk));
+        for comm in self.net.comms.iter_mut().flatten() {
+            left.extend(comm.tasks.drain(..).map(|(.., asked)| (asked.ticket, asked.held)));
+            talks.push(std::mem::take(&mut comm.talk));
         }
         // The endpoint goes before the memory that its puts read and that peers write to.
         drop((self, runs));

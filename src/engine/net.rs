@@ -5,125 +5,125 @@ use unisono_transport::{Error, Event, RemoteRegion};
 
 use super::{
     Settings, Stop,
-    circle::Circle,
+    comm::Comm,
     core::Core,
     port::Port,
     post,
-    wire::{Channel, Immediate, MAX_CHANNELS, Way},
+    wire::{CommId, Immediate, MAX_COMMS, Way},
 };
 
 /// All that ranks share with one another, without the operations.
 pub(crate) struct Net {
     pub port: Port,
     /// The groups, by channel.
-    pub circles: Vec<Option<Box<Circle>>>,
+    pub comms: Vec<Option<Box<Comm>>>,
     /// Those that this rank has left, and others not yet.
-    pub leaving: Vec<Channel>,
+    pub leaving: Vec<CommId>,
     /// Whether this rank leaves all groups: then nobody waits for receives, and the groups' memory stays, since others may not have
     /// left and still send.
     pub leaves_all: bool,
 }
 
 /// A bit for each channel.
-pub(crate) type Channels = [u64; MAX_CHANNELS / 64];
+pub(crate) type CommIds = [u64; MAX_COMMS / 64];
 
 impl Net {
     /// A group and the port.
-    pub(crate) fn core(&mut self, channel: Channel) -> Result<Core<'_>, Stop> {
-        match self.circles.get_mut(usize::from(channel)) {
-            Some(Some(circle)) => Ok(Core { port: &mut self.port, circle }),
-            _ => Err(self.port.stop(format!("there is no group on channel {channel}"))),
+    pub(crate) fn core(&mut self, comm_id: CommId) -> Result<Core<'_>, Stop> {
+        match self.comms.get_mut(usize::from(comm_id)) {
+            Some(Some(comm)) => Ok(Core { port: &mut self.port, comm }),
+            _ => Err(self.port.stop(format!("there is no group with communicator {comm_id}"))),
         }
     }
 
     /// The channels that are free here, a bit for each.
-    pub(crate) fn free_channels(&self) -> Channels {
-        let mut free = [u64::MAX; MAX_CHANNELS / 64];
-        for (channel, _) in self.circles.iter().enumerate().filter(|(_, circle)| circle.is_some()) {
-            free[channel / 64] &= !(1 << (channel % 64));
+    pub(crate) fn free_comm_ids(&self) -> CommIds {
+        let mut free = [u64::MAX; MAX_COMMS / 64];
+        for (comm_id, _) in self.comms.iter().enumerate().filter(|(_, comm)| comm.is_some()) {
+            free[comm_id / 64] &= !(1 << (comm_id % 64));
         }
         free
     }
 
     /// Makes a group of these ranks of the world, of which this one is rank `me`; `None` if another is on that channel.
-    /// Nothing is sent to its members before their mailboxes are [known](Circle::introduce).
+    /// Nothing is sent to its members before their mailboxes are [known](Comm::introduce).
     pub(crate) fn open(
         &mut self,
-        channel: Channel,
+        comm_id: CommId,
         me: Rank,
         members: &[Rank],
         settings: Settings,
     ) -> Result<Option<RemoteRegion>, Error> {
-        let place = usize::from(channel);
-        if self.circles.get(place).is_some_and(Option::is_some) {
+        let place = usize::from(comm_id);
+        if self.comms.get(place).is_some_and(Option::is_some) {
             return Ok(None);
         }
-        let mut circle = Circle::new(&mut *self.port.transport, me, members.len(), settings)?;
-        circle.channel = channel;
-        circle.meet(members.iter().copied());
-        let mailbox = circle.mailbox();
-        if self.circles.len() <= place {
-            self.circles.resize_with(place + 1, || None);
+        let mut comm = Comm::new(&mut *self.port.transport, me, members.len(), settings)?;
+        comm.comm_id = comm_id;
+        comm.meet(members.iter().copied());
+        let mailbox = comm.mailbox();
+        if self.comms.len() <= place {
+            self.comms.resize_with(place + 1, || None);
         }
-        self.circles[place] = Some(Box::new(circle));
+        self.comms[place] = Some(Box::new(comm));
         Ok(Some(mailbox))
     }
 
     /// This rank leaves a group, as soon as nothing is under way in it. Its memory goes when the others have left too.
-    pub(crate) fn leave(&mut self, channel: Channel) -> Result<(), Stop> {
-        let there = self.circles.get(usize::from(channel)).is_some_and(Option::is_some);
-        if there && !self.leaving.contains(&channel) {
-            self.leaving.push(channel);
+    pub(crate) fn leave(&mut self, comm_id: CommId) -> Result<(), Stop> {
+        let there = self.comms.get(usize::from(comm_id)).is_some_and(Option::is_some);
+        if there && !self.leaving.contains(&comm_id) {
+            self.leaving.push(comm_id);
         }
         self.sweep().map(drop)
     }
 
-    /// Goes on with leaving groups. True if a letter went.
+    /// Goes on with leaving groups. True if a control message went.
     pub(crate) fn sweep(&mut self) -> Result<bool, Stop> {
         let mut any = false;
         // Members that part need not hear of it, and may be gone.
-        if self.circles.first().is_some_and(|world| world.as_ref().is_some_and(|world| world.parting)) {
+        if self.comms.first().is_some_and(|world| world.as_ref().is_some_and(|world| world.shutting_down)) {
             return Ok(any);
         }
         let mut index = 0;
-        while let Some(&channel) = self.leaving.get(index) {
-            let mut core = self.core(channel)?;
-            let left = core.circle.left;
-            core.circle.leave()?;
-            if core.circle.left && !left {
-                core.port.expect_none(core.circle);
+        while let Some(&comm_id) = self.leaving.get(index) {
+            let mut core = self.core(comm_id)?;
+            let left = core.comm.left;
+            core.comm.leave()?;
+            if core.comm.left && !left {
+                core.port.expect_none(core.comm);
             }
-            any |= core.circle.has_letters() && core.send_letters()?;
-            if core.circle.left
+            any |= core.comm.has_control() && core.send_control()?;
+            if core.comm.left
                 && let Some(left_over) = core.left_over()?
             {
                 return Err(left_over.into());
             }
-            let over = core.circle.over();
+            let over = core.comm.over();
             if self.leaves_all || !over {
                 index += 1;
                 continue;
             }
             self.leaving.swap_remove(index);
-            if let Some(circle) = self.circles[usize::from(channel)].take() {
-                self.port.take_back(&circle);
-                self.port.stirred.retain(|&it| it != channel);
+            if let Some(comm) = self.comms[usize::from(comm_id)].take() {
+                self.port.take_back(&comm);
+                self.port.active_comms.retain(|&it| it != comm_id);
             }
         }
         Ok(any)
     }
 
-    /// Whether letters of any group are under way, or wait to be sent: also those by which members of groups that this
+    /// Whether control messages of any group are under way, or wait to be sent: also those by which members of groups that this
     /// rank has left are told so.
-    pub(crate) fn has_letters(&self) -> bool {
-        self.circles.iter().flatten().any(|circle| !circle.letters_landed())
+    pub(crate) fn has_control(&self) -> bool {
+        self.comms.iter().flatten().any(|comm| !comm.control_completed())
     }
 
-    /// Hands the letters of all groups to the transport, as far as it takes them. True if any went.
-    pub(crate) fn send_letters(&mut self) -> Result<bool, Stop> {
+    /// Hands the control messages of all groups to the transport, as far as it takes them. True if any went.
+    pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
         let mut any = false;
-        for circle in self.circles.iter_mut().flatten().filter(|circle| circle.has_letters()) {
-            any |= Core { port: &mut self.port, circle }.send_letters()?;
+        for comm in self.comms.iter_mut().flatten().filter(|comm| comm.has_control()) {
+            any |= Core { port: &mut self.port, comm }.send_control()?;
         }
         Ok(any)
     }
@@ -147,9 +147,10 @@ impl Net {
     }
 
     fn sent(&mut self, token: u64) -> Result<(), Stop> {
-        if let Some((channel, copied)) = post::letter_of(token) {
-            let circle = self.core(channel)?.circle;
-            let under_way = if copied { &mut circle.copies_under_way } else { &mut circle.letters_under_way };
+        if let Some((comm_id, copied)) = post::control_of(token) {
+            let comm = self.core(comm_id)?.comm;
+            let under_way =
+                if copied { &mut comm.control_copies_in_flight } else { &mut comm.control_in_flight };
             *under_way = under_way.saturating_sub(1);
             return Ok(());
         }
@@ -157,7 +158,7 @@ impl Net {
             let what = format!("the transport ended a put that was never begun (token {token})");
             return Err(self.port.stop(what));
         };
-        self.core(record.channel)?.sent(&record);
+        self.core(record.comm_id)?.sent(&record);
         Ok(())
     }
 
@@ -165,18 +166,18 @@ impl Net {
     pub(super) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
         match Immediate::decode(bits ^ self.port.mask) {
             Immediate::Data { flow, way, number } => {
-                let Some((channel, receiver)) = self.port.incoming.find(flow) else {
+                let Some((comm_id, receiver)) = self.port.incoming.find(flow) else {
                     return Err(self.port.forged(format!("a message on flow {flow}, which leads nowhere")));
                 };
-                let mut core = self.core(channel)?;
-                core.port.arrived(core.circle.world(core.circle.receivers[receiver].from));
+                let mut core = self.core(comm_id)?;
+                core.port.arrived(core.comm.world(core.comm.receivers[receiver].from));
                 match way {
                     Way::Slots => core.message_arrived(receiver, number, len),
                     Way::Direct => core.write_arrived(receiver, number),
                 }
             }
             Immediate::Credit { flow, way, freed } => {
-                let Some((channel, sender)) = self.port.outgoing.find(flow) else {
+                let Some((comm_id, sender)) = self.port.outgoing.find(flow) else {
                     // Late news of a group that has ended is no news.
                     if self.port.outgoing.retired(flow) {
                         return Ok(());
@@ -185,21 +186,20 @@ impl Net {
                         .port
                         .forged(format!("credit for flow {flow}, on which nothing was sent")));
                 };
-                let mut core = self.core(channel)?;
-                core.port.arrived(core.circle.world(core.circle.senders[sender].flow.to));
+                let mut core = self.core(comm_id)?;
+                core.port.arrived(core.comm.world(core.comm.senders[sender].flow.to));
                 core.credit_arrived(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
             }
-            Immediate::Letter { channel, from, about } => {
-                let circle = self.circles.get_mut(usize::from(channel));
-                let Some(circle) = circle.and_then(Option::as_mut).filter(|it| from < it.members.len())
-                else {
+            Immediate::ControlMessage { comm_id, from, about } => {
+                let comm = self.comms.get_mut(usize::from(comm_id));
+                let Some(comm) = comm.and_then(Option::as_mut).filter(|it| from < it.members.len()) else {
                     let what = format!(
-                        "a letter of rank {from} of a group on channel {channel}, where there is none"
+                        "a control message of rank {from} for communicator {comm_id}, which does not exist"
                     );
                     return Err(self.port.forged(what));
                 };
-                self.port.arrived(circle.world(from));
-                Core { port: &mut self.port, circle }.letter_arrived(from, about)
+                self.port.arrived(comm.world(from));
+                Core { port: &mut self.port, comm }.control_arrived(from, about)
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The root of the barrier by which ranks part in good order.
-pub(crate) const FAREWELL: u32 = 1;
+pub(crate) const SHUTDOWN: u32 = 1;
 /// The same of the barrier before it, after which nothing that was sent before is under way.
 pub(crate) const LEAVING: u32 = 2;
 /// The roots of the all_gathers by which groups are made.
@@ -74,7 +74,7 @@ const ORDERED: u8 = 0x80;
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`LEAVING`], [`FAREWELL`]; of many tensors, and of a bucket of
+    /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`LEAVING`], [`SHUTDOWN`]; of many tensors, and of a bucket of
     /// gradients, a hash of their types and shapes, or [`NO_TENSORS`].
     pub root: u32,
     pub count: u64,
@@ -137,13 +137,13 @@ impl Signature {
     }
 
     /// Whether it is the barrier by which ranks part.
-    pub(crate) fn is_farewell(&self) -> bool {
-        self.collective() == Some(Collective::Barrier) && self.root == FAREWELL
+    pub(crate) fn is_shutdown(&self) -> bool {
+        self.collective() == Some(Collective::Barrier) && self.root == SHUTDOWN
     }
 
     /// Whether it is a barrier by which ranks leave.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.is_farewell() || self.collective() == Some(Collective::Barrier) && self.root == LEAVING
+        self.is_shutdown() || self.collective() == Some(Collective::Barrier) && self.root == LEAVING
     }
 
     /// What a peer says it does.
@@ -266,8 +266,8 @@ pub(crate) struct Operation {
 impl Operation {
     /// The memory of a span that lies scattered.
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
-        let lent = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
-        self.pieces.as_ref().filter(|_| lent)
+        let borrowed = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
+        self.pieces.as_ref().filter(|_| borrowed)
     }
 
     /// How ranks wait for each other in it.

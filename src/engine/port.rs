@@ -6,11 +6,11 @@ use unisono_transport::{Address, Error, Event, Limits, Peer, Region, Transport};
 
 use super::{
     Settings, Stop,
-    circle::Circle,
+    comm::Comm,
     post::Posts,
     routes::Routes,
     task::Broken,
-    wire::{Channel, Immediate},
+    wire::{CommId, Immediate},
 };
 use crate::{error::Failure, position::Traffic};
 
@@ -32,7 +32,7 @@ struct Link {
     sent: u64,
     arrived: u64,
     /// The windows through which it may send, of all groups, and how many arrivals may come through them at once.
-    windows: Vec<(Channel, usize)>,
+    windows: Vec<(CommId, usize)>,
     expected: usize,
 }
 
@@ -56,20 +56,20 @@ pub(crate) struct Port {
     share: usize,
     pub crowded: Vec<Rank>,
     /// Windows that wait for room.
-    pub wanting: Vec<(Channel, usize)>,
+    pub wanting: Vec<(CommId, usize)>,
     /// Memory of windows that were closed, by class.
     pub spare: [Vec<Region>; 3],
     /// Counts the uses of windows.
     pub clock: u64,
-    /// Whether this rank says farewell to the world.
-    pub parting: bool,
+    /// Whether this rank says shutdown to the world.
+    pub shutting_down: bool,
     /// One peer's arrivals for windows of each class, in one group.
     least: usize,
     events: Vec<Event>,
     /// Operations begun, of all groups.
     pub operations: u64,
     /// The groups whose messages from point to point are to be looked at, also where nobody here waits for any.
-    pub stirred: Vec<Channel>,
+    pub active_comms: Vec<CommId>,
 }
 
 impl Port {
@@ -96,11 +96,11 @@ impl Port {
             wanting: Vec::new(),
             spare: Default::default(),
             clock: 0,
-            parting: false,
+            shutting_down: false,
             least: settings.arrivals_among(1),
             events: Vec::with_capacity(64),
             operations: 0,
-            stirred: Vec::new(),
+            active_comms: Vec::new(),
         })
     }
 
@@ -178,11 +178,11 @@ impl Port {
     /// Whether there is room for so many more arrivals at once.
     pub(super) fn has_room(&self, arrivals: usize) -> bool {
         // Whoever parts calls nothing any more: of other windows nobody makes use.
-        self.parting || self.expected + arrivals <= self.limits.arrivals
+        self.shutting_down || self.expected + arrivals <= self.limits.arrivals
     }
 
     /// So many more arrivals may come from a process at once, through this window.
-    pub(super) fn expect(&mut self, world: Rank, window: (Channel, usize), arrivals: usize) {
+    pub(super) fn expect(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         self.expected += arrivals;
         let Some(link) = self.links.get_mut(world) else { return };
         link.expected += arrivals;
@@ -193,7 +193,7 @@ impl Port {
     }
 
     /// Nothing comes through this window any more.
-    pub(super) fn expect_no_more(&mut self, world: Rank, window: (Channel, usize), arrivals: usize) {
+    pub(super) fn expect_no_more(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         let Some(link) = self.links.get_mut(world) else { return };
         let Some(at) = link.windows.iter().position(|it| *it == window) else { return };
         link.windows.swap_remove(at);
@@ -202,9 +202,9 @@ impl Port {
     }
 
     /// Nothing comes through the windows of a group that this rank has left, though its members may not have left yet.
-    pub(super) fn expect_none(&mut self, circle: &Circle) {
-        for (index, from, class) in circle.opened() {
-            self.expect_no_more(circle.world(from), (circle.channel, index), circle.settings.arrivals(class));
+    pub(super) fn expect_none(&mut self, comm: &Comm) {
+        for (index, from, class) in comm.opened() {
+            self.expect_no_more(comm.world(from), (comm.comm_id, index), comm.settings.arrivals(class));
         }
     }
 
@@ -214,32 +214,32 @@ impl Port {
     }
 
     /// The windows through which a process may send, or all may.
-    pub(super) fn windows(&self, world: Rank) -> &[(Channel, usize)] {
+    pub(super) fn windows(&self, world: Rank) -> &[(CommId, usize)] {
         self.links.get(world).map_or(&[], |link| &link.windows)
     }
 
-    pub(super) fn all_windows(&self) -> Vec<(Channel, usize)> {
+    pub(super) fn all_windows(&self) -> Vec<(CommId, usize)> {
         self.links.iter().flat_map(|link| link.windows.iter().copied()).collect()
     }
 
     /// Nothing comes on the flows of a group any more, nor goes.
-    pub(crate) fn take_back(&mut self, circle: &Circle) {
-        for (number, lanes) in circle.listens() {
+    pub(crate) fn take_back(&mut self, comm: &Comm) {
+        for (number, lanes) in comm.listens() {
             self.incoming.give_back(number, lanes);
         }
-        self.expect_none(circle);
-        for (number, lanes) in circle.speaks() {
+        self.expect_none(comm);
+        for (number, lanes) in comm.speaks() {
             self.outgoing.give_back(number, lanes);
         }
-        for sender in &circle.senders {
-            self.fly(circle.world(sender.flow.to), 0, sender.bytes());
+        for sender in &comm.senders {
+            self.fly(comm.world(sender.flow.to), 0, sender.bytes());
         }
     }
 
     /// Something of a message from point to point has come, or waits to be sent.
-    pub(crate) fn stir(&mut self, channel: Channel) {
-        if !self.stirred.contains(&channel) {
-            self.stirred.push(channel);
+    pub(crate) fn mark_active(&mut self, comm_id: CommId) {
+        if !self.active_comms.contains(&comm_id) {
+            self.active_comms.push(comm_id);
         }
     }
 

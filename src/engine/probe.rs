@@ -9,7 +9,8 @@ use unisono_schedule::{CallSchedule, Collective, Job, Rank, Schedule, Span, Step
 use unisono_transport::{Memory, Region, inproc::Hub};
 
 use super::{
-    Asked, Engine, Held, Operation, Overseer, Patience, Settings, Signature, Stop, Task, Ticket, WORLD, What,
+    Asked, Engine, Held, Operation, Patience, Settings, Signature, Stop, Supervisor, Task, Ticket, WORLD,
+    What,
     p2p::{Envelope, Matching, Want},
 };
 use crate::{
@@ -56,7 +57,7 @@ impl Schedule for ToMyself {
 
 struct Nobody;
 
-impl Overseer for Nobody {
+impl Supervisor for Nobody {
     fn stopped(&self) -> bool {
         false
     }
@@ -86,7 +87,7 @@ impl Probe {
             spin: Duration::from_secs(1),
             give_way: Duration::ZERO,
             alone: Duration::ZERO,
-            breath: Duration::ZERO,
+            skew_delay: Duration::ZERO,
         };
         let contact = engine.contact();
         engine.meet(vec![contact], settings.chunk_bytes, patience).map_err(refused)?;

@@ -14,13 +14,13 @@ use unisono_transport::Memory;
 
 use super::{
     Stop, access,
-    circle::{Circle, NONE, WindowMemory, WindowState},
+    comm::{Comm, NONE, WindowMemory, WindowState},
+    control::ControlMessage,
     core::Core,
     flow::Incoming,
-    letters::Letter,
     net::Net,
     port::Port,
-    wire::{self, About, Channel, Class, Close, Entry, MAX_FLOWS},
+    wire::{self, Class, Close, CommId, ControlKind, Entry, MAX_FLOWS},
 };
 
 /// The low 32 bits.
@@ -28,7 +28,7 @@ fn low(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
 }
 
-impl Circle {
+impl Comm {
     /// Whether a window could be closed: nothing goes on in the group that may need it.
     fn is_idle(&self, class: Class) -> bool {
         let calm = !self.busy && self.tasks.is_empty() && self.under_way == 0;
@@ -42,7 +42,7 @@ impl Circle {
         window.state == WindowState::Open
             && self.is_idle(window.class)
             && !self.left
-            && self.letters_landed()
+            && self.control_completed()
             && self.members[self.receivers[window.first_flow].from].ended.is_none()
             && flows.all(at_rest)
     }
@@ -57,13 +57,13 @@ impl WindowMemory {
 impl Core<'_> {
     /// Opens the windows through which `from` sends messages of this class, unless they are open.
     pub(crate) fn listen(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
-        let Self { port, circle } = self;
+        let Self { port, comm } = self;
         port.clock += 1;
-        let first = circle.members[from].incoming[class.index()];
+        let first = comm.members[from].incoming[class.index()];
         if first == NONE {
             return self.open(from, class);
         }
-        let window = &mut circle.windows[circle.receivers[first as usize].window];
+        let window = &mut comm.windows[comm.receivers[first as usize].window];
         window.used = port.clock;
         match window.state {
             WindowState::Open => Ok(()),
@@ -78,27 +78,27 @@ impl Core<'_> {
 
     /// Opens a window, or remembers that it is wanted where there is no room.
     pub(super) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
-        let Self { port, circle } = self;
-        let (lanes, slots, slot_bytes) = circle.settings.window(class);
+        let Self { port, comm } = self;
+        let (lanes, slots, slot_bytes) = comm.settings.window(class);
         let lane_bytes = slots * stride(slot_bytes);
-        let known = circle.members[from].incoming[class.index()];
+        let known = comm.members[from].incoming[class.index()];
         let (first_flow, index) = match known {
-            NONE => (circle.receivers.len(), circle.windows.len()),
-            first => (first as usize, circle.receivers[first as usize].window),
+            NONE => (comm.receivers.len(), comm.windows.len()),
+            first => (first as usize, comm.receivers[first as usize].window),
         };
-        let (world, writes) = (circle.world(from), circle.settings.writes());
+        let (world, writes) = (comm.world(from), comm.settings.writes());
         let flows = (0..lanes).map(|lane| {
             (Incoming::new(from, index, lane * lane_bytes, slots), Incoming::new(from, index, 0, writes))
         });
         if known == NONE {
             let (receivers, landings): (Vec<_>, Vec<_>) = flows.unzip();
-            circle.receivers.extend(receivers);
-            circle.landings.extend(landings);
+            comm.receivers.extend(receivers);
+            comm.landings.extend(landings);
             // Where there is no region, nothing can come.
-            let region = circle.letters.clone();
+            let region = comm.control.clone();
             let (number, used) = (0, port.clock);
             let state = WindowState::Closed;
-            circle.windows.push(WindowMemory {
+            comm.windows.push(WindowMemory {
                 number,
                 lanes,
                 region,
@@ -110,36 +110,36 @@ impl Core<'_> {
                 used,
                 credits: 0,
             });
-            circle.members[from].incoming[class.index()] = narrow(first_flow);
-            circle.meets(from)?;
+            comm.members[from].incoming[class.index()] = narrow(first_flow);
+            comm.meets(from)?;
         } else {
             for (lane, (receiver, landing)) in flows.enumerate() {
-                circle.receivers[first_flow + lane] = receiver;
-                circle.landings[first_flow + lane] = landing;
+                comm.receivers[first_flow + lane] = receiver;
+                comm.landings[first_flow + lane] = landing;
             }
         }
-        let arrivals = circle.settings.arrivals(class);
-        let room = port.has_room(arrivals).then(|| port.incoming.take(circle.channel, first_flow, lanes));
+        let arrivals = comm.settings.arrivals(class);
+        let room = port.has_room(arrivals).then(|| port.incoming.take(comm.comm_id, first_flow, lanes));
         let Some(number) = room.flatten() else {
-            circle.windows[index].wanted = true;
+            comm.windows[index].wanted = true;
             // A message may be asked for by both sides.
-            if !port.wanting.contains(&(circle.channel, index)) {
-                port.wanting.push((circle.channel, index));
+            if !port.wanting.contains(&(comm.comm_id, index)) {
+                port.wanting.push((comm.comm_id, index));
             }
             return Ok(());
         };
         let region = match port.spare[class.index()].pop() {
             Some(region) => region,
             None => {
-                let memory = Memory::map(lanes * lane_bytes, circle.settings.huge_pages)?;
+                let memory = Memory::map(lanes * lane_bytes, comm.settings.huge_pages)?;
                 port.transport.register(memory)?
             }
         };
         let Some(remote) = region.remote() else {
             return Err(port.stop("a registered region has no key".to_owned()));
         };
-        port.expect(world, (circle.channel, index), arrivals);
-        let window = &mut circle.windows[index];
+        port.expect(world, (comm.comm_id, index), arrivals);
+        let window = &mut comm.windows[index];
         (window.number, window.region, window.credits) = (number, region, 0);
         (window.state, window.wanted) = (WindowState::Open, false);
         let told = wire::Window {
@@ -153,85 +153,85 @@ impl Core<'_> {
             key: remote.key,
             len: remote.len,
         };
-        let at = from * size_of::<Entry>() + About::Window(class).place();
-        access::store(&circle.letters, at, &told)?;
-        circle.post_box.push_back((from, Letter::Window(class)));
+        let at = from * size_of::<Entry>() + ControlKind::Window(class).place();
+        access::store(&comm.control, at, &told)?;
+        comm.control_queue.push_back((from, ControlMessage::Window(class)));
         Ok(())
     }
 
     /// Asks a window's peer whether it may be closed.
     fn ask_to_close(&mut self, index: usize) -> Result<(), Stop> {
-        let circle = &mut *self.circle;
-        let window = &mut circle.windows[index];
+        let comm = &mut *self.comm;
+        let window = &mut comm.windows[index];
         let (flows, class) = (window.flows(), window.class);
         window.state = WindowState::Closing;
-        let from = circle.receivers[flows.start].from;
-        let come = flows.clone().map(|flow| circle.receivers[flow].taken() + circle.landings[flow].taken());
+        let from = comm.receivers[flows.start].from;
+        let come = flows.clone().map(|flow| comm.receivers[flow].taken() + comm.landings[flow].taken());
         let close = Close { come: low(come.sum()), credits: window.credits };
-        circle.debts.retain(|(receiver, _)| !flows.contains(receiver));
-        let at = from * size_of::<Entry>() + About::Close(class).place();
-        access::store(&circle.letters, at, &close)?;
-        circle.post_box.push_back((from, Letter::Close(class)));
-        self.send_letters().map(drop)
+        comm.debts.retain(|(receiver, _)| !flows.contains(receiver));
+        let at = from * size_of::<Entry>() + ControlKind::Close(class).place();
+        access::store(&comm.control, at, &close)?;
+        comm.control_queue.push_back((from, ControlMessage::Close(class)));
+        self.send_control().map(drop)
     }
 
     /// A peer would close a window that this rank sends through.
     pub(super) fn close_arrived(&mut self, from: Rank, class: Class, close: Close) -> Result<(), Stop> {
-        let Self { port, circle } = self;
+        let Self { port, comm } = self;
         // Who parts, or has left the group, says no more.
-        if port.parting || circle.left {
+        if port.shutting_down || comm.left {
             return Ok(());
         }
-        let first = circle.members[from].outgoing[class.index()];
-        let lanes = circle.settings.window(class).0;
-        let ends = circle.senders.get(first as usize..).and_then(|ends| ends.get(..lanes));
-        let agreed = ends.filter(|_| circle.is_idle(class)).is_some_and(|ends| {
+        let first = comm.members[from].outgoing[class.index()];
+        let lanes = comm.settings.window(class).0;
+        let ends = comm.senders.get(first as usize..).and_then(|ends| ends.get(..lanes));
+        let agreed = ends.filter(|_| comm.is_idle(class)).is_some_and(|ends| {
             let sent = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
             let credits = ends.iter().fold(0_u32, |sum, end| sum.wrapping_add(end.credits));
             (low(sent), credits) == (close.come, close.credits)
         });
         if let Some(ends) = ends.filter(|_| agreed) {
             for end in ends {
-                port.fly(circle.world(from), 0, end.bytes());
+                port.fly(comm.world(from), 0, end.bytes());
             }
             port.outgoing.give_back(ends[0].reply, lanes);
-            let member = &mut circle.members[from];
-            (member.outgoing[class.index()], member.knocked[class.index()]) = (NONE, None);
-            circle.spare_senders.push((class, first as usize));
+            let member = &mut comm.members[from];
+            (member.outgoing[class.index()], member.probed_classes[class.index()]) = (NONE, None);
+            comm.spare_senders.push((class, first as usize));
         }
-        let at = from * size_of::<Entry>() + About::Answer(class).place();
-        access::store(&circle.letters, at, &u64::from(agreed))?;
-        circle.post_box.push_back((from, Letter::Answer(class)));
-        self.send_letters().map(drop)
+        let at = from * size_of::<Entry>() + ControlKind::Answer(class).place();
+        access::store(&comm.control, at, &u64::from(agreed))?;
+        comm.control_queue.push_back((from, ControlMessage::Answer(class)));
+        self.send_control().map(drop)
     }
 
     /// A peer says whether a window is closed.
     pub(super) fn answer_arrived(&mut self, from: Rank, class: Class, answer: u64) -> Result<(), Stop> {
-        let Self { port, circle } = self;
-        let first = circle.members[from].incoming[class.index()];
-        let index = circle.receivers.get(first as usize).map(|flow| flow.window);
-        let asked = index.filter(|&index| circle.windows[index].state == WindowState::Closing);
+        let Self { port, comm } = self;
+        let first = comm.members[from].incoming[class.index()];
+        let index = comm.receivers.get(first as usize).map(|flow| flow.window);
+        let asked = index.filter(|&index| comm.windows[index].state == WindowState::Closing);
         let Some(index) = asked.filter(|_| answer <= 1) else {
             let what =
                 format!("the answer {answer} about a window of class {class:?} that was not to be closed");
             return Err(self.port.forged(what));
         };
-        let (world, arrivals) = (circle.world(from), circle.settings.arrivals(class));
-        let placeholder = circle.letters.clone();
-        let window = &mut circle.windows[index];
+        let (world, arrivals) = (comm.world(from), comm.settings.arrivals(class));
+        let placeholder = comm.control.clone();
+        let window = &mut comm.windows[index];
         let wanted = mem::take(&mut window.wanted);
         if answer == 0 {
             window.state = WindowState::Open;
             for flow in window.flows() {
-                self.circle.owe(flow, wire::Way::Slots);
-                self.circle.owe(flow, wire::Way::Direct);
+                self.comm.owe(flow, wire::Way::Slots);
+                self.comm.owe(flow, wire::Way::Direct);
             }
             return Ok(());
         }
         window.state = WindowState::Closed;
         let region = mem::replace(&mut window.region, placeholder);
         port.incoming.give_back(window.number, window.lanes);
-        port.expect_no_more(world, (circle.channel, index), arrivals);
+        port.expect_no_more(world, (comm.comm_id, index), arrivals);
         port.keep(class, region);
         if wanted { self.open(from, class) } else { Ok(()) }
     }
@@ -257,18 +257,18 @@ impl Net {
             let windows = self.port.windows(world).to_vec();
             self.close_some(windows, excess)?;
         }
-        for (channel, index) in mem::take(&mut self.port.wanting) {
+        for (comm_id, index) in mem::take(&mut self.port.wanting) {
             // A group may have ended meanwhile.
-            let Ok(mut core) = self.core(channel) else { continue };
-            let window = &core.circle.windows[index];
+            let Ok(mut core) = self.core(comm_id) else { continue };
+            let window = &core.comm.windows[index];
             // Or it has been opened when another was closed.
             if window.state != WindowState::Closed {
                 continue;
             }
-            let (from, class) = (core.circle.receivers[window.first_flow].from, window.class);
-            let arrivals = core.circle.settings.arrivals(class);
+            let (from, class) = (core.comm.receivers[window.first_flow].from, window.class);
+            let arrivals = core.comm.settings.arrivals(class);
             core.open(from, class)?;
-            if core.circle.windows[index].state == WindowState::Closed {
+            if core.comm.windows[index].state == WindowState::Closed {
                 self.make_room(arrivals)?;
             }
         }
@@ -277,24 +277,24 @@ impl Net {
 
     /// Has those of these windows closed that were used longest ago, until so many arrivals come free or none can be. True
     /// if some will.
-    fn close_some(&mut self, windows: Vec<(Channel, usize)>, arrivals: usize) -> Result<bool, Stop> {
+    fn close_some(&mut self, windows: Vec<(CommId, usize)>, arrivals: usize) -> Result<bool, Stop> {
         let (mut coming, mut idle) = (0, Vec::new());
-        for (channel, index) in windows {
-            let circle = self.core(channel)?.circle;
-            let window = &circle.windows[index];
+        for (comm_id, index) in windows {
+            let comm = self.core(comm_id)?.comm;
+            let window = &comm.windows[index];
             match window.state {
-                WindowState::Closing => coming += circle.settings.arrivals(window.class),
-                _ if circle.may_close(window) => idle.push((window.used, channel, index)),
+                WindowState::Closing => coming += comm.settings.arrivals(window.class),
+                _ if comm.may_close(window) => idle.push((window.used, comm_id, index)),
                 _ => {}
             }
         }
         idle.sort_unstable();
-        for (_, channel, index) in idle {
-            if coming >= arrivals || self.port.parting {
+        for (_, comm_id, index) in idle {
+            if coming >= arrivals || self.port.shutting_down {
                 break;
             }
-            let mut core = self.core(channel)?;
-            coming += core.circle.settings.arrivals(core.circle.windows[index].class);
+            let mut core = self.core(comm_id)?;
+            coming += core.comm.settings.arrivals(core.comm.windows[index].class);
             core.ask_to_close(index)?;
         }
         Ok(coming > 0)
@@ -304,9 +304,9 @@ impl Net {
     fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
         let all = self.port.all_windows();
         // A group whose control messages are on their way is idle in a moment.
-        let mut idle = self.circles.iter().flatten().filter(|circle| !circle.busy);
-        let landing = idle.any(|circle| !circle.letters_landed());
-        let busy = self.circles.iter().flatten().filter(|circle| circle.busy).count();
+        let mut idle = self.comms.iter().flatten().filter(|comm| !comm.busy);
+        let landing = idle.any(|comm| !comm.control_completed());
+        let busy = self.comms.iter().flatten().filter(|comm| comm.busy).count();
         if self.close_some(all, arrivals)? || landing || busy > 1 {
             return Ok(());
         }

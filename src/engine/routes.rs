@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use super::wire::{Channel, MAX_FLOWS};
+use super::wire::{CommId, MAX_FLOWS};
 
 /// A group's channel, and the index of a flow in it.
-type Lead = (Channel, usize);
+type Lead = (CommId, usize);
 
 /// Numbers given out in runs, one for each lane.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// Gives out a run of numbers that lead to the flows of `channel` from index `first` on; `None` if there is none.
-    pub(crate) fn take(&mut self, channel: Channel, first: usize, lanes: usize) -> Option<usize> {
+    /// Gives out a run of numbers that lead to the flows of `comm_id` from index `first` on; `None` if there is none.
+    pub(crate) fn take(&mut self, comm_id: CommId, first: usize, lanes: usize) -> Option<usize> {
         let fresh = self.leads.len();
         let number = if fresh + lanes <= MAX_FLOWS {
             self.leads.resize(fresh + lanes, None);
@@ -36,7 +36,7 @@ impl Routes {
             number
         };
         for (lane, lead) in self.leads.iter_mut().skip(number).take(lanes).enumerate() {
-            *lead = Some((channel, first + lane));
+            *lead = Some((comm_id, first + lane));
         }
         Some(number)
     }

@@ -61,18 +61,18 @@ impl Run {
         to: Rank,
         from: Span,
     ) -> Result<bool, Stop> {
-        let Some(sender) = core.circle.sender(to, self.class, lane) else {
-            core.knock(to, self.class, &self.operation.header(0, 0, 0))?;
+        let Some(sender) = core.comm.sender(to, self.class, lane) else {
+            core.probe_mismatch(to, self.class, &self.operation.header(0, 0, 0))?;
             return Ok(false);
         };
-        // This message may be the last that its receiver awaits before it closes: no letter may come after it.
-        if core.circle.parting && !core.circle.letters_landed() {
+        // This message may be the last that its receiver awaits before it closes: no control message may come after it.
+        if core.comm.shutting_down && !core.comm.control_completed() {
             return Ok(false);
         }
-        let Some(number) = core.circle.senders[sender].flow.next() else { return Ok(false) };
+        let Some(number) = core.comm.senders[sender].flow.next() else { return Ok(false) };
         let Some(record) = core.port.posts.vacant() else { return Ok(false) };
         let bytes = from.len * self.operation.size;
-        let slot_bytes = core.circle.senders[sender].slot_bytes;
+        let slot_bytes = core.comm.senders[sender].slot_bytes;
         if bytes > slot_bytes {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
@@ -80,16 +80,16 @@ impl Run {
         let joined = core.port.joins(bytes);
         let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
 
-        let opposite = core.circle.receiver(to, self.class, lane);
-        let freed = opposite.map_or(0, |flow| core.circle.receivers[flow].freed());
-        let header = self.operation.header(freed, core.circle.senders[sender].reply, from.len);
+        let opposite = core.comm.receiver(to, self.class, lane);
+        let freed = opposite.map_or(0, |flow| core.comm.receivers[flow].freed());
+        let header = self.operation.header(freed, core.comm.senders[sender].reply, from.len);
         let (headers, at) = core.port.posts.header(record);
         access::store(headers, at, &header)?;
 
-        let flow = &core.circle.senders[sender].flow;
+        let flow = &core.comm.senders[sender].flow;
         let slot = flow.first + flow.slot(number) * stride(slot_bytes) as u64;
         let target =
-            Target { region: core.circle.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
+            Target { region: core.comm.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
         let whose = self.whose(lane);
         if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
@@ -97,7 +97,7 @@ impl Run {
         }
         core.sending(sender, |end| end.flow.advance(HEADER + bytes));
         if let Some(flow) = opposite {
-            core.circle.receivers[flow].answer();
+            core.comm.receivers[flow].answer();
         }
         Ok(true)
     }
@@ -111,25 +111,25 @@ impl Run {
         (to, at): (Rank, usize),
         from: Span,
     ) -> Result<bool, Stop> {
-        let Some(grant) = core.circle.granted(to, self.operation.op()) else { return Ok(false) };
-        self.operation.agree(core.port.me, core.circle.world(to), &grant.header).map_err(Stop::from)?;
-        let Some(region) = grant.remote() else { return self.put(core, lane, to, from) };
-        let Some(sender) = core.circle.sender(to, self.class, lane) else { return Ok(false) };
-        let Some(number) = core.circle.senders[sender].writes.next() else { return Ok(false) };
+        let Some(clear_to_send) = core.comm.clear_to_send(to, self.operation.op()) else { return Ok(false) };
+        self.operation.agree(core.port.me, core.comm.world(to), &clear_to_send.header).map_err(Stop::from)?;
+        let Some(region) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
+        let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
+        let Some(number) = core.comm.senders[sender].writes.next() else { return Ok(false) };
         let Some(record) = core.port.posts.vacant() else { return Ok(false) };
         let size = self.operation.size;
         let (bytes, offset) = (from.len * size, (at * size) as u64);
         if offset + bytes as u64 > region.len {
             return Err(Stop::from(Failure::Protocol {
                 rank: core.port.me,
-                from: core.circle.world(to),
+                from: core.comm.world(to),
                 what: format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64),
             }));
         }
         let injected = bytes <= core.port.limits.max_inject;
         let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
         let immediate = Immediate::Data {
-            flow: core.circle.senders[sender].writes.id,
+            flow: core.comm.senders[sender].writes.id,
             way: Way::Direct,
             number: (number & 0xffff) as u16,
         };
@@ -161,12 +161,12 @@ impl Run {
         {
             let (region, offset) = self.place(core, lane, from)?;
             let region = region.clone();
-            let receiver = core.circle.receiver(source, self.class, lane);
-            let hold = receiver.and_then(|flow| Some((flow, core.circle.receivers[flow].latest()?)));
+            let receiver = core.comm.receiver(source, self.class, lane);
+            let hold = receiver.and_then(|flow| Some((flow, core.comm.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
-        // The engine's scratch is registered; what the caller lent may be, as a part of a region.
-        let (here, (registered, base)) = match (from.place, &core.circle.scratch) {
+        // The engine's scratch is registered; what the caller borrowed may be, as a part of a region.
+        let (here, (registered, base)) = match (from.place, &core.comm.scratch) {
             (Place::Input, _) => (&self.operation.input, part(&self.operation.registered_input)),
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
             _ => (&self.operation.output, part(&self.operation.registered_output)),
@@ -217,7 +217,7 @@ impl Core<'_> {
     /// Hands a put to the transport. False if it has no room.
     pub(super) fn post(&mut self, ready: Ready) -> Result<bool, Stop> {
         let Ready { to, origin, bytes, record, header, target, immediate, whose } = ready;
-        let (peer, immediate) = self.port.to(self.circle.world(to), immediate)?;
+        let (peer, immediate) = self.port.to(self.comm.world(to), immediate)?;
         let (headers, at) = self.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
         let joined = header && self.port.joins(bytes);
@@ -243,9 +243,9 @@ impl Core<'_> {
         // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does. Who
         // waits for a peer besides hears of the end meanwhile, and need not copy.
         let told = match whose {
-            Whose::Lane { .. } if self.circle.parting => Told::Always,
+            Whose::Lane { .. } if self.comm.shutting_down => Told::Always,
             Whose::Lane { last, .. }
-                if (last || HEADER + bytes <= FEW) && self.port.quiet(self.circle.world(to)) =>
+                if (last || HEADER + bytes <= FEW) && self.port.quiet(self.comm.world(to)) =>
             {
                 Told::IfNotCopied
             }
@@ -257,28 +257,28 @@ impl Core<'_> {
             return Ok(false);
         }
         let ends_told = put.ends_told(&self.port.limits);
-        self.port.sent(self.circle.world(to));
-        let circle = &mut *self.circle;
+        self.port.sent(self.comm.world(to));
+        let comm = &mut *self.comm;
         if !ends_told {
             // Its source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);
         }
         let Origin { hold, staging, .. } = origin;
-        let mut record = Record { channel: circle.channel, hold, staging, ..Record::default() };
+        let mut record = Record { comm_id: comm.comm_id, hold, staging, ..Record::default() };
         match whose {
             Whose::Lane { lane, .. } => {
                 let reads = staging.is_none() && hold.is_none() && bytes > 0;
-                circle.outstanding[lane] += usize::from(reads);
+                comm.outstanding[lane] += usize::from(reads);
                 record.lane = reads.then_some(lane);
                 if let Some((receiver, slot)) = hold {
-                    circle.receivers[receiver].hold(slot);
+                    comm.receivers[receiver].hold(slot);
                 }
-                circle.under_way += 1;
+                comm.under_way += 1;
             }
             Whose::Message(id) => {
                 (record.message, record.id) = (true, id);
-                circle.talk.under_way += 1;
+                comm.talk.under_way += 1;
             }
         }
         self.port.posts.begin(record);

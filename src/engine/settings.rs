@@ -62,7 +62,7 @@ impl Settings {
     }
 
     /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
-    /// two each before the second is owed), and its other letters.
+    /// two each before the second is owed), and its other control messages.
     pub(crate) fn arrivals_per_peer(&self) -> usize {
         let messages = 2 * self.eager_slots + self.writes() + self.lanes * (self.bulk_slots + self.writes());
         messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 3

@@ -35,7 +35,7 @@ impl Run {
 
     /// Does a slice of a reduction or a copy.
     fn slice(&mut self, core: &Core<'_>, lane: usize, step: Step, into: Span) -> Result<(), Stop> {
-        // What was lent to be read. A copy to where it is copies nothing.
+        // What was borrowed to be read. A copy to where it is copies nothing.
         let stays = |from: Span| from == Span { place: Place::Input, ..into };
         let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
         match step {
@@ -77,7 +77,7 @@ impl Run {
                 (into.len, result)
             }
             Step::Fold { own, into } => {
-                let of = |rank| if rank == core.circle.me { *own } else { Span::landed(rank, into.len) };
+                let of = |rank| if rank == core.comm.me { *own } else { Span::landed(rank, into.len) };
                 let contributions = (0..self.operation.ranks).map(|rank| part(&of(rank)));
                 let mut all = contributions.chain([part(into)]).collect::<Result<Vec<_>, _>>()?;
                 cut(&mut all);

@@ -12,9 +12,9 @@ use unisono_transport::Error;
 use super::{
     operation::{Operation, Signature},
     p2p::{Inbound, Outbound},
-    stand::Question,
+    position::PositionQuery,
     ticket::{Asked, Rest},
-    wire::Channel,
+    wire::CommId,
 };
 use crate::error::Failure;
 
@@ -63,12 +63,12 @@ impl fmt::Display for Broken {
 }
 
 /// Who watches over the engine from outside.
-pub(crate) trait Overseer {
+pub(crate) trait Supervisor {
     /// Whether to stop: a failure elsewhere was reported.
     fn stopped(&self) -> bool;
 
     /// This has waited longest: it waits for the rank of the world, if it waits for one.
-    fn stand(&self, _: Call, _: Option<Rank>) {}
+    fn waits_longest(&self, _: Call, _: Option<Rank>) {}
 
     /// What has waited longest has done so in vain for this long.
     fn waits(&self, _: Duration) {}
@@ -86,7 +86,7 @@ pub(crate) trait Overseer {
     }
 
     /// What somebody has asked for meanwhile, and the channel of the group.
-    fn asked(&self) -> Option<(Channel, Wish)> {
+    fn asked(&self) -> Option<(CommId, Request)> {
         None
     }
 
@@ -116,12 +116,12 @@ pub(crate) enum Call {
 }
 
 /// What somebody asks for.
-pub(crate) enum Wish {
+pub(crate) enum Request {
     Do(Task),
     /// That this rank leave the group when all that was asked for before is done.
     Leave,
     /// Where this rank stands.
-    Stand(Arc<Question>),
+    Position(Arc<PositionQuery>),
 }
 
 /// Something to be done.
@@ -140,7 +140,7 @@ pub(crate) enum What {
 }
 
 /// A collective that waits for its turn.
-pub(super) type Turn = (Box<Operation>, CallSchedule, Asked);
+pub(super) type QueuedCollective = (Box<Operation>, CallSchedule, Asked);
 
 pub(super) fn halt(
     stop: Stop,
@@ -148,19 +148,19 @@ pub(super) fn halt(
     signature: Signature,
     since: Instant,
 ) -> Halt {
-    let culprit = Culprit { number, group, id, call: signature.call(), waited: since.elapsed() };
-    Halt { stop, culprit: Some(Box::new(culprit)) }
+    let stalled = StalledOperation { number, group, id, call: signature.call(), waited: since.elapsed() };
+    Halt { stop, stalled: Some(Box::new(stalled)) }
 }
 
 /// Why the engine stopped, and at what.
 pub(crate) struct Halt {
     pub stop: Stop,
-    pub culprit: Option<Box<Culprit>>,
+    pub stalled: Option<Box<StalledOperation>>,
 }
 
 /// What did not end well.
 #[derive(Default)]
-pub(crate) struct Culprit {
+pub(crate) struct StalledOperation {
     /// The operation's number; messages have none.
     pub number: Option<u64>,
     /// Its group, as [`Operation::group`], and that group's number among all ranks.
@@ -173,6 +173,6 @@ pub(crate) struct Culprit {
 
 impl From<Stop> for Halt {
     fn from(stop: Stop) -> Self {
-        Self { stop, culprit: None }
+        Self { stop, stalled: None }
     }
 }

@@ -14,7 +14,7 @@ use unisono_transport::{
 
 use super::*;
 use crate::{
-    buffer::{Lent, Registry},
+    buffer::{Borrowed, Registry},
     dtype::{Dtype, Element},
     error::Failure,
     reduce::{Kernel, ReduceOp},
@@ -28,7 +28,7 @@ mod greet;
 /// Nobody interferes.
 struct Nobody;
 
-impl Overseer for Nobody {
+impl Supervisor for Nobody {
     fn stopped(&self) -> bool {
         false
     }
@@ -38,7 +38,7 @@ impl Overseer for Nobody {
 #[derive(Default)]
 struct Somebody(AtomicBool);
 
-impl Overseer for Somebody {
+impl Supervisor for Somebody {
     fn stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -79,14 +79,18 @@ fn world<R: Send>(
                     all.sort_by_key(|(rank, _)| *rank);
                     let all = all.into_iter().map(|(_, contact)| contact).collect();
                     let give_way = Duration::from_micros(50);
-                    let patience =
-                        Patience { spin: Duration::ZERO, give_way, alone: give_way, breath: Duration::ZERO };
+                    let patience = Patience {
+                        spin: Duration::ZERO,
+                        give_way,
+                        alone: give_way,
+                        skew_delay: Duration::ZERO,
+                    };
                     engine.meet(all, settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &[]).unwrap();
                     engine.greeted(&Nobody, Duration::from_secs(60), soon()).unwrap();
                     let result = each(rank, &mut engine);
-                    // Nobody leaves before all are done: others may still send letters.
+                    // Nobody leaves before all are done: others may still send control messages.
                     met.wait();
                     result
                 })
@@ -104,24 +108,24 @@ struct Call {
     algorithm: &'static str,
 }
 
-fn call<T: Element>(engine: &mut Engine, call: Call, lent: &Lent<'_>) -> Result<(), Stop> {
-    call_under::<T>(engine, call, lent, &Nobody)
+fn call<T: Element>(engine: &mut Engine, call: Call, borrowed: &Borrowed<'_>) -> Result<(), Stop> {
+    call_under::<T>(engine, call, borrowed, &Nobody)
 }
 
 fn call_under<T: Element>(
     engine: &mut Engine,
     call: Call,
-    lent: &Lent<'_>,
-    overseer: &dyn Overseer,
+    borrowed: &Borrowed<'_>,
+    supervisor: &dyn Supervisor,
 ) -> Result<(), Stop> {
-    let (task, ticket) = task::<T>(call, lent);
-    let taken = engine.take(WORLD, task, overseer);
-    let driven = taken.and_then(|()| engine.drive((&|| ticket.ended(), None), overseer));
+    let (task, ticket) = task::<T>(call, borrowed);
+    let taken = engine.take(WORLD, task, supervisor);
+    let driven = taken.and_then(|()| engine.drive((&|| ticket.ended(), None), supervisor));
     driven.map_err(|halt| halt.stop)
 }
 
 /// A call as an engine takes it.
-fn task<T: Element>(call: Call, lent: &Lent<'_>) -> (Task, Arc<Ticket>) {
+fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Ticket>) {
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
@@ -134,15 +138,15 @@ fn task<T: Element>(call: Call, lent: &Lent<'_>) -> (Task, Arc<Ticket>) {
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
         average: call.op == ReduceOp::Avg,
         size: T::DTYPE.size(),
-        input: lent.input.clone(),
-        output: lent.output.clone(),
+        input: borrowed.input.clone(),
+        output: borrowed.output.clone(),
         long: call.job.long,
-        fixed: lent.fixed,
+        fixed: borrowed.fixed,
         pair: false,
-        writable: !lent.fixed && (!call.job.collective.exchanges() || lent.is_apart()),
+        writable: !borrowed.fixed && (!call.job.collective.exchanges() || borrowed.is_apart()),
         pieces: None,
-        registered_input: registry.find(&lent.input),
-        registered_output: registry.find(&lent.output),
+        registered_input: registry.find(&borrowed.input),
+        registered_output: registry.find(&borrowed.output),
         algorithm_name: |code| {
             unisono_schedule::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
         },
@@ -189,11 +193,11 @@ fn what_was_lent_to_be_read_is_not_written() {
             SMALL,
             || Box::new(hub.open()),
             |rank, engine| {
-                // Rank 1 is to receive where it has lent what may only be read.
+                // Rank 1 is to receive where it has borrowed what may only be read.
                 let data = [value(rank, 3); 4];
                 let job = Job { direct, ..Job::new(Collective::Broadcast, rank, 2, 4) };
                 let stop =
-                    call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm }, &Lent::given(&data));
+                    call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm }, &Borrowed::given(&data));
                 assert_eq!(data, [value(rank, 3); 4]);
                 stop.err().map(|stop| format!("{stop:?}"))
             },
@@ -224,11 +228,11 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                         let mut output = vec![-1_i64; outputs];
                         if collective == Collective::Broadcast {
                             output.copy_from_slice(&input);
-                            let lent = Lent::within(&mut output, 0..count, 0..count).unwrap();
-                            call::<i64>(engine, call_of, &lent).unwrap();
+                            let borrowed = Borrowed::within(&mut output, 0..count, 0..count).unwrap();
+                            call::<i64>(engine, call_of, &borrowed).unwrap();
                         } else {
-                            let lent = Lent::apart(&input, &mut output);
-                            call::<i64>(engine, call_of, &lent).unwrap();
+                            let borrowed = Borrowed::apart(&input, &mut output);
+                            call::<i64>(engine, call_of, &borrowed).unwrap();
                         }
                         let sum = |i: usize| (0..ranks).map(|rank| value(rank, i)).sum::<i64>();
                         let wanted: Vec<i64> = match collective {
@@ -272,15 +276,15 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
                 Job { chunk: 16, lanes: 3, direct: true, ..Job::new(Collective::AllReduce, rank, 3, count) };
             let mut data = vec![1.0_f32; count];
             let before = data.clone();
-            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
+            let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
             let call = Call { job, op: ReduceOp::Sum, algorithm: "ring" };
-            let stop = call_under::<f32>(engine, call, &lent, &alarm);
+            let stop = call_under::<f32>(engine, call, &borrowed, &alarm);
             // Whoever hears only from ranks that agree waits for the alarm.
             alarm.0.store(true, Ordering::Relaxed);
             let found =
                 matches!(&stop, Err(Stop::Failure(failure)) if matches!(**failure, Failure::Mismatch { .. }));
             if found {
-                drop(lent);
+                drop(borrowed);
                 assert_eq!(data, before, "not a byte was touched");
             }
             stop.err()
@@ -329,9 +333,9 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
             };
             engine.trace = Some(Vec::new());
             let mut data = vec![1.0_f32; count];
-            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
-            call::<f32>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &lent).unwrap();
-            drop(lent);
+            let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
+            call::<f32>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            drop(borrowed);
             assert!(data.iter().all(|&x| x == 2.0));
             engine.trace.take().unwrap()
         },
@@ -380,9 +384,9 @@ fn sources_that_are_not_registered_are_staged() {
             let job =
                 Job { chunk: 32, lanes: 2, direct: true, ..Job::new(Collective::AllReduce, rank, 3, count) };
             let mut data: Vec<i64> = (0..count).map(|i| value(rank, i)).collect();
-            let lent = Lent::within(&mut data, 0..count, 0..count).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &lent).unwrap();
-            drop(lent);
+            let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
+            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            drop(borrowed);
             let wanted: Vec<i64> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
             assert_eq!(data, wanted);
             engine.memory() - before
@@ -403,13 +407,14 @@ fn a_message_ends_when_it_has_left() {
             for len in [0, 1, 64] {
                 let ticket = Arc::new(Ticket::default());
                 let mut data = vec![3_u8; len];
-                let lent = Lent::within(&mut data, 0..len, 0..len).unwrap();
+                let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
                 let kind = Kind { form: Form::Plain, dtype: Dtype::U8, count: len };
                 let what = if rank == 0 {
-                    let source = lent.input.clone();
+                    let source = borrowed.input.clone();
                     What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
                 } else {
-                    let place = Place::There { output: lent.output.clone(), count: len, registered: None };
+                    let place =
+                        Place::There { output: borrowed.output.clone(), count: len, registered: None };
                     What::Receive(Inbound {
                         from: Some(0),
                         tag: 0,
@@ -422,11 +427,7 @@ fn a_message_ends_when_it_has_left() {
                 let asked = Asked { at: Instant::now(), deadline: soon(), ticket: Arc::clone(&ticket), held };
                 engine.take(WORLD, Task { what, asked }, &Nobody).map_err(|halt| halt.stop).unwrap();
                 engine.drive((&|| ticket.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
-                assert_eq!(
-                    engine.net().core(WORLD).unwrap().circle.talk.under_way,
-                    0,
-                    "{len} bytes of {rank}"
-                );
+                assert_eq!(engine.net().core(WORLD).unwrap().comm.talk.under_way, 0, "{len} bytes of {rank}");
             }
         };
         world(2, SMALL, || Box::new(fabric.open()), ends);
@@ -439,14 +440,14 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
     let (hub, came) = (Hub::new(), AtomicBool::new(false));
     let each = |rank: Rank, engine: &mut Engine| {
         let mut data = [3_u8; 8];
-        let lent = Lent::within(&mut data, 0..8, 0..8).unwrap();
+        let borrowed = Borrowed::within(&mut data, 0..8, 0..8).unwrap();
         let ticket = Arc::new(Ticket::default());
         let (form, dtype, held) = (Form::Plain, Dtype::U8, Held::Back(None));
         let what = if rank == 0 {
-            let (source, kind) = (lent.input.clone(), Kind { form, dtype, count: 8 });
+            let (source, kind) = (borrowed.input.clone(), Kind { form, dtype, count: 8 });
             What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
         } else {
-            let place = Place::There { output: lent.output.clone(), count: 8, registered: None };
+            let place = Place::There { output: borrowed.output.clone(), count: 8, registered: None };
             What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, place })
         };
         let asked = Asked { at: Instant::now(), deadline: soon(), ticket: Arc::clone(&ticket), held };
@@ -454,9 +455,9 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let waits = |engine: &Engine| engine.position().groups[0].messages[0].waits.clone();
         if rank == 1 {
             assert_eq!(waits(engine), [0]);
-            while engine.net().core(WORLD).unwrap().circle.talk.arrived.is_empty() {
+            while engine.net().core(WORLD).unwrap().comm.talk.arrived.is_empty() {
                 engine.net().poll().unwrap();
-                engine.net().send_letters().unwrap();
+                engine.net().send_control().unwrap();
             }
             assert_eq!(waits(engine), [0; 0]);
             came.store(true, Ordering::Release);
@@ -484,7 +485,7 @@ fn a_broken_wire_is_told_by_rank_and_host() {
         .collect();
     drop(engines.pop());
     let (mut first, none) = (engines.swap_remove(0), Duration::ZERO);
-    let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
+    let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
     first.meet(contacts, SMALL.chunk_bytes, patience).unwrap();
     // To the transport rank 2 is peer 0, for it is the first that it hears of.
     let greeted =

@@ -18,10 +18,10 @@ use unisono_schedule::Rank;
 use super::task::What;
 use crate::{error::Failure, tensor::Tensor};
 
-/// What goes back to who asked; nothing, if the memory was lent.
+/// What goes back to who asked; nothing, if the memory was borrowed.
 pub(crate) type Kept = Option<Box<dyn Any + Send>>;
 
-/// What is kept for an operation: the memory that it works on is a part of it, unless that is lent.
+/// What is kept for an operation: the memory that it works on is a part of it, unless that is borrowed.
 pub(crate) enum Held {
     /// Until its end.
     Back(Kept),

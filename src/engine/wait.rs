@@ -19,8 +19,8 @@ pub(crate) struct Patience {
     pub give_way: Duration,
     /// The same as long as nobody else takes the core.
     pub alone: Duration,
-    /// How long at most whoever has waited for the other of two lets it catch up: see [`Wait::breathe`].
-    pub breath: Duration,
+    /// How long at most whoever has waited for the other of two lets it catch up: see [`Wait::delay_for_skew`].
+    pub skew_delay: Duration,
 }
 
 /// How two ranks wait for each other in a call.
@@ -46,7 +46,7 @@ const TAKEN: Duration = Duration::from_micros(100);
 /// If it was not [`TAKEN`], that thread has little to do, and waits, as the rank does that this one waits for.
 const LENT: Duration = Duration::from_micros(2);
 
-/// After so many waits in a row that lent the core, it is shared.
+/// After so many waits in a row that borrowed the core, it is shared.
 const SHARED: u32 = 8;
 
 /// The longest sleep: alarms and deadlines are looked at in between.
@@ -112,7 +112,7 @@ impl Wait {
     /// Something moved.
     pub(crate) fn reset(&mut self) {
         if let Some(since) = self.since.take() {
-            if !self.patience.breath.is_zero() {
+            if !self.patience.skew_delay.is_zero() {
                 self.lasted = since.elapsed();
             }
             // Step by step a patience that is much too short never grew: the next wait would outlast its double.
@@ -124,8 +124,8 @@ impl Wait {
             adapt(&mut self.spin, self.last != Next::Poll);
             adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
             self.waits = self.waits.wrapping_add(1);
-            let lent = self.away > LENT && self.away <= TAKEN;
-            self.shared = if lent { self.shared.saturating_add(1) } else { 0 };
+            let borrowed = self.away > LENT && self.away <= TAKEN;
+            self.shared = if borrowed { self.shared.saturating_add(1) } else { 0 };
             self.away = Duration::ZERO;
         }
     }
@@ -145,11 +145,11 @@ impl Wait {
     /// a microsecond or two apart, and the later is never waited for.
     ///
     /// How long this rank has waited last says how far it is ahead. After a barrier, which is there for the ranks to go on
-    /// together, it waits half of that at once, after other calls [before the next](Self::let_catch_up): two thirds, since
+    /// together, it waits half of that at once, after other calls [before the next](Self::wait_for_skew): two thirds, since
     /// the other has to copy the bytes that have just come as well; or, if it has only received, an eighth, for the sender's
     /// core also does what this rank acknowledges. docs/decisions/049-skew-delay.md has the figures.
-    pub(crate) fn breathe(&mut self, exchange: Exchange) {
-        if self.patience.breath.is_zero() {
+    pub(crate) fn delay_for_skew(&mut self, exchange: Exchange) {
+        if self.patience.skew_delay.is_zero() {
             return;
         }
         let share = match exchange {
@@ -158,14 +158,14 @@ impl Wait {
             Exchange::OneWay { bytes } if bytes < ACKNOWLEDGED => return,
             Exchange::OneWay { .. } => self.lasted / 8,
         };
-        self.ahead = Some(Instant::now() + share.min(self.patience.breath));
+        self.ahead = Some(Instant::now() + share.min(self.patience.skew_delay));
         if exchange == Exchange::Barrier {
-            self.let_catch_up();
+            self.wait_for_skew();
         }
     }
 
-    /// Waits as long as the last [breath](Self::breathe) has not passed.
-    pub(crate) fn let_catch_up(&mut self) {
+    /// Waits as long as the last [skew_delay](Self::delay_for_skew) has not passed.
+    pub(crate) fn wait_for_skew(&mut self) {
         if let Some(ahead) = self.ahead.take() {
             while Instant::now() < ahead {
                 std::hint::spin_loop();
@@ -220,7 +220,7 @@ mod tests {
         spin: Duration::from_micros(64),
         give_way: Duration::from_micros(128),
         alone: Duration::from_micros(128),
-        breath: Duration::ZERO,
+        skew_delay: Duration::ZERO,
     };
 
     /// What comes of a wait that lasts `micros`, microsecond by microsecond.
@@ -278,15 +278,15 @@ mod tests {
             wait.reset();
             matches!(next, Next::Park(_))
         };
-        let (lent, alone) = (Duration::from_micros(6), Duration::from_nanos(500));
+        let (borrowed, alone) = (Duration::from_micros(6), Duration::from_nanos(500));
         let mut wait = Wait::new(Patience { spin: Duration::from_micros(1), ..PATIENCE });
-        let naps = (0..3 * (SHARED + 1)).filter(|_| nap(&mut wait, lent)).count();
+        let naps = (0..3 * (SHARED + 1)).filter(|_| nap(&mut wait, borrowed)).count();
         assert_eq!(naps, 3);
         // Not where nobody else had it, in one wait of a few at least; nor where there are too few cores.
-        assert!(!(0..100).any(|turn| nap(&mut wait, if turn % 4 == 0 { alone } else { lent })));
+        assert!(!(0..100).any(|turn| nap(&mut wait, if turn % 4 == 0 { alone } else { borrowed })));
         assert!(!(0..100).any(|_| nap(&mut wait, Duration::from_millis(3))));
         let mut crowded = Wait::new(Patience { spin: Duration::ZERO, ..PATIENCE });
-        assert!(!(0..100).any(|_| nap(&mut crowded, lent)));
+        assert!(!(0..100).any(|_| nap(&mut crowded, borrowed)));
     }
 
     #[test]
@@ -315,23 +315,23 @@ mod tests {
     #[test]
     fn a_breath_is_a_share_of_the_wait_and_is_taken_once() {
         let (short, long) = (Duration::from_micros(300), Duration::from_millis(6));
-        for (breath, waited) in [(Duration::ZERO, long), (long, short), (short, long)] {
+        for (skew_delay, waited) in [(Duration::ZERO, long), (long, short), (short, long)] {
             for (exchange, share) in [
                 (Exchange::Barrier, waited / 2),
                 (Exchange::Mutual, waited * 2 / 3),
                 (Exchange::OneWay { bytes: ACKNOWLEDGED }, waited / 8),
             ] {
-                let mut wait = Wait::new(Patience { breath, ..PATIENCE });
+                let mut wait = Wait::new(Patience { skew_delay, ..PATIENCE });
                 let since = Instant::now();
                 assert!(wait.is_hot(since));
                 while since.elapsed() < waited {}
                 wait.reset();
                 let arrived = Instant::now();
-                wait.breathe(exchange);
+                wait.delay_for_skew(exchange);
                 // After a barrier it is over.
-                assert_eq!(wait.ahead.is_none(), breath.is_zero() || exchange == Exchange::Barrier);
-                wait.let_catch_up();
-                assert!(arrived.elapsed() >= share.min(breath), "{exchange:?} {waited:?} {breath:?}");
+                assert_eq!(wait.ahead.is_none(), skew_delay.is_zero() || exchange == Exchange::Barrier);
+                wait.wait_for_skew();
+                assert!(arrived.elapsed() >= share.min(skew_delay), "{exchange:?} {waited:?} {skew_delay:?}");
                 assert_eq!(wait.ahead, None);
             }
         }
@@ -339,10 +339,10 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_sender_of_few_bytes() {
-        let mut wait = Wait::new(Patience { breath: Duration::from_secs(1), ..PATIENCE });
+        let mut wait = Wait::new(Patience { skew_delay: Duration::from_secs(1), ..PATIENCE });
         assert!(wait.is_hot(Instant::now()));
         wait.reset();
-        wait.breathe(Exchange::OneWay { bytes: ACKNOWLEDGED - 1 });
+        wait.delay_for_skew(Exchange::OneWay { bytes: ACKNOWLEDGED - 1 });
         assert_eq!(wait.ahead, None);
     }
 

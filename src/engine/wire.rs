@@ -16,10 +16,10 @@ pub(crate) const MAX_FLOWS: usize = 1 << 13;
 pub(crate) const MAX_RANKS: usize = 1 << 19;
 
 /// A group, by a number that its members share; the world's is 0.
-pub(crate) type Channel = u16;
+pub(crate) type CommId = u16;
 
 /// The most groups that a process may be a member of at once: 12 bits of the immediate; in tests fewer, so that they come to it.
-pub(crate) const MAX_CHANNELS: usize = if cfg!(test) { 1 << 10 } else { 1 << 12 };
+pub(crate) const MAX_COMMS: usize = if cfg!(test) { 1 << 10 } else { 1 << 12 };
 
 /// The most ranks of a group that is not the world: 14 bits of the immediate.
 pub(crate) const MAX_MEMBERS: usize = 1 << 14;
@@ -35,20 +35,20 @@ pub(crate) enum Immediate {
     /// The receiver of a flow has freed so many messages of it; `flow` is its number at the sender.
     Credit { flow: u32, way: Way, freed: u16 },
     /// Rank `from` of the group on this channel has written to its entry of that group's mailbox.
-    Letter { channel: Channel, from: Rank, about: About },
+    ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },
 }
 
-/// What a letter is about: a part of an [`Entry`].
+/// What a control message is about: a part of an [`Entry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum About {
+pub(crate) enum ControlKind {
     /// A [`Window`].
     Window(Class),
     /// A header: of a message that would be sent if a window or a grant for it were known.
-    Knock(Class),
+    MismatchProbe(Class),
     /// The self-test pattern.
     Hello,
-    /// A [`Grant`].
-    Grant,
+    /// A [`ClearToSend`].
+    ClearToSend,
     /// The rank leaves the group, and sends nothing more but, in the world, the last barrier: how many operations it has begun.
     End,
     /// A [`Close`].
@@ -59,17 +59,17 @@ pub(crate) enum About {
     Read,
 }
 
-impl About {
+impl ControlKind {
     /// In the order of their codes.
     const ALL: [Self; 16] = [
         Self::Window(Class::Eager),
         Self::Window(Class::Bulk),
         Self::Window(Class::Message),
-        Self::Knock(Class::Eager),
-        Self::Knock(Class::Bulk),
-        Self::Knock(Class::Message),
+        Self::MismatchProbe(Class::Eager),
+        Self::MismatchProbe(Class::Bulk),
+        Self::MismatchProbe(Class::Message),
         Self::Hello,
-        Self::Grant,
+        Self::ClearToSend,
         Self::End,
         Self::Close(Class::Eager),
         Self::Close(Class::Bulk),
@@ -85,11 +85,11 @@ impl About {
             Self::Window(Class::Eager) => 0,
             Self::Window(Class::Bulk) => 1,
             Self::Window(Class::Message) => 2,
-            Self::Knock(Class::Eager) => 3,
-            Self::Knock(Class::Bulk) => 4,
-            Self::Knock(Class::Message) => 5,
+            Self::MismatchProbe(Class::Eager) => 3,
+            Self::MismatchProbe(Class::Bulk) => 4,
+            Self::MismatchProbe(Class::Message) => 5,
             Self::Hello => 6,
-            Self::Grant => 7,
+            Self::ClearToSend => 7,
             Self::End => 8,
             Self::Close(class) => 9 + narrow(class.index()),
             Self::Answer(class) => 12 + narrow(class.index()),
@@ -101,9 +101,9 @@ impl About {
     pub(crate) const fn place(self) -> usize {
         match self {
             Self::Window(class) => class.index() * size_of::<Window>(),
-            Self::Knock(class) => offset_of!(Entry, knocks) + class.index() * HEADER,
+            Self::MismatchProbe(class) => offset_of!(Entry, mismatch_probes) + class.index() * HEADER,
             Self::Hello => offset_of!(Entry, hello),
-            Self::Grant => offset_of!(Entry, grant),
+            Self::ClearToSend => offset_of!(Entry, clear_to_send),
             Self::End => offset_of!(Entry, begun),
             Self::Read => offset_of!(Entry, credit),
             Self::Close(class) => offset_of!(Entry, closes) + class.index() * size_of::<Close>(),
@@ -117,11 +117,11 @@ impl Immediate {
         match self {
             Self::Data { flow, way, number } => way.bit() | flow << 16 | u32::from(number),
             Self::Credit { flow, way, freed } => 1 << 30 | way.bit() | flow << 16 | u32::from(freed),
-            Self::Letter { channel, from, about } => {
+            Self::ControlMessage { comm_id, from, about } => {
                 // It fits because joining refuses more than MAX_RANKS, and making a group more than MAX_MEMBERS.
-                let from = match channel {
+                let from = match comm_id {
                     0 => narrow(from) & 0x3ff_ffff,
-                    _ => 1 << 26 | u32::from(channel & 0xfff) << 14 | narrow(from) & 0x3fff,
+                    _ => 1 << 26 | u32::from(comm_id & 0xfff) << 14 | narrow(from) & 0x3fff,
                 };
                 1 << 31 | about.code() << 27 | from
             }
@@ -137,12 +137,12 @@ impl Immediate {
             0 => Self::Data { flow, way, number: low },
             1 => Self::Credit { flow, way, freed: low },
             _ => {
-                let (channel, from) = match bits >> 26 & 1 {
+                let (comm_id, from) = match bits >> 26 & 1 {
                     0 => (0, bits & 0x3ff_ffff),
-                    _ => ((bits >> 14 & 0xfff) as Channel, bits & 0x3fff),
+                    _ => ((bits >> 14 & 0xfff) as CommId, bits & 0x3fff),
                 };
-                let about = About::ALL[(bits >> 27 & 0xf) as usize];
-                Self::Letter { channel, from: from as usize, about }
+                let about = ControlKind::ALL[(bits >> 27 & 0xf) as usize];
+                Self::ControlMessage { comm_id, from: from as usize, about }
             }
         }
     }
@@ -201,18 +201,18 @@ pub(crate) enum Message {
     Part,
     /// Leave to send a message that was announced: in parts, or, where the fourth code is 1, by writing it to the
     /// region whose base is the header's `count`, and whose key is its `root` below its `len`.
-    Grant,
+    ClearToSend,
 }
 
 impl Message {
-    const ALL: [Self; 4] = [Self::Whole, Self::Announced, Self::Part, Self::Grant];
+    const ALL: [Self; 4] = [Self::Whole, Self::Announced, Self::Part, Self::ClearToSend];
 
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Whole => 0,
             Self::Announced => 1,
             Self::Part => 2,
-            Self::Grant => 3,
+            Self::ClearToSend => 3,
         }
     }
 
@@ -294,22 +294,22 @@ impl Window {
 /// not before writes have come from everyone who got it, and each of its sources writes at least once (see `access`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Grant {
+pub(crate) struct ClearToSend {
     /// The operation, as this rank calls it, and in `freed` how many writes of the first lane it has awaited; `reply` and
     /// `len` do not count.
     pub header: Header,
     /// 1 if the output may be written; 0 if what belongs there is to go through slots.
-    pub granted: u64,
+    pub clear_to_send: u64,
     /// The output: base, key and length in bytes, as in [`Window`].
     pub base: u64,
     pub key: u64,
     pub len: u64,
 }
 
-impl Grant {
+impl ClearToSend {
     /// The output, if it may be written.
     pub(crate) fn remote(&self) -> Option<RemoteRegion> {
-        (self.granted == 1).then_some(RemoteRegion { base: self.base, key: self.key, len: self.len })
+        (self.clear_to_send == 1).then_some(RemoteRegion { base: self.base, key: self.key, len: self.len })
     }
 }
 
@@ -338,9 +338,9 @@ pub(crate) struct Entry {
     pub begun: u64,
     /// Of the first message that waits for a window, for each class: the next comes after the word that the one before was
     /// read.
-    pub knocks: [Header; 3],
+    pub mismatch_probes: [Header; 3],
     /// For one operation after the other.
-    pub grant: Grant,
+    pub clear_to_send: ClearToSend,
     /// For each class, one after the other: the next comes after the answer.
     pub closes: [Close; 3],
     pub answers: [u64; 3],
@@ -364,9 +364,9 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let mut entry = Entry::zeroed();
     let len = rest.len().min(size_of::<Entry>());
     bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
-    let remote = entry.grant.remote();
-    assert_eq!(remote.is_some(), entry.grant.granted == 1);
-    for header in entry.knocks.iter().chain([&entry.grant.header]) {
+    let remote = entry.clear_to_send.remote();
+    assert_eq!(remote.is_some(), entry.clear_to_send.clear_to_send == 1);
+    for header in entry.mismatch_probes.iter().chain([&entry.clear_to_send.header]) {
         if let Some(message) = Message::from_code(header.codes[0]) {
             assert_eq!(message.code(), header.codes[0]);
         }
@@ -380,9 +380,9 @@ mod tests {
 
     #[test]
     fn immediates_survive_the_wire() {
-        let letters = About::ALL.into_iter().flat_map(|about| {
+        let control = ControlKind::ALL.into_iter().flat_map(|about| {
             [(0, 0), (0, MAX_RANKS - 1), (4095, MAX_MEMBERS - 1), (7, 3)]
-                .map(|(channel, from)| Immediate::Letter { channel, from, about })
+                .map(|(comm_id, from)| Immediate::ControlMessage { comm_id, from, about })
         });
         let samples = [
             Immediate::Data { flow: 0, way: Way::Slots, number: 0 },
@@ -391,7 +391,7 @@ mod tests {
             Immediate::Credit { flow: 0x1fff, way: Way::Direct, freed: 0xffff },
             Immediate::Credit { flow: 1, way: Way::Slots, freed: 2 },
         ];
-        for immediate in samples.into_iter().chain(letters) {
+        for immediate in samples.into_iter().chain(control) {
             assert_eq!(Immediate::decode(immediate.encode()), immediate);
         }
     }

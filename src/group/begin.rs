@@ -7,11 +7,11 @@ use unisono_schedule::{Collective, Rank};
 use super::{
     ProcessGroup,
     calls::{outside, same_length, scaled},
-    request::Request,
-    turn::Turn,
+    request::CallSpec,
+    sequence::Sequence,
 };
 use crate::{
-    buffer::{Lent, Owned},
+    buffer::{Borrowed, Owned},
     dtype::Element,
     error::Result,
     reduce::ReduceOp,
@@ -47,7 +47,7 @@ impl ProcessGroup {
             output.elements().copy_from_slice(input.elements());
             return self.begin_within(Collective::AllReduce, output, op, 0, |output, _| (input, output));
         }
-        self.begin_apart(&Request { op, ..Request::new(Collective::AllReduce, count) }, input, output)
+        self.begin_apart(&CallSpec { op, ..CallSpec::new(Collective::AllReduce, count) }, input, output)
     }
 
     /// Begins a [`reduce`](Self::reduce); `data` comes back, elsewhere than at the root as it was.
@@ -60,7 +60,7 @@ impl ProcessGroup {
         if self.rank() != root
             && let Some(scaled) = scaled(Collective::Reduce, data.elements(), op)?
         {
-            let request = Request { root, op, ..Request::new(Collective::Reduce, len) };
+            let request = CallSpec { root, op, ..CallSpec::new(Collective::Reduce, len) };
             return self.begin_scaled(request, scaled, Vec::<B::Element>::new(), |_| data);
         }
         self.begin_within(Collective::Reduce, data, op, root, |data, _| data)
@@ -87,7 +87,7 @@ impl ProcessGroup {
         if self.rank() == root {
             same_length(Collective::Reduce, count, output.elements().len())?;
         }
-        let request = Request { root, op, ..Request::new(Collective::Reduce, count) };
+        let request = CallSpec { root, op, ..CallSpec::new(Collective::Reduce, count) };
         self.begin_reduction(request, input, output)
     }
 
@@ -110,7 +110,7 @@ impl ProcessGroup {
     {
         let count = input.elements().len();
         self.blocks(Collective::AllGather, count, output.elements().len())?;
-        self.begin_apart(&Request::new(Collective::AllGather, count), input, output)
+        self.begin_apart(&CallSpec::new(Collective::AllGather, count), input, output)
     }
 
     /// Begins an [`all_gather_in_place`](Self::all_gather_in_place).
@@ -137,7 +137,7 @@ impl ProcessGroup {
     {
         let count = output.elements().len();
         self.blocks(Collective::ReduceScatter, count, input.elements().len())?;
-        let request = Request { op, ..Request::new(Collective::ReduceScatter, count) };
+        let request = CallSpec { op, ..CallSpec::new(Collective::ReduceScatter, count) };
         self.begin_reduction(request, input, output)
     }
 
@@ -166,7 +166,7 @@ impl ProcessGroup {
         let len = input.elements().len();
         same_length(Collective::AllToAll, len, output.elements().len())?;
         let count = self.own_block(Collective::AllToAll, len)?.len();
-        self.begin_apart(&Request::new(Collective::AllToAll, count), input, output)
+        self.begin_apart(&CallSpec::new(Collective::AllToAll, count), input, output)
     }
 
     /// Begins an [`all_to_all_in_place`](Self::all_to_all_in_place).
@@ -191,7 +191,7 @@ impl ProcessGroup {
         if self.rank() == root {
             self.blocks(Collective::Gather, count, output.elements().len())?;
         }
-        self.begin_apart(&Request { root, ..Request::new(Collective::Gather, count) }, input, output)
+        self.begin_apart(&CallSpec { root, ..CallSpec::new(Collective::Gather, count) }, input, output)
     }
 
     /// Begins a [`gather_in_place`](Self::gather_in_place); `data` comes back, elsewhere than at the root as it was.
@@ -216,7 +216,7 @@ impl ProcessGroup {
         if self.rank() == root {
             self.blocks(Collective::Scatter, count, input.elements().len())?;
         }
-        self.begin_apart(&Request { root, ..Request::new(Collective::Scatter, count) }, input, output)
+        self.begin_apart(&CallSpec { root, ..CallSpec::new(Collective::Scatter, count) }, input, output)
     }
 
     /// Begins a [`scatter_in_place`](Self::scatter_in_place); `data` comes back, and which of its elements are this rank's
@@ -233,23 +233,23 @@ impl ProcessGroup {
     /// # Errors
     /// As [`barrier`](Self::barrier), here or from the wait.
     pub fn barrier_async(&self) -> Result<Work<()>> {
-        let lent = Lent::kept(&mut Vec::<u8>::new(), &mut Vec::<u8>::new());
-        self.begin::<u8, ()>(&Request::new(Collective::Barrier, 0), lent, ())
+        let borrowed = Borrowed::kept(&mut Vec::<u8>::new(), &mut Vec::<u8>::new());
+        self.begin::<u8, ()>(&CallSpec::new(Collective::Barrier, 0), borrowed, ())
     }
 
-    fn begin_apart<I, O>(&self, request: &Request<'_>, mut input: I, mut output: O) -> Result<Work<(I, O)>>
+    fn begin_apart<I, O>(&self, request: &CallSpec<'_>, mut input: I, mut output: O) -> Result<Work<(I, O)>>
     where
         I: Owned,
         O: Owned<Element = I::Element>,
     {
-        let lent = Lent::kept(&mut input, &mut output);
-        self.begin::<I::Element, _>(request, lent, (input, output))
+        let borrowed = Borrowed::kept(&mut input, &mut output);
+        self.begin::<I::Element, _>(request, borrowed, (input, output))
     }
 
     /// The same of a reduction, whose input stays as it is where it is scaled.
     fn begin_reduction<I, O>(
         &self,
-        request: Request<'static>,
+        request: CallSpec<'static>,
         mut input: I,
         output: O,
     ) -> Result<Work<(I, O)>>
@@ -266,15 +266,16 @@ impl ProcessGroup {
     /// Begins a reduction of a scaled copy, and makes what comes back of the output.
     fn begin_scaled<O: Owned, R: Send + 'static>(
         &self,
-        request: Request<'static>,
+        request: CallSpec<'static>,
         scaled: Vec<O::Element>,
         mut output: O,
         back: impl FnOnce(O) -> R + Send + 'static,
     ) -> Result<Work<R>> {
         let group = self.under_way();
-        let steps = move |mut turn: Turn<'static>| async move {
+        let steps = move |mut turn: Sequence<'static>| async move {
             // Of the copy and the output, both of which stay with this call's future.
-            turn.run(&group, O::Element::DTYPE, &request, Lent::apart(&scaled, output.elements())).await?;
+            turn.run(&group, O::Element::DTYPE, &request, Borrowed::apart(&scaled, output.elements()))
+                .await?;
             Ok(output)
         };
         self.later(request.collective.name(), steps, |output| Ok(back(output)))
@@ -291,18 +292,18 @@ impl ProcessGroup {
     ) -> Result<Work<R>> {
         let (request, [input, output]) = self.in_place(collective, data.elements(), op, root)?;
         let len = data.elements().len();
-        let lent = Lent::kept_within(&mut data, input, output.clone());
-        let lent = lent.ok_or_else(|| outside(collective.name(), len))?;
-        self.begin::<B::Element, R>(&request, lent, back(data, output))
+        let borrowed = Borrowed::kept_within(&mut data, input, output.clone());
+        let borrowed = borrowed.ok_or_else(|| outside(collective.name(), len))?;
+        self.begin::<B::Element, R>(&request, borrowed, back(data, output))
     }
 
     fn begin<T: Element, B: Send + 'static>(
         &self,
-        request: &Request<'_>,
-        lent: Lent<'static>,
+        request: &CallSpec<'_>,
+        borrowed: Borrowed<'static>,
         held: B,
     ) -> Result<Work<B>> {
-        let ticket = self.shared.begin(T::DTYPE, request, lent, held, &self.wishes)?;
+        let ticket = self.shared.begin(T::DTYPE, request, borrowed, held, &self.options)?;
         Ok(Work::begun(ticket, &self.driver()))
     }
 }

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use unisono_schedule::{Collective, Rank};
 
-use super::{ProcessGroup, request::Request, turn::Turn};
+use super::{ProcessGroup, request::CallSpec, sequence::Sequence};
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     config::fnv_of_words,
     dtype::{Dtype, Element},
     engine::NO_TENSORS,
@@ -48,7 +48,7 @@ impl ProcessGroup {
         let kernels = self.kernels(tensors.iter().map(Tensor::dtype), op)?;
         let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
         let group = self.under_way();
-        let steps = |mut turn: Turn<'static>| async move {
+        let steps = |mut turn: Sequence<'static>| async move {
             let mut tensors = tensors;
             for kernel in kernels {
                 let of_type = |tensor: &Tensor| tensor.dtype() == kernel.dtype();
@@ -66,7 +66,7 @@ impl ProcessGroup {
     /// Reduces what lies in several places, as one.
     async fn reduce_pieces(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         kernel: Kernel,
         op: ReduceOp,
         list: Rank,
@@ -77,15 +77,15 @@ impl ProcessGroup {
             kernel.scale_in_place(piece).map_err(argument)?;
         }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let request = Request::new(Collective::AllReduce, bytes / dtype.size());
-        let request = Request { op, root: list, coalesced: true, ..request };
-        turn.run(self, dtype, &request, Lent::scattered(pieces.into_iter())).await
+        let request = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
+        let request = CallSpec { op, root: list, coalesced: true, ..request };
+        turn.run(self, dtype, &request, Borrowed::scattered(pieces.into_iter())).await
     }
 
     /// Reduces the tensors of a kernel's type.
     async fn reduce_together(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         kernel: Kernel,
         tensors: &mut [TensorViewMut<'_>],
         op: ReduceOp,
@@ -130,7 +130,7 @@ impl ProcessGroup {
     }
 }
 
-/// What stands for the types and shapes of many tensors, in their order, where a root would stand: a hash; of no
+/// What stands for the types and shapes of many tensors, in their order, where a root would position: a hash; of no
 /// tensors [`NO_TENSORS`].
 fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> Rank {
     let mut tensors = tensors.peekable();
@@ -221,8 +221,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
         // Before a bucket's gradients go with what cannot be begun.
-        group.shared.node.prepare()?;
-        let op = match (op, group.wishes.reduction) {
+        group.shared.runtime.prepare()?;
+        let op = match (op, group.options.reduction) {
             (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {
                 ReduceOp::PreMulSum(1.0 / group.size() as f64)
             }
@@ -316,7 +316,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             return Err(Error::Argument { call: "GradientBuckets::finish", problem });
         }
         if self.begun < self.buckets.len() {
-            self.group.shared.node.check()?;
+            self.group.shared.runtime.check()?;
             let problem =
                 "a bucket's all_reduce could not be begun, as ready() has told: its gradients are lost, and \
                            the other ranks wait for it"

@@ -5,9 +5,9 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 use unisono_schedule::{Collective, Rank};
 
-use super::{ProcessGroup, request::Request};
+use super::{ProcessGroup, request::CallSpec};
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Element,
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},
@@ -35,8 +35,8 @@ impl ProcessGroup {
         }
         let count = output.len();
         self.run::<T>(
-            &Request { op, ..Request::new(Collective::AllReduce, count) },
-            Lent::apart(input, output),
+            &CallSpec { op, ..CallSpec::new(Collective::AllReduce, count) },
+            Borrowed::apart(input, output),
         )
     }
 
@@ -50,8 +50,8 @@ impl ProcessGroup {
         let scaled = scaled(Collective::ReduceScatter, input, op)?;
         let count = output.len();
         self.run::<T>(
-            &Request { op, ..Request::new(Collective::ReduceScatter, count) },
-            Lent::apart(scaled.as_deref().unwrap_or(input), output),
+            &CallSpec { op, ..CallSpec::new(Collective::ReduceScatter, count) },
+            Borrowed::apart(scaled.as_deref().unwrap_or(input), output),
         )
     }
 
@@ -78,7 +78,7 @@ impl ProcessGroup {
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.blocks(Collective::AllGather, input.len(), output.len())?;
         let count = input.len();
-        self.run::<T>(&Request::new(Collective::AllGather, count), Lent::apart(input, output))
+        self.run::<T>(&CallSpec::new(Collective::AllGather, count), Borrowed::apart(input, output))
     }
 
     /// Like [`all_gather`](Self::all_gather), with this rank's contribution already in its place in `data`
@@ -99,7 +99,7 @@ impl ProcessGroup {
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         same_length(Collective::AllToAll, input.len(), output.len())?;
         let count = self.own_block(Collective::AllToAll, input.len())?.len();
-        self.run::<T>(&Request::new(Collective::AllToAll, count), Lent::apart(input, output))
+        self.run::<T>(&CallSpec::new(Collective::AllToAll, count), Borrowed::apart(input, output))
     }
 
     /// Like [`all_to_all`](Self::all_to_all), where what a rank gets takes the place of what it gave.
@@ -138,9 +138,9 @@ impl ProcessGroup {
         if self.rank() == root {
             same_length(Collective::Reduce, input.len(), output.len())?;
         }
-        let request = Request { root, op, ..Request::new(Collective::Reduce, input.len()) };
+        let request = CallSpec { root, op, ..CallSpec::new(Collective::Reduce, input.len()) };
         let scaled = scaled(Collective::Reduce, input, op)?;
-        self.run::<T>(&request, Lent::apart(scaled.as_deref().unwrap_or(input), output))
+        self.run::<T>(&request, Borrowed::apart(scaled.as_deref().unwrap_or(input), output))
     }
 
     /// The root gets all ranks' `input`, one after the other in the order of ranks, in `output`, which is not looked
@@ -155,8 +155,8 @@ impl ProcessGroup {
         if self.rank() == root {
             self.blocks(Collective::Gather, input.len(), output.len())?;
         }
-        let request = Request { root, ..Request::new(Collective::Gather, input.len()) };
-        self.run::<T>(&request, Lent::apart(input, output))
+        let request = CallSpec { root, ..CallSpec::new(Collective::Gather, input.len()) };
+        self.run::<T>(&request, Borrowed::apart(input, output))
     }
 
     /// Like [`gather`](Self::gather). At the root `data` is the whole, with its own contribution already in its place
@@ -180,8 +180,8 @@ impl ProcessGroup {
         if self.rank() == root {
             self.blocks(Collective::Scatter, output.len(), input.len())?;
         }
-        let request = Request { root, ..Request::new(Collective::Scatter, output.len()) };
-        self.run::<T>(&request, Lent::apart(input, output))
+        let request = CallSpec { root, ..CallSpec::new(Collective::Scatter, output.len()) };
+        self.run::<T>(&request, Borrowed::apart(input, output))
     }
 
     /// Like [`scatter`](Self::scatter), leaving the root's own block where it lies in `data`, which is the whole
@@ -221,9 +221,9 @@ impl ProcessGroup {
     ) -> Result<Range<usize>> {
         let (request, [input, output]) = self.in_place(collective, data, op, root)?;
         let len = data.len();
-        let lent =
-            Lent::within(data, input, output.clone()).ok_or_else(|| outside(collective.name(), len))?;
-        self.run::<T>(&request, lent)?;
+        let borrowed =
+            Borrowed::within(data, input, output.clone()).ok_or_else(|| outside(collective.name(), len))?;
+        self.run::<T>(&request, borrowed)?;
         Ok(output)
     }
 
@@ -234,7 +234,7 @@ impl ProcessGroup {
         data: &mut [T],
         op: ReduceOp,
         root: Rank,
-    ) -> Result<(Request<'static>, [Range<usize>; 2])> {
+    ) -> Result<(CallSpec<'static>, [Range<usize>; 2])> {
         self.known(collective, root)?;
         let whole = 0..data.len();
         let elsewhere = collective.has_root() && self.rank() != root;
@@ -251,7 +251,7 @@ impl ProcessGroup {
             _ => (whole.clone(), whole),
         };
         let op = premultiply(collective, data, op)?;
-        Ok((Request { root, op, ..Request::new(collective, count) }, [input, output]))
+        Ok((CallSpec { root, op, ..CallSpec::new(collective, count) }, [input, output]))
     }
 
     pub(super) fn known(&self, collective: Collective, root: Rank) -> Result<()> {

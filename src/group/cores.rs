@@ -9,7 +9,7 @@ use super::host::Host;
 
 /// Where a rank runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PeerInfo {
     pub host: Host,
     /// The processors on which it may run.
     processors: Vec<u32>,
@@ -17,7 +17,7 @@ pub(super) struct Place {
     share: u32,
 }
 
-impl Place {
+impl PeerInfo {
     /// This process's.
     pub(super) fn here() -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
@@ -35,12 +35,12 @@ impl Place {
     pub(super) fn shared_by<'p>(&self, all: impl Iterator<Item = &'p Self>) -> (usize, usize) {
         let here: Vec<_> = all.filter(|other| other.host.same_machine(&self.host)).collect();
         let mut containers: BTreeMap<u64, (BTreeSet<u32>, usize)> = BTreeMap::new();
-        for place in &here {
-            let (processors, most) = containers.entry(place.host.processes).or_default();
-            processors.extend(&place.processors);
+        for peer in &here {
+            let (processors, most) = containers.entry(peer.host.processes).or_default();
+            processors.extend(&peer.processors);
             // Where the time of one is limited, all of its container are taken to share that limit.
-            let limited = (place.share as usize) < place.processors.len();
-            *most = (*most).max(if limited { place.share as usize } else { 0 });
+            let limited = (peer.share as usize) < peer.processors.len();
+            *most = (*most).max(if limited { peer.share as usize } else { 0 });
         }
         let processors: BTreeSet<u32> =
             containers.values().flat_map(|(processors, _)| processors).copied().collect();
@@ -59,61 +59,60 @@ pub(super) fn processors() -> std::io::Result<Vec<usize>> {
 }
 
 /// The world of these ranks.
-pub(super) fn world(places: &[Place]) -> Topology {
-    let hosts: BTreeMap<&str, &Place> =
-        places.iter().map(|place| (place.host.boot.as_str(), place)).collect();
-    let at_once = hosts.values().map(|place| {
-        let (ranks, cores) = place.shared_by(places.iter());
+pub(super) fn world(peers: &[PeerInfo]) -> Topology {
+    let hosts: BTreeMap<&str, &PeerInfo> = peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
+    let at_once = hosts.values().map(|peer| {
+        let (ranks, cores) = peer.shared_by(peers.iter());
         ranks.min(cores)
     });
-    Topology { ranks: places.len(), cores: at_once.sum(), hosts: hosts.len() }
+    Topology { ranks: peers.len(), cores: at_once.sum(), hosts: hosts.len() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(boot: &str, processors: &[u32], share: u32) -> Place {
+    fn peer(boot: &str, processors: &[u32], share: u32) -> PeerInfo {
         // All machines have one name, as many do.
         let host = Host { name: "localhost".to_owned(), boot: boot.to_owned(), processes: 1, ..Host::here() };
-        Place { host, processors: processors.to_vec(), share }
+        PeerInfo { host, processors: processors.to_vec(), share }
     }
 
     #[test]
     fn this_process_runs_somewhere() {
-        let here = Place::here();
+        let here = PeerInfo::here();
         assert!(!here.processors.is_empty() && here.share > 0);
         assert_eq!(world(std::slice::from_ref(&here)), Topology::new(1));
     }
 
     #[test]
     fn ranks_that_may_run_anywhere_share_all_processors() {
-        let all = vec![place("a", &[0, 1], 2); 8];
+        let all = vec![peer("a", &[0, 1], 2); 8];
         assert_eq!(world(&all), Topology { ranks: 8, cores: 2, hosts: 1 });
         assert_eq!(all[0].shared_by(all.iter()), (8, 2));
     }
 
     #[test]
     fn ranks_bound_to_a_processor_each_have_it() {
-        let all: Vec<_> = (0..8).map(|rank| place("a", &[rank], 1)).collect();
+        let all: Vec<_> = (0..8).map(|rank| peer("a", &[rank], 1)).collect();
         assert_eq!(world(&all), Topology { hosts: 1, ..Topology::new(8) });
     }
 
     #[test]
     fn a_limit_on_time_counts_for_the_host() {
-        let all = vec![place("a", &[0, 1, 2, 3], 2); 4];
+        let all = vec![peer("a", &[0, 1, 2, 3], 2); 4];
         assert_eq!(world(&all), Topology { ranks: 4, cores: 2, hosts: 1 });
     }
 
     #[test]
     fn containers_of_one_machine_share_its_cores_and_have_limits_of_their_own() {
-        let mut all = vec![place("a", &[0, 1, 2, 3], 1); 4];
-        for (place, container) in all.iter_mut().zip([1, 1, 2, 2]) {
-            place.host.processes = container;
-            place.host.name = format!("container{container}");
+        let mut all = vec![peer("a", &[0, 1, 2, 3], 1); 4];
+        for (peer, container) in all.iter_mut().zip([1, 1, 2, 2]) {
+            peer.host.processes = container;
+            peer.host.name = format!("container{container}");
         }
         assert_eq!(world(&all), Topology { ranks: 4, cores: 2, hosts: 1 });
-        all.iter_mut().for_each(|place| place.share = 4);
+        all.iter_mut().for_each(|peer| peer.share = 4);
         all.truncate(3);
         assert_eq!(world(&all), Topology { ranks: 3, cores: 3, hosts: 1 });
         assert_eq!(all[0].shared_by(all.iter()), (3, 4));
@@ -121,7 +120,7 @@ mod tests {
 
     #[test]
     fn hosts_of_one_name_count_each_by_itself() {
-        let all = [place("a", &[0, 1], 2), place("b", &[0], 1), place("b", &[0], 1), place("b", &[0], 1)];
+        let all = [peer("a", &[0, 1], 2), peer("b", &[0], 1), peer("b", &[0], 1), peer("b", &[0], 1)];
         assert_eq!(world(&all), Topology { ranks: 4, cores: 2, hosts: 2 });
         assert_eq!(all[0].shared_by(all.iter()), (1, 2));
         assert_eq!(all[3].shared_by(all.iter()), (3, 1));

@@ -1,5 +1,5 @@
 //! What this rank does: written by its engine without a lock, and read by the watchdog, also while the engine is stuck in a call
-//! of libfabric's. What others are told is more (`engine/stand.rs`), and is told by whoever drives.
+//! of libfabric's. What others are told is more (`engine/position.rs`), and is told by whoever drives.
 
 use std::{
     fmt,

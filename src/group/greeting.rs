@@ -14,7 +14,7 @@ use unisono_transport::{Limits, ofi};
 
 use super::{guard::Guard, host::Host};
 use crate::{
-    engine::{Awaited, Contact, Culprit, Engine, Patience, Stop},
+    engine::{Awaited, Contact, Engine, Patience, StalledOperation, Stop},
     error::{Error, Failure, Result, list},
     rendezvous::{Store, exchange},
 };
@@ -100,9 +100,13 @@ pub(super) fn meet(
     let begun = Instant::now();
     let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
     let explain = |stop| {
-        let culprit =
-            Culprit { number: Some(0), call: call.clone(), waited: begun.elapsed(), ..Culprit::default() };
-        Error::Failed(guard.tell(guard.explain(stop, culprit)))
+        let stalled = StalledOperation {
+            number: Some(0),
+            call: call.clone(),
+            waited: begun.elapsed(),
+            ..StalledOperation::default()
+        };
+        Error::Failed(guard.tell(guard.explain(stop, stalled)))
     };
     let met = engine.meet(contacts, chunk_bytes, patience);
     let mut greeted = met.and_then(|()| engine.greet(&neighbours, &far));

@@ -14,14 +14,14 @@ use unisono_transport::RemoteRegion;
 use super::{
     ProcessGroup, cores,
     plan::Plans,
-    request::Request,
+    request::CallSpec,
     shared::{Shared, State},
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     config::fnv,
     dtype::Dtype,
-    engine::{Channel, Channels, MAX_MEMBERS, NEW_GROUP, SPLIT},
+    engine::{CommId, CommIds, MAX_MEMBERS, NEW_GROUP, SPLIT},
     error::{Error, Failure, Result, list},
 };
 
@@ -32,14 +32,14 @@ const OPENED: u64 = 1;
 const TAKEN: u64 = 2;
 
 /// What a rank says in the first all_gather: whether it belongs to a group, to which, its key, and its free channels.
-const WORDS: usize = 3 + size_of::<Channels>() / 8;
+const WORDS: usize = 3 + size_of::<CommIds>() / 8;
 
 /// The same, as numbers.
 #[derive(Clone, Copy, Debug)]
 struct Say {
     color: Option<u64>,
     key: u64,
-    free: Channels,
+    free: CommIds,
 }
 
 impl Say {
@@ -77,15 +77,15 @@ pub(super) struct Founding<'f> {
 
 /// A channel that all have free. Of groups that are made at the same time each looks from a point of its own on, and from
 /// another one in each round, so that they do not get in each other's way again and again.
-fn common<'f>(free: impl Iterator<Item = &'f Channels>, which: u64, round: u64) -> Option<Channel> {
-    let free = free.fold([u64::MAX; size_of::<Channels>() / 8], |all, free| {
+fn common<'f>(free: impl Iterator<Item = &'f CommIds>, which: u64, round: u64) -> Option<CommId> {
+    let free = free.fold([u64::MAX; size_of::<CommIds>() / 8], |all, free| {
         std::array::from_fn(|word| all[word] & free[word])
     });
     let [first, second, ..] = fnv(bytemuck::bytes_of(&[which, round])).to_le_bytes();
-    let (first, all) = (Channel::from_le_bytes([first, second]), 64 * free.len());
-    let channels = (0..all).map(|it| (usize::from(first) + it) % all);
-    let found = channels.into_iter().find(|it| free[it / 64] & 1 << (it % 64) != 0);
-    found.and_then(|it| Channel::try_from(it).ok())
+    let (first, all) = (CommId::from_le_bytes([first, second]), 64 * free.len());
+    let comm_ids = (0..all).map(|it| (usize::from(first) + it) % all);
+    let found = comm_ids.into_iter().find(|it| free[it / 64] & 1 << (it % 64) != 0);
+    found.and_then(|it| CommId::try_from(it).ok())
 }
 
 impl ProcessGroup {
@@ -164,7 +164,7 @@ impl ProcessGroup {
     /// This process's rank in the world.
     #[must_use]
     pub fn global_rank(&self) -> Rank {
-        self.shared.node.rank
+        self.shared.runtime.rank
     }
 
     /// The rank in the world of a rank of this group; the same number if there is no such rank.
@@ -194,15 +194,15 @@ impl ProcessGroup {
 
     /// What every rank says.
     fn everyone(&self, state: &mut State, call: u32, color: Option<u64>, key: u64) -> Result<Vec<Say>> {
-        let words = Say { color, key, free: self.free_channels()? }.words();
+        let words = Say { color, key, free: self.free_comm_ids()? }.words();
         let all = self.gathered(state, call, &words)?;
         Ok(all.as_chunks().0.iter().map(Say::of).collect())
     }
 
     fn gathered(&self, state: &mut State, call: u32, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
-        let request = Request { root: call as usize, ..Request::new(Collective::AllGather, words.len()) };
-        self.shared.run(state, Dtype::U64, &request, Lent::apart(words, &mut all), &self.wishes)?;
+        let request = CallSpec { root: call as usize, ..CallSpec::new(Collective::AllGather, words.len()) };
+        self.shared.run(state, Dtype::U64, &request, Borrowed::apart(words, &mut all), &self.options)?;
         Ok(all)
     }
 
@@ -222,35 +222,35 @@ impl ProcessGroup {
             members,
             me: members.iter().position(|&member| member == self.rank()),
             global: members.iter().map(|&rank| self.global(rank)).collect(),
-            which: self.shared.channel.into(),
+            which: self.shared.comm_id.into(),
         };
         let free = said.iter().map(|say| say.free).collect();
         self.make(founding, free, &mut |words| self.gathered(state, root, words))
     }
 
     /// The channels that are free here.
-    pub(super) fn free_channels(&self) -> Result<Channels> {
-        self.shared.node.with(|engine| engine.net().free_channels())
+    pub(super) fn free_comm_ids(&self) -> Result<CommIds> {
+        self.shared.runtime.with(|engine| engine.net().free_comm_ids())
     }
 
     /// Makes a group. Those who take part have said which channels they have `free`, and `tell` each other more.
     pub(super) fn make(
         &self,
         founding: Founding<'_>,
-        mut free: Vec<Channels>,
+        mut free: Vec<CommIds>,
         tell: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
     ) -> Result<Option<Self>> {
         let Founding { call, name, members, me, global, which } = founding;
-        let node = &self.shared.node;
+        let runtime = &self.shared.runtime;
         let mut round = 0;
-        let (channel, opened, told) = loop {
+        let (comm_id, opened, told) = loop {
             let free_there = members.iter().filter_map(|&member| free.get(member));
-            let channel = if members.len() > MAX_MEMBERS { None } else { common(free_there, which, round) };
+            let comm_id = if members.len() > MAX_MEMBERS { None } else { common(free_there, which, round) };
             // Before anyone can know that the group is there.
-            let opened = match (me, channel) {
-                (Some(me), Some(channel)) => {
+            let opened = match (me, comm_id) {
+                (Some(me), Some(comm_id)) => {
                     // A rank that cannot must still take part in what follows.
-                    Some(node.with(|engine| engine.net().open(channel, me, &global, node.settings))?)
+                    Some(runtime.with(|engine| engine.net().open(comm_id, me, &global, runtime.settings))?)
                 }
                 _ => None,
             };
@@ -261,17 +261,17 @@ impl ProcessGroup {
             };
             let told = tell(&[mailbox.base, mailbox.key, mailbox.len, how])?;
             if !told.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
-                break (channel, opened, told);
+                break (comm_id, opened, told);
             }
             // All begin again: also those that have opened a group, and those that are not in any.
-            if let (OPENED, Some(channel)) = (how, channel) {
-                node.leave(channel)?;
+            if let (OPENED, Some(comm_id)) = (how, comm_id) {
+                runtime.leave(comm_id)?;
             }
-            free = tell(&self.free_channels()?)?.as_chunks().0.to_vec();
+            free = tell(&self.free_comm_ids()?)?.as_chunks().0.to_vec();
             round += 1;
         };
         let Some(me) = me else { return Ok(None) };
-        let (Some(opened), Some(channel)) = (opened, channel) else {
+        let (Some(opened), Some(comm_id)) = (opened, comm_id) else {
             let problem = match members.len() {
                 many if many > MAX_MEMBERS => {
                     format!("a group of {many} ranks; at most {MAX_MEMBERS} may be in one that is not the world")
@@ -286,7 +286,7 @@ impl ProcessGroup {
             members.iter().filter_map(|&member| told.as_chunks().0.get(member)).collect();
         if let Some((rank, _)) = global.iter().zip(&there).find(|(_, it)| it[3] != OPENED) {
             if opened.is_some() {
-                node.leave(channel)?;
+                runtime.leave(comm_id)?;
             }
             let problem = format!("rank {rank} has no memory for the group's mailbox");
             return Err(Error::Argument { call, problem });
@@ -295,21 +295,21 @@ impl ProcessGroup {
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
         // A name alone may have been another group's, of two ranks, before.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
-        let introduced = node.with(|engine| {
-            engine.net().core(channel).map(|core| {
-                core.circle.name(id, Arc::clone(&label));
-                core.circle.introduce(mailboxes);
+        let introduced = runtime.with(|engine| {
+            engine.net().core(comm_id).map(|core| {
+                core.comm.name(id, Arc::clone(&label));
+                core.comm.introduce(mailboxes);
             })
         })?;
         introduced
             .map_err(|stop| self.shared.stopped(stop, "a group's making", std::time::Duration::ZERO))?;
-        let places: Vec<_> = global.iter().filter_map(|&rank| node.places.get(rank).cloned()).collect();
+        let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
         let shared = Shared {
-            node: Arc::clone(node),
-            channel,
+            runtime: Arc::clone(runtime),
+            comm_id,
             rank: me,
-            world: cores::world(&places),
-            tuned: node.tuned.clone().of(members.len()),
+            world: cores::world(&peers),
+            tuned: runtime.tuned.clone().of(members.len()),
             label: Some(label),
             id,
             name,
@@ -317,6 +317,6 @@ impl ProcessGroup {
             plans: Plans::default(),
             state: Mutex::default(),
         };
-        Ok(Some(Self::of(shared, self.wishes, Some(self))))
+        Ok(Some(Self::of(shared, self.options, Some(self))))
     }
 }

@@ -1,4 +1,4 @@
-//! What stands between a group and the fate of its ranks: the alarm, the watch, and where this rank stands.
+//! What positions between a group and the fate of its ranks: the alarm, the watch, and where this rank positions.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,9 +10,9 @@ use unisono_schedule::Rank;
 use super::{doing::Doing, watchdog::Watchdog};
 use crate::{
     config::Config,
-    engine::{Call, Culprit, Overseer, Signature, Stop},
+    engine::{Call, Signature, StalledOperation, Stop, Supervisor},
     error::{Error, Failure, Result},
-    rendezvous::{Alarm, Position, Stand, Store, Watch, report, whereabouts},
+    rendezvous::{Alarm, Position, PositionSource, Store, Watch, report, whereabouts},
     signals::LastWords,
 };
 
@@ -36,7 +36,7 @@ pub(super) struct Guard {
     pub watchdog: Option<Watchdog>,
     pub rank: Rank,
     pub alarm: Arc<Alarm>,
-    pub position: Arc<Position>,
+    pub position: Arc<PositionSource>,
     pub doing: Arc<Doing>,
     /// A world of one has none.
     pub watch: Option<Arc<dyn Watch>>,
@@ -44,12 +44,12 @@ pub(super) struct Guard {
     asked: Mutex<Duration>,
 }
 
-impl Overseer for Guard {
+impl Supervisor for Guard {
     fn stopped(&self) -> bool {
         self.alarm.raised()
     }
 
-    fn stand(&self, call: Call, waits: Option<Rank>) {
+    fn waits_longest(&self, call: Call, waits: Option<Rank>) {
         match call {
             Call::Greeting => {}
             Call::Operation(number, signature) => self.doing.enter(number, signature.bits()),
@@ -86,7 +86,7 @@ impl Guard {
     pub(super) fn begin(config: &Config, store: Option<&dyn Store>) -> Result<Self> {
         let rank = config.rank;
         let alarm = Arc::new(Alarm::new());
-        let position = Arc::new(Position::new());
+        let position = Arc::new(PositionSource::new());
         let watch = store.map(|store| store.watch(Arc::clone(&alarm), Arc::clone(&position))).transpose()?;
         let doing = Arc::new(Doing::new(Signature::call_of));
         let watch: Option<Arc<dyn Watch>> = watch.map(Arc::from);
@@ -147,19 +147,19 @@ impl Guard {
         }
     }
 
-    /// Where all ranks stand, in words.
+    /// Where all ranks position, in words.
     pub(super) fn whereabouts(&self) -> String {
-        self.positions().map_or_else(|silent| silent.to_string(), |stands| whereabouts(&stands))
+        self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
     }
 
-    /// Where all ranks stand, or that the store does not answer.
-    fn positions(&self) -> std::result::Result<Vec<Option<Stand>>, Failure> {
+    /// Where all ranks position, or that the store does not answer.
+    fn positions(&self) -> std::result::Result<Vec<Option<Position>>, Failure> {
         self.watch.as_ref().map_or_else(|| Ok(Vec::new()), |watch| watch.positions(POSITIONS))
     }
 
     /// Why an operation stopped.
-    pub(super) fn explain(&self, stop: Stop, culprit: Culprit) -> Failure {
-        let Culprit { number, group, id, call, waited } = culprit;
+    pub(super) fn explain(&self, stop: Stop, stalled: StalledOperation) -> Failure {
+        let StalledOperation { number, group, id, call, waited } = stalled;
         match stop {
             Stop::Failure(failure) => *failure,
             Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
@@ -175,19 +175,22 @@ impl Guard {
                 })
             }
             Stop::Deadline => {
-                let stands = match self.positions() {
-                    Ok(stands) => stands,
+                let positions = match self.positions() {
+                    Ok(positions) => positions,
                     Err(silent) => return silent,
                 };
                 match number {
                     Some(op) => {
-                        let report = report(id, op, &stands);
+                        let report = report(id, op, &positions);
                         let group = group.as_deref().unwrap_or_default().into();
                         Failure::Deadline { group, op, call, rank: self.rank, waited, report }
                     }
-                    None => {
-                        Failure::Undelivered { call, rank: self.rank, waited, report: whereabouts(&stands) }
-                    }
+                    None => Failure::Undelivered {
+                        call,
+                        rank: self.rank,
+                        waited,
+                        report: whereabouts(&positions),
+                    },
                 }
             }
         }

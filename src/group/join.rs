@@ -19,15 +19,15 @@ use unisono_transport::{
 
 use super::{
     ProcessGroup,
-    cores::{self, Place},
+    cores::{self, PeerInfo},
     greeting::{self, Way},
     guard::Guard,
     host::Host,
-    node::Node,
     pin::Pin,
     plan::Plans,
     reach,
-    request::Wishes,
+    request::CallOptions,
+    runtime::Runtime,
     shared::Shared,
     watchdog::{Subject, Watchdog},
 };
@@ -74,7 +74,7 @@ struct Card {
     /// The largest chunk whose windows this rank can register.
     chunk_bytes: u64,
     /// Where it runs, to count who shares what.
-    place: Place,
+    place: PeerInfo,
 }
 
 impl Card {
@@ -191,8 +191,11 @@ impl ProcessGroup {
                 problem: format!("the wire counts at most {MAX_RANKS}"),
             });
         }
-        let wishes =
-            Wishes { selection: selection(config)?, reduction: config.reduction, ..Wishes::default() };
+        let options = CallOptions {
+            selection: selection(config)?,
+            reduction: config.reduction,
+            ..CallOptions::default()
+        };
         let (tuned, hash) = tuning(config)?;
         let pin = Pin::of(config)?;
         let mut settings = windows(config);
@@ -222,7 +225,7 @@ impl ProcessGroup {
         }
         let contact = engine.contact();
         let limits = engine.limits().clone();
-        let place = Place::here();
+        let place = PeerInfo::here();
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
         let card = Card {
@@ -250,8 +253,8 @@ impl ProcessGroup {
             let name = "UNISONO_PROVIDER=shm".to_owned();
             return Err(Error::Failed(Failure::Settings { name, problem }));
         }
-        let places: Vec<Place> = cards.iter().map(|card| card.place.clone()).collect();
-        let (ranks_here, cores) = card.place.shared_by(places.iter());
+        let peers: Vec<PeerInfo> = cards.iter().map(|card| card.place.clone()).collect();
+        let (ranks_here, cores) = card.place.shared_by(peers.iter());
         let crowded = ranks_here > cores;
         // What is copied waits in a queue of the provider's for room in a socket, where there are sockets.
         let by_socket = limits.max_copied > limits.max_inject;
@@ -259,10 +262,10 @@ impl ProcessGroup {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
             alone: if crowded { GIVE_WAY } else { ALONE },
-            breath: if by_socket && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
+            skew_delay: if by_socket && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
-        let world = cores::world(&places);
+        let world = cores::world(&peers);
         let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(world.chunk(config.chunk));
         tracing::info!(
             rank,
@@ -285,10 +288,10 @@ impl ProcessGroup {
                 Contact { address, host, mailbox, mask: card.mask, area }
             })
             .collect();
-        let hosts: Vec<_> = places.iter().map(|place| place.host.clone()).collect();
+        let hosts: Vec<_> = peers.iter().map(|place| place.host.clone()).collect();
         let meeting = (contacts, chunk_bytes, patience);
         greeting::meet(&mut engine, guard, store, (&hosts, &ways), meeting, deadline)?;
-        Ok(Met { engine, settings: Settings { chunk_bytes, ..settings }, world, places, tuned, pin, wishes })
+        Ok(Met { engine, settings: Settings { chunk_bytes, ..settings }, world, peers, tuned, pin, options })
     }
 
     /// Joins by a store that is open. Whatever goes wrong from here on, the others are told.
@@ -308,7 +311,7 @@ impl ProcessGroup {
             opened.get_or_init(|| transport.limits().clone());
             Self::until(deadline, &config, transport, &guard, store.as_deref())
         });
-        let Met { engine, settings, world, places, tuned, pin, wishes } = match met {
+        let Met { engine, settings, world, peers, tuned, pin, options } = match met {
             Ok(met) => met,
             Err(error) => return Err(guard.give_up(error)),
         };
@@ -317,14 +320,22 @@ impl ProcessGroup {
             watch.be_patient(config.timeout);
         }
         let (rank, ranks) = (config.rank, config.ranks);
-        let node =
-            Arc::new(Node::new((rank, config, guard), engine, settings, (places, tuned.clone(), pin), store));
-        node.callers.enter();
-        let stands = Arc::downgrade(&node);
-        node.guard.position.told_by(move || stands.upgrade().map(|node| node.stand()).unwrap_or_default());
+        let runtime = Arc::new(Runtime::new(
+            (rank, config, guard),
+            engine,
+            settings,
+            (peers, tuned.clone(), pin),
+            store,
+        ));
+        runtime.callers.enter();
+        let weak = Arc::downgrade(&runtime);
+        runtime
+            .guard
+            .position
+            .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
         let shared = Shared {
-            node,
-            channel: WORLD,
+            runtime,
+            comm_id: WORLD,
             rank,
             world,
             members: (0..ranks).collect(),
@@ -335,7 +346,7 @@ impl ProcessGroup {
             plans: Plans::default(),
             state: Mutex::default(),
         };
-        Ok(Self::of(shared, wishes, None))
+        Ok(Self::of(shared, options, None))
     }
 }
 
@@ -344,10 +355,10 @@ struct Met {
     engine: Engine,
     settings: Settings,
     world: Topology,
-    places: Vec<Place>,
+    peers: Vec<PeerInfo>,
     tuned: Table,
     pin: Pin,
-    wishes: Wishes,
+    options: CallOptions,
 }
 
 /// Tells the others, if it reaches them, why this rank does not come: by its configuration it cannot. Gives that back.

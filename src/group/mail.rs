@@ -8,11 +8,11 @@ use unisono_schedule::Rank;
 use super::{
     ProcessGroup,
     messages::{Source, elements},
+    sequence::Sequence,
     tensors::{Label, Meta, deal, packed, runs, views, zeroed},
-    turn::Turn,
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
     engine::{Form, Inbound, Place, What},
     error::{Error, Failure, Result},
@@ -62,8 +62,8 @@ impl ProcessGroup {
         self.later("send_object", steps, Ok)
     }
 
-    async fn send_bytes(&self, turn: &mut Turn<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
-        let what = self.outbound::<u8>(&Lent::apart(bytes, &mut []), to, tag, Form::Object)?;
+    async fn send_bytes(&self, turn: &mut Sequence<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
+        let what = self.outbound::<u8>(&Borrowed::apart(bytes, &mut []), to, tag, Form::Object)?;
         turn.messages(self, what).await.map(drop)
     }
 
@@ -123,22 +123,22 @@ impl ProcessGroup {
 
     async fn send_list(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         tensors: &[TensorView<'_>],
         to: Rank,
         tag: u32,
     ) -> Result<()> {
-        let inner = self.shared.node.inner();
+        let inner = self.shared.runtime.inner();
         let labels = Labels { inner, tensors: tensors.iter().map(Label::of).collect() };
         let labels = self.encoded("send_tensors", &labels)?;
         let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
         let parts = runs(&sizes, self.config().eager).into_iter();
         let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
-        let head = Lent::apart(&labels, &mut []);
+        let head = Borrowed::apart(&labels, &mut []);
         let mut all = vec![self.outbound::<u8>(&head, to, tag, Form::Tensors)?];
         for part in &parts {
-            all.push(self.outbound::<u8>(&Lent::apart(part, &mut []), to, inner, Form::Inner)?);
+            all.push(self.outbound::<u8>(&Borrowed::apart(part, &mut []), to, inner, Form::Inner)?);
         }
         turn.messages(self, What::Several(all)).await.map(drop)
     }
@@ -203,7 +203,7 @@ impl ProcessGroup {
 
     async fn receive_list(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
     ) -> Result<(Vec<Tensor>, Rank)> {
@@ -252,7 +252,7 @@ impl ProcessGroup {
 
     async fn receive_into(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         tensors: &mut [TensorViewMut<'_>],
         from: Option<Rank>,
         tag: u32,
@@ -290,7 +290,7 @@ impl ProcessGroup {
     async fn announced(
         &self,
         call: &'static str,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
     ) -> Result<Announced> {
@@ -322,7 +322,7 @@ impl ProcessGroup {
     /// A message of unknown length, and who sent it.
     async fn fresh(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
         form: Form,
@@ -344,8 +344,8 @@ impl ProcessGroup {
 
     /// Where a part goes: to memory that outlives the receive.
     fn there(&self, bytes: &mut [u8]) -> Place {
-        let output = Lent::apart::<u8>(&[], bytes).output;
-        Place::There { count: output.len(), registered: self.shared.node.registry.find(&output), output }
+        let output = Borrowed::apart::<u8>(&[], bytes).output;
+        Place::There { count: output.len(), registered: self.shared.runtime.registry.find(&output), output }
     }
 
     /// A part of what was announced.

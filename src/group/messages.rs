@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use unisono_schedule::Rank;
 
-use super::{ProcessGroup, node::Node, turn::Turn};
+use super::{ProcessGroup, runtime::Runtime, sequence::Sequence};
 use crate::{
-    buffer::{Lent, Owned},
+    buffer::{Borrowed, Owned},
     dtype::Element,
     engine::{Asked, Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
     error::{Error, Result},
@@ -68,8 +68,8 @@ impl ProcessGroup {
     /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the receiver asked for another length or
     /// type, if nobody has received a large message before the deadline, or if the group is over.
     pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
-        let lent = Lent::apart(data, &mut []);
-        self.wait(self.outbound::<T>(&lent, to, tag, Form::Plain)?).map(drop)
+        let borrowed = Borrowed::apart(data, &mut []);
+        self.wait(self.outbound::<T>(&borrowed, to, tag, Form::Plain)?).map(drop)
     }
 
     /// Receives a message with this tag: the earliest of that rank, or of any ([`Source::Any`]). Fills `data`, which must be
@@ -79,8 +79,8 @@ impl ProcessGroup {
     /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the message has another length or type,
     /// if none has come before the deadline, or if the group is over.
     pub fn recv<T: Element>(&self, data: &mut [T], from: impl Into<Source>, tag: u32) -> Result<Rank> {
-        let lent = Lent::apart(&[], data);
-        Ok(sender(&self.wait(self.inbound::<T>(&lent, from.into(), tag)?)?.received))
+        let borrowed = Borrowed::apart(&[], data);
+        Ok(sender(&self.wait(self.inbound::<T>(&borrowed, from.into(), tag)?)?.received))
     }
 
     /// Receives a message of `T` whose length is not known. Tells who sent it.
@@ -104,7 +104,7 @@ impl ProcessGroup {
         from: impl Into<Source>,
         tag: u32,
     ) -> Result<Rank> {
-        let what = self.both::<T>(&Lent::apart(data, into), to, from.into(), tag)?;
+        let what = self.both::<T>(&Borrowed::apart(data, into), to, from.into(), tag)?;
         Ok(sender(&self.wait(what)?.received))
     }
 
@@ -113,8 +113,12 @@ impl ProcessGroup {
     /// # Errors
     /// As [`send`](Self::send), here or from the wait.
     pub fn isend<B: Owned>(&self, mut data: B, to: Rank, tag: u32) -> Result<Work<B>> {
-        let what =
-            self.outbound::<B::Element>(&Lent::kept(&mut data, &mut Vec::<u8>::new()), to, tag, Form::Plain)?;
+        let what = self.outbound::<B::Element>(
+            &Borrowed::kept(&mut data, &mut Vec::<u8>::new()),
+            to,
+            tag,
+            Form::Plain,
+        )?;
         let ticket = self.start(what, Some(Box::new(data)))?;
         Ok(Work::new(ticket, &self.driver()))
     }
@@ -124,8 +128,8 @@ impl ProcessGroup {
     /// # Errors
     /// As [`recv`](Self::recv), here or from the wait.
     pub fn irecv<B: Owned>(&self, mut data: B, from: impl Into<Source>, tag: u32) -> Result<Work<(B, Rank)>> {
-        let lent = Lent::kept(&mut Vec::<u8>::new(), &mut data);
-        let what = self.inbound::<B::Element>(&lent, from.into(), tag)?;
+        let borrowed = Borrowed::kept(&mut Vec::<u8>::new(), &mut data);
+        let what = self.inbound::<B::Element>(&borrowed, from.into(), tag)?;
         let ticket = self.start(what, Some(Box::new(data)))?;
         Ok(Work::received(ticket, &self.driver()))
     }
@@ -141,7 +145,7 @@ impl ProcessGroup {
     ) -> Result<Work<(Vec<T>, Rank)>> {
         let what = self.fresh_elements::<T>(from.into(), tag)?;
         let group = self.under_way();
-        let steps = |mut turn: Turn<'static>| async move { turn.messages(&group, what).await };
+        let steps = |mut turn: Sequence<'static>| async move { turn.messages(&group, what).await };
         self.later("recv_vec", steps, elements)
     }
 
@@ -163,9 +167,9 @@ impl ProcessGroup {
     {
         let from = from.into();
         let group = self.under_way();
-        let steps = |mut turn: Turn<'static>| async move {
-            let lent = Lent::apart(data.elements(), into.elements());
-            let come = turn.messages(&group, group.both::<I::Element>(&lent, to, from, tag)?).await?;
+        let steps = |mut turn: Sequence<'static>| async move {
+            let borrowed = Borrowed::apart(data.elements(), into.elements());
+            let come = turn.messages(&group, group.both::<I::Element>(&borrowed, to, from, tag)?).await?;
             let from = sender(&come);
             Ok((data, into, from))
         };
@@ -187,12 +191,12 @@ impl ProcessGroup {
             let nothing = &mut Vec::<u8>::new();
             ready.push(match message {
                 Message::Send { mut data, to, tag } => {
-                    let lent = Lent::kept(&mut data, nothing);
-                    (self.outbound::<B::Element>(&lent, to, tag, Form::Plain)?, data, Some(to))
+                    let borrowed = Borrowed::kept(&mut data, nothing);
+                    (self.outbound::<B::Element>(&borrowed, to, tag, Form::Plain)?, data, Some(to))
                 }
                 Message::Recv { mut data, from, tag } => {
-                    let lent = Lent::kept(nothing, &mut data);
-                    (self.inbound::<B::Element>(&lent, from, tag)?, data, None)
+                    let borrowed = Borrowed::kept(nothing, &mut data);
+                    (self.inbound::<B::Element>(&borrowed, from, tag)?, data, None)
                 }
             });
         }
@@ -205,22 +209,22 @@ impl ProcessGroup {
 
     pub(super) fn outbound<T: Element>(
         &self,
-        lent: &Lent<'_>,
+        borrowed: &Borrowed<'_>,
         to: Rank,
         tag: u32,
         form: Form,
     ) -> Result<What> {
         self.partner("send", to)?;
-        let kind = Kind { form, dtype: T::DTYPE, count: lent.input.len() / size_of::<T>() };
-        let registered = self.shared.node.registry.find(&lent.input);
-        Ok(What::Send(Outbound { to, tag, kind, source: lent.input.clone(), registered }))
+        let kind = Kind { form, dtype: T::DTYPE, count: borrowed.input.len() / size_of::<T>() };
+        let registered = self.shared.runtime.registry.find(&borrowed.input);
+        Ok(What::Send(Outbound { to, tag, kind, source: borrowed.input.clone(), registered }))
     }
 
-    fn inbound<T: Element>(&self, lent: &Lent<'_>, from: Source, tag: u32) -> Result<What> {
+    fn inbound<T: Element>(&self, borrowed: &Borrowed<'_>, from: Source, tag: u32) -> Result<What> {
         let from = self.source("recv", from)?;
-        let count = lent.output.len() / size_of::<T>();
-        let registered = self.shared.node.registry.find(&lent.output);
-        let place = Place::There { output: lent.output.clone(), count, registered };
+        let count = borrowed.output.len() / size_of::<T>();
+        let registered = self.shared.runtime.registry.find(&borrowed.output);
+        let place = Place::There { output: borrowed.output.clone(), count, registered };
         Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
     }
 
@@ -232,9 +236,9 @@ impl ProcessGroup {
     }
 
     /// A receive and a send, side by side.
-    fn both<T: Element>(&self, lent: &Lent<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
-        let inbound = self.inbound::<T>(lent, from, tag)?;
-        Ok(What::Several(vec![inbound, self.outbound::<T>(lent, to, tag, Form::Plain)?]))
+    fn both<T: Element>(&self, borrowed: &Borrowed<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
+        let inbound = self.inbound::<T>(borrowed, from, tag)?;
+        Ok(What::Several(vec![inbound, self.outbound::<T>(borrowed, to, tag, Form::Plain)?]))
     }
 
     pub(super) fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
@@ -254,10 +258,10 @@ impl ProcessGroup {
 
     /// Does it, now.
     pub(super) fn wait(&self, what: What) -> Result<Done> {
-        let node = &self.shared.node;
-        node.check_calls(MESSAGE)?;
-        let asked = Asked::now(node.config.timeout, Held::Back(None));
-        node.call(self.shared.channel, Task { what, asked })
+        let runtime = &self.shared.runtime;
+        runtime.check_calls(MESSAGE)?;
+        let asked = Asked::now(runtime.config.timeout, Held::Back(None));
+        runtime.call(self.shared.comm_id, Task { what, asked })
     }
 
     /// Begins it.
@@ -266,7 +270,7 @@ impl ProcessGroup {
     }
 
     pub(super) fn driver(&self) -> Arc<dyn Driver> {
-        Arc::<Node>::clone(&self.shared.node)
+        Arc::<Runtime>::clone(&self.shared.runtime)
     }
 }
 

@@ -4,6 +4,7 @@
 //! first failure is latched, told to the others, and returned by every later call.
 
 mod begin;
+mod blobs;
 mod buckets;
 mod calls;
 mod cores;
@@ -17,20 +18,19 @@ mod host;
 mod join;
 mod mail;
 mod messages;
-mod node;
 mod objects;
 mod pair;
-mod parcels;
 mod parts;
 mod pin;
 mod plan;
 mod reach;
 mod request;
+mod runtime;
+mod sequence;
 mod shared;
 mod tensors;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod uneven;
 mod watchdog;
 
@@ -47,12 +47,12 @@ pub use self::{
     messages::{Message, Source},
 };
 use self::{
-    request::{Pipeline, Request, Wishes},
+    request::{CallOptions, CallSpec, Pipeline},
     shared::{Membership, Shared},
 };
 pub use crate::engine::Traced;
 use crate::{
-    buffer::{Buffer, Lent},
+    buffer::{Borrowed, Buffer},
     config::Config,
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
@@ -90,7 +90,7 @@ use crate::{
 /// way. The group ends with its last handle.
 pub struct ProcessGroup {
     shared: Arc<Shared>,
-    wishes: Wishes,
+    options: CallOptions,
     /// What a call under way does not have.
     membership: Option<Arc<Membership>>,
 }
@@ -121,13 +121,13 @@ impl ProcessGroup {
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.shared.node.config
+        &self.shared.runtime.config
     }
 
     /// What the transport under the group can do, and its provider's name and version.
     #[must_use]
     pub fn limits(&self) -> &Limits {
-        &self.shared.node.limits
+        &self.shared.runtime.limits
     }
 
     /// A buffer of `len` zeros in registered memory: puts read it, and large results are written into it, without a
@@ -143,16 +143,16 @@ impl ProcessGroup {
             problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
         };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
-        let memory = Memory::map(bytes.max(1), self.shared.node.config.huge_pages)?;
-        let region = self.shared.node.with(|engine| engine.transport().register(memory))??;
-        Buffer::new(region, len, &self.shared.node.registry).ok_or_else(overflow)
+        let memory = Memory::map(bytes.max(1), self.shared.runtime.config.huge_pages)?;
+        let region = self.shared.runtime.with(|engine| engine.transport().register(memory))??;
+        Buffer::new(region, len, &self.shared.runtime.registry).ok_or_else(overflow)
     }
 
     /// Ends the world and all its groups, also for ranks that are not in this one: all get [`Failure::Aborted`] with this
     /// reason from the call they are in or make next. May be called while another thread is in a call, which it ends.
     pub fn abort(&self, why: &str) {
-        let node = &self.shared.node;
-        node.fail(Failure::Aborted { rank: node.rank, why: why.to_owned() });
+        let runtime = &self.shared.runtime;
+        runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() });
     }
 
     /// The name of the algorithm that does a collective of `count` elements (as [`Collective`] counts them).
@@ -169,9 +169,9 @@ impl ProcessGroup {
     /// # Errors
     /// As [`Self::algorithm`].
     pub fn choice(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<Choice> {
-        self.shared.node.check()?;
-        let request = Request::new(collective, count);
-        let (algorithm, shape) = request.choose(&self.shared, dtype.size(), &self.wishes)?;
+        self.shared.runtime.check()?;
+        let request = CallSpec::new(collective, count);
+        let (algorithm, shape) = request.choose(&self.shared, dtype.size(), &self.options)?;
         Ok(Choice { algorithm, chunk_bytes: shape.chunk * dtype.size(), lanes: shape.lanes })
     }
 
@@ -185,19 +185,19 @@ impl ProcessGroup {
     /// [`Self::trace`] gives those of the one that ended last. It costs memory: one entry for every step.
     pub fn keep_trace(&self) {
         // Of a group that is over there is nothing to keep.
-        let _ = self.shared.node.with(|engine| engine.trace = Some(Vec::new()));
+        let _ = self.shared.runtime.with(|engine| engine.trace = Some(Vec::new()));
     }
 
     /// The steps of the operation that ended last, of whichever group, if [`Self::keep_trace`] was called before it.
     #[must_use]
     pub fn trace(&self) -> Vec<Traced> {
-        self.shared.node.with(|engine| engine.trace.clone()).ok().flatten().unwrap_or_default()
+        self.shared.runtime.with(|engine| engine.trace.clone()).ok().flatten().unwrap_or_default()
     }
 
     /// Bytes of memory that windows, mailboxes, staging and scratch of all groups take in this process at present.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.shared.node.with(|engine| engine.memory()).unwrap_or_default()
+        self.shared.runtime.with(|engine| engine.memory()).unwrap_or_default()
     }
 
     /// Another handle of the same group, whose calls take only these algorithms, whatever the configuration says; the
@@ -208,13 +208,13 @@ impl ProcessGroup {
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
-        Ok(self.wishing(Wishes { selection, ..self.wishes }))
+        Ok(self.wishing(CallOptions { selection, ..self.options }))
     }
 
     /// The most bytes of a message: as [`Config::chunk`] has it, or less where the limit on locked memory of some rank wants it.
     #[must_use]
     pub fn chunk_bytes(&self) -> usize {
-        self.shared.node.settings.chunk_bytes
+        self.shared.runtime.settings.chunk_bytes
     }
 
     /// Another handle of the same group, whose calls are cut into messages of at most so many bytes on at most so many
@@ -224,7 +224,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
-        let config = &self.shared.node.config;
+        let config = &self.shared.runtime.config;
         let chunk = self.shared.world.chunk(config.chunk);
         let most = [("chunk_bytes", chunk_bytes, chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
@@ -233,35 +233,35 @@ impl ProcessGroup {
             let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
             return Err(Error::Argument { call: "with_pipeline", problem });
         }
-        Ok(self.wishing(Wishes { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.wishes }))
+        Ok(self.wishing(CallOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options }))
     }
 
     /// Another handle of the same group, whose reductions are of this kind, whatever the configuration says. Every
     /// rank must make a call with the same.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
-        self.wishing(Wishes { reduction, ..self.wishes })
+        self.wishing(CallOptions { reduction, ..self.options })
     }
 
-    fn wishing(&self, wishes: Wishes) -> Self {
-        Self { shared: Arc::clone(&self.shared), wishes, membership: self.membership.clone() }
+    fn wishing(&self, options: CallOptions) -> Self {
+        Self { shared: Arc::clone(&self.shared), options, membership: self.membership.clone() }
     }
 
     /// A handle for a call, with which the group may end nevertheless.
     fn under_way(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), wishes: self.wishes, membership: None }
+        Self { shared: Arc::clone(&self.shared), options: self.options, membership: None }
     }
 
     /// The first handle of a group, which comes from another unless it is the world.
-    fn of(shared: Shared, wishes: Wishes, parent: Option<&Self>) -> Self {
+    fn of(shared: Shared, options: CallOptions, parent: Option<&Self>) -> Self {
         let (shared, parent) = (Arc::new(shared), parent.and_then(|parent| parent.membership.clone()));
         let membership = Some(Arc::new(Membership { shared: Arc::clone(&shared), parent }));
-        Self { shared, wishes, membership }
+        Self { shared, options, membership }
     }
 
-    /// Runs a collective of `T` on lent memory; a failure ends the group.
-    fn run<T: Element>(&self, request: &Request<'_>, lent: Lent<'_>) -> Result<()> {
-        self.shared.run(&mut *self.shared.state()?, T::DTYPE, request, lent, &self.wishes)
+    /// Runs a collective of `T` on borrowed memory; a failure ends the group.
+    fn run<T: Element>(&self, request: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
+        self.shared.run(&mut *self.shared.state()?, T::DTYPE, request, borrowed, &self.options)
     }
 
     /// Called on the world, leaves it in good order, and with it all groups: from then on there are no calls. Every rank must

@@ -5,8 +5,8 @@ use unisono_schedule::{Collective, Rank};
 
 use super::{
     ProcessGroup,
-    parcels::{Collected, Parcel, cut},
-    turn::Turn,
+    blobs::{Blob, Collected, cut},
+    sequence::Sequence,
     uneven::Call,
 };
 use crate::{
@@ -52,9 +52,9 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
-        let (own, parcel) = call.one(value);
-        let parcel = self.now(async |turn| call.hand_value(turn, parcel).await)?;
-        call.come(own, parcel)
+        let (own, blob) = call.one(value);
+        let blob = self.now(async |turn| call.hand_value(turn, blob).await)?;
+        call.come(own, blob)
     }
 
     /// Begins a [`broadcast_object`](Self::broadcast_object). The value is encoded before this returns, and decoded by
@@ -67,9 +67,9 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
-        let (own, parcel) = call.one(value);
-        let steps = |mut turn| async move { Ok((call.hand_value(&mut turn, parcel).await?, call)) };
-        self.later("broadcast_object", steps, |(parcel, call)| call.come(own, parcel))
+        let (own, blob) = call.one(value);
+        let steps = |mut turn| async move { Ok((call.hand_value(&mut turn, blob).await?, call)) };
+        self.later("broadcast_object", steps, |(blob, call)| call.come(own, blob))
     }
 
     /// The root gets all ranks' values, in the order of ranks; the others get `None`.
@@ -83,8 +83,8 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
-        let parcel = encode(value);
-        let all = self.now(async |turn| call.collect_values(turn, parcel).await)?;
+        let blob = encode(value);
+        let all = self.now(async |turn| call.collect_values(turn, blob).await)?;
         call.everyones(all)
     }
 
@@ -98,8 +98,8 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
-        let parcel = encode(value);
-        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, parcel).await?, call)) };
+        let blob = encode(value);
+        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, blob).await?, call)) };
         self.later("gather_object", steps, |(all, call)| call.everyones(all))
     }
 
@@ -113,8 +113,8 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
-        let parcel = encode(value);
-        let all = self.now(async |turn| call.collect_values(turn, parcel).await)?;
+        let blob = encode(value);
+        let all = self.now(async |turn| call.collect_values(turn, blob).await)?;
         Ok(call.everyones(all)?.unwrap_or_default())
     }
 
@@ -128,8 +128,8 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
-        let parcel = encode(value);
-        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, parcel).await?, call)) };
+        let blob = encode(value);
+        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, blob).await?, call)) };
         let open = |(all, call): (_, Call)| Ok(call.everyones(all)?.unwrap_or_default());
         self.later("all_gather_object", steps, open)
     }
@@ -145,9 +145,9 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
-        let (own, parcels) = call.each(values);
-        let parcel = self.now(async |turn| call.hand_values(turn, parcels).await)?;
-        call.come(own, parcel)
+        let (own, blobs) = call.each(values);
+        let blob = self.now(async |turn| call.hand_values(turn, blobs).await)?;
+        call.come(own, blob)
     }
 
     /// Begins a [`scatter_object`](Self::scatter_object). The values are encoded before this returns, and decoded by
@@ -160,9 +160,9 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
-        let (own, parcels) = call.each(values);
-        let steps = |mut turn| async move { Ok((call.hand_values(&mut turn, parcels).await?, call)) };
-        self.later("scatter_object", steps, |(parcel, call)| call.come(own, parcel))
+        let (own, blobs) = call.each(values);
+        let steps = |mut turn| async move { Ok((call.hand_values(&mut turn, blobs).await?, call)) };
+        self.later("scatter_object", steps, |(blob, call)| call.come(own, blob))
     }
 }
 
@@ -170,22 +170,22 @@ impl ProcessGroup {
 type Own<T> = Result<Option<T>>;
 
 /// The bytes of values, one after the other, and their lengths.
-type Parcels = Parcel<(Vec<u8>, Vec<usize>)>;
+type Blobs = Blob<(Vec<u8>, Vec<usize>)>;
 
 /// The values as they travel, with an empty one for the root.
-fn encode_each<T: Serialize>(values: &[T], root: Rank) -> Parcels {
+fn encode_each<T: Serialize>(values: &[T], root: Rank) -> Blobs {
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(values.len() + 1));
     for value in values {
-        let parcel = encode(value)?;
-        lengths.push(parcel.len());
-        bytes.extend(parcel);
+        let blob = encode(value)?;
+        lengths.push(blob.len());
+        bytes.extend(blob);
     }
     lengths.insert(root, 0);
     Ok((bytes, lengths))
 }
 
 /// What was handed out; but who could not give it knows best why.
-fn first_hand<G, T>(given: Option<Parcel<G>>, handed: Parcel<T>) -> Parcel<T> {
+fn first_hand<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
     match given {
         Some(Err(problem)) => Err(problem),
         _ => handed,
@@ -194,7 +194,7 @@ fn first_hand<G, T>(given: Option<Parcel<G>>, handed: Parcel<T>) -> Parcel<T> {
 
 impl Call {
     /// A rank's value, or what is wrong with it.
-    fn open<T>(&self, from: Rank, value: Parcel<T>) -> Result<T> {
+    fn open<T>(&self, from: Rank, value: Blob<T>) -> Result<T> {
         value.or_else(|problem| self.wrong::<T, _>(from, problem))
     }
 
@@ -210,19 +210,19 @@ impl Call {
     }
 
     /// What the root of a broadcast has: what stays, and what goes.
-    fn one<T: Serialize>(&self, value: Option<T>) -> (Own<T>, Option<Parcel<Vec<u8>>>) {
+    fn one<T: Serialize>(&self, value: Option<T>) -> (Own<T>, Option<Blob<Vec<u8>>>) {
         match value {
             _ if !self.at_root() => (Ok(None), None),
             None => (Err(self.nothing("a value")), None),
             Some(value) => {
-                let parcel = encode(&value);
-                (Ok(Some(value)), Some(parcel))
+                let blob = encode(&value);
+                (Ok(Some(value)), Some(blob))
             }
         }
     }
 
     /// The same of a scatter.
-    fn each<T: Serialize>(&self, values: Option<Vec<T>>) -> (Own<T>, Option<Parcels>) {
+    fn each<T: Serialize>(&self, values: Option<Vec<T>>) -> (Own<T>, Option<Blobs>) {
         let (ranks, root) = (self.group.size(), self.prepared.root);
         match values {
             _ if !self.at_root() => (Ok(None), None),
@@ -241,33 +241,33 @@ impl Call {
 
     async fn hand_value(
         &self,
-        turn: &mut Turn<'_>,
-        parcel: Option<Parcel<Vec<u8>>>,
-    ) -> Result<Parcel<Vec<u8>>> {
-        let lent = parcel.as_ref().and_then(|it| it.as_deref().ok());
-        let handed = self.hand_out(turn, lent).await?;
-        Ok(first_hand(parcel, handed))
+        turn: &mut Sequence<'_>,
+        blob: Option<Blob<Vec<u8>>>,
+    ) -> Result<Blob<Vec<u8>>> {
+        let borrowed = blob.as_ref().and_then(|it| it.as_deref().ok());
+        let handed = self.hand_out(turn, borrowed).await?;
+        Ok(first_hand(blob, handed))
     }
 
-    async fn hand_values(&self, turn: &mut Turn<'_>, parcels: Option<Parcels>) -> Result<Parcel<Vec<u8>>> {
-        let lent = parcels.as_ref().and_then(|it| it.as_ref().ok());
-        let lent = lent.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = self.hand_each(turn, lent).await?;
-        Ok(first_hand(parcels, handed))
+    async fn hand_values(&self, turn: &mut Sequence<'_>, blobs: Option<Blobs>) -> Result<Blob<Vec<u8>>> {
+        let borrowed = blobs.as_ref().and_then(|it| it.as_ref().ok());
+        let borrowed = borrowed.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
+        let handed = self.hand_each(turn, borrowed).await?;
+        Ok(first_hand(blobs, handed))
     }
 
     /// This rank's value, of what the root had or of what came from there.
-    fn come<T: DeserializeOwned>(&self, own: Own<T>, parcel: Parcel<Vec<u8>>) -> Result<T> {
+    fn come<T: DeserializeOwned>(&self, own: Own<T>, blob: Blob<Vec<u8>>) -> Result<T> {
         let value = match own? {
-            Some(own) => parcel.map(|_| own),
-            None => parcel.and_then(|bytes| decode(&bytes)),
+            Some(own) => blob.map(|_| own),
+            None => blob.and_then(|bytes| decode(&bytes)),
         };
         self.open(self.prepared.root, value)
     }
 
-    async fn collect_values(&self, turn: &mut Turn<'_>, parcel: Parcel<Vec<u8>>) -> Result<Collected> {
-        let collected = self.collect(turn, parcel.as_deref().ok(), false).await?;
-        Ok(match parcel {
+    async fn collect_values(&self, turn: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {
+        let collected = self.collect(turn, blob.as_deref().ok(), false).await?;
+        Ok(match blob {
             Err(problem) => Err((self.group.rank(), problem)),
             Ok(_) => collected,
         })
@@ -279,7 +279,7 @@ impl Call {
         if !self.gets() {
             return Ok(None);
         }
-        let parcels = cut(&bytes, &lengths).enumerate();
-        parcels.map(|(rank, parcel)| self.open(rank, decode(parcel))).collect::<Result<_>>().map(Some)
+        let blobs = cut(&bytes, &lengths).enumerate();
+        blobs.map(|(rank, blob)| self.open(rank, decode(blob))).collect::<Result<_>>().map(Some)
     }
 }

@@ -10,18 +10,18 @@ use super::{
     ProcessGroup,
     groups::Founding,
     messages::{Source, sender},
-    node::ANSWER,
-    request::Wishes,
+    request::CallOptions,
+    runtime::ANSWER,
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
-    engine::{Channels, Form, Inbound, Place, What},
+    engine::{CommIds, Form, Inbound, Place, What},
     error::{Error, Result},
 };
 
 /// Words of channels.
-const CHANNELS: usize = size_of::<Channels>() / 8;
+const CHANNELS: usize = size_of::<CommIds>() / 8;
 
 /// What is told first: the number, and which channels are free.
 const FIRST: usize = 1 + CHANNELS;
@@ -39,12 +39,12 @@ impl ProcessGroup {
     /// The group of this rank, its rank 0, and another, which calls [`join_pair`](Self::join_pair) with the same tag.
     pub(super) fn open_pair(&self, call: &'static str, to: Rank, tag: u32) -> Result<Self> {
         self.other(call, to.into())?;
-        let (number, free) = (self.shared.node.inner(), self.free_channels()?);
+        let (number, free) = (self.shared.runtime.inner(), self.free_comm_ids()?);
         let mut first = [number.into(); FIRST];
         first[1..].copy_from_slice(&free);
         let line = Line { group: self, peer: to, number, first: true };
         let mut theirs = [0; CHANNELS];
-        let first = self.outbound::<u64>(&Lent::apart(&first, &mut []), to, tag, Form::File)?;
+        let first = self.outbound::<u64>(&Borrowed::apart(&first, &mut []), to, tag, Form::File)?;
         self.wait(What::Several(vec![first, line.hears(&mut theirs)]))?;
         line.pair(call, vec![free, theirs])
     }
@@ -55,7 +55,7 @@ impl ProcessGroup {
         let mut first = [0; FIRST];
         let from = sender(&self.wait(inbound(&mut first, from, tag, Form::File))?.received);
         let [number, theirs @ ..] = first;
-        let free = self.free_channels()?;
+        let free = self.free_comm_ids()?;
         let line = Line { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };
         self.wait(line.says(&free)?)?;
         Ok((line.pair(call, vec![theirs, free])?, from))
@@ -75,7 +75,7 @@ impl Line<'_> {
     fn says(&self, words: &[u64]) -> Result<What> {
         let (tag, form) =
             if self.first { (self.number, Form::Inner) } else { (self.number | ANSWER, Form::Answer) };
-        self.group.outbound::<u64>(&Lent::apart(words, &mut []), self.peer, tag, form)
+        self.group.outbound::<u64>(&Borrowed::apart(words, &mut []), self.peer, tag, form)
     }
 
     fn hears(&self, words: &mut [u64]) -> What {
@@ -94,7 +94,7 @@ impl Line<'_> {
     }
 
     /// The group of both, who have told which channels they have free.
-    fn pair(&self, call: &'static str, free: Vec<Channels>) -> Result<ProcessGroup> {
+    fn pair(&self, call: &'static str, free: Vec<CommIds>) -> Result<ProcessGroup> {
         let Self { group, peer, number, first } = *self;
         let both = if first { [group.rank(), peer] } else { [peer, group.rank()] };
         let global = both.map(|rank| group.global(rank));
@@ -108,7 +108,7 @@ impl Line<'_> {
         };
         let made = group.make(founding, free, &mut |words| self.tell(words))?;
         // Handles with wishes of their own need not agree where only messages were sent.
-        let pair = made.map(|pair| pair.wishing(Wishes::default()));
+        let pair = made.map(|pair| pair.wishing(CallOptions::default()));
         pair.ok_or_else(|| Error::Argument { call, problem: "this rank is neither of the two".to_owned() })
     }
 }
@@ -116,6 +116,6 @@ impl Line<'_> {
 /// A receive of these words, which are there until it has ended.
 fn inbound(words: &mut [u64], from: Option<Rank>, tag: u32, form: Form) -> What {
     let count = words.len();
-    let place = Place::There { output: Lent::apart::<u64>(&[], words).output, count, registered: None };
+    let place = Place::There { output: Borrowed::apart::<u64>(&[], words).output, count, registered: None };
     What::Receive(Inbound { from, tag, form, dtype: Dtype::U64, place })
 }

@@ -5,12 +5,12 @@ use unisono_schedule::{Collective, Rank};
 
 use super::{
     ProcessGroup,
+    sequence::Sequence,
     tensors::{Label, Meta, packed},
-    turn::Turn,
     uneven::{Call, longest},
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     engine::Cargo,
     error::{Error, Result},
     object::{decode, encode},
@@ -170,7 +170,7 @@ impl Call {
     /// This rank's part of the root's tensor.
     async fn scatter_parts(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         tensor: Option<&TensorView<'_>>,
         parts: Parts<'_>,
     ) -> Result<Tensor> {
@@ -208,7 +208,7 @@ impl Call {
     /// Hands out the parts of a tensor, which are of these shapes and, at the root, lie one after the other.
     async fn hand_parts(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         whole: &Meta,
         shapes: &[Vec<usize>],
         bytes: &[u8],
@@ -217,14 +217,14 @@ impl Call {
         let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
         let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
         let mut part = self.empty(&Meta { dtype: whole.dtype, shape, bytes: 0 })?;
-        self.scatter(turn, &lengths, longest(&lengths), Lent::apart(bytes, part.bytes_mut())).await?;
+        self.scatter(turn, &lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
         Ok(part)
     }
 
     /// The tensor that all ranks' parts make, where they are gathered.
     async fn put_together(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         part: &TensorView<'_>,
         parts: Parts<'_>,
     ) -> Result<Option<Tensor>> {
@@ -236,18 +236,18 @@ impl Call {
         let mine = packed(std::slice::from_ref(part)).map_err(|error| self.lacks(&error))?;
         let lengths: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         if !self.gets() {
-            self.gather(turn, &lengths, Lent::apart(&mine, &mut [])).await?;
+            self.gather(turn, &lengths, Borrowed::apart(&mine, &mut [])).await?;
             return Ok(None);
         }
         let dtype = part.dtype();
         if parts.follow(&shape) {
             let mut whole = self.empty(&Meta { dtype, shape, bytes: 0 })?;
-            self.gather(turn, &lengths, Lent::apart(&mine, whole.bytes_mut())).await?;
+            self.gather(turn, &lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
             return Ok(Some(whole));
         }
         let mut all = self.room::<u8>(&lengths)?;
-        self.gather(turn, &lengths, Lent::apart(&mine, &mut all)).await?;
-        let views = super::parcels::cut(&all, &lengths).zip(&metas);
+        self.gather(turn, &lengths, Borrowed::apart(&mine, &mut all)).await?;
+        let views = super::blobs::cut(&all, &lengths).zip(&metas);
         let views = views.map(|(bytes, meta)| TensorView::from_bytes(dtype, bytes, &meta.shape));
         let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));
         whole.map(Some).map_err(|error| self.lacks(&error))

@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded, algorithm::Algorithm};
 
 use super::{
-    request::{Request, Shape, Wishes},
+    request::{CallOptions, CallSpec, Shape},
     shared::Shared,
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
     engine::{Cargo, Signature},
     error::{Error, Result},
@@ -43,8 +43,8 @@ pub(super) struct Known {
 
 impl Known {
     /// Whether input and output must have no byte in common, and have.
-    pub(super) fn needs_apart(&self, lent: &Lent<'_>) -> bool {
-        self.long && self.collective.exchanges() && !lent.is_apart()
+    pub(super) fn needs_apart(&self, borrowed: &Borrowed<'_>) -> bool {
+        self.long && self.collective.exchanges() && !borrowed.is_apart()
     }
 
     pub(super) fn argument(&self, problem: String) -> Error {
@@ -73,18 +73,18 @@ struct Key {
     cargo: Cargo,
     coalesced: bool,
     dtype: Dtype,
-    wishes: Wishes,
+    options: CallOptions,
 }
 
 impl Key {
     /// Nothing, where blocks are uneven or a call only prepares another: these are not kept.
-    fn of(request: &Request<'_>, dtype: Dtype, wishes: &Wishes) -> Option<Self> {
-        let Request { collective, count, uneven: None, root, op, cargo, coalesced, prepares: None } =
+    fn of(request: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
+        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, prepares: None } =
             *request
         else {
             return None;
         };
-        Some(Self { collective, count, root, op, cargo, coalesced, dtype, wishes: *wishes })
+        Some(Self { collective, count, root, op, cargo, coalesced, dtype, options: *options })
     }
 }
 
@@ -106,13 +106,13 @@ impl Latest {
 
 impl Shared {
     /// How a collective is to be done.
-    pub(super) fn plan(&self, dtype: Dtype, request: &Request<'_>, wishes: &Wishes) -> Result<Plan> {
-        let key = Key::of(request, dtype, wishes);
+    pub(super) fn plan(&self, dtype: Dtype, request: &CallSpec<'_>, options: &CallOptions) -> Result<Plan> {
+        let key = Key::of(request, dtype, options);
         let latest = || self.plans.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = key.and_then(|key| latest().find(&key)) {
             return Ok(plan);
         }
-        let (known, algorithm, job) = self.think(dtype, request, wishes)?;
+        let (known, algorithm, job) = self.think(dtype, request, options)?;
         let make = || {
             let schedule = algorithm.make(&job);
             schedule.ok_or_else(|| known.argument(format!("algorithm {} cannot do it", algorithm.name)))
@@ -130,16 +130,16 @@ impl Shared {
     fn think<'r>(
         &self,
         dtype: Dtype,
-        request: &Request<'r>,
-        wishes: &Wishes,
+        request: &CallSpec<'r>,
+        options: &CallOptions,
     ) -> Result<(Known, &'static Algorithm, Job<'r>)> {
-        let Request { collective, op, .. } = *request;
+        let CallSpec { collective, op, .. } = *request;
         let kernel = Kernel::new(dtype, op)
             .map_err(|error| Error::Argument { call: collective.name(), problem: error.to_string() })?;
-        let (algorithm, shape) = request.choose(self, dtype.size(), wishes)?;
+        let (algorithm, shape) = request.choose(self, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
-        // What has no root has other calls' names for it: the farewell is a barrier.
+        // What has no root has other calls' names for it: the shutdown is a barrier.
         let planned = Job { root: if collective.has_root() { job.root } else { 0 }, ..job };
         let signature = request.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
@@ -179,7 +179,7 @@ mod tests {
                 group.with_reduction(Reduction::Reproducible),
                 group.with_pipeline(64, 1).unwrap(),
             ];
-            for wishes in [&group.wishes].into_iter().chain(others.iter().map(|other| &other.wishes)) {
+            for options in [&group.options].into_iter().chain(others.iter().map(|other| &other.options)) {
                 for &(collective, count) in &all {
                     for (root, op, dtype, coalesced) in [
                         (0, ReduceOp::Sum, Dtype::F32, false),
@@ -189,15 +189,15 @@ mod tests {
                         (0, ReduceOp::PreMulSum(2.0), Dtype::F32, false),
                         (0, ReduceOp::Sum, Dtype::F32, true),
                     ] {
-                        let request = Request { root, op, coalesced, ..Request::new(collective, count) };
-                        let (known, algorithm, job) = group.shared.think(dtype, &request, wishes).unwrap();
+                        let request = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
+                        let (known, algorithm, job) = group.shared.think(dtype, &request, options).unwrap();
                         let wanted = said(known, CallSchedule::Made(algorithm.make(&job).unwrap()));
                         // The first is made, the second may be what was kept; another call comes between.
                         for _ in 0..3 {
-                            let plan = group.shared.plan(dtype, &request, wishes).unwrap();
+                            let plan = group.shared.plan(dtype, &request, options).unwrap();
                             assert_eq!(said(plan.known, plan.schedule), wanted, "{request:?}");
-                            let other = Request::new(Collective::Barrier, 0);
-                            group.shared.plan(Dtype::U8, &other, wishes).unwrap();
+                            let other = CallSpec::new(Collective::Barrier, 0);
+                            group.shared.plan(Dtype::U8, &other, options).unwrap();
                         }
                     }
                 }

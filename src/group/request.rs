@@ -16,7 +16,7 @@ use crate::{
 
 /// What the caller wants of the way it is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Wishes {
+pub(super) struct CallOptions {
     pub selection: Selection,
     pub reduction: Reduction,
     /// Instead of what the tables say.
@@ -44,7 +44,7 @@ pub(super) struct Shape {
 
 /// What a collective is asked to do; the fields are those of a [`Job`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct CallSpec<'a> {
     pub collective: Collective,
     pub count: usize,
     pub uneven: Option<Uneven<'a>>,
@@ -68,7 +68,7 @@ pub(super) struct Prepared {
     pub cargo: Cargo,
 }
 
-impl<'a> Request<'a> {
+impl<'a> CallSpec<'a> {
     /// Of a collective with even blocks, no root and nothing to reduce.
     pub(super) fn new(collective: Collective, count: usize) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl<'a> Request<'a> {
         &self,
         group: &Shared,
         size: usize,
-        wishes: &Wishes,
+        options: &CallOptions,
     ) -> Result<(&'static Algorithm, Shape)> {
         let Self { collective, count, .. } = *self;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
@@ -113,33 +113,33 @@ impl<'a> Request<'a> {
         let bytes = bytes.ok_or_else(|| {
             argument(format!("{count} elements of {size} bytes are more than can be addressed"))
         })?;
-        let ordered = wishes.reduction == Reduction::Reproducible && collective.reduces();
+        let ordered = options.reduction == Reduction::Reproducible && collective.reduces();
         let fits = |plan: &Plan| (plan.uneven || self.uneven.is_none()) && (plan.ordered || !ordered);
         let able = |algorithm: &Algorithm| algorithm.plan(collective).is_some_and(fits);
         // What is selected may be for even blocks only, or not for reductions in order.
         let selected =
-            |algorithm: &Algorithm| able(algorithm) && wishes.selection.allows(collective, algorithm);
+            |algorithm: &Algorithm| able(algorithm) && options.selection.allows(collective, algorithm);
         let choice = group.tuned.choose(collective, group.world.ranks, bytes, selected);
         let choice = choice
             .or_else(|| select::choose(collective, group.world, bytes, selected))
             .or_else(|| select::choose(collective, group.world, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
-        let direct = select::direct(collective, group.world.ranks, bytes, group.node.settings.chunk_bytes);
+        let direct = select::direct(collective, group.world.ranks, bytes, group.runtime.settings.chunk_bytes);
         let choice = match direct && self.coalesced {
             true => choice.coalesced(group.world.ranks, selected),
             false => choice,
         };
-        let choice = match wishes.pipeline {
+        let choice = match options.pipeline {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
             None => choice,
         };
         let choice = choice.within(
-            group.node.settings.chunk_bytes,
-            group.node.settings.eager_bytes,
-            group.node.settings.lanes,
+            group.runtime.settings.chunk_bytes,
+            group.runtime.settings.eager_bytes,
+            group.runtime.settings.lanes,
         );
         // Uneven blocks are never written whole; nothing need be put aside for them.
-        let long = group.node.limits.cheap_registration
+        let long = group.runtime.limits.cheap_registration
             && self.uneven.is_none()
             && select::long(choice.algorithm, bytes);
         let shape = Shape {

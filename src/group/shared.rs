@@ -8,14 +8,16 @@ use std::{
 use unisono_schedule::{CallSchedule, Collective, Rank, Topology, algorithm, select::table::Table};
 
 use super::{
-    node::Node,
     plan::{Known, Plan, Plans},
-    request::{Request, Wishes},
+    request::{CallOptions, CallSpec},
+    runtime::Runtime,
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
-    engine::{Asked, Channel, Culprit, FAREWELL, Held, LEAVING, Operation, Stop, Task, Ticket, WORLD, What},
+    engine::{
+        Asked, CommId, Held, LEAVING, Operation, SHUTDOWN, StalledOperation, Stop, Task, Ticket, WORLD, What,
+    },
     error::{Error, Failure, Result},
 };
 
@@ -26,8 +28,8 @@ const NOTICE: Duration = Duration::from_secs(30);
 const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 pub(super) struct Shared {
-    pub node: Arc<Node>,
-    pub channel: Channel,
+    pub runtime: Arc<Runtime>,
+    pub comm_id: CommId,
     /// In the group.
     pub rank: Rank,
     /// How many ranks it has, and how many cores for them.
@@ -60,7 +62,7 @@ pub(super) struct State {
     pub latest: Option<u64>,
     /// How many groups were made of this one.
     pub made: u64,
-    /// Whether the farewell was said.
+    /// Whether the shutdown was said.
     pub parted: bool,
 }
 
@@ -78,13 +80,13 @@ impl Shared {
     }
 
     pub(super) fn state(&self) -> Result<MutexGuard<'_, State>> {
-        self.node.check_process()?;
+        self.runtime.check_process()?;
         Ok(match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 // Until another thread's call has ended.
-                let _waiting = self.node.callers.wait();
+                let _waiting = self.runtime.callers.wait();
                 self.state.lock().unwrap_or_else(PoisonError::into_inner)
             }
         })
@@ -92,30 +94,30 @@ impl Shared {
 
     /// Ends all groups.
     pub(super) fn fail(&self, failure: Failure) -> Error {
-        self.node.fail(failure)
+        self.runtime.fail(failure)
     }
 
     /// How many operations have begun. Of a group that is over: as far as calls have waited for them.
     pub(super) fn operations(&self) -> u64 {
-        let begun = self.node.with(|engine| engine.begun(self.channel));
+        let begun = self.runtime.with(|engine| engine.begun(self.comm_id));
         let waited_for = || self.state().ok()?.latest.map(|latest| latest + 1);
         begun.unwrap_or_else(|_| waited_for().unwrap_or_default())
     }
 
-    /// Runs a collective on lent memory; a failure ends the group.
+    /// Runs a collective on borrowed memory; a failure ends the group.
     pub(super) fn run(
         &self,
         state: &mut State,
         dtype: Dtype,
-        request: &Request<'_>,
-        lent: Lent<'_>,
-        wishes: &Wishes,
+        request: &CallSpec<'_>,
+        borrowed: Borrowed<'_>,
+        options: &CallOptions,
     ) -> Result<()> {
-        self.node.check_calls(request.collective.name())?;
+        self.runtime.check_calls(request.collective.name())?;
         let mut aside = Vec::new();
-        let (operation, schedule) = self.collective(dtype, request, lent, &mut aside, wishes)?;
-        let timeout = self.node.config.timeout;
-        state.latest = self.node.collective(self.channel, (operation, schedule), timeout)?;
+        let (operation, schedule) = self.collective(dtype, request, borrowed, &mut aside, options)?;
+        let timeout = self.runtime.config.timeout;
+        state.latest = self.runtime.collective(self.comm_id, (operation, schedule), timeout)?;
         Ok(())
     }
 
@@ -123,47 +125,47 @@ impl Shared {
     pub(super) fn begin<B: Send + 'static>(
         &self,
         dtype: Dtype,
-        request: &Request<'_>,
-        lent: Lent<'static>,
+        request: &CallSpec<'_>,
+        borrowed: Borrowed<'static>,
         held: B,
-        wishes: &Wishes,
+        options: &CallOptions,
     ) -> Result<Arc<Ticket>> {
         let mut aside = Vec::new();
-        let (operation, schedule) = self.collective(dtype, request, lent, &mut aside, wishes)?;
+        let (operation, schedule) = self.collective(dtype, request, borrowed, &mut aside, options)?;
         let held = Held::Back(Some(Box::new((held, aside))));
         self.hand_in(request.collective.name(), What::Collective(operation, schedule), held)
     }
 
     /// Hands in what nobody waits for yet.
     pub(super) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
-        self.node.check_process()?;
+        self.runtime.check_process()?;
         // Before the turn, which what is held may want when it is dropped.
-        self.node.prepare()?;
+        self.runtime.prepare()?;
         // Behind what others of this group's threads call and wait for. Messages have no turns.
         let _turn = matches!(what, What::Collective(..)).then(|| self.state()).transpose()?;
-        self.node.check_calls(call)?;
-        let asked = Asked::now(self.node.config.timeout, held);
+        self.runtime.check_calls(call)?;
+        let asked = Asked::now(self.runtime.config.timeout, held);
         let ticket = Arc::clone(&asked.ticket);
-        self.node.begin(self.channel, Task { what, asked });
+        self.runtime.begin(self.comm_id, Task { what, asked });
         Ok(ticket)
     }
 
     /// A collective, to be handed in. Whoever drives the engine may call this. Its input may be in `aside` afterwards, which
-    /// is to be kept as what was lent is.
+    /// is to be kept as what was borrowed is.
     pub(super) fn collective(
         &self,
         dtype: Dtype,
-        request: &Request<'_>,
-        lent: Lent<'_>,
+        request: &CallSpec<'_>,
+        borrowed: Borrowed<'_>,
         aside: &mut Vec<u8>,
-        wishes: &Wishes,
+        options: &CallOptions,
     ) -> Result<(Box<Operation>, CallSchedule)> {
-        let plan = self.plan(dtype, request, wishes)?;
-        if !plan.known.needs_apart(&lent) {
-            return Ok(self.operation(plan, lent));
+        let plan = self.plan(dtype, request, options)?;
+        if !plan.known.needs_apart(&borrowed) {
+            return Ok(self.operation(plan, borrowed));
         }
         // Long writes need an output in which nothing waits to be sent.
-        let apart = lent.aside(aside).map_err(|error| plan.known.argument(error.to_string()))?;
+        let apart = borrowed.aside(aside).map_err(|error| plan.known.argument(error.to_string()))?;
         Ok(self.operation(plan, apart))
     }
 
@@ -171,22 +173,22 @@ impl Shared {
     pub(super) fn midway(&self, error: Error) -> Failure {
         match error {
             Error::Failed(failure) => failure,
-            error => Failure::Aborted { rank: self.node.rank, why: error.to_string() },
+            error => Failure::Aborted { rank: self.runtime.rank, why: error.to_string() },
         }
     }
 
     /// What a call gets that ends so: all is over.
     pub(super) fn over(&self, failure: Failure) -> Error {
         // Whoever failed first is right.
-        match self.node.check() {
+        match self.runtime.check() {
             Ok(()) => self.fail(failure),
             Err(error) => error,
         }
     }
 
-    fn operation(&self, plan: Plan, lent: Lent<'_>) -> (Box<Operation>, CallSchedule) {
+    fn operation(&self, plan: Plan, borrowed: Borrowed<'_>) -> (Box<Operation>, CallSchedule) {
         let Plan { known: Known { collective, signature, kernel, average, size, long }, schedule } = plan;
-        let registry = &self.node.registry;
+        let registry = &self.runtime.registry;
         let operation = Box::new(Operation {
             number: 0,
             signature,
@@ -197,14 +199,16 @@ impl Shared {
             average,
             size,
             long,
-            fixed: lent.fixed,
+            fixed: borrowed.fixed,
             pair: self.world.is_pair(),
-            writable: !lent.fixed && lent.pieces.is_none() && (!collective.exchanges() || lent.is_apart()),
-            registered_input: registry.find(&lent.input),
-            registered_output: registry.find(&lent.output),
-            input: lent.input,
-            output: lent.output,
-            pieces: lent.pieces,
+            writable: !borrowed.fixed
+                && borrowed.pieces.is_none()
+                && (!collective.exchanges() || borrowed.is_apart()),
+            registered_input: registry.find(&borrowed.input),
+            registered_output: registry.find(&borrowed.output),
+            input: borrowed.input,
+            output: borrowed.output,
+            pieces: borrowed.pieces,
             algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         });
         (operation, schedule)
@@ -212,59 +216,59 @@ impl Shared {
 
     /// The engine could not do it: all is over.
     pub(super) fn stopped(&self, stop: Stop, doing: &str, waited: Duration) -> Error {
-        let culprit = Culprit { call: doing.to_owned(), waited, ..Culprit::default() };
-        self.fail(self.node.guard.explain(stop, culprit))
+        let stalled = StalledOperation { call: doing.to_owned(), waited, ..StalledOperation::default() };
+        self.fail(self.runtime.guard.explain(stop, stalled))
     }
 
-    /// Says farewell.
+    /// Says shutdown.
     pub(super) fn part(&self) -> Result<()> {
-        self.node.check_process()?;
-        if self.channel != WORLD {
+        self.runtime.check_process()?;
+        if self.comm_id != WORLD {
             return Ok(());
         }
         let mut state = self.state()?;
         if std::mem::replace(&mut state.parted, true) {
             return Ok(());
         }
-        self.node.check()?;
+        self.runtime.check()?;
         // What was begun and never waited for ends first: others wait for it.
-        self.node.drain()?;
+        self.runtime.drain()?;
         self.last_barrier(&mut state, LEAVING)?;
         // All are here. When what they have sent is too, what is left over is an error of all, of whom none has gone yet.
-        let timeout = self.node.config.timeout;
+        let timeout = self.runtime.config.timeout;
         let until = Instant::now() + timeout;
-        let left = self.node.with(|engine| {
-            engine.take_leave(&*self.node, until).map_err(|halt| halt.stop)?;
+        let left = self.runtime.with(|engine| {
+            engine.take_leave(&*self.runtime, until).map_err(|halt| halt.stop)?;
             engine.left_over()
         })?;
         let left_over = left.map_err(|stop| self.stopped(stop, "leave()", timeout))?;
         if let Some(failure) = left_over {
             return Err(self.fail(failure));
         }
-        self.node.give_up_receives()?;
-        self.last_barrier(&mut state, FAREWELL)
+        self.runtime.give_up_receives()?;
+        self.last_barrier(&mut state, SHUTDOWN)
     }
 
     /// A barrier of those that end the world. It has no deadline: ranks may leave as far apart as they like. What ends it early
     /// is a failure, a rank's death above all.
     fn last_barrier(&self, state: &mut State, which: u32) -> Result<()> {
-        let request = Request { root: which as usize, ..Request::new(Collective::Barrier, 0) };
-        let lent = Lent::apart::<u8>(&[], &mut []);
+        let request = CallSpec { root: which as usize, ..CallSpec::new(Collective::Barrier, 0) };
+        let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
-            self.collective(Dtype::U8, &request, lent, &mut Vec::new(), &Wishes::default())?;
+            self.collective(Dtype::U8, &request, borrowed, &mut Vec::new(), &CallOptions::default())?;
         let asked = Asked::now(NEVER, Held::Back(None));
         let ticket = Arc::clone(&asked.ticket);
         // However long: it goes on only when others come.
-        let _waiting = self.node.callers.wait();
-        self.node.ask(self.channel, Task { what: What::Collective(operation, schedule), asked });
+        let _waiting = self.runtime.callers.wait();
+        self.runtime.ask(self.comm_id, Task { what: What::Collective(operation, schedule), asked });
         if which == LEAVING {
-            self.node.leaves();
+            self.runtime.leaves();
         }
-        if !self.node.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
-            let (rank, others) = (self.node.rank, self.node.guard.whereabouts());
+        if !self.runtime.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
+            let (rank, others) = (self.runtime.rank, self.runtime.guard.whereabouts());
             tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
         }
-        state.latest = self.node.wait(&ticket)?.number;
+        state.latest = self.runtime.wait(&ticket)?.number;
         Ok(())
     }
 }
@@ -273,26 +277,26 @@ impl Drop for Membership {
     /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death. Another group's also
     /// then: who catches the panic goes on with the world.
     fn drop(&mut self) {
-        let Shared { node, channel, .. } = &*self.shared;
-        if !node.is_ours() {
+        let Shared { runtime, comm_id, .. } = &*self.shared;
+        if !runtime.is_ours() {
             // All stays as it is: the endpoint and the store's connections are the parent's.
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
-        // After the farewell the others may be gone: there is nobody to tell.
-        let dying = *channel == WORLD && std::thread::panicking();
-        let over = dying || node.over() || node.has_left();
-        let parted = match *channel {
+        // After the shutdown the others may be gone: there is nobody to tell.
+        let dying = *comm_id == WORLD && std::thread::panicking();
+        let over = dying || runtime.over() || runtime.has_left();
+        let parted = match *comm_id {
             _ if over => Ok(()),
             WORLD => self.shared.part(),
             // Of another group nobody waits for the end.
-            channel => node.leave(channel),
+            comm_id => runtime.leave(comm_id),
         };
-        if *channel == WORLD {
-            node.close();
+        if *comm_id == WORLD {
+            runtime.close();
         }
         if let Err(error) = parted {
-            tracing::error!(rank = node.rank, %error, "the group did not part in good order");
+            tracing::error!(rank = runtime.rank, %error, "the group did not part in good order");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Lists of tensors whose number, types and shapes only their owners know.
 //!
-//! What they are goes ahead, as a parcel; then every rank knows how long everything is, and the elements follow: each
+//! What they are goes ahead, as a blob; then every rank knows how long everything is, and the elements follow: each
 //! large tensor by itself, from where it lies, and runs of small ones in one message.
 
 use std::{borrow::Cow, ops::Range};
@@ -10,12 +10,12 @@ use unisono_schedule::{Collective, Rank};
 
 use super::{
     ProcessGroup,
-    parcels::{Parcel, cut},
-    turn::Turn,
+    blobs::{Blob, cut},
+    sequence::Sequence,
     uneven::Call,
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
     engine::Cargo,
     error::{Error, Failure, Result},
@@ -196,7 +196,7 @@ pub(super) fn zeroed(bytes: usize) -> std::result::Result<Vec<u8>, TensorError> 
 
 impl Call {
     /// What a rank says of its tensors, or why it cannot.
-    pub(super) fn unlabelled<T>(&self, from: Rank, labels: Parcel<T>) -> Result<T> {
+    pub(super) fn unlabelled<T>(&self, from: Rank, labels: Blob<T>) -> Result<T> {
         let rank = self.group.global(from);
         labels.map_err(|problem: ObjectError| Error::Object {
             call: self.name,
@@ -232,7 +232,7 @@ impl Call {
     /// The root's tensors, elsewhere.
     async fn broadcast_list(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         tensors: Option<&[TensorView<'_>]>,
     ) -> Result<Option<Vec<Tensor>>> {
         let root = self.prepared.root;
@@ -253,11 +253,11 @@ impl Call {
     }
 
     /// The elements, from the root.
-    async fn send(&self, turn: &mut Turn<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
+    async fn send(&self, turn: &mut Sequence<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
         let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
         for run in runs(&sizes, self.small()) {
             let all = packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.lacks(&error))?;
-            self.run_broadcast(turn, all.len(), Lent::given(&all)).await?;
+            self.run_broadcast(turn, all.len(), Borrowed::given(&all)).await?;
         }
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Call {
     }
 
     /// The elements, elsewhere.
-    async fn receive(&self, turn: &mut Turn<'_>, metas: &[Meta]) -> Result<Vec<Tensor>> {
+    async fn receive(&self, turn: &mut Sequence<'_>, metas: &[Meta]) -> Result<Vec<Tensor>> {
         let mut tensors = metas.iter().map(|meta| self.empty(meta)).collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         for run in runs(&sizes, self.small()) {
@@ -284,16 +284,16 @@ impl Call {
         Ok(tensors)
     }
 
-    async fn fill(&self, turn: &mut Turn<'_>, bytes: &mut [u8]) -> Result<()> {
+    async fn fill(&self, turn: &mut Sequence<'_>, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
-        let lent = Lent::within(bytes, 0..len, 0..len).ok_or_else(|| self.nowhere())?;
-        self.run_broadcast(turn, len, lent).await
+        let borrowed = Borrowed::within(bytes, 0..len, 0..len).ok_or_else(|| self.nowhere())?;
+        self.run_broadcast(turn, len, borrowed).await
     }
 
     /// What all ranks have, to all of them or the root.
     async fn lists(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         tensors: &[TensorView<'_>],
     ) -> Result<Option<Vec<Vec<Tensor>>>> {
         let labels = encode(&tensors.iter().map(Label::of).collect::<Vec<_>>());
@@ -318,7 +318,7 @@ impl Call {
                 .map(|metas| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(metas, index))))
                 .collect();
             let mut all = self.room::<u8>(if gets { &lengths } else { &[] })?;
-            self.gather(turn, &lengths, Lent::apart(&mine, &mut all)).await?;
+            self.gather(turn, &lengths, Borrowed::apart(&mine, &mut all)).await?;
             let places = lists.iter_mut().flat_map(|list| {
                 let within = within(list.len());
                 list.get_mut(within).unwrap_or_default()
@@ -329,7 +329,11 @@ impl Call {
     }
 
     /// Everyone's labels, to everyone, whoever gets the elements: all have to know how long everything is.
-    pub(super) async fn labels(&self, turn: &mut Turn<'_>, labels: Parcel<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    pub(super) async fn labels(
+        &self,
+        turn: &mut Sequence<'_>,
+        labels: Blob<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>> {
         let collected = self.collect(turn, labels.as_deref().ok(), true).await?;
         self.unlabelled(self.group.rank(), labels)?;
         let (bytes, lengths) = collected.or_else(|(rank, problem)| self.unlabelled(rank, Err(problem)))?;

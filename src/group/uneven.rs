@@ -10,11 +10,11 @@ use unisono_schedule::{Collective, Rank, Uneven};
 use super::{
     ProcessGroup,
     calls::{outside, premultiply, scaled},
-    request::{Prepared, Request},
-    turn::Turn,
+    request::{CallSpec, Prepared},
+    sequence::Sequence,
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::{Dtype, Element},
     engine::Cargo,
     error::{Error, Failure, Result},
@@ -206,9 +206,9 @@ impl Call {
         data: &'d mut [T],
         input: Range<usize>,
         output: Range<usize>,
-    ) -> Result<Lent<'d>> {
+    ) -> Result<Borrowed<'d>> {
         let len = data.len();
-        Lent::within(data, input, output).ok_or_else(|| outside(self.name, len))
+        Borrowed::within(data, input, output).ok_or_else(|| outside(self.name, len))
     }
 
     /// What two ranks disagree on in the operation of that number.
@@ -235,7 +235,7 @@ impl Call {
     /// Runs an exchange of lengths: `said` is what this rank has to say, and gives so many numbers that it hears.
     pub(super) async fn exchange(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         collective: Collective,
         count: usize,
         said: &[u64],
@@ -243,15 +243,15 @@ impl Call {
     ) -> Result<Vec<usize>> {
         let mut heard = vec![0; hears];
         let root = if collective.has_root() { self.prepared.root } else { 0 };
-        let request = Request { root, prepares: Some(self.prepared), ..Request::new(collective, count) };
-        turn.run(&self.group, Dtype::U64, &request, Lent::apart(said, &mut heard)).await?;
+        let request = CallSpec { root, prepares: Some(self.prepared), ..CallSpec::new(collective, count) };
+        turn.run(&self.group, Dtype::U64, &request, Borrowed::apart(said, &mut heard)).await?;
         Ok(heard.into_iter().map(length).collect())
     }
 
     /// Everyone's numbers, by rank.
     pub(super) async fn everyone<const N: usize>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         mine: [usize; N],
     ) -> Result<[Vec<usize>; N]> {
         let mine = mine.map(|number| number as u64);
@@ -260,7 +260,11 @@ impl Call {
     }
 
     /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
-    async fn blocks_of_root(&self, turn: &mut Turn<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+    async fn blocks_of_root(
+        &self,
+        turn: &mut Sequence<'_>,
+        lengths: &[usize],
+    ) -> Result<(Vec<usize>, usize)> {
         let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
         let told = self.exchange(turn, Collective::Scatter, 2, &said, 2).await?;
         let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
@@ -272,7 +276,7 @@ impl Call {
     }
 
     /// How much each rank has for this one, and the longest block that any has for any.
-    async fn of_each(&self, turn: &mut Turn<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+    async fn of_each(&self, turn: &mut Sequence<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
         let (said, hears) = (with_longest(lengths), 2 * self.group.size());
         let told = self.exchange(turn, Collective::AllToAll, 2, &said, hears).await?;
         let [gets, longests] = by_rank(&told);
@@ -295,27 +299,32 @@ impl Call {
     }
 
     /// `gather` and `all_gather` of blocks whose lengths all know.
-    pub(super) async fn gather(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: Lent<'_>) -> Result<()> {
+    pub(super) async fn gather(
+        &self,
+        turn: &mut Sequence<'_>,
+        lengths: &[usize],
+        borrowed: Borrowed<'_>,
+    ) -> Result<()> {
         let longest = longest(lengths);
-        self.finish(turn, Uneven { input: &[], output: lengths }, longest, lent).await
+        self.finish(turn, Uneven { input: &[], output: lengths }, longest, borrowed).await
     }
 
     /// The same of blocks whose lengths only their owners know.
     pub(super) async fn gather_all<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         input: &[T],
     ) -> Result<(Vec<T>, Vec<usize>)> {
         let [lengths] = self.everyone(turn, [input.len()]).await?;
         let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
-        self.gather(turn, &lengths, Lent::apart(input, &mut output)).await?;
+        self.gather(turn, &lengths, Borrowed::apart(input, &mut output)).await?;
         Ok((output, lengths))
     }
 
     /// The same of blocks each of which lies in its place already where they are gathered; there their lengths are known.
     pub(super) async fn gather_in_place<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         data: &mut [T],
         lengths: &[usize],
     ) -> Result<()> {
@@ -330,18 +339,18 @@ impl Call {
 
     pub(super) async fn scatter(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         blocks: &[usize],
         longest: usize,
-        lent: Lent<'_>,
+        borrowed: Borrowed<'_>,
     ) -> Result<()> {
-        self.finish(turn, Uneven { input: blocks, output: &[] }, longest, lent).await
+        self.finish(turn, Uneven { input: blocks, output: &[] }, longest, borrowed).await
     }
 
     /// The same of blocks whose lengths only the root knows.
     pub(super) async fn scatter_all<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         input: &[T],
         lengths: &[usize],
     ) -> Result<Vec<T>> {
@@ -352,14 +361,14 @@ impl Call {
         let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
         let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
         let mut output = self.room::<T>(&[own])?;
-        self.scatter(turn, &blocks, longest, Lent::apart(input, &mut output)).await?;
+        self.scatter(turn, &blocks, longest, Borrowed::apart(input, &mut output)).await?;
         Ok(output)
     }
 
     /// The same where the root's own block stays where it lies, and the others have room for theirs. Gives this rank's.
     pub(super) async fn scatter_in_place<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         data: &mut [T],
         lengths: &[usize],
     ) -> Result<Range<usize>> {
@@ -381,7 +390,7 @@ impl Call {
 
     pub(super) async fn all_to_all<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         input: &[T],
         lengths: &[usize],
     ) -> Result<(Vec<T>, Vec<usize>)> {
@@ -389,14 +398,14 @@ impl Call {
         let (gets, longest) = self.of_each(turn, lengths).await?;
         let mut output = self.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
-        self.finish(turn, uneven, longest, Lent::apart(input, &mut output)).await?;
+        self.finish(turn, uneven, longest, Borrowed::apart(input, &mut output)).await?;
         Ok((output, gets))
     }
 
     /// The same where what comes takes the place of what goes.
     pub(super) async fn all_to_all_in_place<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         data: &mut [T],
         lengths: &[usize],
     ) -> Result<()> {
@@ -411,18 +420,18 @@ impl Call {
     /// Reduces `input`, which was multiplied if it is to be.
     pub(super) async fn reduce_all<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         input: &[T],
         output: &mut [T],
     ) -> Result<()> {
         let lengths = self.learn_fitting(turn, output.len(), input.len()).await?;
-        self.reduce_scatter(turn, &lengths, Lent::apart(input, output)).await
+        self.reduce_scatter(turn, &lengths, Borrowed::apart(input, output)).await
     }
 
     /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
     pub(super) async fn reduce_in_place<T: Element>(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         data: &mut [T],
         own: usize,
     ) -> Result<Range<usize>> {
@@ -434,13 +443,18 @@ impl Call {
         Ok(block)
     }
 
-    async fn reduce_scatter(&self, turn: &mut Turn<'_>, lengths: &[usize], lent: Lent<'_>) -> Result<()> {
+    async fn reduce_scatter(
+        &self,
+        turn: &mut Sequence<'_>,
+        lengths: &[usize],
+        borrowed: Borrowed<'_>,
+    ) -> Result<()> {
         let uneven = Uneven { input: lengths, output: &[] };
-        self.finish(turn, uneven, longest(lengths), lent).await
+        self.finish(turn, uneven, longest(lengths), borrowed).await
     }
 
     /// Learns the lengths of everyone's blocks, and makes sure that they fit everyone's input.
-    async fn learn_fitting(&self, turn: &mut Turn<'_>, own: usize, whole: usize) -> Result<Vec<usize>> {
+    async fn learn_fitting(&self, turn: &mut Sequence<'_>, own: usize, whole: usize) -> Result<Vec<usize>> {
         self.fits_alone(own, whole)?;
         let learned = self.everyone(turn, [own, whole]).await?;
         self.fits_all(turn.op(), &learned)?;
@@ -476,14 +490,15 @@ impl Call {
     /// Does what the call is for, once all lengths are known.
     async fn finish(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut Sequence<'_>,
         uneven: Uneven<'_>,
         longest: usize,
-        lent: Lent<'_>,
+        borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let Prepared { collective, dtype, op, root, cargo } = self.prepared;
-        let request = Request { uneven: Some(uneven), root, op, cargo, ..Request::new(collective, longest) };
-        turn.run(&self.group, dtype, &request, lent).await
+        let request =
+            CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
+        turn.run(&self.group, dtype, &request, borrowed).await
     }
 }
 

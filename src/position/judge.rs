@@ -1,11 +1,11 @@
-//! Whether ranks can go on, from where all of them stand: calls that differ, waits for ranks that leave, and ranks that wait
+//! Whether ranks can go on, from where all of them position: calls that differ, waits for ranks that leave, and ranks that wait
 //! for each other.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use unisono_schedule::Rank;
 
-use super::{Called, Stage, Stand, Wait};
+use super::{Called, Position, Stage, Wait};
 use crate::error::Failure;
 
 /// For how long nothing of a rank must have moved, in milliseconds: longer than it takes to ask all ranks. So there was a
@@ -16,23 +16,23 @@ const QUIET: u64 = 700;
 const NAMED: usize = 8;
 
 /// Why ranks cannot go on, if that is certain. A rank that computes, or does not answer, may yet do anything.
-pub(crate) fn judge(stands: &[Option<Stand>]) -> Option<Failure> {
-    differ(stands).or_else(|| leaves(stands)).or_else(|| deadlock(stands))
+pub(crate) fn judge(positions: &[Option<Position>]) -> Option<Failure> {
+    differ(positions).or_else(|| leaves(positions)).or_else(|| deadlock(positions))
 }
 
-fn known(stands: &[Option<Stand>]) -> impl Iterator<Item = (Rank, &Stand)> {
-    stands.iter().enumerate().filter_map(|(rank, stand)| Some((rank, stand.as_ref()?)))
+fn known(positions: &[Option<Position>]) -> impl Iterator<Item = (Rank, &Position)> {
+    positions.iter().enumerate().filter_map(|(rank, position)| Some((rank, position.as_ref()?)))
 }
 
 /// A group, an operation, and two ranks.
 type At<'s> = (&'s str, u64, Rank, Rank);
 
 /// Two ranks whose operations of one number in one group differ: the first such operation, and the lowest ranks.
-fn differ(stands: &[Option<Stand>]) -> Option<Failure> {
+fn differ(positions: &[Option<Position>]) -> Option<Failure> {
     let mut first: BTreeMap<(u64, u64), (Rank, &str, &Called)> = BTreeMap::new();
     let mut found: Option<(At<'_>, Failure)> = None;
-    for (rank, stand) in known(stands) {
-        for group in &stand.groups {
+    for (rank, position) in known(positions) {
+        for group in &position.groups {
             for (op, called) in (0..group.begun).rev().zip(&group.latest) {
                 let (lowest, label, theirs) = match first.entry((group.id, op)) {
                     Entry::Vacant(place) => {
@@ -52,50 +52,55 @@ fn differ(stands: &[Option<Stand>]) -> Option<Failure> {
 }
 
 /// Whether a rank can do nothing before another does, and could not while all were asked.
-fn is_stuck(stand: &Stand) -> bool {
-    stand.blocked.is_some_and(|blocked| blocked >= QUIET)
+fn is_stuck(position: &Position) -> bool {
+    position.blocked.is_some_and(|blocked| blocked >= QUIET)
 }
 
 /// Whether all that one rank has sent another has arrived there.
-fn settled(stands: &[Option<Stand>], from: Rank, to: Rank) -> bool {
-    let stand = |rank: Rank| stands.get(rank).and_then(Option::as_ref);
-    let sent = stand(from).map(|stand| stand.traffic(to).map_or(0, |it| it.sent));
-    sent.is_some() && sent == stand(to).map(|stand| stand.traffic(from).map_or(0, |it| it.arrived))
+fn settled(positions: &[Option<Position>], from: Rank, to: Rank) -> bool {
+    let position = |rank: Rank| positions.get(rank).and_then(Option::as_ref);
+    let sent = position(from).map(|position| position.traffic(to).map_or(0, |it| it.sent));
+    sent.is_some() && sent == position(to).map(|position| position.traffic(from).map_or(0, |it| it.arrived))
 }
 
 /// A rank that waits for one that leaves, which has not entered that operation and never will, or sends it no message any
 /// more.
-fn leaves(stands: &[Option<Stand>]) -> Option<Failure> {
+fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
     let leaving = |rank: &&Rank| {
-        let stand = stands.get(**rank).and_then(Option::as_ref);
-        stand.filter(|stand| matches!(stand.stage, Stage::Leaves | Stage::Left))
+        let position = positions.get(**rank).and_then(Option::as_ref);
+        position.filter(|position| matches!(position.stage, Stage::Leaves | Stage::Left))
     };
-    known(stands).filter(|(_, stand)| matches!(stand.stage, Stage::Calls)).find_map(|(rank, stand)| {
-        stand.waits().filter(|wait| wait.op.is_some() || wait.receives).find_map(|wait| {
-            let mut without = wait.ranks.iter().filter(|other| {
-                let gone = leaving(other).is_some_and(|stand| wait.is_without(stand));
-                gone && **other != rank && settled(stands, **other, rank)
-            });
-            let left = *without.next()?;
-            // What comes from any rank may yet come from another, or from another thread of this one.
-            let itself = wait.ranks.contains(&rank) && is_stuck(stand) && settled(stands, rank, rank);
-            (wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself))
-                .then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
-        })
-    })
+    known(positions).filter(|(_, position)| matches!(position.stage, Stage::Calls)).find_map(
+        |(rank, position)| {
+            position.waits().filter(|wait| wait.op.is_some() || wait.receives).find_map(|wait| {
+                let mut without = wait.ranks.iter().filter(|other| {
+                    let gone = leaving(other).is_some_and(|position| wait.is_without(position));
+                    gone && **other != rank && settled(positions, **other, rank)
+                });
+                let left = *without.next()?;
+                // What comes from any rank may yet come from another, or from another thread of this one.
+                let itself =
+                    wait.ranks.contains(&rank) && is_stuck(position) && settled(positions, rank, rank);
+                (wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself))
+                    .then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
+            })
+        },
+    )
 }
 
 /// Ranks none of which can go on before another of them does.
-fn deadlock(stands: &[Option<Stand>]) -> Option<Failure> {
-    let mut stuck: Vec<bool> = stands
+fn deadlock(positions: &[Option<Position>]) -> Option<Failure> {
+    let mut stuck: Vec<bool> = positions
         .iter()
-        .map(|stand| stand.as_ref().is_some_and(|stand| is_stuck(stand) && stand.waits().next().is_some()))
+        .map(|position| {
+            position.as_ref().is_some_and(|position| is_stuck(position) && position.waits().next().is_some())
+        })
         .collect();
     loop {
         let mut moves = Vec::new();
-        for (rank, stand) in known(stands).filter(|(rank, _)| stuck.get(*rank) == Some(&true)) {
-            let on = |other: &Rank| stuck.get(*other) == Some(&true) && settled(stands, *other, rank);
-            if !stand.waits().all(|wait| !wait.ranks.is_empty() && wait.ranks.iter().all(on)) {
+        for (rank, position) in known(positions).filter(|(rank, _)| stuck.get(*rank) == Some(&true)) {
+            let on = |other: &Rank| stuck.get(*other) == Some(&true) && settled(positions, *other, rank);
+            if !position.waits().all(|wait| !wait.ranks.is_empty() && wait.ranks.iter().all(on)) {
                 moves.push(rank);
             }
         }
@@ -105,14 +110,14 @@ fn deadlock(stands: &[Option<Stand>]) -> Option<Failure> {
         moves.into_iter().for_each(|rank| stuck[rank] = false);
     }
     let first = stuck.iter().position(|&stuck| stuck)?;
-    Some(Failure::Deadlock { waits: circle(stands, first) })
+    Some(Failure::Deadlock { waits: cycle(positions, first) })
 }
 
 /// Who waits for whom in what, from this rank on until it comes to one that was named: that one and those behind it.
-fn circle(stands: &[Option<Stand>], first: Rank) -> Vec<(Rank, String, Rank)> {
+fn cycle(positions: &[Option<Position>], first: Rank) -> Vec<(Rank, String, Rank)> {
     let mut waits: Vec<(Rank, String, Rank)> = Vec::new();
     let mut at = first;
-    while let Some(Some(stand)) = stands.get(at) {
+    while let Some(Some(position)) = positions.get(at) {
         if let Some(from) = waits.iter().position(|(rank, ..)| *rank == at) {
             waits.drain(..from);
             break;
@@ -122,12 +127,12 @@ fn circle(stands: &[Option<Stand>], first: Rank) -> Vec<(Rank, String, Rank)> {
             let says = wait.says();
             let whom = wait.ranks.iter().map(move |&other| {
                 let elsewhere =
-                    stands.get(other).and_then(Option::as_ref).is_none_or(|it| wait.is_without(it));
+                    positions.get(other).and_then(Option::as_ref).is_none_or(|it| wait.is_without(it));
                 (!elsewhere, other)
             });
             whom.min().map(|(here, other)| (here, other, says))
         };
-        let Some((_, other, says)) = stand.waits().filter_map(others).min() else { break };
+        let Some((_, other, says)) = position.waits().filter_map(others).min() else { break };
         waits.push((at, says, other));
         at = other;
     }
@@ -140,7 +145,7 @@ fn circle(stands: &[Option<Stand>], first: Rank) -> Vec<(Rank, String, Rank)> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{GroupStand, MessageStand, Running, Traffic},
+        super::{GroupPosition, MessagePosition, Running, Traffic},
         *,
     };
 
@@ -149,8 +154,8 @@ mod tests {
     }
 
     /// A group of id `id` in whose operation `op` a rank is.
-    fn inside(id: u64, op: u64, call: &str, waits: &[Rank]) -> GroupStand {
-        GroupStand {
+    fn inside(id: u64, op: u64, call: &str, waits: &[Rank]) -> GroupPosition {
+        GroupPosition {
             id,
             label: if id == 0 { String::new() } else { format!("g{id}") },
             begun: op + 1,
@@ -160,26 +165,26 @@ mod tests {
         }
     }
 
-    fn outside(id: u64, begun: u64) -> GroupStand {
-        GroupStand { id, label: format!("g{id}"), begun, ..GroupStand::default() }
+    fn outside(id: u64, begun: u64) -> GroupPosition {
+        GroupPosition { id, label: format!("g{id}"), begun, ..GroupPosition::default() }
     }
 
-    fn receives(call: &str, waits: &[Rank]) -> GroupStand {
-        let message = MessageStand { call: call.into(), receives: true, waits: waits.to_vec() };
-        GroupStand { messages: vec![message], ..GroupStand::default() }
+    fn receives(call: &str, waits: &[Rank]) -> GroupPosition {
+        let message = MessagePosition { call: call.into(), receives: true, waits: waits.to_vec() };
+        GroupPosition { messages: vec![message], ..GroupPosition::default() }
     }
 
-    fn blocked(groups: Vec<GroupStand>) -> Stand {
-        Stand { stage: Stage::Calls, blocked: Some(QUIET), groups, traffic: Vec::new() }
+    fn blocked(groups: Vec<GroupPosition>) -> Position {
+        Position { stage: Stage::Calls, blocked: Some(QUIET), groups, traffic: Vec::new() }
     }
 
-    fn words(stands: &[Stand]) -> Option<String> {
-        let stands: Vec<_> = stands.iter().cloned().map(Some).collect();
-        judge(&stands).map(|failure| failure.to_string())
+    fn words(positions: &[Position]) -> Option<String> {
+        let positions: Vec<_> = positions.iter().cloned().map(Some).collect();
+        judge(&positions).map(|failure| failure.to_string())
     }
 
     /// Two groups called in different order.
-    fn crossed() -> [Stand; 2] {
+    fn crossed() -> [Position; 2] {
         [
             blocked(vec![inside(1, 3, "barrier()", &[1]), outside(2, 5)]),
             blocked(vec![inside(2, 5, "all_reduce(f32, sum)", &[0]), outside(1, 3)]),
@@ -195,45 +200,45 @@ mod tests {
 
     #[test]
     fn whoever_may_move_is_no_deadlock() {
-        let changes: [fn(&mut [Stand; 2]); 6] = [
+        let changes: [fn(&mut [Position; 2]); 6] = [
             // It computes, or a thread of it does; it has moved just now; it does not answer.
-            |stands| stands[0].blocked = None,
-            |stands| stands[0].blocked = Some(QUIET - 1),
-            |stands| stands[0] = Stand::of(Stage::Busy),
+            |positions| positions[0].blocked = None,
+            |positions| positions[0].blocked = Some(QUIET - 1),
+            |positions| positions[0] = Position::of(Stage::Busy),
             // Something is on its way.
-            |stands| stands[0].traffic.push(Traffic { rank: 1, sent: 7, arrived: 0 }),
+            |positions| positions[0].traffic.push(Traffic { rank: 1, sent: 7, arrived: 0 }),
             // It goes on by itself.
-            |stands| stands[1].groups[0].running = Some(Running { steps: 0, waits: Vec::new() }),
-            |stands| stands[1].groups.push(inside(3, 0, "barrier()", &[])),
+            |positions| positions[1].groups[0].running = Some(Running { steps: 0, waits: Vec::new() }),
+            |positions| positions[1].groups.push(inside(3, 0, "barrier()", &[])),
         ];
         for (number, change) in changes.into_iter().enumerate() {
-            let mut stands = crossed();
-            change(&mut stands);
-            assert_eq!(words(&stands), None, "change {number}");
+            let mut positions = crossed();
+            change(&mut positions);
+            assert_eq!(words(&positions), None, "change {number}");
         }
         let [one, two] = crossed();
         // A third rank, which computes, may be what another thread's call waits for.
-        let mut three = [one, two, Stand { blocked: None, ..Stand::of(Stage::Calls) }];
+        let mut three = [one, two, Position { blocked: None, ..Position::of(Stage::Calls) }];
         three[0].groups.push(inside(3, 0, "barrier()", &[2]));
         assert_eq!(words(&three), None);
     }
 
     #[test]
     fn what_has_arrived_is_not_on_its_way() {
-        let mut stands = crossed();
-        stands[0].traffic = vec![Traffic { rank: 1, sent: 7, arrived: 5 }];
-        stands[1].traffic = vec![Traffic { rank: 0, sent: 5, arrived: 7 }];
-        assert!(words(&stands).is_some());
+        let mut positions = crossed();
+        positions[0].traffic = vec![Traffic { rank: 1, sent: 7, arrived: 5 }];
+        positions[1].traffic = vec![Traffic { rank: 0, sent: 5, arrived: 7 }];
+        assert!(words(&positions).is_some());
     }
 
     #[test]
     fn messages_that_nobody_sends_are_a_deadlock() {
-        let stands = [
+        let positions = [
             blocked(vec![receives("recv(f32, from 1, tag 1)", &[1])]),
             blocked(vec![receives("recv(f32, from any, tag 2)", &[0, 1, 2])]),
             blocked(vec![inside(0, 2, "barrier()", &[0])]),
         ];
-        let told = words(&stands).unwrap();
+        let told = words(&positions).unwrap();
         assert!(
             told.contains("rank 0 in recv(f32, from 1, tag 1) for rank 1, rank 1 in recv(f32, from any"),
             "{told}"
@@ -244,44 +249,44 @@ mod tests {
             Some("ranks wait for each other: rank 0 in recv(f32, from 0, tag 1) for rank 0")
         );
         // Of any rank, one that computes may yet send it.
-        let [one, two, _] = stands;
-        assert_eq!(words(&[one, two, Stand::of(Stage::Calls)]), None);
+        let [one, two, _] = positions;
+        assert_eq!(words(&[one, two, Position::of(Stage::Calls)]), None);
     }
 
     #[test]
     fn calls_that_differ_are_named_in_the_usual_sentence() {
         let scatter = |root| format!("scatter(f32, root {root})");
-        let mut stands: Vec<Stand> =
+        let mut positions: Vec<Position> =
             (0..4).map(|rank| blocked(vec![inside(7, 2, &scatter(u8::from(rank > 1)), &[0])])).collect();
         // Whether it is there still or not.
-        stands[2].groups[0].running = None;
-        stands[2].blocked = None;
+        positions[2].groups[0].running = None;
+        positions[2].blocked = None;
         let wanted = "group g7: op 2: rank 0 calls scatter(f32, root 0), rank 2 calls scatter(f32, root 1)";
-        assert_eq!(words(&stands).as_deref(), Some(wanted));
+        assert_eq!(words(&positions).as_deref(), Some(wanted));
         // One that has gone on remembers.
-        stands[2].groups[0].begun = 4;
-        stands[2].groups[0].latest.insert(0, called("barrier()"));
-        assert_eq!(words(&stands).as_deref(), Some(wanted));
+        positions[2].groups[0].begun = 4;
+        positions[2].groups[0].latest.insert(0, called("barrier()"));
+        assert_eq!(words(&positions).as_deref(), Some(wanted));
         // The same numbers of different groups say nothing.
-        stands.iter_mut().zip([0, 1, 2, 3]).for_each(|(stand, id)| {
-            stand.groups[0].id = id;
-            stand.blocked = None;
+        positions.iter_mut().zip([0, 1, 2, 3]).for_each(|(position, id)| {
+            position.groups[0].id = id;
+            position.blocked = None;
         });
-        assert_eq!(words(&stands), None);
+        assert_eq!(words(&positions), None);
     }
 
     #[test]
     fn whoever_leaves_is_not_waited_for() {
         let leaves =
-            Stand { stage: Stage::Leaves, ..blocked(vec![inside(0, 4, "leave()", &[1]), outside(1, 3)]) };
-        let waits = Stand { blocked: None, ..blocked(vec![inside(1, 3, "barrier()", &[0])]) };
+            Position { stage: Stage::Leaves, ..blocked(vec![inside(0, 4, "leave()", &[1]), outside(1, 3)]) };
+        let waits = Position { blocked: None, ..blocked(vec![inside(1, 3, "barrier()", &[0])]) };
         let wanted = "rank 0 has left, and rank 1 waits for it in op 3 barrier() of group g1";
         assert_eq!(words(&[leaves.clone(), waits.clone()]).as_deref(), Some(wanted));
         // Unless it has done its part.
         let mut done = leaves.clone();
         done.groups[1].begun = 4;
         assert_eq!(words(&[done, waits]), None);
-        let receive = Stand { blocked: None, ..blocked(vec![receives("recv(u8, from 0, tag 1)", &[0])]) };
+        let receive = Position { blocked: None, ..blocked(vec![receives("recv(u8, from 0, tag 1)", &[0])]) };
         let wanted = "rank 0 has left, and rank 1 waits for it in recv(u8, from 0, tag 1)";
         assert_eq!(words(&[leaves.clone(), receive.clone()]).as_deref(), Some(wanted));
         let mut sent = leaves.clone();
@@ -289,10 +294,10 @@ mod tests {
         assert_eq!(words(&[sent, receive]), None);
         // From any: all others must have, and it must have no thread that may send it.
         let any = blocked(vec![receives("recv(u8, from any, tag 1)", &[0, 1, 2])]);
-        let computes = Stand::of(Stage::Calls);
+        let computes = Position::of(Stage::Calls);
         assert_eq!(words(&[leaves.clone(), any.clone(), computes]), None);
         assert!(words(&[leaves.clone(), any.clone(), leaves.clone()]).is_some());
-        let computes = Stand { blocked: None, ..any };
+        let computes = Position { blocked: None, ..any };
         assert_eq!(words(&[leaves.clone(), computes, leaves]), None);
     }
 }

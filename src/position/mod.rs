@@ -1,4 +1,4 @@
-//! Where ranks stand: what each has called, group by group, and whom it waits for; and what follows from all of it. Pure
+//! Where ranks position: what each has called, group by group, and whom it waits for; and what follows from all of it. Pure
 //! data: a rank's engine gives its own, and whoever has those of all ranks compares them.
 
 mod judge;
@@ -23,14 +23,14 @@ const MAX_TEXT: usize = 300;
 
 /// Where a rank stood when asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stand {
+pub struct Position {
     /// What it is about.
     pub stage: Stage,
     /// For how many milliseconds nothing of it has moved, if it can do nothing before another rank does something: each of
     /// its threads that calls this library waits, and nothing that it sends is under way.
     pub blocked: Option<u64>,
     /// Its groups: those with something under way first, then those that were used last.
-    pub groups: Vec<GroupStand>,
+    pub groups: Vec<GroupPosition>,
     /// For each rank that anything went to or came from: how many puts did, of all groups together.
     pub traffic: Vec<Traffic>,
 }
@@ -62,9 +62,9 @@ pub struct Traffic {
     pub arrived: u64,
 }
 
-/// Where a rank stands in one group.
+/// Where a rank positions in one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupStand {
+pub struct GroupPosition {
     /// The same on all members, and no other group's. Numbers of channels are each member's own.
     pub id: u64,
     /// What errors call it; nothing for the world.
@@ -76,10 +76,10 @@ pub struct GroupStand {
     /// Whether the last is under way: how far it is.
     pub running: Option<Running>,
     /// Messages from point to point that are under way.
-    pub messages: Vec<MessageStand>,
+    pub messages: Vec<MessagePosition>,
 }
 
-impl GroupStand {
+impl GroupPosition {
     /// A name that is not longer than is told.
     pub(crate) fn named(label: Option<&str>) -> String {
         label.unwrap_or_default().chars().take(LABEL).collect()
@@ -110,7 +110,7 @@ pub struct Running {
 
 /// A message that is under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MessageStand {
+pub struct MessagePosition {
     /// The call, for instance `recv(f32, from 0, tag 7)`.
     pub call: String,
     /// Whether it is a receive.
@@ -128,7 +128,7 @@ pub struct Called {
     pub count: u64,
     /// The algorithm's name.
     pub algorithm: String,
-    /// The root, or what else stands there.
+    /// The root, or what else positions there.
     pub root: u32,
     /// The most elements of a message.
     pub chunk: u32,
@@ -165,7 +165,7 @@ impl Called {
     }
 }
 
-impl Stand {
+impl Position {
     /// The stand of a rank that is about this and tells nothing else.
     #[must_use]
     pub fn of(stage: Stage) -> Self {
@@ -183,7 +183,7 @@ impl Stand {
         self
     }
 
-    fn group(&self, id: u64) -> Option<&GroupStand> {
+    fn group(&self, id: u64) -> Option<&GroupPosition> {
         self.groups.iter().find(|group| group.id == id)
     }
 
@@ -217,7 +217,7 @@ impl Stand {
 /// Something that waits for ranks.
 #[derive(Clone, Copy)]
 struct Wait<'s> {
-    group: &'s GroupStand,
+    group: &'s GroupPosition,
     call: &'s str,
     /// Of a collective.
     op: Option<u64>,
@@ -230,8 +230,8 @@ impl Wait<'_> {
         self.group.says(self.call, self.op)
     }
 
-    /// Whether a rank that stands so has not entered it, or is the other end of a message.
-    fn is_without(&self, stand: &Stand) -> bool {
-        self.op.is_none_or(|op| stand.group(self.group.id).is_none_or(|group| group.begun <= op))
+    /// Whether a rank that positions so has not entered it, or is the other end of a message.
+    fn is_without(&self, position: &Position) -> bool {
+        self.op.is_none_or(|op| position.group(self.group.id).is_none_or(|group| group.begun <= op))
     }
 }

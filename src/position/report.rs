@@ -1,39 +1,39 @@
-//! Where ranks stand, in words: for the error of an operation or a message that was not done in time.
+//! Where ranks position, in words: for the error of an operation or a message that was not done in time.
 
 use std::fmt::Write as _;
 
 use unisono_schedule::Rank;
 
-use super::{Stage, Stand};
+use super::{Position, Stage};
 use crate::error::list;
 
 /// How many ranks a report describes one by one; the others are counted.
 const DETAILS: usize = 16;
 
-/// Says in one line who has not entered operation `op` of a group and who is stuck behind whom; `stands[r]` is what
+/// Says in one line who has not entered operation `op` of a group and who is stuck behind whom; `positions[r]` is what
 /// rank r told, or `None` if it gave no answer.
 ///
 /// For instance: `rank 2 has not entered it (finished all_gather(f32) and called nothing since); ranks 0, 1, 3 are in it:
 /// rank 0 waits for rank 2 (5 steps done), ...`.
 #[must_use]
-pub fn report(group: u64, op: u64, stands: &[Option<Stand>]) -> String {
+pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
     let mut places = Places::default();
     let (mut silent, mut left, mut inside) = (Vec::new(), Vec::new(), Vec::new());
-    for (rank, stand) in stands.iter().enumerate() {
-        let Some(stand) = stand else {
+    for (rank, position) in positions.iter().enumerate() {
+        let Some(position) = position else {
             silent.push(rank);
             continue;
         };
-        match stand.group(group) {
-            _ if stand.stage == Stage::Left => left.push(rank),
-            _ if stand.stage == Stage::Busy => places.add(rank, false, BUSY.to_owned()),
+        match position.group(group) {
+            _ if position.stage == Stage::Left => left.push(rank),
+            _ if position.stage == Stage::Busy => places.add(rank, false, BUSY.to_owned()),
             // It is no member, or has called nothing in it.
-            None if !stand.groups.is_empty() && group != 0 => {}
+            None if !position.groups.is_empty() && group != 0 => {}
             Some(it) if it.running.is_some() && it.begun.checked_sub(1) == Some(op) => inside.push(rank),
             Some(it) if it.begun > op => {
-                places.add(rank, true, format!("has finished it ({})", activity(stand)))
+                places.add(rank, true, format!("has finished it ({})", activity(position)))
             }
-            _ => places.add(rank, false, format!("has not entered it ({})", activity(stand))),
+            _ => places.add(rank, false, format!("has not entered it ({})", activity(position))),
         }
     }
     let mut parts = places.told();
@@ -43,7 +43,7 @@ pub fn report(group: u64, op: u64, stands: &[Option<Stand>]) -> String {
     if !silent.is_empty() {
         parts.push(format!("{} {SILENT}", named(&silent)));
     }
-    let waits = |rank: Rank| stands.get(rank)?.as_ref()?.group(group)?.running.as_ref();
+    let waits = |rank: Rank| positions.get(rank)?.as_ref()?.group(group)?.running.as_ref();
     if !inside.is_empty() {
         let mut part = format!("{} {} in it", named(&inside), if inside.len() == 1 { "is" } else { "are" });
         for (i, &rank) in inside.iter().take(DETAILS).enumerate() {
@@ -58,7 +58,7 @@ pub fn report(group: u64, op: u64, stands: &[Option<Stand>]) -> String {
         parts.push(part);
     }
     // Whoever waits for what was lost is behind nobody.
-    let lost = lost(stands);
+    let lost = lost(positions);
     if lost.is_empty() {
         let next = |rank: Rank| inside.contains(&rank).then(|| waits(rank)?.waits.first().copied()).flatten();
         parts.extend(Some(behind(&inside, next)).filter(|words| !words.is_empty()));
@@ -67,30 +67,32 @@ pub fn report(group: u64, op: u64, stands: &[Option<Stand>]) -> String {
     parts.join("; ")
 }
 
-/// Says in one line where every rank stands, whatever is asked of it; `stands` as in [`report`].
+/// Says in one line where every rank positions, whatever is asked of it; `positions` as in [`report`].
 ///
 /// For instance: `rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since`.
 #[must_use]
-pub fn whereabouts(stands: &[Option<Stand>]) -> String {
+pub fn whereabouts(positions: &[Option<Position>]) -> String {
     let mut places = Places::default();
-    for (rank, stand) in stands.iter().enumerate() {
-        places.add(rank, false, stand.as_ref().map_or_else(|| SILENT.to_owned(), activity));
+    for (rank, position) in positions.iter().enumerate() {
+        places.add(rank, false, position.as_ref().map_or_else(|| SILENT.to_owned(), activity));
     }
     let mut parts = places.told();
-    parts.extend(lost(stands));
+    parts.extend(lost(positions));
     parts.join("; ")
 }
 
 /// What has gone to ranks that wait for it and has not arrived there. The provider says nothing of it where a connection breaks
 /// after the bytes have left, and is made anew (libfabric 2.5 over TCP).
-fn lost(stands: &[Option<Stand>]) -> Vec<String> {
+fn lost(positions: &[Option<Position>]) -> Vec<String> {
     let mut found = Vec::new();
-    for (to, waiting) in stands.iter().enumerate().filter_map(|(to, stand)| Some((to, stand.as_ref()?))) {
+    for (to, waiting) in
+        positions.iter().enumerate().filter_map(|(to, position)| Some((to, position.as_ref()?)))
+    {
         let mut whom: Vec<Rank> = waiting.waits().flat_map(|wait| wait.ranks).copied().collect();
         whom.sort_unstable();
         whom.dedup();
         for from in whom.into_iter().filter(|&from| from != to) {
-            let Some(Some(sender)) = stands.get(from) else { continue };
+            let Some(Some(sender)) = positions.get(from) else { continue };
             let sent = sender.traffic(to).map_or(0, |it| it.sent);
             let missing = sent.saturating_sub(waiting.traffic(from).map_or(0, |it| it.arrived));
             if missing > 0 {
@@ -109,14 +111,14 @@ const SILENT: &str = "gave no answer (stopped, or cut off)";
 const BUSY: &str = "is held up in libfabric or in a copy, and did not answer";
 
 /// What a rank does, in all groups.
-fn activity(stand: &Stand) -> String {
-    match stand.stage {
+fn activity(position: &Position) -> String {
+    match position.stage {
         Stage::Joins => return "has not joined yet".to_owned(),
         Stage::Busy => return BUSY.to_owned(),
         Stage::Left => return "left the group".to_owned(),
         Stage::Calls | Stage::Leaves => {}
     }
-    let waits = stand.waits().map(|wait| {
+    let waits = position.waits().map(|wait| {
         let whom =
             if wait.ranks.is_empty() { String::new() } else { format!(", waits for {}", named(wait.ranks)) };
         format!("called {}{whom}", wait.group.says(wait.call, None))
@@ -125,7 +127,7 @@ fn activity(stand: &Stand) -> String {
     if !waits.is_empty() {
         return waits.join(", and ");
     }
-    let latest = stand.groups.iter().find_map(|group| Some((group, group.latest.first()?)));
+    let latest = position.groups.iter().find_map(|group| Some((group, group.latest.first()?)));
     match latest {
         Some((group, called)) => {
             format!("finished {} and called nothing since", group.says(&called.call, None))
@@ -164,10 +166,10 @@ fn named(ranks: &[Rank]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
-/// Follows who waits for whom: the ranks at which all waiting ends, or the circle in which it turns.
+/// Follows who waits for whom: the ranks at which all waiting ends, or the communicator in which it turns.
 fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
     let mut ends: Vec<(Rank, Vec<Rank>)> = Vec::new();
-    let mut circle: Option<Vec<Rank>> = None;
+    let mut cycle: Option<Vec<Rank>> = None;
     for &start in inside.iter().take(1024) {
         let mut path = vec![start];
         let mut at = start;
@@ -176,7 +178,7 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
                 let mut turn = path.split_off(from);
                 let low = turn.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(i, _)| i);
                 turn.rotate_left(low);
-                circle.get_or_insert(turn);
+                cycle.get_or_insert(turn);
                 path.clear();
                 break;
             }
@@ -195,9 +197,9 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
         let verb = if behind.len() == 1 { "is" } else { "are" };
         words.push(format!("{} {verb} stuck behind rank {end}", named(behind)));
     }
-    if let Some(turn) = circle {
+    if let Some(turn) = cycle {
         let chain: Vec<String> = turn.iter().chain(turn.first()).map(ToString::to_string).collect();
-        words.push(format!("ranks {} wait for each other in a circle", chain.join(" → ")));
+        words.push(format!("ranks {} wait for each other in a cycle", chain.join(" → ")));
     }
     words.join(", ")
 }
@@ -205,12 +207,12 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Called, GroupStand, MessageStand, Running, Traffic},
+        super::{Called, GroupPosition, MessagePosition, Running, Traffic},
         *,
     };
 
     /// A rank that has begun operation `op` of a group last, and waits for others in it, if it does.
-    fn stand(id: u64, op: u64, waits: Option<&[Rank]>) -> Option<Stand> {
+    fn position(id: u64, op: u64, waits: Option<&[Rank]>) -> Option<Position> {
         let called = Called {
             call: "barrier()".into(),
             count: 0,
@@ -221,21 +223,27 @@ mod tests {
         };
         let label = if id == 0 { String::new() } else { format!("g{id}") };
         let running = waits.map(|waits| Running { steps: 1, waits: waits.to_vec() });
-        let group =
-            GroupStand { id, label, begun: op + 1, latest: vec![called], running, ..GroupStand::default() };
-        Some(Stand { groups: vec![group], ..Stand::of(Stage::Calls) })
+        let group = GroupPosition {
+            id,
+            label,
+            begun: op + 1,
+            latest: vec![called],
+            running,
+            ..GroupPosition::default()
+        };
+        Some(Position { groups: vec![group], ..Position::of(Stage::Calls) })
     }
 
     #[test]
     fn a_report_finds_the_end_of_the_line() {
         // 0 → 1 → 2 → 3, which is a step behind.
-        let stands = [
-            stand(0, 5, Some(&[1])),
-            stand(0, 5, Some(&[2])),
-            stand(0, 5, Some(&[3])),
-            stand(0, 4, Some(&[0])),
+        let positions = [
+            position(0, 5, Some(&[1])),
+            position(0, 5, Some(&[2])),
+            position(0, 5, Some(&[3])),
+            position(0, 4, Some(&[0])),
         ];
-        let report = report(0, 5, &stands);
+        let report = report(0, 5, &positions);
         assert!(
             report.starts_with(
                 "rank 3 has not entered it (called barrier(), waits for rank 0); ranks 0–2 are in it"
@@ -247,73 +255,75 @@ mod tests {
 
     #[test]
     fn a_report_finds_a_circle() {
-        let circle = [[1], [2], [0], [1]].map(|ranks| stand(0, 0, Some(&ranks)));
-        let report = report(0, 0, &circle);
-        assert!(report.ends_with("ranks 0 → 1 → 2 → 0 wait for each other in a circle"), "{report}");
+        let cycle = [[1], [2], [0], [1]].map(|ranks| position(0, 0, Some(&ranks)));
+        let report = report(0, 0, &cycle);
+        assert!(report.ends_with("ranks 0 → 1 → 2 → 0 wait for each other in a cycle"), "{report}");
         assert!(!report.contains("has not entered"), "{report}");
     }
 
     /// Numbers of another group's operations say nothing of this one's.
     #[test]
     fn a_report_speaks_of_one_group() {
-        let mut elsewhere = stand(2, 9, Some(&[0])).unwrap();
-        elsewhere.groups.push(GroupStand { id: 1, begun: 3, ..GroupStand::default() });
-        let stands = [
-            stand(1, 3, Some(&[1, 2])),
+        let mut elsewhere = position(2, 9, Some(&[0])).unwrap();
+        elsewhere.groups.push(GroupPosition { id: 1, begun: 3, ..GroupPosition::default() });
+        let positions = [
+            position(1, 3, Some(&[1, 2])),
             Some(elsewhere),
-            Some(Stand::of(Stage::Busy)),
-            Some(Stand::of(Stage::Left)),
+            Some(Position::of(Stage::Busy)),
+            Some(Position::of(Stage::Left)),
             None,
             // No member.
-            stand(3, 3, None),
+            position(3, 3, None),
         ];
         let wanted = "rank 1 has not entered it (called barrier() of group g2, waits for rank 0); rank 2 is held up in \
                       libfabric or in a copy, and did not answer; rank 3 left the group; rank 4 gave no answer (stopped, \
                       or cut off); rank 0 is in it: rank 0 waits for ranks 1, 2 (1 steps done); rank 0 is stuck behind \
                       rank 1";
-        assert_eq!(report(1, 3, &stands), wanted);
+        assert_eq!(report(1, 3, &positions), wanted);
     }
 
     #[test]
     fn a_report_tells_of_those_ahead_and_stays_short() {
-        let ahead = [stand(0, 3, Some(&[1])), stand(0, 3, None), stand(0, 4, None)];
+        let ahead = [position(0, 3, Some(&[1])), position(0, 3, None), position(0, 4, None)];
         let told = report(0, 3, &ahead);
         assert!(
             told.starts_with("ranks 1, 2 have finished it (finished barrier() and called nothing since)"),
             "{told}"
         );
-        let many: Vec<_> = (0..10_000).map(|rank| stand(0, rank % 100, Some(&[0]))).collect();
+        let many: Vec<_> = (0..10_000).map(|rank| position(0, rank % 100, Some(&[0]))).collect();
         assert!(report(0, 50, &many).len() < 20_000);
         assert_eq!(report(0, 0, &[]), "");
     }
 
     #[test]
     fn what_was_lost_on_the_way_is_no_circle() {
-        let mut stands = [[1], [0]].map(|ranks| stand(0, 0, Some(&ranks)).unwrap());
+        let mut positions = [[1], [0]].map(|ranks| position(0, 0, Some(&ranks)).unwrap());
         let traffic = |rank, sent, arrived| vec![Traffic { rank, sent, arrived }];
-        stands[0].traffic = traffic(1, 7, 8);
-        stands[1].traffic = traffic(0, 9, 7);
-        let told = |stands: &[Stand]| report(0, 0, &stands.iter().cloned().map(Some).collect::<Vec<_>>());
-        let words = told(&stands);
+        positions[0].traffic = traffic(1, 7, 8);
+        positions[1].traffic = traffic(0, 9, 7);
+        let told =
+            |positions: &[Position]| report(0, 0, &positions.iter().cloned().map(Some).collect::<Vec<_>>());
+        let words = told(&positions);
         assert!(
             words.contains("1 of 9 puts of rank 1 to rank 0, which waits for them, have not arrived"),
             "{words}"
         );
-        assert!(!words.contains("circle"), "{words}");
-        assert!(whereabouts(&stands.clone().map(Some)).contains("1 of 9 puts"));
+        assert!(!words.contains("cycle"), "{words}");
+        assert!(whereabouts(&positions.clone().map(Some)).contains("1 of 9 puts"));
         // All has come.
-        stands[1].traffic = traffic(0, 8, 7);
-        assert!(told(&stands).ends_with("in a circle"));
+        positions[1].traffic = traffic(0, 8, 7);
+        assert!(told(&positions).ends_with("in a cycle"));
     }
 
     #[test]
     fn messages_are_told_of_wherever_they_are() {
-        let mut sends = stand(0, 3, None).unwrap();
-        let message = MessageStand { call: "send(f32, to 1, tag 7)".into(), receives: false, waits: vec![1] };
+        let mut sends = position(0, 3, None).unwrap();
+        let message =
+            MessagePosition { call: "send(f32, to 1, tag 7)".into(), receives: false, waits: vec![1] };
         sends.groups[0].messages.push(message);
-        let stands = [Some(sends), stand(0, 3, None), Some(Stand::of(Stage::Calls))];
+        let positions = [Some(sends), position(0, 3, None), Some(Position::of(Stage::Calls))];
         assert_eq!(
-            whereabouts(&stands),
+            whereabouts(&positions),
             "rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since; \
              rank 2 called nothing yet"
         );

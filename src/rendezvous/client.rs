@@ -13,7 +13,7 @@ use unisono_schedule::Rank;
 use unisono_transport::fork::Unshared;
 
 use super::{
-    Alarm, Position, Store, Watch, limits,
+    Alarm, PositionSource, Store, Watch, limits,
     seal::{self, Seal},
     server::{self, TcpServer},
     watch::TcpWatch,
@@ -255,7 +255,7 @@ impl Store for TcpStore {
         })
     }
 
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
         let mut tries = Tries { name: &self.name, member: &self.member, deadline: Instant::now() + GRACE };
         let purpose = Purpose::Watch { session: self.session };
         // While there is a connection for requests, there is a store that lets this rank watch.

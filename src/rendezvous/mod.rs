@@ -2,11 +2,11 @@
 //!
 //! A [`Store`] is a small key-value service that all ranks of a job reach: [`TcpStore`], served by rank 0's
 //! process or by a launcher, or [`FileStore`], a directory that all ranks share. Through it ranks exchange addresses ([`exchange`]) once; from then on it keeps one [`Watch`] per rank, which raises the rank's
-//! [`Alarm`] as soon as any rank died or reported a failure, and tells others where this rank stands.
+//! [`Alarm`] as soon as any rank died or reported a failure, and tells others where this rank positions.
 //!
 //! # Membership
 //! Opening a store makes this process its rank. From then on the rank is *alive* until it either leaves
-//! ([`Watch::leave`]) or is gone without a farewell, which is a failure of the whole group: a process that
+//! ([`Watch::leave`]) or is gone without a shutdown, which is a failure of the whole group: a process that
 //! ended, was killed, or dropped its watch without leaving. Drop the watch before the store. Dropping the
 //! last of both in the process that serves a tcp store waits until the other ranks have left; if this rank has not
 //! left itself, at most [`LINGER`].
@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
 
 pub use crate::position::{
-    Called, GroupStand, MessageStand, Running, Stage, Stand, Traffic, report, whereabouts,
+    Called, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report, whereabouts,
 };
 use crate::{
     config::{Member, StoreAddress},
@@ -43,7 +43,7 @@ use crate::{
 pub use alarm::Alarm;
 pub use client::TcpStore;
 pub use file::FileStore;
-pub use position::Position;
+pub use position::PositionSource;
 pub use server::TcpServer;
 
 /// What a client reads, and what a server does among frames, in any bytes.
@@ -112,7 +112,7 @@ pub trait Store: Send + Sync {
     fn add(&self, key: &str, delta: i64) -> Result<i64>;
 
     /// Begins to watch over the group, in a thread of its own. Once per store.
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>>;
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>>;
 }
 
 /// This rank's side of the store's watch over the group. Dropping it without [`Watch::leave`] tells the
@@ -122,11 +122,11 @@ pub trait Watch: Send + Sync {
     /// Where the store does not answer within [`ECHO`], that is `failure` itself. The alarm is raised.
     fn report(&self, failure: &Failure) -> Failure;
 
-    /// Asks all ranks where they stand, and gives what came within `wait`: `None` for the silent.
+    /// Asks all ranks where they position, and gives what came within `wait`: `None` for the silent.
     ///
     /// # Errors
     /// [`Failure::StoreSilent`] if the store itself says nothing.
-    fn positions(&self, wait: Duration) -> std::result::Result<Vec<Option<Stand>>, Failure>;
+    fn positions(&self, wait: Duration) -> std::result::Result<Vec<Option<Position>>, Failure>;
 
     /// This rank has waited in vain for a while: the store is to compare what all ranks have called and whom they wait for, and
     /// to tell all of a [failure](Failure) that follows from it. Does not wait for that.
@@ -143,7 +143,7 @@ pub trait Watch: Send + Sync {
     /// This rank leaves, and makes no other call: ranks that wait for one of it are to be told. Does not wait for that.
     fn leaves(&self);
 
-    /// Says farewell: this rank goes in good order. Idempotent.
+    /// Says shutdown: this rank goes in good order. Idempotent.
     fn leave(&self);
 }
 

@@ -1,25 +1,25 @@
-//! How a watch learns where this rank stands.
+//! How a watch learns where this rank positions.
 
 use std::{
     fmt,
     sync::{Mutex, PoisonError},
 };
 
-use crate::position::Stand;
+use crate::position::Position;
 
-/// Says where this rank stands, once somebody knows.
+/// Says where this rank positions, once somebody knows.
 #[derive(Default)]
-pub struct Position(Mutex<Option<Box<Says>>>);
+pub struct PositionSource(Mutex<Option<Box<Says>>>);
 
-type Says = dyn Fn() -> Stand + Send;
+type Says = dyn Fn() -> Position + Send;
 
-impl fmt::Debug for Position {
+impl fmt::Debug for PositionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Position").finish_non_exhaustive()
+        f.debug_struct("PositionSource").finish_non_exhaustive()
     }
 }
 
-impl Position {
+impl PositionSource {
     /// Of a rank that has not joined yet.
     #[must_use]
     pub fn new() -> Self {
@@ -27,13 +27,13 @@ impl Position {
     }
 
     /// From now on this says it, from the watch's thread, and soon. What said it before does so no more when this returns.
-    pub fn told_by(&self, says: impl Fn() -> Stand + Send + 'static) {
+    pub fn set(&self, says: impl Fn() -> Position + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(says));
     }
 
-    /// Where this rank stands.
+    /// Where this rank positions.
     #[must_use]
-    pub fn stand(&self) -> Stand {
+    pub fn position(&self) -> Position {
         let says = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         says.as_ref().map(|says| says()).unwrap_or_default()
     }

@@ -12,7 +12,7 @@ use std::{
 use unisono_transport::fork::{Process, Unshared};
 
 use super::{
-    Alarm, ECHO, Position, Stand, Watch,
+    Alarm, ECHO, Position, PositionSource, Watch,
     client::Sealed,
     seal::Seal,
     server::TcpServer,
@@ -46,14 +46,14 @@ struct Shared {
     /// And if it says nothing.
     silent: Failure,
     alarm: Arc<Alarm>,
-    position: Arc<Position>,
+    position: Arc<PositionSource>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// This rank has said farewell or its last words, or is dropping its watch: the end of the connection means nothing.
+    /// This rank has said shutdown or its last words, or is dropping its watch: the end of the connection means nothing.
     going: bool,
     /// What it is told raises no alarm any more; and whether that was the group's failure.
     dying: bool,
@@ -62,7 +62,7 @@ struct State {
     ended: bool,
     last: u64,
     /// Answers to questions still waited for.
-    stands: HashMap<u64, Option<Vec<Option<Stand>>>>,
+    positions: HashMap<u64, Option<Vec<Option<Position>>>>,
 }
 
 impl TcpWatch {
@@ -71,7 +71,7 @@ impl TcpWatch {
         member: Member,
         (lost, silent): (Failure, Failure),
         alarm: Arc<Alarm>,
-        position: Arc<Position>,
+        position: Arc<PositionSource>,
         server: Option<Arc<TcpServer>>,
     ) -> io::Result<Self> {
         let Sealed { stream, outgoing, incoming } = sealed;
@@ -134,11 +134,11 @@ impl Shared {
                     self.changed.notify_all();
                 }
                 Told::WhereAreYou { query } => {
-                    self.say(&Tell::Stand { query, stand: self.position.stand() })?;
+                    self.say(&Tell::Position { query, position: self.position.position() })?;
                 }
-                Told::Stands { number, stands } => {
-                    if let Some(slot) = self.state().stands.get_mut(&number) {
-                        *slot = Some(stands);
+                Told::Positions { number, positions } => {
+                    if let Some(slot) = self.state().positions.get_mut(&number) {
+                        *slot = Some(positions);
                     }
                     self.changed.notify_all();
                 }
@@ -184,29 +184,29 @@ impl Watch for TcpWatch {
         self.shared.alarm.failure().unwrap_or_else(|| failure.clone())
     }
 
-    fn positions(&self, wait: Duration) -> Result<Vec<Option<Stand>>, Failure> {
+    fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
         let number = {
             let mut state = self.shared.state();
             state.last += 1;
             let number = state.last;
-            state.stands.insert(number, None);
+            state.positions.insert(number, None);
             number
         };
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let said = self.shared.say(&Tell::WhereIsEveryone { number, wait: millis });
         let answer = said
             .ok()
-            .and_then(|()| self.shared.wait(wait + OWN, |state| state.stands.get_mut(&number)?.take()));
-        self.shared.state().stands.remove(&number);
+            .and_then(|()| self.shared.wait(wait + OWN, |state| state.positions.get_mut(&number)?.take()));
+        self.shared.state().positions.remove(&number);
         if answer.is_none() {
             return Err(self.shared.alarm.failure().unwrap_or_else(|| self.shared.silent.clone()));
         }
-        let mut stands = answer.unwrap_or_default();
-        stands.resize(self.shared.member.ranks, None);
-        if let Some(own) = stands.get_mut(self.shared.member.rank) {
-            *own = Some(self.shared.position.stand());
+        let mut positions = answer.unwrap_or_default();
+        positions.resize(self.shared.member.ranks, None);
+        if let Some(own) = positions.get_mut(self.shared.member.rank) {
+            *own = Some(self.shared.position.position());
         }
-        Ok(stands)
+        Ok(positions)
     }
 
     fn doubt(&self) {

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono_schedule::Rank;
 
 use super::{
-    MAX_KEY, MAX_VALUE, Stand,
+    MAX_KEY, MAX_VALUE, Position,
     seal::{self, Digest, Nonce, Seal, TAG},
 };
 use crate::{
@@ -133,16 +133,16 @@ pub(super) enum Reply<'a> {
 pub(super) enum Tell {
     Failure(Failure),
     /// The answer to [`Told::WhereAreYou`].
-    Stand {
+    Position {
         query: u64,
-        stand: Stand,
+        position: Position,
     },
-    /// Wants [`Told::Stands`] with this number, after so many milliseconds at most.
+    /// Wants [`Told::Positions`] with this number, after so many milliseconds at most.
     WhereIsEveryone {
         number: u64,
         wait: u64,
     },
-    /// Wants that the server compare where all stand.
+    /// Wants that the server compare where all position.
     Doubt,
     /// Calls nothing but to leave from now on.
     Leaves,
@@ -161,13 +161,13 @@ pub(super) enum Told {
     WhereAreYou {
         query: u64,
     },
-    Stands {
+    Positions {
         number: u64,
-        stands: Vec<Option<Stand>>,
+        positions: Vec<Option<Position>>,
     },
     /// Some rank leaves.
     SomebodyLeaves,
-    /// The farewell was heard.
+    /// The shutdown was heard.
     Goodbye,
 }
 
@@ -359,9 +359,9 @@ pub(super) fn fuzz(bytes: &[u8]) {
         }
         1 => match decode(frame) {
             Ok(Told::Failure(failure)) => tell(failure),
-            Ok(Told::Stands { stands, .. }) => {
-                let stands: Vec<_> = stands.into_iter().map(|it| it.map(Stand::cleaned)).collect();
-                drop((super::report(0, 0, &stands), super::whereabouts(&stands)));
+            Ok(Told::Positions { positions, .. }) => {
+                let positions: Vec<_> = positions.into_iter().map(|it| it.map(Position::cleaned)).collect();
+                drop((super::report(0, 0, &positions), super::whereabouts(&positions)));
             }
             _ => {}
         },

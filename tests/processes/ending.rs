@@ -174,8 +174,8 @@ fn play_victim(told: &str) -> rank::Outcome {
             let deadline = Instant::now() + config.join_timeout;
             let store =
                 rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
-            let _watch =
-                store.watch(std::sync::Arc::default(), std::sync::Arc::new(rendezvous::Position::new()))?;
+            let _watch = store
+                .watch(std::sync::Arc::default(), std::sync::Arc::new(rendezvous::PositionSource::new()))?;
             ready();
             end(how);
         }

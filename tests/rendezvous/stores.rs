@@ -15,8 +15,8 @@ use unisono::{
     config::StoreAddress,
     error::Refusal,
     rendezvous::{
-        Alarm, Called, GroupStand, MAX_KEY, MAX_VALUE, Position, Running, Stage, Stand, Store, Watch,
-        exchange, open, report,
+        Alarm, Called, GroupPosition, MAX_KEY, MAX_VALUE, Position, PositionSource, Running, Stage, Store,
+        Watch, exchange, open, report,
     },
 };
 
@@ -184,7 +184,7 @@ impl Store for Slow {
         self.0.add(key, delta)
     }
 
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
         self.0.watch(alarm, position)
     }
 }
@@ -196,7 +196,7 @@ fn those_that_go_at_once_are_not_taken_for_the_missing() {
         let all: Vec<_> = [0, 1, 3].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
         let errors = together(&all, |_, (rank, store)| {
             let store = store.lock().unwrap().take().unwrap();
-            let watch = store.watch(Arc::new(Alarm::new()), Arc::new(Position::new()));
+            let watch = store.watch(Arc::new(Alarm::new()), Arc::new(PositionSource::new()));
             let _watch = watch.unwrap();
             // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
             let (store, deadline): (Arc<dyn Store>, _) =
@@ -425,16 +425,16 @@ fn positions_tell_who_is_where() {
         // Rank 4 has joined but watches nothing: it is as silent as a stopped process.
         let _silent = place.open(4, 5);
         all.pop().unwrap().leave();
-        let told = |rank: usize, stand: &Stand| {
-            let stand = stand.clone();
-            all[rank].position.told_by(move || stand.clone());
+        let told = |rank: usize, position: &Position| {
+            let position = position.clone();
+            all[rank].position.set(move || position.clone());
         };
         let wants =
             [inside(0, 17, "call8(1)", &[2]), inside(0, 17, "call8(1)", &[0]), done(0, 16, "call7(0)")];
-        wants.iter().enumerate().for_each(|(rank, stand)| told(rank, stand));
+        wants.iter().enumerate().for_each(|(rank, position)| told(rank, position));
         let stands =
             all[1].watch.positions(Duration::from_secs(if kind == Kind::Tcp { 10 } else { 1 })).unwrap();
-        let left = Some(Stand::of(Stage::Left));
+        let left = Some(Position::of(Stage::Left));
         let wants: Vec<_> = wants.into_iter().map(Some).chain([left, None]).collect();
         assert_eq!(stands, wants, "{kind:?}");
         assert_eq!(
@@ -452,27 +452,27 @@ fn positions_tell_who_is_where() {
     }
 }
 
-fn done(id: u64, op: u64, call: &str) -> Stand {
+fn done(id: u64, op: u64, call: &str) -> Position {
     let called =
         Called { call: call.into(), count: 1, algorithm: "ring".into(), root: 0, chunk: 1, lanes: 1 };
     let label = if id == 0 { String::new() } else { format!("g{id}") };
-    let group = GroupStand { id, label, begun: op + 1, latest: vec![called], ..GroupStand::default() };
-    Stand { groups: vec![group], ..Stand::of(Stage::Calls) }
+    let group = GroupPosition { id, label, begun: op + 1, latest: vec![called], ..GroupPosition::default() };
+    Position { groups: vec![group], ..Position::of(Stage::Calls) }
 }
 
 /// A rank that can do nothing but wait for others in an operation.
-fn inside(id: u64, op: u64, call: &str, waits: &[usize]) -> Stand {
-    let mut stand = done(id, op, call);
-    stand.blocked = Some(1000);
-    stand.groups[0].running = Some(Running { steps: 5, waits: waits.to_vec() });
-    stand
+fn inside(id: u64, op: u64, call: &str, waits: &[usize]) -> Position {
+    let mut position = done(id, op, call);
+    position.blocked = Some(1000);
+    position.groups[0].running = Some(Running { steps: 5, waits: waits.to_vec() });
+    position
 }
 
 #[test]
 fn what_follows_from_where_all_stand_is_told_to_all() {
     for kind in KINDS {
         let (_place, all) = world(kind, 4);
-        let told = |rank: usize, stand: Stand| all[rank].position.told_by(move || stand.clone());
+        let told = |rank: usize, position: Position| all[rank].position.set(move || position.clone());
         // Nothing follows as long as one of them computes.
         for rank in 0..3 {
             told(rank, inside(rank as u64 + 1, 2, "barrier()", &[(rank + 1) % 4]));
@@ -503,8 +503,8 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
 fn that_a_rank_leaves_is_told_to_all_and_nobody_waits_for_it() {
     for kind in KINDS {
         let (_place, all) = world(kind, 3);
-        all[0].position.told_by(|| Stand::of(Stage::Leaves));
-        all[2].position.told_by(|| Stand::of(Stage::Calls));
+        all[0].position.set(|| Position::of(Stage::Leaves));
+        all[2].position.set(|| Position::of(Stage::Calls));
         all[0].watch.leaves();
         let until = Instant::now() + SOON;
         while !all.iter().all(|one| one.alarm.somebody_leaves()) {
@@ -512,7 +512,7 @@ fn that_a_rank_leaves_is_told_to_all_and_nobody_waits_for_it() {
             thread::sleep(Duration::from_millis(5));
         }
         assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}: nobody waits for it");
-        all[1].position.told_by(|| inside(1, 2, "barrier()", &[0]));
+        all[1].position.set(|| inside(1, 2, "barrier()", &[0]));
         all[1].watch.doubt();
         for one in &all {
             let failure = one.alarm.wait(SOON).unwrap().to_string();

@@ -2,7 +2,7 @@
 
 use unisono::{
     Failure,
-    rendezvous::{GroupStand, MessageStand, Stage, Stand},
+    rendezvous::{GroupPosition, MessagePosition, Position, Stage},
 };
 
 use crate::{
@@ -73,10 +73,10 @@ fn a_call_is_told_in_one_short_line() {
     for kind in KINDS {
         let (_place, stores) = stores(kind, 2);
         let all: Vec<One> = stores.into_iter().map(One::new).collect();
-        let message = MessageStand { call: nasty(), receives: true, waits: vec![0] };
-        let group = GroupStand { label: nasty(), messages: vec![message], ..GroupStand::default() };
-        let stand = Stand { groups: vec![group], ..Stand::of(Stage::Calls) };
-        all[1].position.told_by(move || stand.clone());
+        let message = MessagePosition { call: nasty(), receives: true, waits: vec![0] };
+        let group = GroupPosition { label: nasty(), messages: vec![message], ..GroupPosition::default() };
+        let position = Position { groups: vec![group], ..Position::of(Stage::Calls) };
+        all[1].position.set(move || position.clone());
         let stands = all[0].watch.positions(SOON).unwrap();
         let group = &stands[1].as_ref().unwrap().groups[0];
         for told in [&group.label, &group.messages[0].call] {

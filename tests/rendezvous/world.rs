@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use unisono::{
     config::{Member, StoreAddress},
-    rendezvous::{Alarm, Position, Stage, Stand, Store, TcpStore, Watch, open},
+    rendezvous::{Alarm, Position, PositionSource, Stage, Store, TcpStore, Watch, open},
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -75,14 +75,14 @@ pub(crate) struct One {
     pub(crate) watch: Box<dyn Watch>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) alarm: Arc<Alarm>,
-    pub(crate) position: Arc<Position>,
+    pub(crate) position: Arc<PositionSource>,
 }
 
 impl One {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         let alarm = Arc::new(Alarm::new());
-        let position = Arc::new(Position::new());
-        position.told_by(|| Stand::of(Stage::Calls));
+        let position = Arc::new(PositionSource::new());
+        position.set(|| Position::of(Stage::Calls));
         let watch = store.watch(Arc::clone(&alarm), Arc::clone(&position)).unwrap();
         Self { watch, store, alarm, position }
     }

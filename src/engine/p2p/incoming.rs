@@ -24,7 +24,7 @@ use crate::{
 impl Core<'_> {
     /// Looks at what has landed in slots. True if any of it was taken.
     pub(super) fn messages_arrived(&mut self) -> Result<bool, Stop> {
-        let mut flows = std::mem::take(&mut self.circle.talk.arrived);
+        let mut flows = std::mem::take(&mut self.comm.talk.arrived);
         let mut moved = false;
         let mut index = 0;
         while let Some(&flow) = flows.get(index) {
@@ -37,16 +37,16 @@ impl Core<'_> {
             }
         }
         // Those that must wait are looked at again.
-        self.circle.talk.arrived = flows;
+        self.comm.talk.arrived = flows;
         Ok(moved)
     }
 
     /// Takes the messages of a flow: whether that were all, and whether there were any.
     fn empty(&mut self, flow: usize) -> Result<(bool, bool), Stop> {
         let mut took = false;
-        while let Some(slot) = self.circle.receivers[flow].ready_slot() {
-            let header = self.circle.header(flow, slot)?;
-            let from = self.circle.receivers[flow].from;
+        while let Some(slot) = self.comm.receivers[flow].ready_slot() {
+            let header = self.comm.header(flow, slot)?;
+            let from = self.comm.receivers[flow].from;
             if header.reply as usize >= MAX_FLOWS {
                 let what = format!("a message that wants its credit on flow {}", header.reply);
                 return Err(self.violation(from, Violation(what)));
@@ -54,11 +54,11 @@ impl Core<'_> {
             if !self.message(flow, slot, from, &header)? {
                 return Ok((false, took));
             }
-            let receiver = &mut self.circle.receivers[flow];
+            let receiver = &mut self.comm.receivers[flow];
             receiver.take();
             receiver.free();
             receiver.reply = Some(header.reply);
-            self.circle.owe(flow, Way::Slots);
+            self.comm.owe(flow, Way::Slots);
             took = true;
         }
         Ok((true, took))
@@ -79,17 +79,17 @@ impl Core<'_> {
             Some(Message::Announced) => {
                 let kind = self.kind(from, header)?;
                 let (envelope, writes) = (envelope(from, header.root, kind), header.len == 1);
-                match self.circle.talk.matching.taker(envelope) {
+                match self.comm.talk.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
                         let early = Early::Announced { kind, number, writes, since: Instant::now() };
-                        self.circle.talk.matching.keep(envelope, early);
+                        self.comm.talk.matching.keep(envelope, early);
                     }
                 }
                 Ok(true)
             }
             Some(Message::Part) => self.part(flow, slot, (from, number), header.len as usize).map(|()| true),
-            Some(Message::Grant) => self.granted_message(from, header).map(|()| true),
+            Some(Message::ClearToSend) => self.granted_message(from, header).map(|()| true),
             None => {
                 let what = format!("a message of an unknown sort, {:?}", header.codes);
                 Err(self.violation(from, Violation(what)))
@@ -119,9 +119,9 @@ impl Core<'_> {
 
     /// The bytes of a message in its slot.
     fn landed(&self, flow: usize, slot: usize, bytes: usize) -> Result<Bytes<'_>, Stop> {
-        let from = self.circle.receivers[flow].from;
-        let slot_bytes = self.circle.windows[self.circle.receivers[flow].window].slot_bytes;
-        let (region, at) = self.circle.slot(flow, slot);
+        let from = self.comm.receivers[flow].from;
+        let slot_bytes = self.comm.windows[self.comm.receivers[flow].window].slot_bytes;
+        let (region, at) = self.comm.slot(flow, slot);
         if bytes > slot_bytes {
             let what = format!("a message of {bytes} bytes in a slot of {slot_bytes}");
             return Err(self.violation(from, Violation(what)));
@@ -140,7 +140,7 @@ impl Core<'_> {
         let bytes = kind.bytes();
         // Before there is memory for what it says it is.
         self.landed(flow, slot, bytes)?;
-        if let Some(receiving) = self.circle.talk.matching.taker(envelope) {
+        if let Some(receiving) = self.comm.talk.matching.taker(envelope) {
             let (receiving, mut fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
             let place = match (&receiving.inbound.place, &mut fresh) {
                 (Place::There { output, .. }, _) => Bytes::new(output, 0, bytes),
@@ -151,10 +151,10 @@ impl Core<'_> {
                 (_, None) => return Err(self.stop("a message that comes whole and has no place".to_owned())),
             };
             self.copy(self.landed(flow, slot, bytes)?, place)?;
-            self.circle.talk.received(receiving.asked, envelope.from, fresh);
+            self.comm.talk.received(receiving.asked, envelope.from, fresh);
             return Ok(true);
         }
-        let Talk { aside, sendings, landings, .. } = &self.circle.talk;
+        let Talk { aside, sendings, landings, .. } = &self.comm.talk;
         let full = *aside > 0 && aside + kind.kept() > super::ASIDE;
         // What this rank waits for may be behind it: parts of a message go before what was sent later, so this is little.
         let mut coming = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
@@ -166,8 +166,8 @@ impl Core<'_> {
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
-        self.circle.talk.aside += kind.kept();
-        self.circle.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
+        self.comm.talk.aside += kind.kept();
+        self.comm.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
         Ok(true)
     }
 
@@ -202,7 +202,7 @@ impl Core<'_> {
             return Ok(receiving);
         }
         let stop = self.differ((number, envelope.tag), (envelope.from, kind), inbound);
-        self.circle.talk.lost.push(receiving.asked);
+        self.comm.talk.lost.push(receiving.asked);
         Err(stop)
     }
 
@@ -234,7 +234,7 @@ impl Core<'_> {
         match early {
             Early::Whole { kind, number, bytes } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                self.circle.talk.aside -= kind.kept();
+                self.comm.talk.aside -= kind.kept();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
             Early::Announced { kind, number, writes, .. } => {
@@ -242,7 +242,7 @@ impl Core<'_> {
             }
             Early::Coming { kind, number } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                if let Some(landing) = self.circle.talk.landings.get_mut(&(envelope.from, number)) {
+                if let Some(landing) = self.comm.talk.landings.get_mut(&(envelope.from, number)) {
                     landing.receiving = Some(receiving);
                 }
                 Ok(())
@@ -259,7 +259,7 @@ impl Core<'_> {
         match room {
             Ok(fresh) => Ok((receiving, fresh)),
             Err(stop) => {
-                self.circle.talk.lost.push(receiving.asked);
+                self.comm.talk.lost.push(receiving.asked);
                 Err(stop)
             }
         }
@@ -290,7 +290,7 @@ impl Core<'_> {
             }
             Place::Fresh { .. } | Place::New { .. } => Some(kept),
         };
-        self.circle.talk.received(receiving.asked, from, fresh);
+        self.comm.talk.received(receiving.asked, from, fresh);
         Ok(())
     }
 
@@ -330,20 +330,20 @@ impl Core<'_> {
         let place = exposed.as_ref().map(|(place, _)| *place);
         let piece = landing.piece;
         // Parts are copied there by this rank.
-        landing.provide(place.is_some().then(|| self.circle.settings.writes()));
-        let talk = &mut self.circle.talk;
+        landing.provide(place.is_some().then(|| self.comm.settings.writes()));
+        let talk = &mut self.comm.talk;
         if place.is_some() {
-            talk.granted.entry(from).or_default().push_back(number);
+            talk.clear_to_send.entry(from).or_default().push_back(number);
         }
         landing.exposed = exposed.map(|(_, region)| region);
-        talk.queues.entry(from).or_default().push_back(Item::Grant { number, place, piece });
+        talk.queues.entry(from).or_default().push_back(Item::ClearToSend { number, place, piece });
         talk.landings.insert((from, number), landing);
         Ok(())
     }
 
     /// A part of a large message.
     fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: usize) -> Result<(), Stop> {
-        let Some(landing) = self.circle.talk.landings.get(&key) else {
+        let Some(landing) = self.comm.talk.landings.get(&key) else {
             return Err(
                 self.violation(key.0, Violation("a part of a message that was not granted".to_owned()))
             );
@@ -357,7 +357,7 @@ impl Core<'_> {
         self.copy(self.landed(flow, slot, len * size)?, into)?;
         let come = at + len;
         let whole = come == landing.kind.count;
-        if let Some(landing) = self.circle.talk.landings.get_mut(&key) {
+        if let Some(landing) = self.comm.talk.landings.get_mut(&key) {
             landing.come = come;
         }
         if whole { self.come(key) } else { Ok(()) }
@@ -365,30 +365,30 @@ impl Core<'_> {
 
     /// Messages were written straight to their places. True if any was.
     pub(super) fn writes_arrived(&mut self) -> Result<bool, Stop> {
-        let flows = std::mem::take(&mut self.circle.talk.written);
+        let flows = std::mem::take(&mut self.comm.talk.written);
         let any = !flows.is_empty();
         for flow in flows {
-            while self.circle.landings[flow].ready() {
-                let arrived = &mut self.circle.landings[flow];
+            while self.comm.landings[flow].ready() {
+                let arrived = &mut self.comm.landings[flow];
                 arrived.take();
                 let from = arrived.from;
-                let granted = self.circle.talk.granted.entry(from).or_default();
-                let Some(&number) = granted.front() else {
+                let clear_to_send = self.comm.talk.clear_to_send.entry(from).or_default();
+                let Some(&number) = clear_to_send.front() else {
                     let what = "a message written where nobody was allowed to write".to_owned();
                     return Err(self.port.forged(what));
                 };
-                let Some(landing) = self.circle.talk.landings.get_mut(&(from, number)) else {
+                let Some(landing) = self.comm.talk.landings.get_mut(&(from, number)) else {
                     return Err(self.stop("a message was granted and is not known".to_owned()));
                 };
                 landing.come += 1;
                 // With this one's credit the sender may write so many more.
-                landing.provide(Some(self.circle.settings.writes()));
+                landing.provide(Some(self.comm.settings.writes()));
                 let whole = landing.come == landing.kind.bytes().div_ceil(1 << landing.piece);
                 if whole {
-                    granted.pop_front();
+                    clear_to_send.pop_front();
                 }
-                self.circle.landings[flow].free();
-                self.circle.owe(flow, Way::Direct);
+                self.comm.landings[flow].free();
+                self.comm.owe(flow, Way::Direct);
                 if whole {
                     self.come((from, number))?;
                 }
@@ -399,26 +399,26 @@ impl Core<'_> {
 
     /// A large message has come wholly.
     fn come(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
-        let Some(landing) = self.circle.talk.landings.remove(&key) else { return Ok(()) };
+        let Some(landing) = self.comm.talk.landings.remove(&key) else { return Ok(()) };
         let Landing { tag, kind, receiving, into, fresh, aside, exposed, .. } = landing;
         drop((into, exposed));
         let bytes = kind.bytes();
         match (receiving, fresh) {
             (Some(receiving), Some(kept)) => {
                 if aside {
-                    self.circle.talk.aside -= kind.kept();
+                    self.comm.talk.aside -= kind.kept();
                     // There may be messages that have waited for that room.
-                    self.port.stir(self.circle.channel);
+                    self.port.mark_active(self.comm.comm_id);
                 }
                 self.hand_over(key.0, kept, bytes, receiving)
             }
             (Some(receiving), None) => {
-                self.circle.talk.received(receiving.asked, key.0, None);
+                self.comm.talk.received(receiving.asked, key.0, None);
                 Ok(())
             }
             (None, Some(kept)) => {
                 let number = key.1;
-                let mut messages = self.circle.talk.matching.messages();
+                let mut messages = self.comm.talk.matching.messages();
                 let found = messages.find_map(|(found, early)| {
                     let it = matches!(early, Early::Coming { number: theirs, .. } if *theirs == number);
                     (it && found == envelope(key.0, tag, kind)).then_some(early)
@@ -434,7 +434,7 @@ impl Core<'_> {
 
     /// The receiver of a large message is ready for it.
     fn granted_message(&mut self, from: Rank, header: &Header) -> Result<(), Stop> {
-        let talk = &mut self.circle.talk;
+        let talk = &mut self.comm.talk;
         let number = header.op;
         let sending = talk.sendings.iter_mut().find(|(_, sending)| {
             sending.outbound.to == from

@@ -223,7 +223,7 @@ enum Item {
     /// The message's next parts.
     Parts(u64),
     /// Leave to send that message; in pieces, if it may be written.
-    Grant { number: u32, place: Option<RemoteRegion>, piece: u8 },
+    ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
 }
 
 /// A message that has come, or been announced, before its receive.
@@ -319,7 +319,7 @@ pub(super) struct Talk {
     matching: Matching<Receiving, Early>,
     landings: BTreeMap<(Rank, u32), Landing>,
     /// Those that are written, in the order in which they were granted.
-    granted: BTreeMap<Rank, VecDeque<u32>>,
+    clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
     /// Flows with messages that nobody has looked at.
     pub(super) arrived: Vec<usize>,
     pub(super) written: Vec<usize>,
@@ -414,7 +414,7 @@ impl Talk {
 impl Core<'_> {
     /// Takes on a send.
     pub(super) fn send(&mut self, outbound: Outbound, asked: Asked) {
-        let talk = &mut self.circle.talk;
+        let talk = &mut self.comm.talk;
         let number = talk.numbers.entry(outbound.to).or_default();
         let sending =
             Sending { number: *number, asked, gone: 0, under_way: 0, stage: Stage::Queued, outbound };
@@ -429,8 +429,8 @@ impl Core<'_> {
     /// Takes on a receive.
     pub(super) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
         let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
-        self.circle.talk.wait_until(asked.deadline);
-        match self.circle.talk.matching.receive(want, Receiving { inbound, asked }) {
+        self.comm.talk.wait_until(asked.deadline);
+        match self.comm.talk.matching.receive(want, Receiving { inbound, asked }) {
             None => Ok(()),
             Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
         }
@@ -442,11 +442,11 @@ impl Core<'_> {
         moved |= self.writes_arrived()?;
         moved |= self.send_items()?;
         moved |= self.write_messages()?;
-        if self.circle.has_debts() {
-            self.circle.settle_debts(false);
+        if self.comm.has_debts() {
+            self.comm.settle_debts(false);
         }
-        if self.circle.has_letters() {
-            moved |= self.send_letters()?;
+        if self.comm.has_control() {
+            moved |= self.send_control()?;
         }
         Ok(moved)
     }
@@ -454,10 +454,10 @@ impl Core<'_> {
     /// Where large messages wait for each other, because ranks send before they receive, or for a rank that waits in a
     /// receive or, as it `waits`, in a collective, one is taken aside.
     pub(super) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
-        let Talk { sendings, matching, aside, .. } = &mut self.circle.talk;
+        let Talk { sendings, matching, aside, .. } = &mut self.comm.talk;
         let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
         let receives = matching.receives().any(|(_, receiving)| now >= receiving.asked.at + LONG);
-        if !sends && !receives && !waits || self.circle.left {
+        if !sends && !receives && !waits || self.comm.left {
             return Ok(false);
         }
         // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
@@ -482,21 +482,21 @@ impl Core<'_> {
         let into = fresh.region().clone();
         let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
         self.grant_message((envelope.from, number), landing, None, writes)?;
-        self.port.stir(self.circle.channel);
+        self.port.mark_active(self.comm.comm_id);
         Ok(true)
     }
 
     /// A message that has come and that nobody has received. Sends nothing: the others may be gone.
     pub(super) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
         self.messages_arrived()?;
-        let Core { port, circle } = self;
-        if !circle.talk.only_receives() {
+        let Core { port, comm } = self;
+        if !comm.talk.only_receives() {
             // What belongs to a message may have come before it is asked for.
             return Ok(None);
         }
-        let Some((envelope, early)) = circle.talk.matching.messages().next() else { return Ok(None) };
+        let Some((envelope, early)) = comm.talk.matching.messages().next() else { return Ok(None) };
         let (kind, number) = early.known();
-        let from = circle.members.get(envelope.from).map_or(envelope.from, |member| member.world);
+        let from = comm.members.get(envelope.from).map_or(envelope.from, |member| member.world);
         Ok(Some(Failure::Message {
             number: u64::from(number),
             tag: envelope.tag,
@@ -521,7 +521,7 @@ impl Core<'_> {
         Stop::from(Failure::Message {
             number: u64::from(number),
             tag,
-            sender: (self.circle.world(from), kind.words()),
+            sender: (self.comm.world(from), kind.words()),
             receiver: (self.port.me, wanted),
         })
     }

@@ -41,12 +41,12 @@ enum Sent {
 impl Core<'_> {
     /// Sends what waits for slots, as far as it can. True if anything went.
     pub(super) fn send_items(&mut self) -> Result<bool, Stop> {
-        if self.circle.talk.queues.is_empty() {
+        if self.comm.talk.queues.is_empty() {
             return Ok(false);
         }
-        let mut queues = std::mem::take(&mut self.circle.talk.queues);
+        let mut queues = std::mem::take(&mut self.comm.talk.queues);
         let moved = self.go_through(&mut queues, Self::send_item);
-        self.circle.talk.queues = queues;
+        self.comm.talk.queues = queues;
         moved
     }
 
@@ -75,11 +75,11 @@ impl Core<'_> {
     /// Sends one thing: whether it has gone wholly, and whether anything of it has.
     fn send_item(&mut self, to: Rank, item: Item) -> Result<(bool, bool), Stop> {
         match item {
-            Item::Grant { number, place, piece } => {
+            Item::ClearToSend { number, place, piece } => {
                 let RemoteRegion { base, key, .. } = place.unwrap_or_default();
                 let header = Header {
                     op: number,
-                    codes: [Message::Grant.code(), piece, 0, place.is_some().into()],
+                    codes: [Message::ClearToSend.code(), piece, 0, place.is_some().into()],
                     root: (key & 0xffff_ffff) as u32,
                     count: base,
                     len: (key >> 32) as u32,
@@ -95,10 +95,10 @@ impl Core<'_> {
     }
 
     fn send_message(&mut self, to: Rank, id: u64) -> Result<bool, Stop> {
-        let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok(true) };
+        let Some(sending) = self.comm.talk.sendings.get(&id) else { return Ok(true) };
         let outbound = &sending.outbound;
         let kind = outbound.kind;
-        let whole = kind.bytes() <= self.circle.settings.eager_bytes;
+        let whole = kind.bytes() <= self.comm.settings.eager_bytes;
         let (source, at, registered) = outbound.place();
         // Whether it could be written from where it lies.
         let writes = registered || !self.port.limits.local_registration;
@@ -111,29 +111,29 @@ impl Core<'_> {
         }
         let source = whole.then_some((&source, at, kind.bytes()));
         let sent = self.put_parcel(to, &Parcel { header, source, registered, id: whole.then_some(id) })?;
-        let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok(true) };
+        let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok(true) };
         match sent {
             Sent::No => return Ok(false),
             Sent::Gone => {}
             Sent::UnderWay => sending.under_way += 1,
         }
         sending.stage = if whole { Stage::Gone } else { Stage::Announced };
-        self.circle.talk.left(id);
+        self.comm.talk.left(id);
         Ok(true)
     }
 
     fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
         let mut any = false;
         loop {
-            let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok((true, any)) };
+            let Some(sending) = self.comm.talk.sendings.get(&id) else { return Ok((true, any)) };
             let (kind, gone) = (sending.outbound.kind, sending.gone);
             let size = kind.dtype.size();
-            let len = (self.circle.settings.eager_bytes / size).min(kind.count - gone);
+            let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
             let (source, at, registered) = sending.outbound.place();
             let header = sending.header(Message::Part, u32::try_from(len).unwrap_or(u32::MAX));
             let source = Some((&source, at + gone * size, len * size));
             let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
-            let Some(sending) = self.circle.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
+            let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
             match sent {
                 Sent::No => return Ok((false, any)),
                 Sent::Gone => {}
@@ -143,7 +143,7 @@ impl Core<'_> {
             sending.gone += len;
             if sending.gone == kind.count {
                 sending.stage = Stage::Gone;
-                self.circle.talk.left(id);
+                self.comm.talk.left(id);
                 return Ok((true, any));
             }
         }
@@ -151,11 +151,11 @@ impl Core<'_> {
 
     /// Puts something into the next slot.
     fn put_parcel(&mut self, to: Rank, parcel: &Parcel<'_>) -> Result<Sent, Stop> {
-        let Some(sender) = self.circle.sender(to, Class::Message, 0) else {
-            self.knock(to, Class::Message, &Header { op: 0, ..parcel.header })?;
+        let Some(sender) = self.comm.sender(to, Class::Message, 0) else {
+            self.probe_mismatch(to, Class::Message, &Header { op: 0, ..parcel.header })?;
             return Ok(Sent::No);
         };
-        let Some(number) = self.circle.senders[sender].flow.next() else { return Ok(Sent::No) };
+        let Some(number) = self.comm.senders[sender].flow.next() else { return Ok(Sent::No) };
         let Some(record) = self.port.posts.vacant() else { return Ok(Sent::No) };
         let bytes = parcel.source.map_or(0, |(.., bytes)| bytes);
         let injected = HEADER + bytes <= self.port.limits.max_inject;
@@ -176,16 +176,16 @@ impl Core<'_> {
                     Origin { region: staging, offset: at, hold: None, staging: Some(slot) }
                 }
             }
-            _ => Origin { region: self.circle.letters.clone(), offset: 0, hold: None, staging: None },
+            _ => Origin { region: self.comm.control.clone(), offset: 0, hold: None, staging: None },
         };
         let staging = origin.staging;
-        let opposite = self.circle.receiver(to, Class::Message, 0);
-        let freed = opposite.map_or(0, |flow| self.circle.receivers[flow].freed());
-        let reply = u32::try_from(self.circle.senders[sender].reply).unwrap_or(u32::MAX);
+        let opposite = self.comm.receiver(to, Class::Message, 0);
+        let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
+        let reply = u32::try_from(self.comm.senders[sender].reply).unwrap_or(u32::MAX);
         let header = Header { freed: (freed & 0xffff_ffff) as u32, reply, ..parcel.header };
         let (headers, at) = self.port.posts.header(record);
         access::store(headers, at, &header)?;
-        let sender_end = &self.circle.senders[sender];
+        let sender_end = &self.comm.senders[sender];
         let flow = &sender_end.flow;
         let slot = flow.first + flow.slot(number) * stride(sender_end.slot_bytes) as u64;
         let target = Target { region: sender_end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
@@ -200,35 +200,35 @@ impl Core<'_> {
         }
         self.sending(sender, |end| end.flow.advance(HEADER + bytes));
         if let Some(flow) = opposite {
-            self.circle.receivers[flow].tell();
+            self.comm.receivers[flow].tell();
         }
         Ok(if injected || parcel.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
     /// Writes large messages to where their receivers want them. True if anything went.
     pub(super) fn write_messages(&mut self) -> Result<bool, Stop> {
-        if self.circle.talk.writes.is_empty() {
+        if self.comm.talk.writes.is_empty() {
             return Ok(false);
         }
-        let mut writes = std::mem::take(&mut self.circle.talk.writes);
+        let mut writes = std::mem::take(&mut self.comm.talk.writes);
         let moved = self.go_through(&mut writes, Self::write_message);
-        self.circle.talk.writes = writes;
+        self.comm.talk.writes = writes;
         moved
     }
 
     fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
         let mut any = false;
         loop {
-            let Some(sending) = self.circle.talk.sendings.get(&id) else { return Ok((true, any)) };
+            let Some(sending) = self.comm.talk.sendings.get(&id) else { return Ok((true, any)) };
             let Stage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
             let (source, base, _) = sending.outbound.place();
-            let Some(sender) = self.circle.sender(to, Class::Message, 0) else { return Ok((false, any)) };
-            let Some(number) = self.circle.senders[sender].writes.next() else { return Ok((false, any)) };
+            let Some(sender) = self.comm.sender(to, Class::Message, 0) else { return Ok((false, any)) };
+            let Some(number) = self.comm.senders[sender].writes.next() else { return Ok((false, any)) };
             let Some(record) = self.port.posts.vacant() else { return Ok((false, any)) };
             let bytes = piece.min(len - gone);
             let origin = Origin { region: source, offset: base + gone, hold: None, staging: None };
-            let flow = self.circle.senders[sender].writes.id;
+            let flow = self.comm.senders[sender].writes.id;
             let immediate = Immediate::Data { flow, way: Way::Direct, number: (number & 0xffff) as u16 };
             let target = Target { region, offset: gone as u64 };
             let whose = Whose::Message(Some(id));
@@ -239,12 +239,12 @@ impl Core<'_> {
             any = true;
             self.sending(sender, |end| end.writes.advance(bytes));
             let injected = bytes <= self.port.limits.max_inject;
-            if let Some(sending) = self.circle.talk.sendings.get_mut(&id) {
+            if let Some(sending) = self.comm.talk.sendings.get_mut(&id) {
                 sending.gone += bytes;
                 sending.under_way += usize::from(!injected);
                 if sending.gone == len {
                     sending.stage = Stage::Gone;
-                    self.circle.talk.left(id);
+                    self.comm.talk.left(id);
                     return Ok((true, any));
                 }
             }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use unisono_schedule::Rank;
 
 use super::{Asked, Kind, Receiving, Sending, Stage, Talk, Want};
-use crate::{engine::operation::Signature, position::MessageStand};
+use crate::{engine::operation::Signature, position::MessagePosition};
 
 /// A send or a receive that waits, and for whom.
 pub(super) enum Waits<'t> {
@@ -58,22 +58,22 @@ impl Talk {
     }
 
     /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
-    pub(in crate::engine) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+    pub(in crate::engine) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
         let oldest = self.waits().min_by_key(|waits| waits.asked().at);
         oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
     }
 
     /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world. A rank that leaves waits
     /// for no receive of a message that nothing announced.
-    pub(in crate::engine) fn stands(
+    pub(in crate::engine) fn positions(
         &self,
         world: impl Fn(Rank) -> Rank,
         ranks: usize,
         leaves: bool,
-    ) -> Vec<MessageStand> {
+    ) -> Vec<MessagePosition> {
         // What has come and was not looked at may be what a receive waits for.
         let news = !(self.arrived.is_empty() && self.written.is_empty() && self.ended.is_empty());
-        let stand = |waits: Waits<'_>| {
+        let position = |waits: Waits<'_>| {
             let whom = match (&waits, waits.peer()) {
                 // It ends by itself.
                 (Waits::Send(Sending { stage: Stage::Gone, .. }), _) => Vec::new(),
@@ -82,12 +82,12 @@ impl Talk {
                 (_, None) => (0..ranks).map(&world).collect(),
             };
             let receives = matches!(waits, Waits::Receive(..));
-            MessageStand { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
+            MessagePosition { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
         };
         let unasked = |(want, it): &(Want, &Receiving)| it.forsaken() || leaves && !want.inner;
         let receives = self.matching.receives().filter(|receive| !unasked(receive));
         let receives = receives.map(|(want, it)| Waits::Receive(it, want.from));
-        self.begun().chain(receives).map(stand).collect()
+        self.begun().chain(receives).map(position).collect()
     }
 
     /// Gives up all receives whose message has not come, by ranks of the world: their calls, and what belongs to who has asked.

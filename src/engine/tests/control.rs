@@ -8,7 +8,7 @@ fn two(fabric: &Fabric) -> [Engine; 2] {
     let mut engines = [0, 1].map(|rank| Engine::new(Box::new(fabric.open()), rank, 2, SMALL).unwrap());
     let contacts: Vec<_> = engines.iter().map(Engine::contact).collect();
     let none = Duration::ZERO;
-    let patience = Patience { spin: none, give_way: none, alone: none, breath: none };
+    let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
     for engine in &mut engines {
         engine.meet(contacts.clone(), SMALL.chunk_bytes, patience).unwrap();
     }
@@ -23,7 +23,7 @@ fn fine<T>(result: Result<T, Halt>) -> T {
 fn go_on(engine: &mut Engine) {
     fine(engine.round(&Nobody));
     fine(engine.doubt());
-    fine(engine.send_letters());
+    fine(engine.send_control());
 }
 
 /// Goes on with these ranks until that is so.
@@ -39,12 +39,12 @@ fn until(engines: &mut [&mut Engine], mut done: impl FnMut(&mut [&mut Engine]) -
 
 /// Whether all control messages of this rank have landed.
 fn landed(engine: &mut Engine) -> bool {
-    engine.net.core(WORLD).unwrap().circle.letters_landed()
+    engine.net.core(WORLD).unwrap().comm.control_completed()
 }
 
 /// The operations of whose messages this rank knows that they wait.
 fn probes(engine: &mut Engine) -> Vec<u32> {
-    engine.net.core(WORLD).unwrap().circle.knocks.iter().map(|(.., header)| header.op).collect()
+    engine.net.core(WORLD).unwrap().comm.mismatch_probes.iter().map(|(.., header)| header.op).collect()
 }
 
 #[test]
@@ -59,19 +59,20 @@ fn a_probe_waits_until_the_one_before_was_read() {
         let calls = [(16, false, "binomial"), (64, true, "direct")];
         let mut data = [0, 1].map(|rank| [value(rank, 0); 80]);
         let [ours, theirs] = &mut data;
-        let lent: Vec<_> = [ours, theirs]
+        let borrowed: Vec<_> = [ours, theirs]
             .into_iter()
             .map(|data| data.split_at_mut(16))
             .map(|(first, second)| {
-                let second = Lent::within(second, 0..64, 0..64).unwrap();
-                [Lent::within(first, 0..16, 0..16).unwrap(), second]
+                let second = Borrowed::within(second, 0..64, 0..64).unwrap();
+                [Borrowed::within(first, 0..16, 0..16).unwrap(), second]
             })
             .collect();
         let begin = |engine: &mut Engine, rank: Rank, round: usize| {
             let (count, direct, algorithm) = calls[round];
             let job =
                 Job { chunk: 16, direct, long: direct, ..Job::new(Collective::Broadcast, rank, 2, count) };
-            let (task, ticket) = task::<i64>(Call { job, op: ReduceOp::Sum, algorithm }, &lent[rank][round]);
+            let (task, ticket) =
+                task::<i64>(Call { job, op: ReduceOp::Sum, algorithm }, &borrowed[rank][round]);
             fine(engine.take(WORLD, task, &Nobody));
             ticket
         };
@@ -93,7 +94,7 @@ fn a_probe_waits_until_the_one_before_was_read() {
         until(&mut [&mut root, &mut other], |engines| probes(engines[1]) == [1] && received.ended());
         let read = begin(&mut other, 1, 1);
         until(&mut [&mut root, &mut other], |_| wrote.ended() && read.ended());
-        drop((root, other, lent));
+        drop((root, other, borrowed));
         assert_eq!(data[1], [value(0, 0); 80]);
     }
 }

@@ -1,4 +1,4 @@
-//! How often credit takes a letter of its own: not where messages or grants go the other way.
+//! How often credit takes a control message of its own: not where messages or grants go the other way.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, atomic::AtomicUsize};
@@ -34,7 +34,7 @@ unsafe impl Transport for Counted {
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         // SAFETY: by the caller's promise.
         let posted = unsafe { self.inner.put(put)? };
-        // Nothing else here is as short: not a letter about anything else, nor what is left for a last write.
+        // Nothing else here is as short: not a control message about anything else, nor what is left for a last write.
         let credit = put.len() == size_of::<u64>();
         self.credits.fetch_add(usize::from(credit && posted != Posted::Full), Ordering::Relaxed);
         Ok(posted)
@@ -60,7 +60,7 @@ unsafe impl Transport for Counted {
 const COUNT: usize = 1000;
 const ROUNDS: usize = 50;
 
-/// How many letters of credit two ranks send in so many rounds of these calls, in place and in chunks of a whole slot.
+/// How many control messages of credit two ranks send in so many rounds of these calls, in place and in chunks of a whole slot.
 fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
     let (hub, credits) = (Hub::new(), Arc::new(AtomicUsize::new(0)));
     let open = || -> Box<dyn Transport> {
@@ -76,9 +76,9 @@ fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
             if !reduces && rank != job.root {
                 data.fill(-1);
             }
-            let lent = Lent::within(&mut data, 0..inputs, 0..outputs).unwrap();
-            call::<i64>(engine, called, &lent).unwrap();
-            drop(lent);
+            let borrowed = Borrowed::within(&mut data, 0..inputs, 0..outputs).unwrap();
+            call::<i64>(engine, called, &borrowed).unwrap();
+            drop(borrowed);
             let sum = (0..2).map(|from| value(from, round)).sum();
             let wanted = if reduces { sum } else { value(job.root, round) };
             assert!(data[..outputs].iter().all(|&it| it == wanted), "round {round} of rank {rank}: {data:?}");
@@ -102,8 +102,8 @@ fn messages_that_go_the_other_way_take_credit_along() {
         (Collective::AllReduce, "ring"),
         (Collective::ReduceScatter, "ring"),
     ] {
-        let letters = credits(|_, rank| summed(job(collective, rank), algorithm));
-        assert_eq!(letters, 0, "of {algorithm}");
+        let control = credits(|_, rank| summed(job(collective, rank), algorithm));
+        assert_eq!(control, 0, "of {algorithm}");
     }
 }
 
@@ -120,9 +120,9 @@ fn a_grant_takes_along_what_a_head_owes() {
 fn where_nothing_goes_the_other_way_credit_goes_by_itself() {
     let chunks = COUNT.div_ceil(16);
     let broadcast = |rank| summed(job(Collective::Broadcast, rank), "binomial");
-    let letters = credits(|_, rank| broadcast(rank));
+    let control = credits(|_, rank| broadcast(rank));
     // Of two slots one is owed as soon as one is free, and both are when there was no time before.
-    assert!((ROUNDS * chunks / 2..=ROUNDS * chunks).contains(&letters), "{letters} letters");
+    assert!((ROUNDS * chunks / 2..=ROUNDS * chunks).contains(&control), "{control} control messages");
 }
 
 /// Whoever heard by messages waits for more of them; and then not for ever.

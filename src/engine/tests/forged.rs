@@ -1,7 +1,7 @@
 //! What arrives and no rank can have sent ends the group, in words that blame nobody.
 
 use super::{
-    wire::{About, Class, HEADER, Header, Immediate, MAX_RANKS, Way},
+    wire::{Class, ControlKind, HEADER, Header, Immediate, MAX_RANKS, Way},
     *,
 };
 use bytemuck::Zeroable;
@@ -9,7 +9,7 @@ use bytemuck::Zeroable;
 /// What each immediate is, how long its message is if that is told, and a part of what is said of it.
 fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
     let (slots, direct) = (Way::Slots, Way::Direct);
-    let letter = |channel, from| Immediate::Letter { channel, from, about: About::Hello };
+    let message = |comm_id, from| Immediate::ControlMessage { comm_id, from, about: ControlKind::Hello };
     vec![
         (Immediate::Data { flow: 100, way: slots, number: 0 }, None, "a message on flow 100"),
         (Immediate::Data { flow: 100, way: direct, number: 0 }, None, "a message on flow 100"),
@@ -24,12 +24,12 @@ fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
         (Immediate::Credit { flow: 100, way: slots, freed: 0 }, None, "credit for flow 100"),
         (Immediate::Credit { flow: 0, way: slots, freed: 0x7000 }, None, "a credit for 28672 messages"),
         (Immediate::Credit { flow: 0, way: direct, freed: 1 }, None, "a credit for 1 messages"),
-        (letter(0, 2), None, "a letter of rank 2 of a group on channel 0"),
-        (letter(0, MAX_RANKS - 1), None, "a letter of rank 524287"),
-        (letter(1, 0), None, "a letter of rank 0 of a group on channel 1"),
-        (letter(255, 1), None, "a group on channel 255"),
+        (message(0, 2), None, "a control message of rank 2 for communicator 0"),
+        (message(0, MAX_RANKS - 1), None, "a control message of rank 524287"),
+        (message(1, 0), None, "a control message of rank 0 for communicator 1"),
+        (message(255, 1), None, "for communicator 255"),
         (
-            Immediate::Letter { channel: 0, from: 1, about: About::Answer(Class::Message) },
+            Immediate::ControlMessage { comm_id: 0, from: 1, about: ControlKind::Answer(Class::Message) },
             None,
             "that was not to be closed",
         ),
@@ -40,9 +40,13 @@ fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
 #[test]
 fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
     for (about, times, words) in [
-        (About::Grant, 3, "more leave of rank 0 to write than it can give"),
-        (About::Knock(Class::Eager), 2, "a mismatch probe of op 1000 after one of a later or the same"),
-        (About::Read, 1, "word that a mismatch probe was read"),
+        (ControlKind::ClearToSend, 3, "more leave of rank 0 to write than it can give"),
+        (
+            ControlKind::MismatchProbe(Class::Eager),
+            2,
+            "a mismatch probe of op 1000 after one of a later or the same",
+        ),
+        (ControlKind::Read, 1, "word that a mismatch probe was read"),
     ] {
         let hub = Hub::new();
         world(
@@ -51,16 +55,17 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
             || Box::new(hub.open()),
             |rank, engine| {
                 let net = engine.net();
-                let mailbox = net.core(WORLD).unwrap().circle.mailbox_memory().clone();
+                let mailbox = net.core(WORLD).unwrap().comm.mailbox_memory().clone();
                 let header = Header { op: 1000, ..Header::zeroed() };
                 access::store(&mailbox, about.place(), &header).unwrap();
-                let bits = Immediate::Letter { channel: 0, from: rank, about }.encode() ^ net.port.mask;
+                let bits =
+                    Immediate::ControlMessage { comm_id: 0, from: rank, about }.encode() ^ net.port.mask;
                 for _ in 1..times {
                     net.arrived(bits, None).unwrap();
                 }
                 forged(net.arrived(bits, None), rank, words);
-                let circle = net.core(WORLD).unwrap().circle;
-                assert!(circle.grants.len() + circle.knocks.len() <= times);
+                let comm = net.core(WORLD).unwrap().comm;
+                assert!(comm.clear_to_sends.len() + comm.mismatch_probes.len() <= times);
             },
         );
     }
@@ -87,8 +92,8 @@ fn an_arrival_that_names_nothing_blames_nobody() {
         |rank, engine| {
             let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
             let mut data = vec![1_i64; 100];
-            let lent = Lent::within(&mut data, 0..100, 0..100).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &lent).unwrap();
+            let borrowed = Borrowed::within(&mut data, 0..100, 0..100).unwrap();
+            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
             let net = engine.net();
             let mask = net.port.mask;
             for (immediate, len, words) in strange() {

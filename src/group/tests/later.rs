@@ -438,8 +438,8 @@ type Call = fn(&ProcessGroup) -> Result<()>;
 #[test]
 fn what_ends_the_group_ends_it_for_all() {
     let labels: Call = |group| {
-        let lent = Lent::apart(&[1_u8, 2, 3], &mut []);
-        group.wait(group.outbound::<u8>(&lent, 1, 6, Form::Tensors)?).map(drop)
+        let borrowed = Borrowed::apart(&[1_u8, 2, 3], &mut []);
+        group.wait(group.outbound::<u8>(&borrowed, 1, 6, Form::Tensors)?).map(drop)
     };
     let list: Call = |group| group.recv_tensors_async(0, 6)?.wait().map(drop);
     let cases: [(Call, Call, &str); 5] = [

@@ -42,7 +42,7 @@ fn nothing_is_lost_when_ranks_part() {
     }
 }
 
-/// Credits and what groups say to one another at their end are letters, which nobody waits for.
+/// Credits and what groups say to one another at their end are control messages, which nobody waits for.
 #[test]
 fn letters_are_not_lost_either() {
     for seed in 10..16 {

@@ -225,7 +225,7 @@ fn a_group_that_is_left_first_gets_what_was_begun() {
                 let shared = Arc::clone(&group.shared);
                 let (held, is_held) = std::sync::mpsc::channel();
                 let holder = std::thread::spawn(move || {
-                    shared.node.with(|_| {
+                    shared.runtime.with(|_| {
                         held.send(()).unwrap();
                         std::thread::sleep(Duration::from_millis(100));
                     })

@@ -1,4 +1,4 @@
-//! Comparing where all ranks stand, through the directory: one rank at a time gathers it, on behalf of all that doubt meanwhile.
+//! Comparing where all ranks position, through the directory: one rank at a time gathers it, on behalf of all that doubt meanwhile.
 
 use std::{
     fs, io,
@@ -9,13 +9,13 @@ use std::{
 use super::{super::GATHER, room::Room};
 use crate::{
     error::Failure,
-    position::{Stand, judge},
+    position::{Position, judge},
 };
 
 /// Held by the rank that gathers.
 const TURN: &str = "comparing";
 
-/// How often all ranks' stands have been compared.
+/// How often all ranks' positions have been compared.
 const DONE: &str = "compared";
 
 /// This rank's part in it.
@@ -31,7 +31,7 @@ pub(super) struct Inquiry {
 struct Open {
     ask: String,
     until: Instant,
-    stands: Vec<Option<Stand>>,
+    positions: Vec<Option<Position>>,
 }
 
 impl Inquiry {
@@ -40,7 +40,7 @@ impl Inquiry {
         self.open.is_some()
     }
 
-    /// Does what is next. Gives what follows from where all stand, if that was compared and anything does.
+    /// Does what is next. Gives what follows from where all position, if that was compared and anything does.
     pub(super) fn go_on(&mut self, room: &Room, doubts: &AtomicBool) -> io::Result<Option<Failure>> {
         if doubts.swap(false, Ordering::Relaxed) {
             // What is under way may have begun before this rank waited.
@@ -56,18 +56,18 @@ impl Inquiry {
                 room.write(&format!("asks/{ask}"), b"")?;
                 self.wanted = None;
                 self.open =
-                    Some(Open { ask, until: Instant::now() + GATHER, stands: vec![None; room.ranks] });
+                    Some(Open { ask, until: Instant::now() + GATHER, positions: vec![None; room.ranks] });
             }
         }
         let Some(open) = &mut self.open else { return Ok(None) };
-        if room.gather(&open.ask, &mut open.stands)? && Instant::now() < open.until {
+        if room.gather(&open.ask, &mut open.positions)? && Instant::now() < open.until {
             return Ok(None);
         }
-        let Some(Open { ask, stands, .. }) = self.open.take() else { return Ok(None) };
+        let Some(Open { ask, positions, .. }) = self.open.take() else { return Ok(None) };
         room.forget(&ask)?;
         room.write(DONE, (done(room)? + 1).to_string().as_bytes())?;
         fs::remove_file(room.path.join(TURN))?;
-        Ok(judge(&stands))
+        Ok(judge(&positions))
     }
 }
 

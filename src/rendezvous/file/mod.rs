@@ -33,7 +33,7 @@ use self::{
     room::{Room, Seat, there},
     watch::FileWatch,
 };
-use super::{Alarm, Position, Store, Watch, limits};
+use super::{Alarm, PositionSource, Store, Watch, limits};
 use crate::{
     config::{Job, Member, StoreAddress, fnv},
     error::{Error, Failure, Refusal, Result},
@@ -293,7 +293,7 @@ impl Store for FileStore {
             .ok_or_else(|| problem(&self.name, format!("counter {key}: adding {delta} overflows")))
     }
 
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<Position>) -> Result<Box<dyn Watch>> {
+    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
         let Some(seat) = self.seat.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Err(problem(&self.name, "there is a watch already".into()));
         };

@@ -5,10 +5,10 @@
 //! |---|---|
 //! | `world` | the world size |
 //! | `rank-R` | locked by rank R as long as it lives; says which process that is |
-//! | `left-R` | rank R's farewell, or that it has come after the group failed, and heard why |
+//! | `left-R` | rank R's shutdown, or that it has come after the group failed, and heard why |
 //! | `failure` | the group's first failure |
 //! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
-//! | `asks/A` | a question where everyone stands; answered in `stands/A-R` |
+//! | `asks/A` | a question where everyone positions; answered in `positions/A-R` |
 //! | `leaving` | there as soon as a rank calls nothing but to leave |
 //! | `comparing`, `compared` | held by the rank that compares where all stand; how often that was done |
 
@@ -29,7 +29,7 @@ use super::super::wire;
 use crate::{
     error::Failure,
     outside,
-    position::{Stage, Stand},
+    position::{Position, Stage},
 };
 
 /// The number of this process's next temporary file.
@@ -56,7 +56,7 @@ pub(super) enum Seat {
 impl Room {
     /// Makes the directory; for rank 0.
     pub(super) fn create(&self) -> io::Result<()> {
-        for part in ["values", "counters", "asks", "stands"] {
+        for part in ["values", "counters", "asks", "positions"] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(self.path.join(part))?;
         }
         self.write("world", self.ranks.to_string().as_bytes())
@@ -90,7 +90,7 @@ impl Room {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Seat::Alive),
             other => other?,
         }
-        // The farewell is written before the lock is let go.
+        // The shutdown is written before the lock is let go.
         if left()? {
             return Ok(Seat::Left);
         }
@@ -99,7 +99,7 @@ impl Room {
         Ok(Seat::Dead(String::from_utf8_lossy(&who).into_owned()))
     }
 
-    /// Whether this rank said farewell.
+    /// Whether this rank said shutdown.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
         self.path.join(format!("left-{rank}")).exists()
     }
@@ -158,14 +158,14 @@ impl Room {
     }
 
     /// Reads what ranks have answered to a question since the last time. Whether others are still to answer.
-    pub(super) fn gather(&self, ask: &str, stands: &mut [Option<Stand>]) -> io::Result<bool> {
+    pub(super) fn gather(&self, ask: &str, positions: &mut [Option<Position>]) -> io::Result<bool> {
         let mut waiting = false;
-        for (rank, stand) in stands.iter_mut().enumerate().filter(|(_, stand)| stand.is_none()) {
-            *stand = self.message(&format!("stands/{ask}-{rank}"))?.map(Stand::cleaned);
-            if stand.is_none() {
+        for (rank, position) in positions.iter_mut().enumerate().filter(|(_, position)| position.is_none()) {
+            *position = self.message(&format!("positions/{ask}-{rank}"))?.map(Position::cleaned);
+            if position.is_none() {
                 match self.seat(rank)? {
                     Seat::Alive => waiting = true,
-                    Seat::Left => *stand = Some(Stand::of(Stage::Left)),
+                    Seat::Left => *position = Some(Position::of(Stage::Left)),
                     Seat::Absent | Seat::Dead(_) => {}
                 }
             }
@@ -177,7 +177,7 @@ impl Room {
     pub(super) fn forget(&self, ask: &str) -> io::Result<()> {
         there(fs::remove_file(self.path.join(format!("asks/{ask}"))))?;
         for rank in 0..self.ranks {
-            there(fs::remove_file(self.path.join(format!("stands/{ask}-{rank}"))))?;
+            there(fs::remove_file(self.path.join(format!("positions/{ask}-{rank}"))))?;
         }
         Ok(())
     }

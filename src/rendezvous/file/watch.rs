@@ -15,7 +15,7 @@ use std::{
 use unisono_transport::fork::{Process, Unshared};
 
 use super::{
-    super::{Alarm, LATECOMERS, Position, Stand, Watch},
+    super::{Alarm, LATECOMERS, Position, PositionSource, Watch},
     LOOK, Pause,
     inquiry::Inquiry,
     room::Room,
@@ -42,7 +42,7 @@ pub(super) struct FileWatch {
 struct Shared {
     room: Room,
     alarm: Arc<Alarm>,
-    position: Arc<Position>,
+    position: Arc<PositionSource>,
     /// Whether this rank doubts that the others call the same.
     doubts: AtomicBool,
     /// Whether this rank is going.
@@ -55,7 +55,7 @@ impl FileWatch {
         room: Room,
         seat: Unshared<File>,
         alarm: Arc<Alarm>,
-        position: Arc<Position>,
+        position: Arc<PositionSource>,
     ) -> io::Result<Self> {
         let (doubts, going, changed) = (AtomicBool::new(false), Mutex::new(false), Condvar::new());
         let shared = Arc::new(Shared { room, alarm, position, doubts, going, changed });
@@ -80,17 +80,17 @@ impl FileWatch {
         true
     }
 
-    fn ask(&self, wait: Duration) -> io::Result<Vec<Option<Stand>>> {
+    fn ask(&self, wait: Duration) -> io::Result<Vec<Option<Position>>> {
         let room = &self.shared.room;
         let ask = format!("{}-{}", room.rank, self.questions.fetch_add(1, Ordering::Relaxed));
         room.write(&format!("asks/{ask}"), b"")?;
         let until = Instant::now() + wait;
-        let mut stands = vec![None; room.ranks];
-        while room.gather(&ask, &mut stands)? && Instant::now() < until {
+        let mut positions = vec![None; room.ranks];
+        while room.gather(&ask, &mut positions)? && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
         room.forget(&ask)?;
-        Ok(stands)
+        Ok(positions)
     }
 }
 
@@ -146,7 +146,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers who asks where this rank stands. `asked` tells whether a question is answered. One that cannot be
+    /// Answers who asks where this rank positions. `asked` tells whether a question is answered. One that cannot be
     /// answered is no trouble of the group's: it is tried again, and the one who asks waits no longer than it
     /// wanted to.
     fn answer(&self, asked: &mut HashMap<String, bool>) -> io::Result<()> {
@@ -156,12 +156,12 @@ impl Shared {
             if asked.get(&ask) == Some(&true) {
                 continue;
             }
-            let stand = format!("stands/{ask}-{}", self.room.rank);
-            let written = self.room.write_message(&stand, &self.position.stand());
+            let position = format!("positions/{ask}-{}", self.room.rank);
+            let written = self.room.write_message(&position, &self.position.position());
             if let Err(error) = &written
                 && !asked.contains_key(&ask)
             {
-                tracing::warn!("rank {} cannot write {stand}: {error}", self.room.rank);
+                tracing::warn!("rank {} cannot write {position}: {error}", self.room.rank);
             }
             asked.insert(ask, written.is_ok());
         }
@@ -176,16 +176,16 @@ impl Watch for FileWatch {
         self.shared.alarm.failure().unwrap_or(first)
     }
 
-    fn positions(&self, wait: Duration) -> Result<Vec<Option<Stand>>, Failure> {
+    fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
         let room = &self.shared.room;
-        let mut stands = self.ask(wait).unwrap_or_else(|error| {
+        let mut positions = self.ask(wait).unwrap_or_else(|error| {
             tracing::warn!("rank {} cannot ask where the others are: {error}", room.rank);
             vec![None; room.ranks]
         });
-        if let Some(own) = stands.get_mut(room.rank) {
-            *own = Some(self.shared.position.stand());
+        if let Some(own) = positions.get_mut(room.rank) {
+            *own = Some(self.shared.position.position());
         }
-        Ok(stands)
+        Ok(positions)
     }
 
     fn doubt(&self) {

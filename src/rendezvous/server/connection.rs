@@ -103,7 +103,7 @@ impl Connection {
     }
 
     /// Whether its client has to read before it is heard again, if it is to be sent `more` bytes. The rest of what
-    /// a watch said that is gone is heard in any case: a farewell may be in it.
+    /// a watch said that is gone is heard in any case: a shutdown may be in it.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.queued.saturating_add(more) > MAX_QUEUED
             && !(self.ended && self.role.is_some_and(|role| role.watch))

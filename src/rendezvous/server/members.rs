@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{Failure, Refusal, clean},
-    position::{Stage, Stand, judge},
+    position::{Position, Stage, judge},
 };
 
 /// How soon after it was compared where all stand that may be done again: however many doubt, they are asked no more often.
@@ -73,7 +73,7 @@ struct Query {
     askers: Vec<(Id, u64)>,
     /// Whether what comes of it is compared.
     judged: bool,
-    stands: Vec<Option<Stand>>,
+    positions: Vec<Option<Position>>,
     until: Instant,
 }
 
@@ -150,11 +150,11 @@ impl Members {
                 mail.extend(frame(&Told::Failure(first.clone())).map(|told| (id, told)));
                 return None;
             }
-            Tell::Stand { query: number, stand } => {
+            Tell::Position { query: number, position } => {
                 if let Some(query) = self.query.as_mut().filter(|query| query.number == number)
-                    && let Some(slot) = query.stands.get_mut(role.rank)
+                    && let Some(slot) = query.positions.get_mut(role.rank)
                 {
-                    *slot = Some(stand.cleaned());
+                    *slot = Some(position.cleaned());
                 }
             }
             Tell::WhereIsEveryone { number, wait } => {
@@ -256,7 +256,7 @@ impl Members {
         seats.filter(|(_, seat)| matches!(seat, Seat::Taken { .. })).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether this rank has said farewell.
+    /// Whether this rank has said shutdown.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
         matches!(self.seats.get(rank), Some(Seat::Left))
     }
@@ -300,14 +300,14 @@ impl Members {
             }
         }
         let query = self.query.as_ref()?;
-        let silent = self.watches().any(|(rank, _)| query.stands.get(rank).is_some_and(Option::is_none));
+        let silent = self.watches().any(|(rank, _)| query.positions.get(rank).is_some_and(Option::is_none));
         if silent && now < query.until {
             return None;
         }
         let mut query = self.query.take()?;
-        for (seat, stand) in self.seats.iter().zip(&mut query.stands) {
+        for (seat, position) in self.seats.iter().zip(&mut query.positions) {
             if matches!(seat, Seat::Left) {
-                *stand = Some(Stand::of(Stage::Left));
+                *position = Some(Position::of(Stage::Left));
             }
         }
         // At a deadline everybody asks. Each numbers its own questions, nearly all alike: one frame serves all of these.
@@ -315,10 +315,10 @@ impl Members {
         for (id, number) in query.askers {
             let told = frames
                 .entry(number)
-                .or_insert_with(|| frame(&Told::Stands { number, stands: query.stands.clone() }));
+                .or_insert_with(|| frame(&Told::Positions { number, positions: query.positions.clone() }));
             mail.extend(told.clone().map(|told| (id, told)));
         }
-        judge(&query.stands).filter(|_| query.judged).and_then(|failure| self.fail(failure, mail))
+        judge(&query.positions).filter(|_| query.judged).and_then(|failure| self.fail(failure, mail))
     }
 
     /// All are to be asked as soon as may be.
@@ -334,9 +334,9 @@ impl Members {
             return;
         }
         self.queries += 1;
-        let stands = self.seats.iter().map(|_| None).collect();
+        let positions = self.seats.iter().map(|_| None).collect();
         let (askers, judged) = (asker.into_iter().collect(), asker.is_none());
-        self.query = Some(Query { number: self.queries, askers, judged, stands, until });
+        self.query = Some(Query { number: self.queries, askers, judged, positions, until });
         if let Some(told) = frame(&Told::WhereAreYou { query: self.queries }) {
             mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
@@ -392,9 +392,9 @@ mod tests {
             .flat_map(|rank| tell(rank, Tell::WhereIsEveryone { number: number(rank), wait: 1000 }))
             .collect();
         assert_eq!(asked.len(), RANKS, "each is asked once");
-        let stand = |rank: Rank| (rank, Tell::Stand { query: 1, stand: Stand::default() });
+        let position = |rank: Rank| (rank, Tell::Position { query: 1, position: Position::default() });
         let answers: Vec<_> =
-            (0..RANKS).rev().map(stand).flat_map(|(rank, stand)| tell(rank, stand)).collect();
+            (0..RANKS).rev().map(position).flat_map(|(rank, position)| tell(rank, position)).collect();
         let mut ids: Vec<Id> = answers.iter().map(|(id, _)| *id).collect();
         ids.sort_unstable();
         assert!(ids.into_iter().eq(0..RANKS as Id), "each gets one answer");
@@ -404,7 +404,7 @@ mod tests {
         for ((_, answer), wanted) in [(first, 1), (others[0], 2)] {
             let told = wire::decode(&answer[4..]).unwrap();
             assert!(
-                matches!(told, Told::Stands { number, stands } if number == wanted && stands.len() == RANKS)
+                matches!(told, Told::Positions { number, positions } if number == wanted && positions.len() == RANKS)
             );
         }
     }

@@ -357,7 +357,7 @@ impl Server {
         if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
             if connection.wants_read() {
                 open = connection.read(&mut self.scratch);
-                // At the end of the stream what came before it counts, a farewell above all; but who has gone before being
+                // At the end of the stream what came before it counts, a shutdown above all; but who has gone before being
                 // let in is no member who died: where this process was held up, it tries again.
                 hear = connection.role.is_some() || matches!(open, Ok(true));
             } else if flags.intersects(PollFlags::HUP | PollFlags::ERR) {

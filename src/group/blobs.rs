@@ -1,18 +1,18 @@
 //! Bytes of which only the sender knows how many there are: what objects and the headers of tensors travel as.
 //!
-//! Before the bytes go words, one for each parcel: its length, or that there is none because its rank could not make
-//! it. So every rank that waits for a parcel learns at once why it does not come, and the group goes on.
+//! Before the bytes go words, one for each blob: its length, or that there is none because its rank could not make
+//! it. So every rank that waits for a blob learns at once why it does not come, and the group goes on.
 
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use super::{
     ProcessGroup,
-    request::{Prepared, Request},
-    turn::Turn,
+    request::{CallSpec, Prepared},
+    sequence::Sequence,
     uneven::{Call, longest, numbers},
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
     engine::Cargo,
     error::{Error, Result},
@@ -20,14 +20,14 @@ use crate::{
     reduce::ReduceOp,
 };
 
-/// The word of a rank that has no parcel.
+/// The word of a rank that has no blob.
 const UNSENT: usize = usize::MAX;
 
-/// How many bytes a broadcast begins with: the length, and what fits of the parcel.
+/// How many bytes a broadcast begins with: the length, and what fits of the blob.
 const HEAD: usize = 512;
 
-/// What is in a parcel, or why it did not come; alike on all ranks.
-pub(super) type Parcel<T> = std::result::Result<T, ObjectError>;
+/// What is in a blob, or why it did not come; alike on all ranks.
+pub(super) type Blob<T> = std::result::Result<T, ObjectError>;
 
 impl ProcessGroup {
     /// A call of which only the collective, the root and the kind of cargo are compared.
@@ -42,7 +42,7 @@ impl ProcessGroup {
     }
 }
 
-/// All ranks' parcels, one after the other, and their lengths; or the first rank that has none, and why; alike on all
+/// All ranks' blobs, one after the other, and their lengths; or the first rank that has none, and why; alike on all
 /// ranks but for whether the bytes come there.
 pub(super) type Collected = std::result::Result<(Vec<u8>, Vec<usize>), (Rank, ObjectError)>;
 
@@ -50,9 +50,9 @@ pub(super) type Collected = std::result::Result<(Vec<u8>, Vec<usize>), (Rank, Ob
 pub(super) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> impl Iterator<Item = &'b [u8]> {
     let mut rest = bytes;
     lengths.iter().map(move |&len| {
-        let (parcel, after) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+        let (blob, after) = rest.split_at_checked(len).unwrap_or((rest, &[]));
         rest = after;
-        parcel
+        blob
     })
 }
 
@@ -62,7 +62,7 @@ impl Call {
     }
 
     /// What a word says.
-    fn judge(&self, word: usize) -> Parcel<usize> {
+    fn judge(&self, word: usize) -> Blob<usize> {
         let limit = self.group.config().object_limit;
         match word {
             UNSENT => Err(ObjectError::Unsent),
@@ -72,30 +72,35 @@ impl Call {
     }
 
     /// Broadcasts so many bytes from the root.
-    pub(super) async fn run_broadcast(&self, turn: &mut Turn<'_>, len: usize, lent: Lent<'_>) -> Result<()> {
+    pub(super) async fn run_broadcast(
+        &self,
+        turn: &mut Sequence<'_>,
+        len: usize,
+        borrowed: Borrowed<'_>,
+    ) -> Result<()> {
         let Prepared { dtype, root, .. } = self.prepared;
         // Whatever it is a part of: ranks compare the call.
         let prepares = Some(self.prepared);
-        let request = Request { root, prepares, ..Request::new(Collective::Broadcast, len) };
-        turn.run(&self.group, dtype, &request, lent).await
+        let request = CallSpec { root, prepares, ..CallSpec::new(Collective::Broadcast, len) };
+        turn.run(&self.group, dtype, &request, borrowed).await
     }
 
-    /// Every rank but the root gets the root's parcel, which is looked at nowhere else; the root gets nothing.
+    /// Every rank but the root gets the root's blob, which is looked at nowhere else; the root gets nothing.
     pub(super) async fn hand_out(
         &self,
-        turn: &mut Turn<'_>,
-        parcel: Option<&[u8]>,
-    ) -> Result<Parcel<Vec<u8>>> {
+        turn: &mut Sequence<'_>,
+        blob: Option<&[u8]>,
+    ) -> Result<Blob<Vec<u8>>> {
         let mut head = [0; HEAD];
         let (word, first) = head.split_at_mut(size_of::<u64>());
         let room = first.len();
         if self.at_root() {
-            word.copy_from_slice(&(parcel.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
-            parcel.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
-            self.run_broadcast(turn, HEAD, Lent::given(&head)).await?;
+            word.copy_from_slice(&(blob.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
+            blob.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
+            self.run_broadcast(turn, HEAD, Borrowed::given(&head)).await?;
         } else {
-            let lent = Lent::within(&mut head, 0..HEAD, 0..HEAD);
-            self.run_broadcast(turn, HEAD, lent.ok_or_else(|| self.nowhere())?).await?;
+            let borrowed = Borrowed::within(&mut head, 0..HEAD, 0..HEAD);
+            self.run_broadcast(turn, HEAD, borrowed.ok_or_else(|| self.nowhere())?).await?;
         }
         let (word, first) = head.split_at(size_of::<u64>());
         let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -103,19 +108,19 @@ impl Call {
             Ok(len) => len,
             Err(problem) => return Ok(Err(problem)),
         };
-        match (parcel.filter(|_| self.at_root()), first.get(..len)) {
+        match (blob.filter(|_| self.at_root()), first.get(..len)) {
             (Some(_), Some(_)) => Ok(Ok(Vec::new())),
             (None, Some(all)) => Ok(Ok(all.to_vec())),
-            (Some(parcel), None) => {
-                self.run_broadcast(turn, len, Lent::given(parcel)).await?;
+            (Some(blob), None) => {
+                self.run_broadcast(turn, len, Borrowed::given(blob)).await?;
                 Ok(Ok(Vec::new()))
             }
             (None, None) => {
                 debug_assert!(len > room);
-                let mut parcel = self.room::<u8>(&[len])?;
-                let lent = Lent::within(&mut parcel, 0..len, 0..len);
-                self.run_broadcast(turn, len, lent.ok_or_else(|| self.nowhere())?).await?;
-                Ok(Ok(parcel))
+                let mut blob = self.room::<u8>(&[len])?;
+                let borrowed = Borrowed::within(&mut blob, 0..len, 0..len);
+                self.run_broadcast(turn, len, borrowed.ok_or_else(|| self.nowhere())?).await?;
+                Ok(Ok(blob))
             }
         }
     }
@@ -125,45 +130,45 @@ impl Call {
         self.prepared.collective == Collective::AllGather || self.at_root()
     }
 
-    /// Collects all ranks' parcels where the call gives something, or everywhere.
+    /// Collects all ranks' blobs where the call gives something, or everywhere.
     pub(super) async fn collect(
         &self,
-        turn: &mut Turn<'_>,
-        parcel: Option<&[u8]>,
+        turn: &mut Sequence<'_>,
+        blob: Option<&[u8]>,
         to_all: bool,
     ) -> Result<Collected> {
-        let [words] = self.everyone(turn, [parcel.map_or(UNSENT, <[u8]>::len)]).await?;
+        let [words] = self.everyone(turn, [blob.map_or(UNSENT, <[u8]>::len)]).await?;
         let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.judge(word).err()?)));
         if let Some(problem) = first {
             return Ok(Err(problem));
         }
         let mut all = self.room::<u8>(if to_all || self.gets() { &words } else { &[] })?;
-        let lent = Lent::apart(parcel.unwrap_or_default(), &mut all);
+        let borrowed = Borrowed::apart(blob.unwrap_or_default(), &mut all);
         if to_all {
             let uneven = Some(Uneven { input: &[], output: &words });
             let longest = longest(&words);
-            let request = Request {
+            let request = CallSpec {
                 uneven,
                 prepares: Some(self.prepared),
-                ..Request::new(Collective::AllGather, longest)
+                ..CallSpec::new(Collective::AllGather, longest)
             };
-            turn.run(&self.group, Dtype::U8, &request, lent).await?;
+            turn.run(&self.group, Dtype::U8, &request, borrowed).await?;
         } else {
-            self.gather(turn, &words, lent).await?;
+            self.gather(turn, &words, borrowed).await?;
         }
         Ok(Ok((all, words)))
     }
 
-    /// Every rank gets its own of the root's parcels, which lie one after the other and have these lengths.
+    /// Every rank gets its own of the root's blobs, which lie one after the other and have these lengths.
     pub(super) async fn hand_each(
         &self,
-        turn: &mut Turn<'_>,
-        parcels: Option<(&[u8], &[usize])>,
-    ) -> Result<Parcel<Vec<u8>>> {
+        turn: &mut Sequence<'_>,
+        blobs: Option<(&[u8], &[usize])>,
+    ) -> Result<Blob<Vec<u8>>> {
         let ranks = self.group.size();
-        let (bytes, lengths) = parcels.filter(|_| self.at_root()).unwrap_or_default();
+        let (bytes, lengths) = blobs.filter(|_| self.at_root()).unwrap_or_default();
         // One that is too large is the same as none to all of them.
-        let longest = if parcels.is_some() { longest(lengths) } else { UNSENT };
+        let longest = if blobs.is_some() { longest(lengths) } else { UNSENT };
         let words: Vec<u64> = match self.at_root() {
             true => (0..ranks)
                 .flat_map(|rank| [lengths.get(rank).copied().unwrap_or_default(), longest])
@@ -182,9 +187,9 @@ impl Call {
             _ => {}
         }
         let blocks = if self.at_root() { lengths } else { &blocks };
-        let mut parcel = self.room::<u8>(&[own])?;
-        self.scatter(turn, blocks, longest, Lent::apart(bytes, &mut parcel)).await?;
-        Ok(Ok(parcel))
+        let mut blob = self.room::<u8>(&[own])?;
+        self.scatter(turn, blocks, longest, Borrowed::apart(bytes, &mut blob)).await?;
+        Ok(Ok(blob))
     }
 
     /// The blocks leave their memory, which the lengths rule out.

@@ -1,6 +1,6 @@
 //! Calls of several operations, written once, whether the caller waits or not.
 //!
-//! Such a call is a future that is given a [`Turn`], by which it does one operation after the other. Where the caller
+//! Such a call is a future that is given a [`Sequence`], by which it does one operation after the other. Where the caller
 //! waits, each of them has been done when the turn says so, and one look ends the future. Where it does not, the future
 //! hands out what is to be done and rests; whoever drives the engine looks at it again when that has ended, in the
 //! group's same turn, so that no other call's operation comes between. Ranks that wait and ranks that do not make the
@@ -18,11 +18,11 @@ use std::{
 
 use super::{
     ProcessGroup,
-    request::Request,
+    request::CallSpec,
     shared::{Shared, State},
 };
 use crate::{
-    buffer::Lent,
+    buffer::Borrowed,
     dtype::Dtype,
     engine::{Come, Done, Held, Step, What},
     error::{Error, Failure, Result},
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// By what a call does its operations.
-pub(super) struct Turn<'s> {
+pub(super) struct Sequence<'s> {
     how: How<'s>,
     /// The number of the call's latest operation.
     latest: Option<u64>,
@@ -61,25 +61,25 @@ impl Between {
     }
 }
 
-impl Turn<'_> {
-    /// Does a collective. What is lent to it must not be touched before it has ended.
+impl Sequence<'_> {
+    /// Does a collective. What is borrowed to it must not be touched before it has ended.
     pub(super) async fn run(
         &mut self,
         group: &ProcessGroup,
         dtype: Dtype,
-        request: &Request<'_>,
-        lent: Lent<'_>,
+        request: &CallSpec<'_>,
+        borrowed: Borrowed<'_>,
     ) -> Result<()> {
-        let ProcessGroup { shared, wishes, .. } = group;
+        let ProcessGroup { shared, options, .. } = group;
         let done = match &mut self.how {
-            How::Now(state) => shared.run(state, dtype, request, lent, wishes).map(|()| state.latest),
+            How::Now(state) => shared.run(state, dtype, request, borrowed, options).map(|()| state.latest),
             How::Beside => {
                 let mut state = shared.state()?;
-                shared.run(&mut state, dtype, request, lent, wishes).map(|()| state.latest)
+                shared.run(&mut state, dtype, request, borrowed, options).map(|()| state.latest)
             }
             How::Later(between) => {
                 let mut aside = Vec::new();
-                match shared.collective(dtype, request, lent, &mut aside, wishes) {
+                match shared.collective(dtype, request, borrowed, &mut aside, options) {
                     Ok((operation, schedule)) => {
                         Ok(between.ask(What::Collective(operation, schedule)).await.number)
                     }
@@ -119,18 +119,18 @@ impl Turn<'_> {
 
 impl ProcessGroup {
     /// Does a call of collectives, and waits for its end.
-    pub(super) fn now<R>(&self, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
+    pub(super) fn now<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
         let mut state = self.shared.state()?;
         self.at_once(How::Now(&mut state), call)
     }
 
     /// Does a call of messages, and waits for its end.
-    pub(super) fn beside<R>(&self, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
+    pub(super) fn beside<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
         self.at_once(How::Beside, call)
     }
 
-    fn at_once<R>(&self, how: How<'_>, call: impl AsyncFnOnce(&mut Turn<'_>) -> Result<R>) -> Result<R> {
-        let mut turn = Turn { how, latest: None };
+    fn at_once<R>(&self, how: How<'_>, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
+        let mut turn = Sequence { how, latest: None };
         let end = pin!(call(&mut turn)).poll(&mut Context::from_waker(Waker::noop()));
         match end {
             Poll::Ready(Err(Error::Failed(failure))) => Err(self.shared.over(failure)),
@@ -143,7 +143,7 @@ impl ProcessGroup {
     pub(super) fn later<R, T, F>(
         &self,
         name: &'static str,
-        call: impl FnOnce(Turn<'static>) -> F,
+        call: impl FnOnce(Sequence<'static>) -> F,
         open: impl FnOnce(R) -> Result<T> + Send + 'static,
     ) -> Result<Work<T>>
     where
@@ -151,9 +151,9 @@ impl ProcessGroup {
         R: Send + 'static,
         T: Send + 'static,
     {
-        self.shared.node.check_calls(name)?;
+        self.shared.runtime.check_calls(name)?;
         let between = Between::default();
-        let call = Box::pin(call(Turn { how: How::Later(between.clone()), latest: None }));
+        let call = Box::pin(call(Sequence { how: How::Later(between.clone()), latest: None }));
         let mut call = Call { shared: Arc::clone(&self.shared), call, between, open };
         if let Poll::Ready(end) = call.look() {
             let done = end.and_then(call.open).map(|done| Work::done(done, &self.driver()));
@@ -210,5 +210,5 @@ where
 
 /// A call that waits for nothing is a defect of this library.
 fn idle(shared: &Shared) -> Failure {
-    Failure::Aborted { rank: shared.node.rank, why: "a call waits for nothing".to_owned() }
+    Failure::Aborted { rank: shared.runtime.rank, why: "a call waits for nothing".to_owned() }
 }

@@ -10,14 +10,14 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use super::{super::pin, Node, ended};
+use super::{super::pin, Runtime, ended};
 use crate::{
-    engine::{Channel, Overseer, Rest, Task},
+    engine::{CommId, Rest, Supervisor, Task},
     error::{Error, Result},
-    rendezvous::{Stage, Stand},
+    rendezvous::{Position, Stage},
 };
 
-impl Node {
+impl Runtime {
     /// Has the thread, without which nothing may be [begun](Self::begin).
     pub(in super::super) fn prepare(self: &Arc<Self>) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,27 +33,27 @@ impl Node {
     }
 
     /// Hands in an operation that goes on by itself, if nobody waits for it.
-    pub(in super::super) fn begin(&self, channel: Channel, task: Task) {
-        self.ask(channel, task);
-        let desk = self.desk();
-        if !desk.leading {
-            self.hand_over(desk);
+    pub(in super::super) fn begin(&self, comm_id: CommId, task: Task) {
+        self.ask(comm_id, task);
+        let queue = self.queue();
+        if !queue.leading {
+            self.hand_over(queue);
         }
     }
 
     fn spawn(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
-        let node = Arc::clone(self);
+        let runtime = Arc::clone(self);
         let (tell, told) = mpsc::channel();
         let goes_on = move || {
-            let bound = node.pin.bind();
+            let bound = runtime.pin.bind();
             pin::defer();
             let here = bound.is_ok();
             // Whoever has made it waits for this.
             let _ = tell.send(bound);
             // What is left to do is done whatever happens.
-            while here && catch_unwind(AssertUnwindSafe(|| node.background())).is_err() {
+            while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
                 // Whoever is told of it may panic too.
-                let told = || tracing::error!(rank = node.rank, "the thread that goes on has panicked");
+                let told = || tracing::error!(rank = runtime.rank, "the thread that goes on has panicked");
                 catch_unwind(AssertUnwindSafe(told)).unwrap_or_else(std::mem::forget);
             }
         };
@@ -64,26 +64,26 @@ impl Node {
     /// Goes on with what is under way while nobody waits for it, until the end.
     fn background(&self) {
         loop {
-            let mut desk = self.desk();
-            desk.background = false;
-            desk.resting = true;
+            let mut queue = self.queue();
+            queue.background = false;
+            queue.resting = true;
             let idle = || !self.has_open() || self.wanted();
-            while desk.rests.is_empty() && !desk.quit && (desk.gone || desk.leading || idle()) {
-                desk = self.rested.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            while queue.rests.is_empty() && !queue.quit && (queue.gone || queue.leading || idle()) {
+                queue = self.rested.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
-            desk.resting = false;
-            if !desk.rests.is_empty() {
+            queue.resting = false;
+            if !queue.rests.is_empty() {
                 self.rests.store(false, Ordering::Relaxed);
-                let rests = std::mem::take(&mut desk.rests);
-                drop(desk);
+                let rests = std::mem::take(&mut queue.rests);
+                drop(queue);
                 Rest::finish(rests);
                 continue;
             }
-            if desk.quit {
+            if queue.quit {
                 return;
             }
-            desk.background = true;
-            let lead = self.lead(desk);
+            queue.background = true;
+            let lead = self.lead(queue);
             self.drive(None, (&|| self.rests.load(Ordering::Relaxed), None));
             drop(lead);
         }
@@ -96,7 +96,7 @@ impl Node {
         let lead = self.claim();
         self.end(self.abandon(), ended());
         drop(lead);
-        self.desk().quit = true;
+        self.queue().quit = true;
         self.rested.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Its own last deed may be to drop the last handle: then it goes on where it is.
@@ -105,7 +105,7 @@ impl Node {
             let _ = thread.join();
         }
         // The watch's thread must not be the last that has this node.
-        self.guard.position.told_by(|| Stand::of(Stage::Leaves));
+        self.guard.position.set(|| Position::of(Stage::Leaves));
         if let (Some(watch), false) = (&self.guard.watch, thread::panicking()) {
             watch.leave();
         }

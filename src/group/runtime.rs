@@ -18,17 +18,17 @@ use unisono_transport::{Limits, Wake, fork::Process};
 
 mod background;
 mod callers;
-mod overseer;
-mod stand;
+mod position;
+mod supervisor;
 
 use self::callers::Callers;
-use super::{cores::Place, guard::Guard, pin::Pin};
+use super::{cores::PeerInfo, guard::Guard, pin::Pin};
 use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Asked, Called, Channel, Done, Engine, Halt, Held, Operation, Overseer as _, Rest, Settings, Task,
-        Ticket, What, Wish,
+        Asked, Called, CommId, Done, Engine, Halt, Held, Operation, Request, Rest, Settings, Supervisor as _,
+        Task, Ticket, What,
     },
     error::{Error, Failure, Result},
     rendezvous::Store,
@@ -42,7 +42,7 @@ const DRAIN: Duration = Duration::from_millis(20);
 /// The bit of the tag of what answers a message: by that and what the message said of its own.
 pub(super) const ANSWER: u32 = 1 << 31;
 
-pub(super) struct Node {
+pub(super) struct Runtime {
     /// In the world.
     pub rank: Rank,
     /// The one that joined, and its number.
@@ -53,7 +53,7 @@ pub(super) struct Node {
     /// The sizes of windows in force.
     pub settings: Settings,
     /// Where the ranks of the world run.
-    pub places: Vec<Place>,
+    pub peers: Vec<PeerInfo>,
     /// What was measured, for groups of any size.
     pub tuned: Table,
     /// Where the thread runs.
@@ -63,21 +63,21 @@ pub(super) struct Node {
     pub registry: Arc<Registry>,
     /// Whoever leads has it; gone once a group has failed: its endpoint may not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
-    desk: Mutex<Desk>,
+    queue: Mutex<SubmissionQueue>,
     /// For those who wait for an operation or the lead.
     changed: Condvar,
     /// For the [thread](background) that goes on where nobody waits.
     rested: Condvar,
-    /// Whether there is a task on the desk, so that whoever leads need not lock it to know.
+    /// Whether there is a task on the queue, so that whoever leads need not lock it to know.
     asked: AtomicBool,
-    /// Whether there is a rest on the desk, so that the thread that is to do it, if it leads, need not lock it to know.
+    /// Whether there is a rest on the queue, so that the thread that is to do it, if it leads, need not lock it to know.
     rests: AtomicBool,
     /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
     claims: AtomicUsize,
     waiters: AtomicUsize,
     /// Whether this rank leaves, and calls nothing else.
     leaves: AtomicBool,
-    /// Whether calls may not be made any more, so that those that may need not lock the desk to know.
+    /// Whether calls may not be made any more, so that those that may need not lock the queue to know.
     closed: AtomicBool,
     /// Operations that have not ended.
     open: AtomicUsize,
@@ -93,8 +93,8 @@ pub(super) struct Node {
 
 /// Where operations are handed in.
 #[derive(Default)]
-struct Desk {
-    wishes: VecDeque<(Channel, Wish)>,
+struct SubmissionQueue {
+    requests: VecDeque<(CommId, Request)>,
     /// What is left to do of operations that have ended, for the thread that goes on where nobody waits.
     rests: Vec<Rest>,
     /// Whether somebody leads, and sleeps meanwhile.
@@ -115,31 +115,31 @@ struct Desk {
 
 /// The lead: given back when it goes.
 struct Lead<'n> {
-    node: &'n Node,
+    runtime: &'n Runtime,
     /// Whether the thread was unwinding already: then it calls from the drop of something.
     unwinding: bool,
 }
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        let node = self.node;
+        let runtime = self.runtime;
         if std::thread::panicking() && !self.unwinding {
             // Whatever it was in the middle of: nothing may touch the memory of operations any more.
             let why = "a thread panicked while it drove the engine".to_owned();
-            node.end(node.abandon(), Failure::Aborted { rank: node.rank, why });
+            runtime.end(runtime.abandon(), Failure::Aborted { rank: runtime.rank, why });
         }
-        let mut desk = node.desk();
-        desk.leading = false;
-        node.hand_over(desk);
+        let mut queue = runtime.queue();
+        queue.leading = false;
+        runtime.hand_over(queue);
     }
 }
 
-impl Node {
+impl Runtime {
     pub(super) fn new(
         (rank, config, guard): (Rank, Config, Guard),
         engine: Engine,
         settings: Settings,
-        (places, tuned, pin): (Vec<Place>, Table, Pin),
+        (peers, tuned, pin): (Vec<PeerInfo>, Table, Pin),
         store: Option<Arc<dyn Store>>,
     ) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Node {
             config,
             limits: engine.limits().clone(),
             settings,
-            places,
+            peers,
             tuned,
             pin,
             guard,
@@ -157,7 +157,7 @@ impl Node {
             registry: Arc::default(),
             waker: engine.waker(),
             engine: Mutex::new(Some(Box::new(engine))),
-            desk: Mutex::default(),
+            queue: Mutex::default(),
             changed: Condvar::new(),
             rested: Condvar::new(),
             asked: AtomicBool::new(false),
@@ -173,32 +173,32 @@ impl Node {
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, SubmissionQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands in an operation of the group on a channel. It is not begun before somebody leads.
-    pub(super) fn ask(&self, channel: Channel, task: Task) {
-        let mut desk = self.desk();
-        if let Some(failure) = desk.failed.clone() {
+    pub(super) fn ask(&self, comm_id: CommId, task: Task) {
+        let mut queue = self.queue();
+        if let Some(failure) = queue.failed.clone() {
             let rest = task.asked.ticket.end(Err(failure)).with(task.asked.held);
-            return self.leave_to_others(desk, [rest]);
+            return self.leave_to_others(queue, [rest]);
         }
-        desk.wishes.push_back((channel, Wish::Do(task)));
+        queue.requests.push_back((comm_id, Request::Do(task)));
         self.open.fetch_add(1, Ordering::Release);
         self.asked.store(true, Ordering::Release);
-        if desk.asleep {
+        if queue.asleep {
             self.waker.wake();
         }
     }
 
     /// Leaves the group on a channel, once what was handed in before is done. Does not wait for that.
-    pub(super) fn leave(&self, channel: Channel) -> Result<()> {
+    pub(super) fn leave(&self, comm_id: CommId) -> Result<()> {
         self.check()?;
-        let mut desk = self.desk();
-        desk.wishes.push_back((channel, Wish::Leave));
+        let mut queue = self.queue();
+        queue.requests.push_back((comm_id, Request::Leave));
         self.asked.store(true, Ordering::Release);
-        drop(desk);
+        drop(queue);
         let lead = self.claim();
         self.drive(None, (&|| true, None));
         drop(lead);
@@ -207,20 +207,20 @@ impl Node {
 
     /// The lead, if nobody else has it or wants anything.
     fn lead_at_once(&self) -> Option<Lead<'_>> {
-        let desk = self.desk();
-        let engaged = desk.failed.is_some() || desk.leading || self.wanted() || !desk.wishes.is_empty();
-        (!engaged).then(|| self.lead(desk))
+        let queue = self.queue();
+        let engaged = queue.failed.is_some() || queue.leading || self.wanted() || !queue.requests.is_empty();
+        (!engaged).then(|| self.lead(queue))
     }
 
     /// Does an operation of the group on a channel: at once, without another's hands, if nobody leads.
-    pub(super) fn call(&self, channel: Channel, task: Task) -> Result<Done> {
+    pub(super) fn call(&self, comm_id: CommId, task: Task) -> Result<Done> {
         let ticket = Arc::clone(&task.asked.ticket);
         match self.lead_at_once() {
-            None => self.ask(channel, task),
+            None => self.ask(comm_id, task),
             Some(lead) => {
                 self.open.fetch_add(1, Ordering::Release);
                 let waiting = self.callers.wait();
-                self.drive(Some((channel, task)), (&|| ticket.ended(), None));
+                self.drive(Some((comm_id, task)), (&|| ticket.ended(), None));
                 drop((lead, waiting));
             }
         }
@@ -231,20 +231,20 @@ impl Node {
     /// with less ado while nothing else is under way.
     pub(super) fn collective(
         &self,
-        channel: Channel,
+        comm_id: CommId,
         (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
     ) -> Result<Option<u64>> {
         let Some(lead) = self.lead_at_once() else {
             let asked = Asked::now(timeout, Held::Back(None));
             let ticket = Arc::clone(&asked.ticket);
-            self.ask(channel, Task { what: What::Collective(operation, schedule), asked });
+            self.ask(comm_id, Task { what: What::Collective(operation, schedule), asked });
             return self.wait(&ticket).map(|done| done.number);
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
-        let called = engine.call(channel, (operation, schedule), timeout, self);
+        let called = engine.call(comm_id, (operation, schedule), timeout, self);
         drop(slot);
         match called {
             Ok(Called::Ended(number)) => {
@@ -289,29 +289,29 @@ impl Node {
         let _waiting = until.is_none().then(|| self.callers.wait());
         self.callers.enter();
         loop {
-            let mut desk = self.desk();
+            let mut queue = self.queue();
             // Whoever waits is faster than the thread that goes on where nobody does.
-            let replaces = desk.background && !ticket.ended();
+            let replaces = queue.background && !ticket.ended();
             if replaces {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
-                if desk.asleep {
+                if queue.asleep {
                     self.waker.wake();
                 }
             }
             while !ticket.ended()
-                && !desk.gone
-                && (desk.leading || self.claims.load(Ordering::Relaxed) > 0)
+                && !queue.gone
+                && (queue.leading || self.claims.load(Ordering::Relaxed) > 0)
                 && !late()
             {
-                desk = self.sleep(desk, until);
+                queue = self.sleep(queue, until);
             }
             self.waiters.fetch_sub(usize::from(replaces), Ordering::Relaxed);
-            let over = ticket.ended() || desk.gone;
+            let over = ticket.ended() || queue.gone;
             if over || late() {
-                self.hand_over(desk);
+                self.hand_over(queue);
                 return over;
             }
-            let lead = self.lead(desk);
+            let lead = self.lead(queue);
             self.drive(None, (&|| ticket.ended() || late(), until));
             drop(lead);
         }
@@ -327,13 +327,13 @@ impl Node {
             self.drive(None, (&|| Instant::now() >= until, Some(until)));
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
             let only_receives = engine.as_ref().is_none_or(|engine| engine.has_only_receives());
-            let mut desk = self.desk();
-            let over = only_receives && desk.wishes.is_empty();
+            let mut queue = self.queue();
+            let over = only_receives && queue.requests.is_empty();
             if over {
-                desk.left = true;
+                queue.left = true;
                 self.closed.store(true, Ordering::Release);
             }
-            drop((desk, engine, lead));
+            drop((queue, engine, lead));
             self.check()?;
             if over {
                 return Ok(());
@@ -354,7 +354,7 @@ impl Node {
             ticket.end(Err(failure)).with(held)
         });
         let rests: Vec<_> = told.collect();
-        self.leave_to_others(self.desk(), rests);
+        self.leave_to_others(self.queue(), rests);
         self.changed.notify_all();
         Ok(())
     }
@@ -375,10 +375,10 @@ impl Node {
     }
 
     /// Nobody leads any more, or somebody who waited does not: the next in turn shall know.
-    fn hand_over(&self, desk: MutexGuard<'_, Desk>) {
-        let (waiting, resting) = (desk.waiting > 0, desk.resting);
-        // Who is woken wants the desk.
-        drop(desk);
+    fn hand_over(&self, queue: MutexGuard<'_, SubmissionQueue>) {
+        let (waiting, resting) = (queue.waiting > 0, queue.resting);
+        // Who is woken wants the queue.
+        drop(queue);
         if waiting {
             self.changed.notify_all();
         } else if resting && self.has_open() {
@@ -387,54 +387,62 @@ impl Node {
     }
 
     /// What is left to do of operations is for the [thread](background) that does that.
-    fn leave_to_others(&self, mut desk: MutexGuard<'_, Desk>, rests: impl IntoIterator<Item = Rest>) {
-        desk.rests.extend(rests.into_iter().filter(|rest| !rest.is_none()));
-        if desk.rests.is_empty() {
+    fn leave_to_others(
+        &self,
+        mut queue: MutexGuard<'_, SubmissionQueue>,
+        rests: impl IntoIterator<Item = Rest>,
+    ) {
+        queue.rests.extend(rests.into_iter().filter(|rest| !rest.is_none()));
+        if queue.rests.is_empty() {
             return;
         }
         self.rests.store(true, Ordering::Relaxed);
-        if desk.resting {
-            drop(desk);
+        if queue.resting {
+            drop(queue);
             self.rested.notify_one();
         }
     }
 
-    fn lead(&self, mut desk: MutexGuard<'_, Desk>) -> Lead<'_> {
-        desk.leading = true;
-        Lead { node: self, unwinding: std::thread::panicking() }
+    fn lead(&self, mut queue: MutexGuard<'_, SubmissionQueue>) -> Lead<'_> {
+        queue.leading = true;
+        Lead { runtime: self, unwinding: std::thread::panicking() }
     }
 
     /// Takes the lead from whoever has it, as soon as may be.
     fn claim(&self) -> Lead<'_> {
         self.claims.fetch_add(1, Ordering::Relaxed);
-        let mut desk = self.desk();
-        while desk.leading {
-            if desk.asleep {
+        let mut queue = self.queue();
+        while queue.leading {
+            if queue.asleep {
                 self.waker.wake();
             }
-            desk = self.sleep(desk, None);
+            queue = self.sleep(queue, None);
         }
         self.claims.fetch_sub(1, Ordering::Relaxed);
-        self.lead(desk)
+        self.lead(queue)
     }
 
-    fn sleep<'d>(&self, mut desk: MutexGuard<'d, Desk>, until: Option<Instant>) -> MutexGuard<'d, Desk> {
-        desk.waiting += 1;
-        desk = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-            None => self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner),
-            Some(left) => self.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0,
+    fn sleep<'d>(
+        &self,
+        mut queue: MutexGuard<'d, SubmissionQueue>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'d, SubmissionQueue> {
+        queue.waiting += 1;
+        queue = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
         };
-        desk.waiting -= 1;
-        desk
+        queue.waiting -= 1;
+        queue
     }
 
     /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
-    /// which has not come by the desk.
-    fn drive(&self, first: Option<(Channel, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
+    /// which has not come by the queue.
+    fn drive(&self, first: Option<(CommId, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
-        let taken = first.map_or(Ok(()), |(channel, task)| engine.take(channel, task, self));
+        let taken = first.map_or(Ok(()), |(comm_id, task)| engine.take(comm_id, task, self));
         if let Err(halt) = taken.and_then(|()| engine.drive(until, self)) {
             drop(slot);
             self.halted(halt);
@@ -442,8 +450,8 @@ impl Node {
     }
 
     /// The engine has stopped: all is over.
-    fn halted(&self, Halt { stop, culprit }: Halt) {
-        let failure = self.guard.explain(stop, *culprit.unwrap_or_default());
+    fn halted(&self, Halt { stop, stalled }: Halt) {
+        let failure = self.guard.explain(stop, *stalled.unwrap_or_default());
         let left = self.abandon();
         let failure = self.end(left, self.guard.tell(failure));
         // Whoever called is told, and decides how loud to be.
@@ -458,20 +466,20 @@ impl Node {
 
     /// All is over: those who wait for operations are told.
     fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
-        let mut desk = self.desk();
-        let failure = desk.failed.get_or_insert(failure).clone();
+        let mut queue = self.queue();
+        let failure = queue.failed.get_or_insert(failure).clone();
         self.closed.store(true, Ordering::Release);
-        let wishes = std::mem::take(&mut desk.wishes);
-        drop(desk);
-        let handed_in = wishes.into_iter().filter_map(|(_, wish)| match wish {
-            Wish::Do(task) => Some((task.asked.ticket, task.asked.held)),
-            Wish::Leave | Wish::Stand(_) => None,
+        let requests = std::mem::take(&mut queue.requests);
+        drop(queue);
+        let handed_in = requests.into_iter().filter_map(|(_, request)| match request {
+            Request::Do(task) => Some((task.asked.ticket, task.asked.held)),
+            Request::Leave | Request::Position(_) => None,
         });
         let told = |(ticket, held): (Arc<Ticket>, Held)| ticket.end(Err(failure.clone())).with(held);
         let rests: Vec<_> = left.into_iter().chain(handed_in).map(told).collect();
-        let mut desk = self.desk();
-        desk.gone = true;
-        self.leave_to_others(desk, rests);
+        let mut queue = self.queue();
+        queue.gone = true;
+        self.leave_to_others(queue, rests);
         self.changed.notify_all();
         failure
     }
@@ -484,14 +492,14 @@ impl Node {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
             Some(engine) => Ok(act(engine)),
-            None => Err(Error::Failed(self.desk().failed.clone().unwrap_or_else(ended))),
+            None => Err(Error::Failed(self.queue().failed.clone().unwrap_or_else(ended))),
         }
     }
 
     /// Whether all is over, on this rank or elsewhere.
     pub(super) fn check(&self) -> Result<()> {
         self.check_process()?;
-        self.check_desk(self.desk())
+        self.check_desk(self.queue())
     }
 
     /// Whether this is the process that joined. In its children locks may be held for good, by threads that are not there:
@@ -504,9 +512,9 @@ impl Node {
         self.process.is_this()
     }
 
-    fn check_desk(&self, desk: MutexGuard<'_, Desk>) -> Result<()> {
-        let failed = desk.failed.clone();
-        drop(desk);
+    fn check_desk(&self, queue: MutexGuard<'_, SubmissionQueue>) -> Result<()> {
+        let failed = queue.failed.clone();
+        drop(queue);
         match failed {
             Some(failure) => Err(Error::Failed(failure)),
             None => self.guard.alarm.failure().map_or(Ok(()), |failure| Err(self.fail(failure))),
@@ -520,7 +528,7 @@ impl Node {
 
     /// Whether this rank leaves, or has left.
     pub(super) fn has_left(&self) -> bool {
-        self.desk().left
+        self.queue().left
     }
 
     /// Whether calls may be made.
@@ -530,12 +538,12 @@ impl Node {
         if !self.closed.load(Ordering::Acquire) && !self.guard.alarm.raised() {
             return Ok(());
         }
-        let desk = self.desk();
-        if desk.left && desk.failed.is_none() {
+        let queue = self.queue();
+        if queue.left && queue.failed.is_none() {
             let problem = "this rank has left the world, and with it all groups".to_owned();
             return Err(Error::Argument { call, problem });
         }
-        self.check_desk(desk)
+        self.check_desk(queue)
     }
 
     /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the alarm is raised.
@@ -551,7 +559,7 @@ impl Node {
 
     /// Whether all is over.
     pub(super) fn over(&self) -> bool {
-        self.desk().failed.is_some() || self.guard.alarm.raised()
+        self.queue().failed.is_some() || self.guard.alarm.raised()
     }
 }
 

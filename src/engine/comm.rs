@@ -9,14 +9,14 @@ use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
     Settings, access,
+    control::ControlMessage,
     flow::{Incoming, Outgoing},
     lane::Lane,
-    letters::Letter,
     operation::Signature,
     p2p::Talk,
-    task::Turn,
+    task::QueuedCollective,
     ticket::Asked,
-    wire::{self, About, Channel, Class, Entry, Grant, Header, Way},
+    wire::{self, Class, ClearToSend, CommId, ControlKind, Entry, Header, Way},
 };
 use crate::position::{CALLS, Called};
 
@@ -24,10 +24,10 @@ use crate::position::{CALLS, Called};
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The most grants of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
-const GRANTS: u8 = 2;
+const CLEAR_TO_SENDS: u8 = 2;
 
 /// Where the operation of that number is among the latest.
-pub(super) fn place(number: u64) -> usize {
+pub(super) fn recent(number: u64) -> usize {
     const { assert!(CALLS == 4) }
     usize::from((number & 3) as u8)
 }
@@ -50,13 +50,13 @@ pub(super) struct Member {
     /// How many operations it had begun when it left the group, if it has.
     pub(super) ended: Option<u64>,
     /// The latest operation in which it was told, for each class, of a message that waits.
-    pub(super) knocked: [Option<u32>; 3],
+    pub(super) probed_classes: [Option<u32>; 3],
     /// Whether a mismatch probe went to it that it has not told to have read.
     pub(super) unread: bool,
     /// The operation of its latest mismatch probe.
     pub(super) probed: Option<u32>,
-    /// How many grants of it there are in [`Circle::grants`].
-    pub(super) grants: u8,
+    /// How many grants of it there are in [`Comm::clear_to_sends`].
+    pub(super) clear_to_sends: u8,
 }
 
 impl Member {
@@ -117,9 +117,9 @@ pub(super) struct WindowMemory {
 }
 
 /// A group, without its operation under way.
-pub(crate) struct Circle {
-    /// By which its members' letters find it.
-    pub channel: Channel,
+pub(crate) struct Comm {
+    /// By which its members' control messages find it.
+    pub comm_id: CommId,
     /// This process's rank in it.
     pub me: Rank,
     pub settings: Settings,
@@ -141,23 +141,23 @@ pub(crate) struct Circle {
     /// Written by peers, read when an immediate says so.
     mailbox: Region,
     /// What this rank writes to the others' mailboxes: kept here until it has left.
-    pub(super) letters: Region,
-    pub(super) post_box: VecDeque<(Rank, Letter)>,
+    pub(super) control: Region,
+    pub(super) control_queue: VecDeque<(Rank, ControlMessage)>,
     /// Receivers whose senders should hear of their credit when there is time.
     pub(super) debts: Vec<(usize, Way)>,
-    /// Letters that the transport has not reported as sent: those that it reads from `letters`, and copies.
-    pub(super) letters_under_way: usize,
-    pub(super) copies_under_way: usize,
+    /// Control messages that the transport has not reported as sent: those that it reads from `control`, and copies.
+    pub(super) control_in_flight: usize,
+    pub(super) control_copies_in_flight: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
     /// would come. No more than the latest of each rank.
-    pub knocks: Vec<(Rank, Class, Header)>,
-    /// What peers allow, until the end of the operation for which they do. No more than [`GRANTS`] of each.
-    pub grants: Vec<(Rank, Grant)>,
+    pub mismatch_probes: Vec<(Rank, Class, Header)>,
+    /// What peers allow, until the end of the operation for which they do. No more than [`CLEAR_TO_SENDS`] of each.
+    pub clear_to_sends: Vec<(Rank, ClearToSend)>,
     /// Whether peers may write into this rank's output now.
     pub exposed: bool,
     /// Whether an operation is under way, and those that wait for their turn.
     pub(super) busy: bool,
-    pub(super) tasks: VecDeque<Turn>,
+    pub(super) tasks: VecDeque<QueuedCollective>,
     /// Operations begun so far: the number of the next.
     pub begun: u64,
     /// What the latest of them were, each at its number modulo as many, and what algorithms are called.
@@ -170,9 +170,9 @@ pub(crate) struct Circle {
     pub(super) label: Option<Arc<str>>,
     /// Messages from point to point.
     pub(super) talk: Talk,
-    /// Whether this rank says farewell to the world: then nobody needs credit any more, and what it puts must not be
+    /// Whether this rank says shutdown to the world: then nobody needs credit any more, and what it puts must not be
     /// lost when it closes its endpoint.
-    pub(super) parting: bool,
+    pub(super) shutting_down: bool,
     /// Whether the members' mailboxes are known.
     introduced: bool,
     /// Whether this rank has left the group.
@@ -181,7 +181,7 @@ pub(crate) struct Circle {
     pub(super) end_told: bool,
 }
 
-impl Circle {
+impl Comm {
     /// Registers the mailbox of rank `me` of `ranks`, for the world's group.
     pub(crate) fn new(
         transport: &mut dyn Transport,
@@ -191,9 +191,9 @@ impl Circle {
     ) -> Result<Self, Error> {
         let bytes = ranks * size_of::<Entry>();
         let mailbox = transport.register(Memory::map(bytes, false)?)?;
-        let letters = transport.register(Memory::map(bytes, false)?)?;
+        let control = transport.register(Memory::map(bytes, false)?)?;
         Ok(Self {
-            channel: 0,
+            comm_id: 0,
             me,
             settings,
             scratch: None,
@@ -207,13 +207,13 @@ impl Circle {
             members: Vec::new(),
             windows: Vec::new(),
             mailbox,
-            letters,
-            post_box: VecDeque::new(),
+            control,
+            control_queue: VecDeque::new(),
             debts: Vec::new(),
-            letters_under_way: 0,
-            copies_under_way: 0,
-            knocks: Vec::new(),
-            grants: Vec::new(),
+            control_in_flight: 0,
+            control_copies_in_flight: 0,
+            mismatch_probes: Vec::new(),
+            clear_to_sends: Vec::new(),
             exposed: false,
             busy: false,
             tasks: VecDeque::new(),
@@ -224,7 +224,7 @@ impl Circle {
             id: 0,
             label: None,
             talk: Talk::default(),
-            parting: false,
+            shutting_down: false,
             introduced: false,
             left: false,
             end_told: false,
@@ -232,8 +232,8 @@ impl Circle {
     }
 
     /// Where the message stands that has waited longest, as [`Talk::stand`] by ranks of the world.
-    pub(super) fn stand(&self) -> Option<(Instant, Signature, Option<Rank>)> {
-        let (at, signature, peer) = self.talk.stand()?;
+    pub(super) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+        let (at, signature, peer) = self.talk.longest_wait()?;
         let world = |rank| self.world(rank);
         Some((at, signature.worldwide(world), peer.map(world)))
     }
@@ -252,7 +252,7 @@ impl Circle {
     /// The latest operations, the last first.
     pub(super) fn latest_calls(&self, most: usize) -> Vec<Called> {
         let numbers = (0..self.begun).rev().take(most);
-        numbers.map(|number| self.calls[place(number)].called(self.algorithm_name)).collect()
+        numbers.map(|number| self.calls[recent(number)].called(self.algorithm_name)).collect()
     }
 
     /// How many members it has.
@@ -267,7 +267,7 @@ impl Circle {
 
     /// Whether nothing that this rank sent is under way, nor waits for room.
     pub(super) fn is_settled(&self) -> bool {
-        self.letters_landed() && self.under_way == 0 && self.talk.under_way == 0
+        self.control_completed() && self.under_way == 0 && self.talk.under_way == 0
     }
 
     /// It is called so, and has this number.
@@ -326,9 +326,9 @@ impl Circle {
     }
 
     fn tell_end_to(&mut self, rank: Rank) -> Result<(), Error> {
-        let at = rank * size_of::<Entry>() + About::End.place();
-        access::store(&self.letters, at, &self.begun)?;
-        self.post_box.push_back((rank, Letter::End));
+        let at = rank * size_of::<Entry>() + ControlKind::End.place();
+        access::store(&self.control, at, &self.begun)?;
+        self.control_queue.push_back((rank, ControlMessage::End));
         Ok(())
     }
 
@@ -345,7 +345,7 @@ impl Circle {
 
     /// Whether nothing of the group is on its way any more, to this rank or from it.
     pub(crate) fn over(&self) -> bool {
-        self.left && self.all_ended() && self.letters_landed() && self.under_way == 0 && self.talk.over()
+        self.left && self.all_ended() && self.control_completed() && self.under_way == 0 && self.talk.over()
     }
 
     /// Who the members are, by rank: their ranks in the world.
@@ -359,19 +359,19 @@ impl Circle {
             met: false,
             large_due: false,
             ended: None,
-            knocked: [None; 3],
+            probed_classes: [None; 3],
             unread: false,
             probed: None,
-            grants: 0,
+            clear_to_sends: 0,
         };
         self.members = members.into_iter().map(member).collect();
     }
 
-    /// Bytes of registered memory: windows, mailbox, letters, scratch.
+    /// Bytes of registered memory: windows, mailbox, control messages, scratch.
     pub(crate) fn memory(&self) -> usize {
         let windows: usize = self.open_windows().map(|window| window.region.len()).sum();
         let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
-        windows + self.mailbox.len() + self.letters.len() + scratch
+        windows + self.mailbox.len() + self.control.len() + scratch
     }
 
     /// The numbers of the flows that lead here: first number and lanes of each window.
@@ -424,9 +424,12 @@ impl Circle {
     }
 
     /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.
-    pub(crate) fn granted(&self, to: Rank, op: u32) -> Option<&Grant> {
-        let granted = self.grants.iter().find(|(from, grant)| *from == to && grant.header.op == op);
-        granted.map(|(_, grant)| grant)
+    pub(crate) fn clear_to_send(&self, to: Rank, op: u32) -> Option<&ClearToSend> {
+        let clear_to_send = self
+            .clear_to_sends
+            .iter()
+            .find(|(from, clear_to_send)| *from == to && clear_to_send.header.op == op);
+        clear_to_send.map(|(_, clear_to_send)| clear_to_send)
     }
 
     /// Whether what comes there is a message from point to point.
@@ -476,13 +479,13 @@ impl Circle {
     /// at once if all its messages were freed, so that nothing of it is under way any more.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
         // Whoever has been told of the end may have forgotten the group.
-        if self.parting || self.left {
+        if self.shutting_down || self.left {
             return;
         }
         let flow = self.incoming(receiver, way);
         let (from, exhausted, due) = (flow.from, flow.exhausted(), flow.owes() || flow.stalls());
         if exhausted {
-            self.post_box.push_back((from, Letter::Credit(receiver, way)));
+            self.control_queue.push_back((from, ControlMessage::Credit(receiver, way)));
         } else if due && !self.debts.contains(&(receiver, way)) {
             self.debts.push((receiver, way));
         }
@@ -500,14 +503,14 @@ impl Circle {
         !self.debts.is_empty()
     }
 
-    /// Makes letters of debts: where this rank is `idle`, of all; else of those about which nothing else tells the sender.
+    /// Makes control messages of debts: where this rank is `idle`, of all; else of those about which nothing else tells the sender.
     pub(crate) fn settle_debts(&mut self, idle: bool) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&(receiver, way)| {
             let flow = self.incoming(receiver, way);
             let (from, stalls, now) = (flow.from, flow.stalls(), flow.owes() || idle && flow.stalls());
             if now {
-                self.post_box.push_back((from, Letter::Credit(receiver, way)));
+                self.control_queue.push_back((from, ControlMessage::Credit(receiver, way)));
             }
             stalls && !now
         });
@@ -515,42 +518,42 @@ impl Circle {
     }
 
     /// A peer allows something. False if that is more than it may allow at once.
-    pub(super) fn keep_grant(&mut self, from: Rank, grant: Grant) -> bool {
-        let grants = &mut self.members[from].grants;
-        *grants += 1;
-        self.grants.push((from, grant));
-        *grants <= GRANTS
+    pub(super) fn keep_clear_to_send(&mut self, from: Rank, clear_to_send: ClearToSend) -> bool {
+        let clear_to_sends = &mut self.members[from].clear_to_sends;
+        *clear_to_sends += 1;
+        self.clear_to_sends.push((from, clear_to_send));
+        *clear_to_sends <= CLEAR_TO_SENDS
     }
 
     /// What peers allowed in this operation is over.
-    pub(super) fn drop_grants(&mut self, op: u32) {
+    pub(super) fn drop_clear_to_sends(&mut self, op: u32) {
         let members = &mut self.members;
-        self.grants.retain(|(from, grant)| {
-            let over = grant.header.op == op;
-            members[*from].grants -= u8::from(over);
+        self.clear_to_sends.retain(|(from, clear_to_send)| {
+            let over = clear_to_send.header.op == op;
+            members[*from].clear_to_sends -= u8::from(over);
             !over
         });
     }
 
-    /// Whether there are letters to be sent. Until it is known where to, those wait that answer members who know already.
-    pub(crate) fn has_letters(&self) -> bool {
-        self.introduced && !self.post_box.is_empty()
+    /// Whether there are control messages to be sent. Until it is known where to, those wait that answer members who know already.
+    pub(crate) fn has_control(&self) -> bool {
+        self.introduced && !self.control_queue.is_empty()
     }
 
-    /// Whether all letters have left: no memory of theirs is read any more.
-    pub(crate) fn letters_left(&self) -> bool {
-        self.post_box.is_empty() && self.letters_under_way == 0
+    /// Whether all control messages have left: no memory of theirs is read any more.
+    pub(crate) fn control_sent(&self) -> bool {
+        self.control_queue.is_empty() && self.control_in_flight == 0
     }
 
     /// Whether none is under way any more.
-    pub(crate) fn letters_landed(&self) -> bool {
-        self.letters_left() && self.copies_under_way == 0
+    pub(crate) fn control_completed(&self) -> bool {
+        self.control_sent() && self.control_copies_in_flight == 0
     }
 
     /// From now on this rank parts from the others. Of what they sent it has taken all, and in a barrier nobody sends more
     /// than one message to another: there is credit for that.
-    pub(super) fn part(&mut self) {
-        self.parting = true;
+    pub(super) fn shut_down(&mut self) {
+        self.shutting_down = true;
         self.debts.clear();
     }
 }

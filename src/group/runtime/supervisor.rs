@@ -7,20 +7,20 @@ use std::{
 
 use unisono_schedule::Rank;
 
-use super::Node;
+use super::Runtime;
 use crate::{
-    engine::{Call, Channel, Operation, Overseer, Rest, Ticket, Wish},
+    engine::{Call, CommId, Operation, Request, Rest, Supervisor, Ticket},
     error::{Failure, Result},
     work::Driver,
 };
 
-impl Overseer for Node {
+impl Supervisor for Runtime {
     fn stopped(&self) -> bool {
         self.guard.stopped()
     }
 
-    fn stand(&self, call: Call, waits: Option<Rank>) {
-        self.guard.stand(call, waits);
+    fn waits_longest(&self, call: Call, waits: Option<Rank>) {
+        self.guard.waits_longest(call, waits);
     }
 
     fn waits(&self, vainly: Duration) {
@@ -38,13 +38,13 @@ impl Overseer for Node {
     fn ended(&self, number: Option<u64>, rest: Rest) {
         self.guard.doing.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
-        let desk = self.desk();
-        let waiting = desk.waiting > 0;
+        let queue = self.queue();
+        let waiting = queue.waiting > 0;
         if rest.is_none() {
             // As mostly: to move it and have it found so costs more.
-            drop(desk);
+            drop(queue);
         } else {
-            self.leave_to_others(desk, [rest]);
+            self.leave_to_others(queue, [rest]);
         }
         // It may be another's than the one's who leads.
         if waiting {
@@ -52,14 +52,14 @@ impl Overseer for Node {
         }
     }
 
-    fn asked(&self) -> Option<(Channel, Wish)> {
+    fn asked(&self) -> Option<(CommId, Request)> {
         if !self.asks() {
             return None;
         }
-        let mut desk = self.desk();
-        let wish = desk.wishes.pop_front();
-        self.asked.store(!desk.wishes.is_empty(), Ordering::Release);
-        wish
+        let mut queue = self.queue();
+        let request = queue.requests.pop_front();
+        self.asked.store(!queue.requests.is_empty(), Ordering::Release);
+        request
     }
 
     fn asks(&self) -> bool {
@@ -71,18 +71,18 @@ impl Overseer for Node {
     }
 
     fn sleeps(&self, asleep: bool) {
-        self.desk().asleep = asleep;
+        self.queue().asleep = asleep;
     }
 }
 
-impl Driver for Node {
+impl Driver for Runtime {
     fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
         self.wait_until(ticket, until)
     }
 
     fn failed(&self) -> Option<Failure> {
-        let desk = self.desk();
-        desk.failed.clone().filter(|_| desk.gone)
+        let queue = self.queue();
+        queue.failed.clone().filter(|_| queue.gone)
     }
 
     fn check_process(&self) -> Result<()> {

@@ -7,24 +7,24 @@ use std::{
 
 use unisono_schedule::Rank;
 
-use super::{Engine, circle::Circle, task::Overseer};
-use crate::position::{CALLS, GROUPS, GroupStand, PEERS, Running, Stand, Traffic};
+use super::{Engine, comm::Comm, task::Supervisor};
+use crate::position::{CALLS, GROUPS, GroupPosition, PEERS, Position, Running, Traffic};
 
 /// A question where this rank stands, which whoever drives answers.
 #[derive(Default)]
-pub(crate) struct Question {
-    answer: Mutex<Option<Stand>>,
+pub(crate) struct PositionQuery {
+    answer: Mutex<Option<Position>>,
     answered: Condvar,
 }
 
-impl Question {
-    pub(super) fn answer(&self, stand: Stand) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(stand);
+impl PositionQuery {
+    pub(super) fn answer(&self, position: Position) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
         self.answered.notify_all();
     }
 
     /// The answer, if it comes within this time.
-    pub(crate) fn wait(&self, time: Duration) -> Option<Stand> {
+    pub(crate) fn wait(&self, time: Duration) -> Option<Position> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.answered.wait_timeout_while(answer, time, |answer| answer.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
@@ -34,35 +34,35 @@ impl Question {
 impl Engine {
     /// Where this rank stands. It is `blocked` as far as this engine knows: nothing has moved for so long, and nothing that
     /// it sent is under way.
-    pub(crate) fn position(&self) -> Stand {
-        let mut circles: Vec<_> = self.net.circles.iter().flatten().filter(|it| it.is_introduced()).collect();
-        let running = |circle: &Circle| {
-            let alone = self.alone.iter().map(|(channel, run)| (*channel, run));
-            let mut all = self.running.iter().map(|it| (it.channel, &it.run)).chain(alone);
-            all.find(|(channel, _)| *channel == circle.channel).map(|(_, run)| run)
+    pub(crate) fn position(&self) -> Position {
+        let mut comms: Vec<_> = self.net.comms.iter().flatten().filter(|it| it.is_introduced()).collect();
+        let running = |comm: &Comm| {
+            let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
+            let mut all = self.running.iter().map(|it| (it.comm_id, &it.run)).chain(alone);
+            all.find(|(comm_id, _)| *comm_id == comm.comm_id).map(|(_, run)| run)
         };
-        let idle = |circle: &Circle| running(circle).is_none() && !circle.talk.open();
-        circles.sort_by_key(|circle| (idle(circle), std::cmp::Reverse(circle.used)));
-        let mut cut = circles.len() > GROUPS;
-        let settled = circles.iter().all(|circle| circle.is_settled());
+        let idle = |comm: &Comm| running(comm).is_none() && !comm.talk.open();
+        comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.used)));
+        let mut cut = comms.len() > GROUPS;
+        let settled = comms.iter().all(|comm| comm.is_settled());
         let leaves = self.net.leaves_all;
-        let groups = circles.iter().take(GROUPS).map(|circle| {
-            let world = |rank: Rank| circle.world(rank);
-            let running = running(circle).map(|run| {
-                let (steps, waits) = run.stand();
+        let groups = comms.iter().take(GROUPS).map(|comm| {
+            let world = |rank: Rank| comm.world(rank);
+            let running = running(comm).map(|run| {
+                let (steps, waits) = run.progress();
                 let waits: Vec<_> = waits.into_iter().map(world).collect();
                 cut |= waits.len() > PEERS;
                 Running { steps, waits: waits.into_iter().take(PEERS).collect() }
             });
-            let mut messages = circle.talk.stands(world, circle.size(), leaves);
+            let mut messages = comm.talk.positions(world, comm.size(), leaves);
             cut |= messages.len() > PEERS || messages.iter().any(|message| message.waits.len() > PEERS);
             messages.truncate(PEERS);
             messages.iter_mut().for_each(|message| message.waits.truncate(PEERS));
-            GroupStand {
-                id: circle.id,
-                label: GroupStand::named(circle.label.as_deref()),
-                begun: circle.begun,
-                latest: circle.latest_calls(CALLS),
+            GroupPosition {
+                id: comm.id,
+                label: GroupPosition::named(comm.label.as_deref()),
+                begun: comm.begun,
+                latest: comm.latest_calls(CALLS),
                 running,
                 messages,
             }
@@ -73,18 +73,18 @@ impl Engine {
         traffic.truncate(GROUPS * PEERS);
         let quiet =
             self.wait.waits().map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
-        Stand { blocked: quiet.filter(|_| settled && !cut), groups, traffic, ..Stand::default() }
+        Position { blocked: quiet.filter(|_| settled && !cut), groups, traffic, ..Position::default() }
     }
 
     /// Tells since when what has waited longest waits in vain, if it is not for all ranks to leave.
-    pub(super) fn tell_wait(&mut self, overseer: &dyn Overseer) {
+    pub(super) fn tell_wait(&mut self, supervisor: &dyn Supervisor) {
         let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
         let operations = operations.filter_map(|it| it.doubted);
-        let messages = self.talking.iter().filter_map(|&channel| {
-            self.net.circles.get(usize::from(channel))?.as_ref()?.talk.stand().map(|(at, ..)| at)
+        let messages = self.talking.iter().filter_map(|&comm_id| {
+            self.net.comms.get(usize::from(comm_id))?.as_ref()?.talk.longest_wait().map(|(at, ..)| at)
         });
         if let Some(since) = operations.chain(messages).min() {
-            overseer.waits(Instant::now().saturating_duration_since(since));
+            supervisor.waits(Instant::now().saturating_duration_since(since));
         }
     }
 }
