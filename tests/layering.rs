@@ -310,7 +310,6 @@ const CIRCLES_TO_GO: &[(&str, usize)] = &[
     ("src/engine", 10),
     ("src/group", 3),
     ("src/rendezvous", 2),
-    ("schedule/src/check", 2),
     ("src/tensor", 3),
     ("cli/src/bench", 5),
     ("cli/src/run", 2),

@@ -135,6 +135,16 @@ pub const SLICE: usize = 64 << 10;
 const OWN: usize = 4 << 20;
 
 impl Step {
+    /// The rank that this step sends to, or whose message or slot it is about.
+    #[must_use]
+    pub const fn peer(&self) -> Option<Rank> {
+        match *self {
+            Self::Put { to, .. } | Self::Write { to, .. } => Some(to),
+            Self::Take { from, .. } | Self::Await { from, .. } | Self::Free { from } => Some(from),
+            Self::Reduce { .. } | Self::Fold { .. } | Self::Copy { .. } | Self::Settle => None,
+        }
+    }
+
     /// How many bytes of a reduction or a copy are done between two polls.
     #[must_use]
     pub const fn slice(&self) -> usize {

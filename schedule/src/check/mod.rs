@@ -25,7 +25,7 @@
 mod memory;
 mod policy;
 mod run;
-mod writes;
+mod state;
 
 use std::{collections::BTreeSet, fmt};
 
@@ -59,6 +59,11 @@ impl<'a> Setup<'a> {
     #[must_use]
     pub fn job_of(&self, rank: Rank) -> Job<'a> {
         Job { rank, uneven: self.uneven.and_then(|all| all.get(rank).copied()), ..self.job }
+    }
+
+    /// Whether others may write into this rank's output.
+    fn granted(&self, rank: Rank) -> bool {
+        self.granted >> rank & 1 == 1 && !(self.in_place && self.job.collective.exchanges())
     }
 }
 
@@ -315,6 +320,38 @@ pub fn check(
     formula: Option<&[Traffic]>,
 ) -> Result<Report, Violation> {
     run::Checker::new(schedules, setup)?.run(formula)
+}
+
+/// The number of lanes, the longest message and whether there are writes into outputs: alike on all ranks, and as the
+/// job allows.
+fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, usize, bool), Violation> {
+    let ranks = setup.job.ranks;
+    let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
+    let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
+    if schedules.len() != ranks || ranks == 0 || ranks > 64 {
+        return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
+    }
+    let width = schedules.first().map_or(1, |schedule| schedule.lanes());
+    let limit = schedules.first().map_or(0, |schedule| schedule.max_message());
+    if limit > setup.job.chunk {
+        return shape(0, "max_message", limit, setup.job.chunk);
+    }
+    if width == 0 || width > setup.job.lanes {
+        return shape(0, "lanes", width, setup.job.lanes);
+    }
+    let direct = schedules.first().is_some_and(|schedule| schedule.direct());
+    for (rank, schedule) in schedules.iter().enumerate() {
+        if schedule.direct() != direct {
+            return shape(rank, "direct", usize::from(!direct), usize::from(direct));
+        }
+        if schedule.lanes() != width {
+            return shape(rank, "lanes", schedule.lanes(), width);
+        }
+        if schedule.max_message() != limit {
+            return shape(rank, "max_message", schedule.max_message(), limit);
+        }
+    }
+    Ok((width, limit, direct))
 }
 
 /// The first message of a flow, seen from one rank.

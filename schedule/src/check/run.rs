@@ -1,4 +1,8 @@
-//! The world in which schedules run: lanes, flows with their slots, puts on their way.
+//! Executes the schedules of all ranks step by step, in the order that the adversary chooses, and judges each step and the
+//! end.
+//!
+//! From the moment a write into an output is put until it is awaited its place belongs to the sender: a step of the
+//! receiver that reads or writes there is a violation, whether the write has landed or not.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -6,34 +10,34 @@ use super::{
     Fault, Report, Setup, Violation,
     memory::{Area, Cell, Memory, everyone, overlap},
     policy::{Action, Agenda},
-    writes::Writes,
+    state::{Flow, Lane, Open, Put, Writes},
 };
 use crate::{Collective, Place, Rank, Schedule, Span, Step, Traffic};
 
 pub(super) struct Checker<'a> {
-    pub(super) setup: &'a Setup<'a>,
+    setup: &'a Setup<'a>,
     ranks: usize,
-    pub(super) width: usize,
+    width: usize,
     limit: usize,
     /// Whether the schedules say that they write straight into outputs.
-    pub(super) direct: bool,
-    pub(super) schedules: Vec<Box<dyn Schedule>>,
+    direct: bool,
+    schedules: Vec<Box<dyn Schedule>>,
     /// Indexed by rank and lane.
-    pub(super) lanes: Vec<Lane>,
+    lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
-    pub(super) flows: Vec<Flow>,
+    flows: Vec<Flow>,
     /// Indexed alike.
-    pub(super) writes: Vec<Writes>,
+    writes: Vec<Writes>,
     /// Where in each rank's output writes land that were not awaited, and whose.
-    pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
-    pub(super) memories: Vec<Memory>,
-    pub(super) puts: Vec<Put>,
+    exposed: Vec<Vec<(Rank, Range<usize>)>>,
+    memories: Vec<Memory>,
+    puts: Vec<Put>,
     /// The puts of each rank that have not arrived.
-    pub(super) under_way: Vec<Vec<usize>>,
+    under_way: Vec<Vec<usize>>,
     /// Of whom each rank has heard.
-    pub(super) heard: Vec<u64>,
+    heard: Vec<u64>,
     traffic: Vec<Traffic>,
-    pub(super) taken: Vec<BTreeSet<Rank>>,
+    taken: Vec<BTreeSet<Rank>>,
     agenda: Agenda,
     hops: usize,
     /// Room for the operands of a step.
@@ -41,97 +45,21 @@ pub(super) struct Checker<'a> {
     right: Vec<Cell>,
 }
 
-#[derive(Default)]
-pub(super) struct Lane {
-    /// The step that waits for something.
-    waits: Option<Step>,
-    /// Steps that come before the schedule's next, the last one first.
-    pub(super) before: Vec<Step>,
-    /// Whether it is on the agenda.
-    listed: bool,
-    ended: bool,
-    pub(super) steps: usize,
-    /// Puts of which it does not know that they have left.
-    unsent: usize,
-    /// The longest chain of messages that ends here.
-    pub(super) chain: usize,
-}
-
-/// Message numbers; message `m` lies in slot `m % depth`.
-#[derive(Default)]
-pub(super) struct Flow {
-    sent: usize,
-    pub(super) taken: usize,
-    freed: usize,
-    /// Freed, and no longer the source of a put: the sender may use the slots again.
-    released: usize,
-    /// Made when the first message is put; most flows carry none.
-    slots: Vec<Slot>,
-}
-
-#[derive(Default)]
-pub(super) struct Slot {
-    /// The number of the message that lies here.
-    arrived: Option<usize>,
-    cells: Vec<Cell>,
-    /// Puts that read from here and have not left.
-    readers: usize,
-    heard: u64,
-    chain: usize,
-}
-
-pub(super) struct Put {
-    pub(super) from: Rank,
-    pub(super) to: Rank,
-    pub(super) lane: usize,
-    pub(super) number: usize,
-    pub(super) area: Area,
-    pub(super) range: Range<usize>,
-    pub(super) step: usize,
-    pub(super) heard: u64,
-    pub(super) chain: usize,
-    /// Where it lands in the receiver's output, unless in a slot.
-    pub(super) lands: Option<Range<usize>>,
-}
-
 /// Whether a step was done or must wait.
-pub(super) type Outcome = Result<bool, Fault>;
+type Outcome = Result<bool, Fault>;
 
 impl<'a> Checker<'a> {
     pub(super) fn new(schedules: Vec<Box<dyn Schedule>>, setup: &'a Setup<'a>) -> Result<Self, Violation> {
         let ranks = setup.job.ranks;
-        let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
-        let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
-        if schedules.len() != ranks || ranks == 0 || ranks > 64 {
-            return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
-        }
-        let width = schedules.first().map_or(1, |schedule| schedule.lanes());
-        let limit = schedules.first().map_or(0, |schedule| schedule.max_message());
-        if limit > setup.job.chunk {
-            return shape(0, "max_message", limit, setup.job.chunk);
-        }
-        if width == 0 || width > setup.job.lanes {
-            return shape(0, "lanes", width, setup.job.lanes);
-        }
-        let direct = schedules.first().is_some_and(|schedule| schedule.direct());
-        for (rank, schedule) in schedules.iter().enumerate() {
-            if schedule.direct() != direct {
-                return shape(rank, "direct", usize::from(!direct), usize::from(direct));
-            }
-            if schedule.lanes() != width {
-                return shape(rank, "lanes", schedule.lanes(), width);
-            }
-            if schedule.max_message() != limit {
-                return shape(rank, "max_message", schedule.max_message(), limit);
-            }
-        }
-        let mut memories = Vec::new();
-        for (rank, schedule) in schedules.iter().enumerate() {
-            let Some(memory) = Memory::new(setup, rank, schedule.scratch()) else {
-                return shape(rank, "the count", setup.job.count, usize::MAX / ranks);
-            };
-            memories.push(memory);
-        }
+        let (width, limit, direct) = super::shape(&schedules, setup)?;
+        let too_long = |rank| {
+            let (what, found, wanted) = ("the count", setup.job.count, usize::MAX / ranks);
+            Violation { rank, lane: 0, step: 0, fault: Fault::Shape { what, found, wanted } }
+        };
+        let memory = |(rank, schedule): (Rank, &dyn Schedule)| {
+            Memory::new(setup, rank, schedule.scratch()).ok_or_else(|| too_long(rank))
+        };
+        let memories = schedules.iter().map(|it| &**it).enumerate().map(memory).collect::<Result<_, _>>()?;
         let mut agenda = Agenda::new(setup.policy, setup.seed);
         for index in 0..ranks * width {
             agenda.add(Action::Step { rank: index / width, lane: index % width });
@@ -172,17 +100,17 @@ impl<'a> Checker<'a> {
         Ok(Report { traffic: self.traffic, hops: self.hops })
     }
 
-    pub(super) fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
+    fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
         Violation { rank, lane, step: self.lanes[rank * self.width + lane].steps, fault }
     }
 
     /// Sender, receiver and lane of a flow.
-    pub(super) fn ends(&self, flow: usize) -> (Rank, Rank, usize) {
+    fn ends(&self, flow: usize) -> (Rank, Rank, usize) {
         let (pair, lane) = (flow / self.width, flow % self.width);
         (pair / self.ranks, pair % self.ranks, lane)
     }
 
-    pub(super) fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
+    fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
         (from * self.ranks + to) * self.width + lane
     }
 
@@ -208,12 +136,12 @@ impl<'a> Checker<'a> {
     }
 
     /// The state of a lane.
-    pub(super) fn lane(&mut self, rank: Rank, lane: usize) -> &mut Lane {
+    fn lane(&mut self, rank: Rank, lane: usize) -> &mut Lane {
         &mut self.lanes[rank * self.width + lane]
     }
 
     /// Something happened for which this lane may have waited.
-    pub(super) fn wake(&mut self, rank: Rank, lane: usize) {
+    fn wake(&mut self, rank: Rank, lane: usize) {
         let state = &mut self.lanes[rank * self.width + lane];
         if state.waits.is_some() && !state.listed {
             state.listed = true;
@@ -224,7 +152,7 @@ impl<'a> Checker<'a> {
     /// Whether a step need not wait.
     fn ready(&self, rank: Rank, lane: usize, step: &Step) -> bool {
         match *step {
-            Step::Write { to, .. } if self.granted(to) => {
+            Step::Write { to, .. } if self.setup.granted(to) => {
                 self.writes[self.flow(rank, to, lane)].has_room(self.setup.depth)
             }
             Step::Await { from, .. } => self.writes[self.flow(from, rank, lane)].next_has_landed(),
@@ -232,23 +160,14 @@ impl<'a> Checker<'a> {
                 let flow = &self.flows[self.flow(rank, to, lane)];
                 flow.sent < flow.released + self.setup.depth
             }
-            Step::Take { from, .. } => {
-                let flow = &self.flows[self.flow(from, rank, lane)];
-                flow.slots.iter().any(|slot| slot.arrived == Some(flow.taken))
-            }
+            Step::Take { from, .. } => self.flows[self.flow(from, rank, lane)].next_has_arrived(),
             Step::Settle => self.lanes[rank * self.width + lane].unsent == 0,
             _ => true,
         }
     }
 
     fn execute(&mut self, rank: Rank, lane: usize, step: Step) -> Outcome {
-        if let Step::Put { to: peer, .. }
-        | Step::Write { to: peer, .. }
-        | Step::Await { from: peer, .. }
-        | Step::Take { from: peer, .. }
-        | Step::Free { from: peer } = step
-            && (peer >= self.ranks || peer == rank)
-        {
+        if let Some(peer) = step.peer().filter(|&peer| peer >= self.ranks || peer == rank) {
             return Err(Fault::Peer(peer));
         }
         if !self.ready(rank, lane, &step) {
@@ -279,7 +198,7 @@ impl<'a> Checker<'a> {
     }
 
     /// A message begins its way, to a slot or to where it `lands` in the receiver's output.
-    pub(super) fn put(
+    fn put(
         &mut self,
         rank: Rank,
         lane: usize,
@@ -299,12 +218,7 @@ impl<'a> Checker<'a> {
         let number = if lands.is_some() {
             self.writes[index].send()
         } else {
-            let flow = &mut self.flows[index];
-            if flow.slots.is_empty() {
-                flow.slots.resize_with(self.setup.depth, Slot::default);
-            }
-            flow.sent += 1;
-            flow.sent - 1
+            self.flows[index].send(self.setup.depth)
         };
         self.traffic[rank].messages += 1;
         self.traffic[rank].elements += from.len;
@@ -356,15 +270,7 @@ impl<'a> Checker<'a> {
 
     /// Gives freed slots back to the sender, as far as nothing is sent from them any more.
     fn release(&mut self, index: usize) {
-        let flow = &mut self.flows[index];
-        while flow.released < flow.freed {
-            let slot = &mut flow.slots[flow.released % self.setup.depth];
-            if slot.readers > 0 {
-                break;
-            }
-            slot.arrived = None;
-            flow.released += 1;
-        }
+        self.flows[index].release(self.setup.depth);
         let (sender, lane) = (index / self.width / self.ranks, index % self.width);
         self.wake(sender, lane);
     }
@@ -443,7 +349,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Where a span really lies.
-    pub(super) fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
+    fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
             let found = self.memories[rank].find(span.place, span.offset, span.len);
@@ -552,25 +458,142 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// Nobody waits for anything.
     fn stuck(&self) -> Result<(), Violation> {
-        let waiting: Vec<(usize, Step)> =
-            self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.waits?))).collect();
+        let waiting =
+            self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.waits_for()?)));
+        let waiting: Vec<_> = waiting.collect();
         let Some(&(first, _)) = waiting.first() else {
             debug_assert!(self.lanes.iter().all(|lane| lane.ended));
             return Ok(());
         };
-        let told = waiting.iter().map(|&(index, step)| {
-            let (rank, lane) = (index / self.width, index % self.width);
-            let what = match step {
-                Step::Put { to, .. } | Step::Write { to, .. } => format!("for room at rank {to}"),
-                Step::Take { from, .. } | Step::Await { from, .. } => {
-                    format!("for a message from rank {from}")
+        let told: Vec<_> = waiting
+            .iter()
+            .map(|(index, what)| {
+                format!("rank {} lane {} waits {what}", index / self.width, index % self.width)
+            })
+            .collect();
+        let fault = Fault::Stuck(told.join(", "));
+        Err(self.violation(first / self.width, first % self.width, fault))
+    }
+
+    /// A lane's next step. Where nobody may write into this rank's output, the engine takes what is awaited from a slot,
+    /// and what is to be passed on leaves from there before it is copied: the slot is held until the next rank has room.
+    fn next(&mut self, rank: Rank, lane: usize) -> Option<Step> {
+        let exposed = self.setup.granted(rank);
+        let laid_aside = self.lane(rank, lane).before.pop();
+        let step = laid_aside.or_else(|| self.schedules[rank].next(lane))?;
+        let Step::Await { from, into } = step else { return Some(step) };
+        if exposed {
+            return Some(step);
+        }
+        let after = self.schedules[rank].next(lane);
+        self.lane(rank, lane).take_from_slot(from, into, after);
+        Some(Step::Take { from, len: into.len })
+    }
+
+    /// A write begins its way to element `at` of the output of `to`.
+    fn write_direct(
+        &mut self,
+        rank: Rank,
+        lane: usize,
+        (to, at): (Rank, usize),
+        from: Span,
+    ) -> Result<(), Fault> {
+        if !self.direct {
+            return Err(Fault::NotDirect(to));
+        }
+        if from.len == 0 {
+            return Err(Fault::EmptyWrite(to));
+        }
+        let place = Span::output(at, from.len);
+        let found = self.memories[to].find(Place::Output, at, from.len);
+        let (_, lands) = found.map_err(|room| Fault::Bounds { span: place, room })?;
+        if !self.setup.granted(to) {
+            return self.put(rank, lane, to, from, None);
+        }
+        self.untouched(to, Area::Main, &lands, &place)?;
+        self.unread(to, &lands)?;
+        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
+        self.put(rank, lane, to, from, Some(lands.clone()))?;
+        let index = self.flow(rank, to, lane);
+        self.exposed[to].push((rank, lands.clone()));
+        self.writes[index].open.push_back(Open { lands, landed: false, heard, chain });
+        Ok(())
+    }
+
+    /// No put of `to` that has not arrived reads what is written there.
+    fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
+        let reader = self.under_way[to]
+            .iter()
+            .map(|&put| &self.puts[put])
+            .find(|other| other.area == Area::Main && overlap(&other.range, lands));
+        reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
+    }
+
+    /// A write has come.
+    fn land(&mut self, put: usize, lands: Range<usize>, cells: &[Cell]) -> Result<(), Violation> {
+        let put = &self.puts[put];
+        let (from, to, lane, number) = (put.from, put.to, put.lane, put.number);
+        self.unread(to, &lands).map_err(|fault| self.violation(from, lane, fault))?;
+        self.memories[to].cells_mut(Area::Main)[lands].copy_from_slice(cells);
+        let index = self.flow(from, to, lane);
+        self.writes[index].land(number);
+        Ok(())
+    }
+
+    /// The next write was awaited, and has landed.
+    fn await_direct(&mut self, rank: Rank, lane: usize, from: Rank, into: Span) -> Result<(), Fault> {
+        let index = self.flow(from, rank, lane);
+        let alone = self.setup.job.long && lane == 0 && self.writes[index].sent == 1;
+        if self.flows[index].taken == 0 && !alone {
+            return Err(Fault::WriteFirst(from));
+        }
+        let place = self.find(rank, lane, &into)?;
+        let Some(open) = self.writes[index].open.pop_front() else { return Ok(()) };
+        if into.place != Place::Output || place != (Area::Main, open.lands.clone()) {
+            return Err(Fault::Elsewhere { from, span: into, to: open.lands });
+        }
+        self.writes[index].awaited += 1;
+        let exposed = self.exposed[rank].iter().position(|it| *it == (from, open.lands.clone()));
+        exposed.map(|at| self.exposed[rank].swap_remove(at));
+        self.heard[rank] |= open.heard;
+        let state = self.lane(rank, lane);
+        state.chain = state.chain.max(open.chain);
+        self.taken[rank].insert(from);
+        self.wake(from, lane);
+        Ok(())
+    }
+
+    /// No write that was not awaited lands in these cells.
+    fn untouched(&self, rank: Rank, area: Area, range: &Range<usize>, span: &Span) -> Result<(), Fault> {
+        let exposed = self.exposed[rank].iter().find(|(_, lands)| overlap(lands, range));
+        match exposed.filter(|_| area == Area::Main && !range.is_empty()) {
+            Some(&(from, _)) => Err(Fault::Landing { span: *span, from }),
+            None => Ok(()),
+        }
+    }
+
+    /// What holds of writes when nothing can happen any more.
+    fn judge_writes(&self) -> Result<(), Violation> {
+        for (index, writes) in self.writes.iter().enumerate() {
+            let (from, to, lane) = self.ends(index);
+            if writes.sent > writes.awaited {
+                let count = writes.sent - writes.awaited;
+                return Err(self.violation(to, lane, Fault::NeverTaken { from, count }));
+            }
+        }
+        if !self.direct {
+            return Ok(());
+        }
+        for to in (0..self.setup.job.ranks).filter(|&to| self.setup.granted(to)) {
+            for &from in &self.taken[to] {
+                let first = self.flow(from, to, 0);
+                if self.writes[first..first + self.width].iter().all(|writes| writes.sent == 0) {
+                    return Err(self.violation(to, 0, Fault::NoWrite(from)));
                 }
-                _ => "for its puts to leave".to_owned(),
-            };
-            format!("rank {rank} lane {lane} waits {what}")
-        });
-        let told = told.collect::<Vec<_>>().join(", ");
-        Err(self.violation(first / self.width, first % self.width, Fault::Stuck(told)))
+            }
+        }
+        Ok(())
     }
 }

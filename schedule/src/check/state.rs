@@ -1,0 +1,153 @@
+//! What the checker knows while schedules run: the state of each lane, of each flow (messages in slots, writes into the
+//! receiver's output), and of each put.
+
+use std::{collections::VecDeque, ops::Range};
+
+use super::memory::{Area, Cell};
+use crate::{Rank, Span, Step};
+
+/// One lane of one rank.
+#[derive(Default)]
+pub(super) struct Lane {
+    /// The step that waits for something.
+    pub(super) waits: Option<Step>,
+    /// Steps that come before the schedule's next, the last one first.
+    pub(super) before: Vec<Step>,
+    /// Whether it is on the agenda.
+    pub(super) listed: bool,
+    pub(super) ended: bool,
+    pub(super) steps: usize,
+    /// Puts of which it does not know that they have left.
+    pub(super) unsent: usize,
+    /// The longest chain of messages that ends here.
+    pub(super) chain: usize,
+}
+
+impl Lane {
+    /// What is awaited `into` a place comes through a slot instead: lists what follows the taking of it and comes before
+    /// the rest of the schedule, of which `after` is the next step.
+    pub(super) fn take_from_slot(&mut self, from: Rank, into: Span, after: Option<Step>) {
+        let landed = Span::landed(from, into.len);
+        let (copy, free) = (Step::Copy { from: landed, into }, Step::Free { from });
+        self.before = match after {
+            Some(Step::Write { to, from, at }) if from == into => {
+                vec![free, copy, Step::Write { to, from: landed, at }]
+            }
+            after => after.into_iter().chain([free, copy]).collect(),
+        };
+    }
+
+    /// For what it waits, if it does.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        Some(match self.waits? {
+            Step::Put { to, .. } | Step::Write { to, .. } => format!("for room at rank {to}"),
+            Step::Take { from, .. } | Step::Await { from, .. } => format!("for a message from rank {from}"),
+            _ => "for its puts to leave".to_owned(),
+        })
+    }
+}
+
+/// Message numbers; message `m` lies in slot `m % depth`.
+#[derive(Default)]
+pub(super) struct Flow {
+    pub(super) sent: usize,
+    pub(super) taken: usize,
+    pub(super) freed: usize,
+    /// Freed, and no longer the source of a put: the sender may use the slots again.
+    pub(super) released: usize,
+    /// Made when the first message is put; most flows carry none.
+    pub(super) slots: Vec<Slot>,
+}
+
+impl Flow {
+    /// Whether a message has arrived that was not taken yet, and is the next.
+    pub(super) fn next_has_arrived(&self) -> bool {
+        self.slots.iter().any(|slot| slot.arrived == Some(self.taken))
+    }
+
+    /// The number of the next message, on a flow of so many slots.
+    pub(super) fn send(&mut self, depth: usize) -> usize {
+        if self.slots.is_empty() {
+            self.slots.resize_with(depth, Slot::default);
+        }
+        self.sent += 1;
+        self.sent - 1
+    }
+
+    /// Gives freed slots back to the sender, as far as nothing is sent from them any more.
+    pub(super) fn release(&mut self, depth: usize) {
+        while self.released < self.freed {
+            let slot = &mut self.slots[self.released % depth];
+            if slot.readers > 0 {
+                break;
+            }
+            slot.arrived = None;
+            self.released += 1;
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Slot {
+    /// The number of the message that lies here.
+    pub(super) arrived: Option<usize>,
+    pub(super) cells: Vec<Cell>,
+    /// Puts that read from here and have not left.
+    pub(super) readers: usize,
+    pub(super) heard: u64,
+    pub(super) chain: usize,
+}
+
+pub(super) struct Put {
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) lane: usize,
+    pub(super) number: usize,
+    pub(super) area: Area,
+    pub(super) range: Range<usize>,
+    pub(super) step: usize,
+    pub(super) heard: u64,
+    pub(super) chain: usize,
+    /// Where it lands in the receiver's output, unless in a slot.
+    pub(super) lands: Option<Range<usize>>,
+}
+
+/// The writes of one rank to another on one lane.
+#[derive(Default)]
+pub(super) struct Writes {
+    pub(super) sent: usize,
+    pub(super) awaited: usize,
+    /// Those that were sent and not awaited, in order.
+    pub(super) open: VecDeque<Open>,
+}
+
+pub(super) struct Open {
+    pub(super) lands: Range<usize>,
+    pub(super) landed: bool,
+    pub(super) heard: u64,
+    pub(super) chain: usize,
+}
+
+impl Writes {
+    /// Whether another may be sent when at most so many may be open.
+    pub(super) fn has_room(&self, depth: usize) -> bool {
+        self.open.len() < depth
+    }
+
+    pub(super) fn next_has_landed(&self) -> bool {
+        self.open.front().is_some_and(|open| open.landed)
+    }
+
+    /// A write has landed.
+    pub(super) fn land(&mut self, number: usize) {
+        if let Some(open) = self.open.get_mut(number - self.awaited) {
+            open.landed = true;
+        }
+    }
+
+    /// The number of the next write.
+    pub(super) fn send(&mut self) -> usize {
+        self.sent += 1;
+        self.sent - 1
+    }
+}
