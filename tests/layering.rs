@@ -44,8 +44,9 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("region", &[]),
     ("activity", &[]),
     ("check", &["region"]),
-    ("inproc", &["region", "check", "activity"]),
-    ("sim", &["region", "check", "activity"]),
+    ("local", &["region"]),
+    ("inproc", &["region", "check", "activity", "local"]),
+    ("sim", &["region", "check", "activity", "local"]),
     ("ofi", &["region", "check", "activity", "fork"]),
 ];
 const ALL: &[&str] = &["*"];
@@ -62,6 +63,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/ofi/",
     "transport/src/fork.rs",
     "transport/src/region.rs",
+    "transport/src/local.rs",
     "transport/src/inproc.rs",
     "transport/src/sim/",
     "transport/tests/conformance/kit.rs",
@@ -70,7 +72,6 @@ const UNSAFE: &[&str] = &[
     "src/signals.rs",
     "tests/processes/forking.rs",
     "src/engine/access.rs",
-    "src/engine/tests/credit.rs",
     "tests/processes/strangers.rs",
     "cli/src/bench/raw.rs",
     "cli/src/doctor/end.rs",

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::process::Signal;
 use unisono::{Failure, ProcessGroup, ReduceOp};
-use unisono_transport::{LibraryCall, ofi::Ofi, sim::fault::Stuck};
+use unisono_transport::{LibraryCall, ofi::Ofi, sim::fault::Observed};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -159,7 +159,7 @@ fn sticky(at: LibraryCall) -> Result<(ProcessGroup, Arc<AtomicBool>), Box<dyn st
         unisono::rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), within)?;
     let now = Arc::new(AtomicBool::new(false));
     let ofi = Ofi::open(&ProcessGroup::transport_options(&config))?;
-    let transport = Stuck::new(Box::new(ofi), at, Arc::clone(&now));
+    let transport = Observed::stuck(Box::new(ofi), at, Arc::clone(&now));
     Ok((ProcessGroup::with(config, Box::new(transport), Some(store))?, now))
 }
 

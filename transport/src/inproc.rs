@@ -40,13 +40,12 @@ use std::{
 
 use crate::{
     Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
-    Transport, Wake, check, region,
+    Target, Transport, Wake, check,
+    local::{self, Failure, Names, Peers, Span},
 };
 
-/// `EINVAL`, for puts that the peer's memory refuses.
-const INVALID: i64 = 22;
-/// `ENOTCONN`, for puts to an endpoint that was dropped.
-const GONE: i64 = 107;
+/// What its addresses and errors say.
+const PROVIDER: &str = "inproc";
 
 /// Where endpoints of one process find one another. Cloning copies a handle.
 #[derive(Clone, Debug)]
@@ -54,8 +53,7 @@ pub struct Hub(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Tells one hub's addresses from another's.
-    identity: u64,
+    names: Names,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     spans: RwLock<HashMap<u64, Arc<Slot>>>,
     /// Keys are drawn from these: nobody guesses one.
@@ -63,25 +61,13 @@ struct Shared {
     next_key: AtomicU64,
 }
 
-/// A registered span. Whoever copies into it holds `span` for reading, so that taking the registration
-/// back waits for copies under way.
+/// Registered memory. Whoever writes to it holds `span` for reading, so that taking the registration back waits for
+/// writes under way.
 #[derive(Debug)]
 struct Slot {
     owner: usize,
     span: RwLock<Option<Span>>,
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    base: *mut u8,
-    len: u64,
-}
-
-// SAFETY: a pointer and a length; it is only followed in `Endpoint::put`, under the lock that shows that
-// the region is still there.
-unsafe impl Send for Span {}
-// SAFETY: as above.
-unsafe impl Sync for Span {}
 
 /// What has landed at an endpoint.
 #[derive(Debug, Default)]
@@ -116,9 +102,8 @@ impl Hub {
     /// A hub with no endpoint yet.
     #[must_use]
     pub fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(Arc::new(Shared {
-            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            names: Names::new(PROVIDER),
             inboxes: Mutex::default(),
             spans: RwLock::default(),
             keys: RandomState::new(),
@@ -134,54 +119,29 @@ impl Hub {
         let index = inboxes.len();
         inboxes.push(Arc::clone(&inbox));
         drop(inboxes);
-        let mut address = self.0.identity.to_le_bytes().to_vec();
-        address.extend_from_slice(&(index as u64).to_le_bytes());
         Endpoint {
             hub: Arc::clone(&self.0),
             index,
             inbox,
-            address: Address(address),
-            peers: Vec::new(),
+            address: self.0.names.address(index),
+            peers: Peers::default(),
             sent: Vec::new(),
-            limits: Limits {
-                provider: "inproc".into(),
-                version: String::new(),
-                device: String::new(),
-                max_put: isize::MAX.unsigned_abs(),
-                // Any put could be injected; a small bound makes both kinds occur, as on a real fabric.
-                max_inject: 128,
-                max_copied: 128,
-                max_sources: 4,
-                local_registration: false,
-                cheap_registration: true,
-                arrivals: 1024,
-                arrivals_per_peer: 1024,
-                more_arrivals: "",
-                listens: String::new(),
-                wakes: true,
-                caution: "",
-                connect_all: false,
-            },
+            // Any put could be injected; a small bound makes both kinds occur, as on a real fabric.
+            limits: Limits { max_inject: 128, max_copied: 128, wakes: true, ..local::limits(PROVIDER) },
         }
     }
 }
 
-/// One thread's way to the others.
+/// One thread's endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
     hub: Arc<Shared>,
     index: usize,
     inbox: Arc<Inbox>,
     address: Address,
-    peers: Vec<Known>,
+    peers: Peers<Arc<Inbox>>,
     sent: Vec<u64>,
     limits: Limits,
-}
-
-#[derive(Debug)]
-struct Known {
-    index: usize,
-    inbox: Arc<Inbox>,
 }
 
 /// Takes a registration back.
@@ -212,34 +172,11 @@ unsafe impl Transport for Endpoint {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        let bad = |reason: &str| Error::BadAddress {
-            address: address.clone(),
-            provider: self.limits.provider.clone(),
-            reason: reason.into(),
-        };
-        let (identity, index) = match address.0.as_chunks::<8>() {
-            ([identity, index], []) => (u64::from_le_bytes(*identity), u64::from_le_bytes(*index)),
-            _ => return Err(bad("16 bytes are wanted")),
-        };
-        if identity != self.hub.identity {
-            return Err(bad("it belongs to another hub"));
-        }
         let inboxes = self.hub.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = usize::try_from(index).ok().and_then(|index| Some((index, inboxes.get(index)?)));
-        let Some((index, inbox)) = found else {
-            return Err(bad("the hub has no such endpoint"));
-        };
-        let known = self.peers.iter().position(|known| known.index == index).unwrap_or_else(|| {
-            self.peers.push(Known { index, inbox: Arc::clone(inbox) });
-            self.peers.len() - 1
-        });
-        u32::try_from(known).map(Peer).map_err(|_| bad("there are too many peers"))
+        self.peers.connect(&self.hub.names, address, |index| inboxes.get(index).map(Arc::clone))
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        let len = memory.len() as u64;
-        let span = RwLock::new(Some(Span { base: memory.base(), len }));
-        let slot = Arc::new(Slot { owner: self.index, span });
         let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
         let key = loop {
             let key = self.hub.keys.hash_one(self.hub.next_key.fetch_add(1, Ordering::Relaxed));
@@ -247,63 +184,43 @@ unsafe impl Transport for Endpoint {
                 break key;
             }
         };
-        spans.insert(key, slot);
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64 };
+        let span = RwLock::new(Some(Span { base: memory.base(), remote }));
+        spans.insert(key, Arc::new(Slot { owner: self.index, span }));
         drop(spans);
-        let guard = Guard { hub: Arc::clone(&self.hub), key };
-        let remote = RemoteRegion { base: 0, key, len };
-        Ok(Region::registered(
-            memory,
-            Registration { remote, descriptor: std::ptr::null_mut(), guard: Box::new(guard) },
-        ))
+        let guard = Box::new(Guard { hub: Arc::clone(&self.hub), key });
+        Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
-        let Some(peer) = self.peers.get(put.to.0 as usize) else {
-            return Err(Error::BadPut { reason: format!("peer {} is unknown", put.to.0) });
-        };
-        let failed = |code: i64, reason: &str| Error::Completion {
-            peer: Some(put.to),
-            code,
-            reason: reason.into(),
-            provider_code: 0,
-            detail: String::new(),
-        };
+        let (index, inbox) = self.peers.get(put.to)?;
+        let failed = |failure: Failure| Error::from(failure.to(put.to));
         // Only this thread's peers add to the inbox, so more than one may pass here at the brim: the bound
         // is then exceeded by at most the number of peers.
-        if peer.inbox.waiting.load(Ordering::Relaxed) >= self.limits.arrivals {
+        if inbox.waiting.load(Ordering::Relaxed) >= self.limits.arrivals {
             return Ok(Posted::Full);
         }
-        let key = put.target.region.key;
+        let Target { region: RemoteRegion { base, key, .. }, offset } = put.target;
         let slot = self.hub.spans.read().unwrap_or_else(PoisonError::into_inner).get(&key).map(Arc::clone);
-        let slot = slot.filter(|slot| slot.owner == peer.index);
-        let slot = slot.ok_or_else(|| failed(INVALID, "the peer has no memory registered under this key"))?;
+        let slot = slot.filter(|slot| slot.owner == *index).ok_or_else(|| failed(Failure::unregistered()))?;
         let span = slot.span.read().unwrap_or_else(PoisonError::into_inner);
-        let span_now = span.ok_or_else(|| failed(INVALID, "the peer has taken this registration back"))?;
-        let end = (put.target.region.base.checked_add(put.target.offset))
-            .and_then(|start| Some((usize::try_from(start).ok()?, start.checked_add(len as u64)?)));
-        let (start, _) = end
-            .filter(|(_, end)| *end <= span_now.len)
-            .ok_or_else(|| failed(INVALID, "the put would leave the peer's registered memory"))?;
-        let sources = put.sources.iter().map(|source| {
-            let region = source.region();
-            // SAFETY: `Source` is in bounds of its region, which its borrow keeps alive.
-            (unsafe { region.base().add(source.offset()) }.cast_const(), source.len())
-        });
-        // SAFETY: in bounds of a span that stays registered while `span` is held; nobody reads it before
-        // the arrival below, which the inbox's lock orders after the copy.
-        unsafe { region::gather(sources, span_now.base.add(start)) };
+        let registered = span.ok_or_else(|| failed(Failure::unregistered()))?;
+        // SAFETY: it stays registered while `span` is held; nobody reads it before the arrival below, which the inbox's lock
+        // orders after the copy; sources are at rest by the contract of `Transport::put`.
+        unsafe { registered.write(base.saturating_add(offset), put.sources.iter().map(local::bytes), len) }
+            .map_err(failed)?;
         drop(span);
-        let mut state = peer.inbox.lock();
+        let mut state = inbox.lock();
         if state.closed {
-            return Err(failed(GONE, "the peer's endpoint is closed"));
+            return Err(failed(Failure::gone()));
         }
         state.events.push_back(Event::Arrived { immediate: put.immediate, len: Some(len) });
-        peer.inbox.waiting.store(state.events.len(), Ordering::Release);
+        inbox.waiting.store(state.events.len(), Ordering::Release);
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         if parked {
-            peer.inbox.arrived.notify_one();
+            inbox.arrived.notify_one();
         }
         if put.ends_told(&self.limits) {
             self.sent.push(put.token);

@@ -18,6 +18,7 @@ mod activity;
 mod check;
 pub mod fork;
 pub mod inproc;
+mod local;
 pub mod ofi;
 pub mod region;
 pub mod sim;

@@ -1,61 +1,13 @@
 //! How often credit takes a control message of its own: not where messages or grants go the other way.
-#![allow(unsafe_code)]
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use unisono_transport::{Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Wake};
+use unisono_transport::{
+    Posted,
+    sim::fault::{self, Observed},
+};
 
 use super::*;
-
-/// Counts the credits among what is put.
-struct Counted {
-    inner: Box<dyn Transport>,
-    credits: Arc<AtomicUsize>,
-}
-
-// SAFETY: as the transport within.
-unsafe impl Transport for Counted {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn address(&self) -> &Address {
-        self.inner.address()
-    }
-
-    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        self.inner.connect(address)
-    }
-
-    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.inner.register(memory)
-    }
-
-    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        // SAFETY: by the caller's promise.
-        let posted = unsafe { self.inner.put(put)? };
-        // Nothing else here is as short: not a control message about anything else, nor what is left for a last write.
-        let credit = put.len() == size_of::<u64>();
-        self.credits.fetch_add(usize::from(credit && posted != Posted::Full), Ordering::Relaxed);
-        Ok(posted)
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        self.inner.poll(events)
-    }
-
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.inner.park(timeout)
-    }
-
-    fn waker(&self) -> Arc<dyn Wake> {
-        self.inner.waker()
-    }
-
-    fn activity(&self) -> Arc<Activity> {
-        self.inner.activity()
-    }
-}
 
 const COUNT: usize = 1000;
 const ROUNDS: usize = 50;
@@ -64,7 +16,12 @@ const ROUNDS: usize = 50;
 fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
     let (hub, credits) = (Hub::new(), Arc::new(AtomicUsize::new(0)));
     let open = || -> Box<dyn Transport> {
-        Box::new(Counted { inner: Box::new(hub.open()), credits: Arc::clone(&credits) })
+        let credits = Arc::clone(&credits);
+        Box::new(Observed::new(Box::new(hub.open()), move |call| {
+            // Nothing else here is as short: not a control message about anything else, nor what is left for a last write.
+            let credit = matches!(call, fault::Call::Put(put, Posted::Yes) if put.len() == size_of::<u64>());
+            credits.fetch_add(usize::from(credit), Ordering::Relaxed);
+        }))
     };
     world(2, Settings { lanes: 2, ..SMALL }, open, |rank, engine| {
         for round in 0..ROUNDS {

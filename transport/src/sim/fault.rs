@@ -1,4 +1,4 @@
-//! A transport that fails as a test tells it to, around one that works.
+//! A transport whose calls a test sees and may hold up, around one that works.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,38 +14,57 @@ use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Transport, Wake,
 };
 
-/// A transport that stops returning from one of its calls, as a library does that waits for a lock which nobody will ever
-/// release.
-pub struct Stuck {
+/// What a test sees of a transport.
+#[derive(Clone, Copy, Debug)]
+pub enum Call<'a> {
+    /// This put was begun, or there was no room for it.
+    Put(&'a Put<'a>, Posted),
+    /// It polls next.
+    Poll,
+    /// It is closed next.
+    Close,
+}
+
+/// A transport whose calls are seen.
+pub struct Observed {
     inner: Box<dyn Transport>,
-    at: LibraryCall,
-    stuck: Arc<AtomicBool>,
+    see: Box<dyn FnMut(Call<'_>) + Send>,
     activity: Arc<Activity>,
 }
 
-impl Stuck {
-    /// As `inner`; but while `stuck` is set, polling does not return, or closing, as `at` says.
+impl Observed {
+    /// As `inner`; `see` is told of its calls, and may take its time.
     #[must_use]
-    pub fn new(inner: Box<dyn Transport>, at: LibraryCall, stuck: Arc<AtomicBool>) -> Self {
-        Self { inner, at, stuck, activity: Arc::default() }
+    pub fn new(inner: Box<dyn Transport>, see: impl FnMut(Call<'_>) + Send + 'static) -> Self {
+        Self { inner, see: Box::new(see), activity: Arc::default() }
     }
 
-    fn stick(&self, call: LibraryCall) {
-        self.activity.enter(call);
-        while call == self.at && self.stuck.load(Ordering::Relaxed) {
-            thread::sleep(Duration::from_millis(1));
-        }
+    /// A transport that stops returning from one of its calls, polling or closing, while `stuck` is set: as a library that waits
+    /// for a lock which nobody will ever release.
+    #[must_use]
+    pub fn stuck(inner: Box<dyn Transport>, at: LibraryCall, stuck: Arc<AtomicBool>) -> Self {
+        Self::new(inner, move |call| {
+            let here = match call {
+                Call::Poll => at == LibraryCall::Poll,
+                Call::Close => at == LibraryCall::Close,
+                Call::Put(..) => false,
+            };
+            while here && stuck.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
     }
 }
 
-impl Drop for Stuck {
+impl Drop for Observed {
     fn drop(&mut self) {
-        self.stick(LibraryCall::Close);
+        self.activity.enter(LibraryCall::Close);
+        (self.see)(Call::Close);
     }
 }
 
 // SAFETY: as the transport within, until it is stuck.
-unsafe impl Transport for Stuck {
+unsafe impl Transport for Observed {
     fn limits(&self) -> &Limits {
         self.inner.limits()
     }
@@ -64,11 +83,14 @@ unsafe impl Transport for Stuck {
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         // SAFETY: by the caller's promise.
-        unsafe { self.inner.put(put) }
+        let posted = unsafe { self.inner.put(put)? };
+        (self.see)(Call::Put(put, posted));
+        Ok(posted)
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        self.stick(LibraryCall::Poll);
+        self.activity.enter(LibraryCall::Poll);
+        (self.see)(Call::Poll);
         let polled = self.inner.poll(events);
         self.activity.leave();
         polled

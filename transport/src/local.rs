@@ -1,0 +1,183 @@
+//! What the transports within one process share: addresses, peers, registered memory, and how a put to it fails.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Address, Error, Limits, Peer, RemoteRegion, Source, region};
+
+/// `EINVAL`, for puts that the peer's memory refuses.
+const INVALID: i64 = 22;
+/// `ENOTCONN`, for puts to an endpoint that was dropped.
+const GONE: i64 = 107;
+
+/// The limits of a transport without a library, a device and a wire, as far as they follow from that.
+pub(crate) fn limits(provider: &str) -> Limits {
+    Limits {
+        provider: provider.into(),
+        version: String::new(),
+        device: String::new(),
+        max_put: isize::MAX.unsigned_abs(),
+        max_inject: 0,
+        max_copied: 0,
+        max_sources: 4,
+        local_registration: false,
+        cheap_registration: true,
+        arrivals: 1024,
+        arrivals_per_peer: 1024,
+        more_arrivals: "",
+        listens: String::new(),
+        wakes: false,
+        caution: "",
+        connect_all: false,
+    }
+}
+
+/// Makes the addresses of endpoints that can reach one another: they are counted from 0.
+#[derive(Debug)]
+pub(crate) struct Names {
+    provider: &'static str,
+    /// Tells these endpoints from those of another hub or fabric.
+    identity: u64,
+}
+
+impl Names {
+    pub(crate) fn new(provider: &'static str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { provider, identity: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    pub(crate) fn address(&self, index: usize) -> Address {
+        Address([&self.identity.to_le_bytes(), self.provider.as_bytes(), &index.to_le_bytes()].concat())
+    }
+
+    fn index(&self, address: &Address) -> Option<usize> {
+        let rest = address.0.strip_prefix(&self.identity.to_le_bytes())?;
+        Some(usize::from_le_bytes(rest.strip_prefix(self.provider.as_bytes())?.try_into().ok()?))
+    }
+}
+
+/// The endpoints that one of them knows, with what it needs of each.
+#[derive(Debug)]
+pub(crate) struct Peers<T>(Vec<(usize, T)>);
+
+impl<T> Default for Peers<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Peers<T> {
+    /// Makes an endpoint known; `find` gives what is needed of it, if there is one of this index.
+    pub(crate) fn connect(
+        &mut self,
+        names: &Names,
+        address: &Address,
+        find: impl FnOnce(usize) -> Option<T>,
+    ) -> Result<Peer, Error> {
+        let bad = |reason: &str| Error::BadAddress {
+            address: address.clone(),
+            provider: names.provider.into(),
+            reason: reason.into(),
+        };
+        let index = names.index(address).ok_or_else(|| bad("it belongs to another hub or fabric"))?;
+        let known = self.0.iter().position(|(known, _)| *known == index);
+        let place = match known {
+            Some(place) => place,
+            None => {
+                self.0.push((index, find(index).ok_or_else(|| bad("there is no such endpoint"))?));
+                self.0.len() - 1
+            }
+        };
+        u32::try_from(place).map(Peer).map_err(|_| bad("there are too many peers"))
+    }
+
+    /// The index of a peer, and what is needed of it.
+    pub(crate) fn get(&self, peer: Peer) -> Result<&(usize, T), Error> {
+        let unknown = || Error::BadPut { reason: format!("peer {} is unknown", peer.0) };
+        self.0.get(peer.0 as usize).ok_or_else(unknown)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Memory that an endpoint has registered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) base: *mut u8,
+    pub(crate) remote: RemoteRegion,
+}
+
+// SAFETY: a pointer that is followed only by `Span::write`, whose contract says when.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// Writes `sources`, joined, `len` bytes, to this address of the owner's.
+    ///
+    /// # Safety
+    /// The memory is registered; nobody else reads or writes these bytes meanwhile; the sources are valid and at rest.
+    pub(crate) unsafe fn write(
+        &self,
+        address: u64,
+        sources: impl Iterator<Item = (*const u8, usize)>,
+        len: usize,
+    ) -> Result<(), Failure> {
+        let start = address.checked_sub(self.remote.base);
+        let start =
+            start.filter(|start| start.checked_add(len as u64).is_some_and(|end| end <= self.remote.len));
+        let start = start.and_then(|start| usize::try_from(start).ok());
+        let outside = || Failure::new(INVALID, "the put would leave the peer's registered memory");
+        let start = start.ok_or_else(outside)?;
+        // SAFETY: in bounds, as was just seen; the rest by the caller's promise.
+        unsafe { region::gather(sources, self.base.add(start)) };
+        Ok(())
+    }
+}
+
+/// The bytes of a source.
+pub(crate) fn bytes(source: &Source<'_>) -> (*const u8, usize) {
+    let region = source.region();
+    // SAFETY: `Source` is in bounds of its region, which it borrows.
+    (unsafe { region.base().add(source.offset()) }.cast_const(), source.len())
+}
+
+/// Why a put has failed after it was begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    peer: Option<Peer>,
+    code: i64,
+    reason: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: i64, reason: impl Into<String>) -> Self {
+        Self { peer: None, code, reason: reason.into() }
+    }
+
+    /// The same, of a put to this peer.
+    pub(crate) fn to(self, peer: Peer) -> Self {
+        Self { peer: Some(peer), ..self }
+    }
+
+    /// Its key names no memory of the peer's.
+    pub(crate) fn unregistered() -> Self {
+        Self::new(INVALID, "the peer has no memory registered under this key")
+    }
+
+    pub(crate) fn gone() -> Self {
+        Self::new(GONE, "the peer's endpoint is closed")
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.code == GONE
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(Failure { peer, code, reason }: Failure) -> Self {
+        Self::Completion { peer, code, reason, provider_code: 0, detail: String::new() }
+    }
+}

@@ -1,0 +1,203 @@
+//! Virtual time: what is under way, and what happens when it is due. In which order things happen is drawn from the seed.
+#![allow(unsafe_code)]
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::Config;
+use crate::{
+    Event, Peer, Region,
+    local::{Failure, Names, Span},
+};
+
+/// `FI_EOVERRUN`, for a completion queue that was sent more than it holds.
+const OVERRUN: i64 = 268;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) names: Names,
+    pub(super) config: Config,
+    pub(super) state: Mutex<State>,
+    /// Something was begun or has landed.
+    pub(super) changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) now: u64,
+    /// Grows with every put, delivery and move of the clock.
+    pub(super) epoch: u64,
+    pub(super) sequence: u64,
+    pub(super) endpoints: Vec<Port>,
+    pub(super) spans: HashMap<u64, (usize, Span)>,
+    pub(super) next_key: u64,
+    pub(super) due: BinaryHeap<Reverse<(u64, u64)>>,
+    pub(super) pending: BTreeMap<u64, Pending>,
+    pub(super) lost: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Port {
+    pub(super) events: VecDeque<Event>,
+    pub(super) broken: Option<Failure>,
+    pub(super) closed: bool,
+    pub(super) under_way: usize,
+    /// When the last byte accepted so far will have left.
+    pub(super) busy_until: u64,
+    /// How many puts it has begun, by receiver: what their delays are drawn from.
+    pub(super) begun: HashMap<usize, u64>,
+    pub(super) waiting: HashMap<usize, usize>,
+    pub(super) arrivals: usize,
+    pub(super) woken: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Pending {
+    Delivery(Delivery),
+    Sent { to: usize, token: u64 },
+}
+
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) peer: Peer,
+    pub(super) bytes: Bytes,
+    pub(super) len: usize,
+    pub(super) key: u64,
+    pub(super) address: u64,
+    pub(super) immediate: u32,
+    /// What its sender is told, if it is.
+    pub(super) token: Option<u64>,
+}
+
+/// What a delivery writes.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// Injected: copied when the put began.
+    Copied(Vec<u8>),
+    /// Read when it is delivered.
+    Held(Vec<(Region, usize, usize)>),
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A well-mixed number from four (SplitMix64's finaliser, applied in turn).
+pub(super) fn draw(parts: [u64; 4]) -> u64 {
+    parts.into_iter().fold(0x9e37_79b9_7f4a_7c15, |mixed, part| {
+        let mut z = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl State {
+    pub(super) fn schedule(&mut self, at: u64, pending: Pending) {
+        self.sequence += 1;
+        self.due.push(Reverse((at, self.sequence)));
+        self.pending.insert(self.sequence, pending);
+    }
+
+    /// Everything due by now happens. The regions let go come back, to be dropped outside the lock.
+    pub(super) fn deliver(&mut self, config: &Config) -> Vec<Bytes> {
+        let mut done = Vec::new();
+        while let Some(Reverse((at, number))) = self.due.peek().copied() {
+            if at > self.now {
+                break;
+            }
+            self.due.pop();
+            self.epoch += 1;
+            match self.pending.remove(&number) {
+                Some(Pending::Sent { to, token }) => {
+                    if let Some(port) = self.endpoints.get_mut(to) {
+                        port.under_way = port.under_way.saturating_sub(1);
+                        port.events.push_back(Event::Sent { token });
+                    }
+                }
+                Some(Pending::Delivery(delivery)) => done.push(self.land(delivery, config)),
+                None => {}
+            }
+        }
+        done
+    }
+
+    /// One delivery lands, or breaks whoever is to blame.
+    fn land(&mut self, delivery: Delivery, config: &Config) -> Bytes {
+        let Delivery { from, to, peer, bytes, len, key, address, immediate, token } = delivery;
+        if let Err(failure) = self.write(to, key, address, len, &bytes) {
+            self.lost += usize::from(failure.is_gone());
+            if let Some(port) = self.endpoints.get_mut(from) {
+                port.under_way = port.under_way.saturating_sub(1);
+                port.broken.get_or_insert_with(|| failure.to(peer));
+            }
+            return bytes;
+        }
+        if let Some(port) = self.endpoints.get_mut(to) {
+            port.events.push_back(Event::Arrived { immediate, len: config.tells_len.then_some(len) });
+            port.arrivals += 1;
+            let waiting = port.waiting.entry(from).or_default();
+            *waiting += 1;
+            let limits = [
+                (port.arrivals, config.arrivals, "all peers"),
+                (*waiting, config.arrivals_per_peer, "one peer"),
+            ];
+            for (waiting, limit, whom) in limits {
+                if waiting > limit {
+                    let reason = format!("{waiting} puts of {whom} have landed unread, {limit} are allowed");
+                    port.broken.get_or_insert_with(|| Failure::new(OVERRUN, reason));
+                }
+            }
+        }
+        match token {
+            None => {
+                if let Some(port) = self.endpoints.get_mut(from) {
+                    port.under_way = port.under_way.saturating_sub(1);
+                }
+            }
+            // The sender learns of it when the acknowledgement is back.
+            Some(token) => {
+                let at = self.now.saturating_add(nanoseconds(config.latency));
+                self.schedule(at, Pending::Sent { to: from, token });
+            }
+        }
+        bytes
+    }
+
+    fn write(&self, to: usize, key: u64, address: u64, len: usize, bytes: &Bytes) -> Result<(), Failure> {
+        if self.endpoints.get(to).is_none_or(|port| port.closed) {
+            return Err(Failure::gone());
+        }
+        let span = self.spans.get(&key).filter(|(owner, _)| *owner == to);
+        let (_, span) = span.ok_or_else(Failure::unregistered)?;
+        // SAFETY: the memory is registered, which dropping its region would have to undo under the lock that we hold. Nobody reads
+        // the target before the arrival; the sources are at rest until `Sent`, and kept alive by `bytes`.
+        unsafe {
+            match bytes {
+                Bytes::Copied(bytes) => {
+                    span.write(address, std::iter::once((bytes.as_ptr(), bytes.len())), len)
+                }
+                Bytes::Held(sources) => {
+                    let start = |region: &Region, offset| region.base().add(offset).cast_const();
+                    span.write(
+                        address,
+                        sources.iter().map(|(region, offset, len)| (start(region, *offset), *len)),
+                        len,
+                    )
+                }
+            }
+        }
+    }
+}
