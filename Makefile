@@ -15,12 +15,13 @@ demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks o
 
 test: check unit examples test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, libfabric 2
 
-check: ## format, clippy with all features and with none, and docs, with warnings denied
+check: ## format, clippy with all features and with none, and docs, with warnings denied; packages as cargo publish makes them
 	@ci/setup.sh build check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy -p unisono --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+	@ci/package.sh
 	@# As on docs.rs, where neither libfabric nor what finds and reads it is there.
 	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir $(target)/docs.rs -p unisono
 
