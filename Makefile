@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs chaos fuzz sanitize bench peers setup clean
+.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs chaos fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -65,6 +65,13 @@ peers: ## compares five collectives with Gloo, Open MPI and MPICH side by side, 
 	@ci/setup.sh build python
 	cargo build --release -p unisono-cli
 	@benches/peers/run.sh
+
+picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open MPI and MPICH (minutes, on an idle machine)
+	@ci/setup.sh build python
+	rm -rf docs/picture
+	@benches/peers/run.sh --collective all_reduce --ranks 4 --json docs/picture
+	program=$$(realpath $(target)/release/unisono) && cd docs/picture && \
+	  LC_ALL=C && export LC_ALL && $$program bench --plot ../picture.svg unisono.json [!u]*.json
 
 setup: ## installs what the other commands need
 	@ci/setup.sh build check python verbs

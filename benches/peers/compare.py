@@ -8,7 +8,8 @@ as large broadcasts do, the medians of two contestants with the same two ways ca
 only where the cores were as far apart after each of its runs as before all (cores.c): a virtual machine's are moved
 about, and all times with them. Every contestant checks its result; where one fails there is no ratio, and the exit
 status is 1. Where MPICH takes part, unisono runs over the libfabric that MPICH brings along, so that the provider
-underneath both is the same.
+underneath both is the same. With --json each contestant's medians are also written to a file of its name, in the form of
+`unisono bench --json`, for `unisono bench --plot`.
 """
 
 import argparse
@@ -221,6 +222,24 @@ def in_turn(ours, theirs):
     return statistics.median(our / their for our, their in zip(ours, theirs))
 
 
+def bus_factor(name, ranks):
+    """What nccl-tests multiplies the algorithm's bandwidth with (doc/PERFORMANCE.md)."""
+    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(name, (ranks - 1) / ranks)
+
+
+def record(options, name, ranks, count, median):
+    """Adds a line to each contestant's file."""
+    if options.json is None:
+        return
+    for who, micros in median.items():
+        bandwidth = count / micros / 1e3
+        line = {"collective": name, "ranks": ranks, "provider": "tcp", "bytes": count, "dtype": "f32", "op": "sum",
+                "rounds": options.rounds, "time_us": {"p50": micros}, "algbw": bandwidth,
+                "busbw": bandwidth * bus_factor(name, ranks)}
+        with open(os.path.join(options.json, f"{TITLES[who]}.json"), "a") as results:
+            print(json.dumps(line), file=results)
+
+
 def row(label, cells):
     print(f"{label:>8}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
@@ -257,6 +276,7 @@ def compare(options, cores, name, ranks, contestants):
         absent = {who: "skipped" if who in refused else "failed" for who in contestants}
         cells = [f"{median[who]:.1f}" if who in median else absent[who] for who in contestants]
         row(short(count), cells + [f"{ratio:.2f}" if ratio else "-"])
+        record(options, name, ranks, count, median)
         for note in notes.values():
             print(f"  {note}", flush=True)
     if ratios:
@@ -277,6 +297,8 @@ def main():
     parser.add_argument("--sizes", type=list_of(size), help=f"bytes, default {SIZES}")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
+    parser.add_argument("--json", metavar="DIR", help="write results to NAME.json there for each contestant, too;"
+                        " what such a file held before is lost")
     parser.add_argument("--own-libfabric", action="store_true", help="unisono over this machine's, not over MPICH's")
     for internal in ("unisono", "peers", "contestants", "cores"):
         parser.add_argument(f"--{internal}", help=argparse.SUPPRESS)
@@ -284,6 +306,10 @@ def main():
     options.sizes = options.sizes or list_of(size)(QUICK_SIZES if options.quick else SIZES)
     options.rounds = max(1, options.rounds or (1 if options.quick else 3))
     order = [who for who in TITLES if who == "unisono" or who in options.contestants.split(",")]
+    if options.json is not None:
+        os.makedirs(options.json, exist_ok=True)
+        for who in order:
+            open(os.path.join(options.json, f"{TITLES[who]}.json"), "w").close()
 
     print(f"float32, sums, over TCP ({congestion_control()}):"
           f" {platform.system()} {platform.release()}, {os.cpu_count()} cores,")

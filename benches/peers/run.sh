@@ -2,7 +2,7 @@
 # Compares collectives over TCP with Gloo, MPICH and Open MPI, side by side on this machine, and prints tables.
 #
 #   benches/peers/run.sh [--torch] [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
-#                        [--rounds 3] [--quick] [--own-libfabric]
+#                        [--rounds 3] [--quick] [--json DIR] [--own-libfabric]
 #
 # The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
 # and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose

@@ -15,11 +15,13 @@ pub(crate) use complain;
 
 mod bench;
 mod broadcast;
+mod chart;
 mod cost;
 mod doctor;
 mod generate;
 mod run;
 mod tune;
+mod words;
 
 /// Collective communication by one-sided RDMA writes over libfabric.
 #[derive(Parser)]
@@ -38,7 +40,7 @@ struct Unisono {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
     Broadcast(broadcast::Broadcast),
     Doctor(doctor::Doctor),
     Tune(tune::Tune),

@@ -1,5 +1,5 @@
 //! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, messages, and the
-//! raw puts under all of these.
+//! raw puts under all of these; and draws results of several runs beside each other.
 
 mod check;
 pub(crate) mod collective;
@@ -7,6 +7,7 @@ mod compute;
 pub(crate) mod data;
 mod messages;
 mod overlap;
+mod plot;
 pub(crate) mod progress;
 mod put;
 pub(crate) mod raw;
@@ -31,15 +32,48 @@ Examples:
   unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
   unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
-  mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines";
+  mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines
+  unisono bench --plot compared.svg before.json after.json draws what --json has written";
 
-/// Measures a collective, messages or raw puts over a sweep of sizes.
+/// Measures a collective, messages or raw puts over a sweep of sizes, or draws results.
 ///
 /// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
 /// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Results of collectives and messages
 /// are checked after each size, and a wrong one makes the exit status 1; what raw puts write is not checked.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    override_usage = "unisono bench [OPTIONS] <COLLECTIVE>\n       unisono bench --plot <SVG> <JSON>..."
+)]
+pub(crate) struct BenchCommand {
+    #[command(flatten)]
+    bench: Option<Bench>,
+    /// Measure nothing, but draw results of collectives that --json has written: time and bus bandwidth against size, to an
+    /// SVG file. Each file is a line for each collective and number of ranks in it, and is called by its name
+    #[arg(long, num_args = 2.., value_names = ["SVG", "JSON"], exclusive = true)]
+    plot: Vec<PathBuf>,
+}
+
+impl BenchCommand {
+    pub(crate) fn run(self) -> ExitCode {
+        let result = match (self.bench, self.plot.split_first()) {
+            (Some(bench), _) => return bench.run(),
+            (None, Some((picture, results))) => plot::draw(picture, results),
+            // The command line's definition rules it out.
+            (None, None) => Err("there is neither a collective nor --plot".into()),
+        };
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                crate::complain!("unisono bench: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// What is measured, and how.
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Bench {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put
     #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
@@ -154,7 +188,7 @@ impl Bench {
         self.root.unwrap_or(0)
     }
 
-    pub(crate) fn run(self) -> ExitCode {
+    fn run(self) -> ExitCode {
         let result = match self.ranks {
             Some(ranks) => self.start(ranks),
             None => self.measure(),

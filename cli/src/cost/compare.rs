@@ -9,8 +9,9 @@ use clap::builder::NonEmptyStringValueParser;
 use unisono::dtype::Dtype;
 use unisono_schedule::{Collective, cost::Fabric, price::price};
 
-use super::{Case, Result, describe, measure, rank::Found, words};
+use super::{Case, Result, describe, measure, rank::Found};
 use crate::bench;
+use crate::words;
 
 /// The model's fastest may be so many times slower than the fastest and still be right.
 const CLOSE: f64 = 1.10;

@@ -14,7 +14,8 @@ use unisono_schedule::{
     select::{choose, reason},
 };
 
-use super::{About, Case, Priced, Result, describe, fastest, words};
+use super::{About, Case, Priced, Result, describe, fastest};
+use crate::words;
 
 /// How many lines of steps are shown, unless all are asked for.
 const LINES: usize = 100;

@@ -12,9 +12,8 @@ use unisono_schedule::{Collective, cost::Fabric, price::price};
 use super::{
     Case, Result,
     rank::{self, Found, Raw},
-    words,
 };
-use crate::run::job::ITSELF;
+use crate::{run::job::ITSELF, words};
 
 /// With more cores than that a crowd is not measured: it would be too many processes.
 const MOST_CORES: usize = 16;

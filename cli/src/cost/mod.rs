@@ -4,10 +4,8 @@
 pub(crate) mod compare;
 pub(crate) mod explain;
 mod measure;
-mod plot;
 pub(crate) mod rank;
 pub(crate) mod simulate;
-pub(crate) mod words;
 
 use std::{error::Error, io, process::ExitCode};
 
@@ -18,6 +16,8 @@ use unisono_schedule::{
     cost::{Cost, Fabric, Unpriced},
     select,
 };
+
+use crate::words;
 
 /// What a subcommand gives or why it could not.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

@@ -16,7 +16,11 @@ use unisono_schedule::{
     select::choose,
 };
 
-use super::{About, Case, Priced, Result, Shape, describe, fastest, measure, plot, words};
+use super::{About, Case, Priced, Result, Shape, describe, fastest, measure};
+use crate::{
+    chart::{self, Line, Panel},
+    words,
+};
 
 /// What people begin with.
 const EXAMPLES: &str = "\
@@ -96,7 +100,7 @@ impl Simulate {
             let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
             let mut sizes: Vec<usize> = sizes.take_while(|&bytes| bytes < 1 << 30).collect();
             sizes.push(1 << 30);
-            let mut lines: Vec<plot::Line> = Vec::new();
+            let mut lines: Vec<Line> = Vec::new();
             let mut bounds = Vec::new();
             for (_, case) in super::distinct(sizes, |bytes| self.case(bytes).on(&fabric)) {
                 let bytes = case.whole();
@@ -109,15 +113,15 @@ impl Simulate {
                     let name = priced.algorithm.name;
                     match lines.iter_mut().find(|line| line.name == name) {
                         Some(line) => line.points.push((bytes, seconds)),
-                        None => lines.push(plot::Line { name, points: vec![(bytes, seconds)] }),
+                        None => lines.push(Line { name: name.to_owned(), points: vec![(bytes, seconds)] }),
                     }
                 }
             }
-            let bound = plot::Line { name: "lower bound", points: bounds };
+            let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
             let ranks = if case.world.ranks == 1 { "rank" } else { "ranks" };
             let title =
                 format!("{} among {} {ranks}, {}", case.collective.name(), case.world.ranks, fabric.name);
-            plot::draw(file, &title, &lines, &bound)?;
+            chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
         }
         Ok(())
     }

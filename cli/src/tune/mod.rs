@@ -20,8 +20,9 @@ use unisono_schedule::{
 use self::decide::Measured;
 use crate::{
     bench::{self, progress::Progress},
-    cost::{Case, words},
+    cost::Case,
     run::job::Job,
+    words,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -1,0 +1,170 @@
+//! Charts as SVG: panels side by side, both axes logarithmic, one legend.
+
+use std::{error::Error, fs, path::Path};
+
+use plotters::{coord::Shift, element::DashedPathElement, prelude::*};
+
+use crate::words;
+
+/// One line of a panel.
+pub(crate) struct Line {
+    /// What the legend calls it.
+    pub name: String,
+    /// Bytes and values, in ascending order of bytes.
+    pub points: Vec<(usize, f64)>,
+}
+
+/// One panel: values against bytes.
+pub(crate) struct Panel<'a> {
+    pub title: &'a str,
+    /// What the values are, with their unit.
+    pub values: &'a str,
+    /// A value as a label of its axis.
+    pub label: fn(f64) -> String,
+    /// Each is drawn in a colour of its own, the same for lines at the same place in every panel.
+    pub lines: Vec<Line>,
+    /// A grey, dashed line besides.
+    pub bound: Option<Line>,
+}
+
+/// Colours that most people who do not see all colours can tell apart (Masataka Okabe and Kei Ito, 2008).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+/// How many lines a panel may have.
+pub(crate) const MOST: usize = COLOURS.len();
+/// Of a panel's bound.
+const GREY: RGBColor = RGBColor(150, 150, 150);
+/// Of one panel, in pixels.
+const SIZE: (u32, u32) = (760, 520);
+/// A value of 0 has no logarithm.
+const LEAST: f64 = 1e-10;
+
+/// Draws panels side by side to a file.
+///
+/// # Errors
+/// If the file cannot be written: its name and why.
+pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Error>> {
+    let picture = render(panels).map_err(|error| format!("--plot: {error}"))?;
+    Ok(fs::write(file, picture).map_err(|error| format!("--plot {}: {error}", file.display()))?)
+}
+
+fn render(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
+    let mut picture = String::new();
+    let width = SIZE.0 * u32::try_from(panels.len())?;
+    let root = SVGBackend::with_string(&mut picture, (width, SIZE.1)).into_drawing_area();
+    root.fill(&WHITE)?;
+    for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
+        one(area, panel)?;
+    }
+    root.present()?;
+    drop(root);
+    Ok(picture)
+}
+
+type Area<'p> = DrawingArea<SVGBackend<'p>, Shift>;
+
+fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
+    let all = panel.lines.iter().chain(&panel.bound).flat_map(places);
+    let (sizes, values): (Vec<f64>, Vec<f64>) = all.unzip();
+    // Sizes are powers of two, which labels of powers of ten would miss.
+    let (sizes, values) = (span(&sizes).log_scale().base(2.0), span(&values).log_scale());
+    let mut chart = ChartBuilder::on(area)
+        .caption(panel.title, ("sans-serif", 20))
+        .margin(12)
+        .margin_right(36)
+        .x_label_area_size(44)
+        .y_label_area_size(80)
+        .build_cartesian_2d(sizes, values)?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes")
+        .y_desc(panel.values)
+        .x_labels(12)
+        .x_label_formatter(&|bytes| words::size64(whole(*bytes)))
+        .y_label_formatter(&|value| (panel.label)(*value))
+        .label_style(("sans-serif", 14))
+        .axis_desc_style(("sans-serif", 15))
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for (line, colour) in panel.lines.iter().zip(COLOURS.iter().cycle()) {
+        let stroke = colour.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(places(line), stroke))?
+            .label(&line.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], stroke));
+    }
+    if let Some(bound) = &panel.bound {
+        let stroke = GREY.stroke_width(2);
+        chart
+            .draw_series(DashedLineSeries::new(places(bound), 6, 4, stroke))?
+            .label(&bound.name)
+            .legend(move |(x, y)| DashedPathElement::new([(x, y), (x + 18, y)], 6, 4, stroke));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .label_font(("sans-serif", 15))
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.2))
+        .draw()?;
+    Ok(())
+}
+
+/// Where a line's points are.
+#[allow(clippy::cast_precision_loss, reason = "places in a picture")]
+fn places(line: &Line) -> Vec<(f64, f64)> {
+    line.points.iter().map(|&(bytes, value)| (bytes as f64, value.max(LEAST))).collect()
+}
+
+/// From the least to the most; something, where these are one.
+fn span(values: &[f64]) -> std::ops::Range<f64> {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    if least < most { least..most } else { 1.0..10.0 }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a label")]
+fn whole(bytes: f64) -> u64 {
+    bytes.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_every_panel_has_a_colour_of_its_own() {
+        let line = |name: String| Line { name, points: vec![(8, 1e-6), (1 << 20, 1e-3)] };
+        let panel = |title| Panel {
+            title,
+            values: "time",
+            label: words::time,
+            lines: (0..MOST).map(|index| line(format!("line {index}"))).collect(),
+            bound: Some(line("bound".to_owned())),
+        };
+        let picture = render(&[panel("left"), panel("right")]).unwrap();
+        for (index, RGBColor(red, green, blue)) in COLOURS.iter().chain([&GREY]).enumerate() {
+            assert!(!COLOURS[..index].contains(&RGBColor(*red, *green, *blue)), "colour {index} twice");
+            // Once in each panel, and once in each legend; a bound's dashes are many, and axes are black.
+            let uses = picture.matches(&format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"")).count();
+            assert!(uses >= 4, "colour {index}: {uses}");
+        }
+        for wanted in ["left", "right", "line 0", "bound", " KiB", " µs"] {
+            assert!(picture.contains(wanted), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn one_point_and_no_time_are_drawn() {
+        let lines = vec![Line { name: "alone".to_owned(), points: vec![(8, 0.0)] }];
+        let panel = Panel { title: "", values: "time", label: words::time, lines, bound: None };
+        assert!(render(&[panel]).unwrap().contains("alone"));
+    }
+}
