@@ -52,7 +52,7 @@ impl Way {
         Self {
             mtu: mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(0),
             at: ofi::socket_address(&contact.address),
-            by_tcp: limits.provider.split(';').any(|part| part == "tcp" || part == "net"),
+            by_tcp: limits.sockets,
             store: store.and_then(Store::reached).map(|(own, _)| own),
             host: host.name.clone(),
             device,

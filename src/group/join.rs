@@ -246,23 +246,21 @@ impl ProcessGroup {
         };
         agree(&cards)?;
 
-        if limits.provider == "shm"
+        if limits.one_host
             && let Some(problem) = Host::apart(&cards.iter().map(|card| &card.place.host).collect::<Vec<_>>())
         {
             let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
-            let name = "UNISONO_PROVIDER=shm".to_owned();
+            let name = format!("UNISONO_PROVIDER={}", limits.provider);
             return Err(Error::Failed(Failure::Settings { name, problem }));
         }
         let peers: Vec<PeerInfo> = cards.iter().map(|card| card.place.clone()).collect();
         let (ranks_here, cores) = card.place.shared_by(peers.iter());
         let crowded = ranks_here > cores;
-        // What is copied waits in a queue of the provider's for room in a socket, where there are sockets.
-        let by_socket = limits.max_copied > limits.max_inject;
         let patience = Patience {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
             alone: if crowded { GIVE_WAY } else { ALONE },
-            skew_delay: if by_socket && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
+            skew_delay: if limits.sockets && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
         let world = cores::world(&peers);

@@ -127,7 +127,13 @@ impl Hub {
             peers: Peers::default(),
             sent: Vec::new(),
             // Any put could be injected; a small bound makes both kinds occur, as on a real fabric.
-            limits: Limits { max_inject: 128, max_copied: 128, wakes: true, ..local::limits(PROVIDER) },
+            limits: Limits {
+                max_inject: 128,
+                max_copied: 128,
+                one_host: true,
+                wakes: true,
+                ..local::limits(PROVIDER)
+            },
         }
     }
 }

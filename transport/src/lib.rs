@@ -132,8 +132,14 @@ pub struct Limits {
     pub max_sources: usize,
     /// Whether puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
     pub local_registration: bool,
-    /// Whether registering costs next to nothing (no page is pinned), so that it may be done per call.
+    /// Whether registering costs next to nothing (an entry in a table; no page is pinned), so that it may be done per call. Where
+    /// it costs more, only what was registered beforehand can be written to.
     pub cheap_registration: bool,
+    /// Whether bytes go through the kernel's sockets: putting takes system calls, and what a socket does not take waits in a queue
+    /// of the provider until somebody polls.
+    pub sockets: bool,
+    /// Whether peers must be on this host, where they share memory.
+    pub one_host: bool,
     /// How many puts into this endpoint may be under way at once, from all peers together, before its
     /// completion queue could overrun.
     pub arrivals: usize,

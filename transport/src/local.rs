@@ -22,6 +22,8 @@ pub(crate) fn limits(provider: &str) -> Limits {
         max_sources: 4,
         local_registration: false,
         cheap_registration: true,
+        sockets: false,
+        one_host: false,
         arrivals: 1024,
         arrivals_per_peer: 1024,
         more_arrivals: "",

@@ -89,6 +89,7 @@ impl End {
             pins: !limits.cheap_registration,
             staging: limits.local_registration,
             wakes: limits.wakes,
+            sockets: limits.sockets,
             caution: limits.caution.to_owned(),
         };
         say(&Said::Opened(opened, contact)).map_err(|()| "doctor is gone")?;
@@ -147,6 +148,8 @@ pub(super) struct Opened {
     pub(super) staging: bool,
     /// Whether a wait can sleep until something comes.
     pub(super) wakes: bool,
+    /// Whether it goes through the kernel's sockets.
+    pub(super) sockets: bool,
     /// What may go wrong with it; may be empty.
     pub(super) caution: String,
 }

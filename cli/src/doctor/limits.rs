@@ -283,9 +283,7 @@ impl Limits {
     fn judge_tcp(&self, chosen: Option<&Opened>, section: &mut Section) {
         let Some(name) = &self.congestion_control else { return };
         let words = format!("TCP congestion control: {name}");
-        let used = chosen.is_none_or(|chosen| {
-            chosen.provider.split(';').any(|layer| matches!(layer, "tcp" | "net" | "sockets"))
-        });
+        let used = chosen.is_none_or(|chosen| chosen.sockets);
         if used && name.starts_with("bbr") {
             // Measured with 2 and 4 ranks on one machine: the README has the figures.
             section.warn(

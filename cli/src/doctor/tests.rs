@@ -43,7 +43,8 @@ fn opened(provider: &str) -> Opened {
     let verbs = provider.starts_with("verbs");
     let caution = if provider == "shm" { "it has locks; take another".to_owned() } else { String::new() };
     let wakes = provider != "shm";
-    Opened { provider: provider.into(), open_ms: 1.34, pins: verbs, staging: verbs, wakes, caution }
+    let sockets = provider.contains("tcp") || provider == "net";
+    Opened { provider: provider.into(), open_ms: 1.34, pins: verbs, staging: verbs, wakes, sockets, caution }
 }
 
 fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {

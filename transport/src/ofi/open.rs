@@ -93,7 +93,7 @@ impl Ofi {
         let provider = info.provider();
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
-        let memory = if facts.named_memory {
+        let memory = if facts.one_host {
             shm_names::sweep();
             Some(Name::take()?)
         } else {
@@ -125,17 +125,19 @@ impl Ofi {
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
         let injects = if facts.one_source { 0 } else { info.tx().inject_size };
-        let staged = if facts.queues_injected && mode & sys::FI_MR_LOCAL == 0 { STAGED } else { 0 };
+        let staged = if facts.sockets && mode & sys::FI_MR_LOCAL == 0 { STAGED } else { 0 };
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             device: info.device(),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
-            max_inject: if facts.queues_injected { 0 } else { injects },
+            max_inject: if facts.sockets { 0 } else { injects },
             max_copied: injects.max(staged),
             max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
+            sockets: facts.sockets,
+            one_host: facts.one_host,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,

@@ -30,9 +30,9 @@ pub(super) struct Provider {
     /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
     /// `fi_writedata`, and none is injected.
     pub(super) one_source: bool,
-    /// Whether an injected write may wait in a queue of the provider, unseen, until somebody polls: then none
-    /// is injected, so that the end of every put is reported.
-    pub(super) queues_injected: bool,
+    /// Whether it writes to the kernel's sockets ([`crate::Limits::sockets`]). Then an injected write, too, may wait in its queue,
+    /// unseen, until somebody polls; so none is injected, and the end of every put is reported.
+    pub(super) sockets: bool,
     /// Whether an endpoint can write to itself, as the self-test does.
     pub(super) to_itself: bool,
     /// Whether its completion queue's descriptor does not tell of arrivals: it stays readable for good, or is made so by
@@ -41,8 +41,9 @@ pub(super) struct Provider {
     /// Whether endpoints of one process look into one another's memory without asking whether they are
     /// still open.
     pub(super) trusts_neighbours: bool,
-    /// Whether an endpoint's memory lies in /dev/shm, under a name that its source address tells.
-    pub(super) named_memory: bool,
+    /// Whether it reaches peers of this host only, through memory in /dev/shm under a name that an endpoint's source address
+    /// tells.
+    pub(super) one_host: bool,
     /// Whether an endpoint that has yet to answer a peer's first put crashes if that peer is closed meanwhile.
     pub(super) answers_blindly: bool,
     /// Whether closing an endpoint while puts arrive may crash.
@@ -58,7 +59,7 @@ pub(super) struct Provider {
 impl Provider {
     /// Why it is refused, and what would mend that.
     pub(super) fn refusal(&self, reason: String) -> String {
-        let room = if self.named_memory { shm_names::state() } else { String::new() };
+        let room = if self.one_host { shm_names::state() } else { String::new() };
         if self.mend.is_empty() { reason } else { format!("{reason}; {}{room}", self.mend) }
     }
 }
@@ -76,11 +77,11 @@ const UNKNOWN: Provider = Provider {
     more_arrivals: "",
     max_put: usize::MAX,
     one_source: false,
-    queues_injected: false,
+    sockets: false,
     to_itself: true,
     stuck_descriptor: false,
     trusts_neighbours: false,
-    named_memory: false,
+    one_host: false,
     answers_blindly: false,
     close_at_rest: false,
     unsafe_to_close: false,
@@ -149,7 +150,7 @@ const PROVIDERS: &[Provider] = &[
         name: "tcp",
         by_ip: true,
         cheap_registration: true,
-        queues_injected: true,
+        sockets: true,
         mend: "it has reliable datagrams from libfabric 1.18 on; before that ask for `net` or `tcp;ofi_rxm`",
         ..UNKNOWN
     },
@@ -159,7 +160,7 @@ const PROVIDERS: &[Provider] = &[
         cheap_registration: true,
         // What the socket does not take stays in the endpoint's queue (prov/net/src/xnet_progress.c,
         // xnet_tx_queue_insert).
-        queues_injected: true,
+        sockets: true,
         // Each completion raises the queue's signal, and fi_trywait, which should lower it, does nothing
         // (prov/net/src/xnet_cq.c, xnet_report_success; xnet_progress.c, xnet_trywait).
         stuck_descriptor: true,
@@ -170,7 +171,7 @@ const PROVIDERS: &[Provider] = &[
         name: "tcp;ofi_rxm",
         by_ip: true,
         cheap_registration: true,
-        queues_injected: true,
+        sockets: true,
         // When a connection ends in the middle of an arriving write, `tcp` reports the failed write with no
         // context and ofi_rxm follows the null pointer (prov/rxm/src/rxm_cq.c, rxm_handle_comp_error; seen
         // in 1.17.0 and 2.5.1). An endpoint left open does not meet it; one whose peer dies may.
@@ -184,7 +185,7 @@ const PROVIDERS: &[Provider] = &[
         // Endpoints of one process share one mapping, which closing one of them unmaps
         // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
         trusts_neighbours: true,
-        named_memory: true,
+        one_host: true,
         // A first put asks the peer to map the sender's region by its name, which closing the sender takes away; then
         // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it
         // does not).

@@ -36,7 +36,7 @@ impl Ofi {
         let remote = window.remote().ok_or_else(|| failed("a registered region has no key".into()))?;
         let myself = self.connect(&self.address.clone())?;
         let began = Instant::now();
-        let mut doubted = !self.facts.by_ip || self.facts.own_network;
+        let mut doubted = !self.facts.sockets;
         for (immediate, len) in [(0xffff_fffe_u32, 1_usize), (0x8000_0001, large)] {
             let target = Target { region: remote, offset: 0 };
             let first = if self.limits.max_sources > 1 { len / 2 } else { len };
