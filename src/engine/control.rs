@@ -1,7 +1,7 @@
 //! Control messages: small puts outside of any flow, into the mailboxes of peers.
 
 use unisono_schedule::Rank;
-use unisono_transport::{Posted, Put, RemoteRegion, Source, Target, Told};
+use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
 use super::{
     Stop, access,
@@ -135,7 +135,7 @@ impl Core<'_> {
                 target: Target { region: member.mailbox, offset: (comm.me * size_of::<Entry>() + at) as u64 },
                 immediate,
                 token: post::control(comm.comm_id, copied),
-                told: Told::Always,
+                notify: Notify::Always,
             };
             let posted = access::put(&mut *port.transport, &put);
             if posted.map_err(|error| port.broken(error))? == Posted::Full {

@@ -1,7 +1,7 @@
 //! An engine among arrivals that no rank sent, out of any bytes: it may end in an error, and in nothing else.
 
 use unisono_schedule::{CallSchedule, Collective, Job};
-use unisono_transport::{Memory, Put, Region, Source, Target, Told, inproc::Hub};
+use unisono_transport::{Memory, Notify, Put, Region, Source, Target, inproc::Hub};
 
 use super::{
     p2p::{Form, Inbound, Kind, Outbound, Place},
@@ -94,7 +94,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
             target: Target { region, offset: at as u64 },
             immediate: u32::from_le_bytes(immediate),
             token: 0,
-            told: Told::IfNotInjected,
+            notify: Notify::IfNotInjected,
         };
         // Where there is no window yet the transport refuses it.
         drop(access::put(&mut peer, &put));

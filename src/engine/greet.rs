@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use unisono_schedule::Rank;
-use unisono_transport::{Error, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Told};
+use unisono_transport::{Error, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target};
 
 use super::{
     Call, Engine, Stop, Supervisor, WORLD, access,
@@ -165,7 +165,7 @@ impl Engine {
             target: Target { region: room, offset: 0 },
             immediate,
             token: post::control(WORLD, false),
-            told: Told::Always,
+            notify: Notify::Always,
         };
         let posted = access::put(&mut *port.transport, &put);
         if posted.map_err(|error| port.broken(error))? == Posted::Full {

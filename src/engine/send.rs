@@ -1,7 +1,7 @@
 //! How a lane sends: through a slot of the receiver, or straight into its output.
 
 use unisono_schedule::{Place, Rank, Span, windows::stride};
-use unisono_transport::{Posted, Put, Region, Source, Target, Told};
+use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
 
 use super::{
     Stop, access,
@@ -242,24 +242,24 @@ impl Core<'_> {
         };
         // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does. Who
         // waits for a peer besides hears of the end meanwhile, and need not copy.
-        let told = match whose {
-            Whose::Lane { .. } if self.comm.shutting_down => Told::Always,
+        let notify = match whose {
+            Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
             Whose::Lane { last, .. }
                 if (last || HEADER + bytes <= FEW) && self.port.quiet(self.comm.world(to)) =>
             {
-                Told::IfNotCopied
+                Notify::IfNotCopied
             }
-            _ => Told::IfNotInjected,
+            _ => Notify::IfNotInjected,
         };
-        let put = Put { to: peer, sources, target, immediate, token: record as u64, told };
+        let put = Put { to: peer, sources, target, immediate, token: record as u64, notify };
         let posted = access::put(&mut *self.port.transport, &put);
         if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
             return Ok(false);
         }
-        let ends_told = put.ends_told(&self.port.limits);
+        let notified = put.notifies(&self.port.limits);
         self.port.sent(self.comm.world(to));
         let comm = &mut *self.comm;
-        if !ends_told {
+        if !notified {
             // Its source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);

@@ -11,7 +11,7 @@ use std::{
 
 use unisono::{Failure, ProcessGroup, ReduceOp, rendezvous};
 use unisono_transport::{
-    Address, Error, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Address, Error, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -129,7 +129,7 @@ impl Stranger {
             target: Target { region, offset: 0 },
             immediate,
             token: 0,
-            told: Told::IfNotInjected,
+            notify: Notify::IfNotInjected,
         };
         let (mut posted, begun, mut events) = (false, Instant::now(), Vec::new());
         // A little longer, so that it leaves and its end may come.

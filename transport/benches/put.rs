@@ -15,7 +15,8 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use unisono_transport::{
-    Address, Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Address, Error, Event, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target,
+    Transport,
     inproc::Hub,
     ofi::{Ofi, Options},
 };
@@ -30,12 +31,12 @@ const NOTHING: u32 = 0;
 const ANSWER: u32 = 1;
 const END: u32 = 2;
 
-type Node = Box<dyn Transport>;
+type Endpoint = Box<dyn Transport>;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// One end: its endpoint, the buffer it writes from and to, and the other end's.
 struct End {
-    node: Node,
+    endpoint: Endpoint,
     peer: Peer,
     buffer: Region,
     remote: RemoteRegion,
@@ -48,11 +49,17 @@ impl End {
         let buffer = self.buffer.clone();
         let sources = [Source::new(&buffer, 0, len)?];
         let target = Target { region: self.remote, offset: 0 };
-        let put =
-            Put { to: self.peer, sources: &sources, target, immediate, token: 0, told: Told::IfNotInjected };
+        let put = Put {
+            to: self.peer,
+            sources: &sources,
+            target,
+            immediate,
+            token: 0,
+            notify: Notify::IfNotInjected,
+        };
         let (mut arrived, mut sent) = (0, 0);
         // SAFETY: one end puts while the other waits for it, and nobody looks at what lands.
-        while unsafe { self.node.put(&put)? } == Posted::Full {
+        while unsafe { self.endpoint.put(&put)? } == Posted::Full {
             let (more_arrived, more_sent) = self.poll()?;
             arrived += more_arrived;
             sent += more_sent;
@@ -61,7 +68,7 @@ impl End {
     }
 
     fn poll(&mut self) -> Result<(usize, usize), Error> {
-        self.node.poll(&mut self.events)?;
+        self.endpoint.poll(&mut self.events)?;
         let all = self.events.len();
         let arrived = self.events.drain(..).filter(|event| matches!(event, Event::Arrived { .. })).count();
         Ok((arrived, all - arrived))
@@ -71,7 +78,7 @@ impl End {
     fn serve(mut self, len_of_answer: &mpsc::Receiver<usize>) -> Result<(), Failure> {
         let mut answer = 1;
         loop {
-            self.node.poll(&mut self.events)?;
+            self.endpoint.poll(&mut self.events)?;
             let mut answers = 0;
             for event in self.events.drain(..) {
                 match event {
@@ -101,7 +108,7 @@ impl End {
 
     /// `count` puts, `WINDOW` at once, the last one answered.
     fn stream(&mut self, len: usize, count: u64) -> Result<Duration, Failure> {
-        let reports = len > self.node.limits().max_inject;
+        let reports = len > self.endpoint.limits().max_inject;
         let (mut under_way, mut answered) = (0, 0);
         let began = Instant::now();
         for number in 1..=count {
@@ -125,22 +132,22 @@ impl End {
 }
 
 /// Both ends, each knowing the other.
-fn pair(mut open: impl FnMut() -> Result<Node, Error>) -> Result<(End, End), Failure> {
+fn pair(mut open: impl FnMut() -> Result<Endpoint, Error>) -> Result<(End, End), Failure> {
     let mut nodes = [open()?, open()?];
-    let addresses: Vec<Address> = nodes.iter().map(|node| node.address().clone()).collect();
+    let addresses: Vec<Address> = nodes.iter().map(|endpoint| endpoint.address().clone()).collect();
     let mut buffers = Vec::new();
-    for node in &mut nodes {
-        let buffer = node.register(Memory::map(LARGEST, false)?)?;
+    for endpoint in &mut nodes {
+        let buffer = endpoint.register(Memory::map(LARGEST, false)?)?;
         // SAFETY: nobody puts yet.
         unsafe { buffer.write(0, &vec![1; LARGEST])? };
         buffers.push(buffer);
     }
     let mut ends = Vec::new();
-    for (me, mut node) in nodes.into_iter().enumerate() {
+    for (me, mut endpoint) in nodes.into_iter().enumerate() {
         let other = 1 - me;
-        let peer = node.connect(&addresses[other])?;
+        let peer = endpoint.connect(&addresses[other])?;
         let remote = buffers[other].remote().ok_or("a registered buffer has no remote")?;
-        ends.push(End { node, peer, buffer: buffers[me].clone(), remote, events: Vec::new() });
+        ends.push(End { endpoint, peer, buffer: buffers[me].clone(), remote, events: Vec::new() });
     }
     match (ends.pop(), ends.pop()) {
         (Some(far), Some(near)) => Ok((near, far)),
@@ -151,7 +158,7 @@ fn pair(mut open: impl FnMut() -> Result<Node, Error>) -> Result<(End, End), Fai
 fn measure(
     criterion: &mut Criterion,
     name: &str,
-    open: impl FnMut() -> Result<Node, Error>,
+    open: impl FnMut() -> Result<Endpoint, Error>,
 ) -> Result<(), Failure> {
     let (mut near, far) = pair(open)?;
     let (tell, told) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! In which call of its library a transport is, for whoever watches it from another thread.
+//! In which library call a transport is, for a watchdog on another thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,7 +78,7 @@ pub struct Stay {
     pub number: u64,
 }
 
-/// Where a transport is. Written by whoever drives it, one thread at a time, by two relaxed stores a call; read by any.
+/// Where a transport is. Written by the thread that drives it, with two relaxed stores a call; read by any.
 #[derive(Debug, Default)]
 pub struct Activity(AtomicU64);
 

@@ -1,7 +1,7 @@
 //! Which process this is: a child of `fork` has copies of what its parent has open, and none of the threads that serve it.
 //!
 //! What belongs to one process remembers it ([`Process`]) and leaves everything as it is where it is used or dropped in
-//! a child. Descriptors that tell others that a process lives (connections, locks) must not live on in its children: a
+//! a child. Descriptors by which others see that a process lives (connections, locks) must not live on in its children: a
 //! child finds `/dev/null` in their place ([`Unshared`]).
 #![allow(unsafe_code)]
 

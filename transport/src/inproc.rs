@@ -1,7 +1,7 @@
 //! Ranks as threads of one process: a put copies straight into the peer's region and wakes the peer.
 //!
 //! ```
-//! use unisono_transport::{Event, Memory, Put, Source, Target, Told, Transport, inproc::Hub};
+//! use unisono_transport::{Event, Memory, Put, Source, Target, Notify, Transport, inproc::Hub};
 //! # fn main() -> Result<(), unisono_transport::Error> {
 //! let hub = Hub::new();
 //! let (mut here, mut there) = (hub.open(), hub.open());
@@ -13,7 +13,7 @@
 //! unsafe { source.write(0, b"hello")? };
 //! let peer = here.connect(there.address())?;
 //! let target = Target { region: remote, offset: 8 };
-//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, told: Told::IfNotInjected };
+//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, notify: Notify::IfNotInjected };
 //! // SAFETY: the window is read when the put has arrived, and the source is not written again.
 //! let _ = unsafe { here.put(&put)? };
 //!
@@ -56,12 +56,12 @@ struct Shared {
     names: Names,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     spans: RwLock<HashMap<u64, Arc<Slot>>>,
-    /// Keys are drawn from these: nobody guesses one.
+    /// Keys are drawn from these: they cannot be guessed.
     keys: RandomState,
     next_key: AtomicU64,
 }
 
-/// Registered memory. Whoever writes to it holds `span` for reading, so that taking the registration back waits for
+/// Registered memory. A put holds `span` for reading, so that taking the registration back waits for
 /// writes under way.
 #[derive(Debug)]
 struct Slot {
@@ -166,7 +166,7 @@ impl Drop for Guard {
     }
 }
 
-// SAFETY: a put is copied whole, under the lock of the span that its key names, before it is told of; an endpoint's spans go
+// SAFETY: a put is copied whole, under the lock of the span that its key names, before the arrival is reported; an endpoint's spans go
 // with it.
 unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
@@ -228,7 +228,7 @@ unsafe impl Transport for Endpoint {
         if parked {
             inbox.arrived.notify_one();
         }
-        if put.ends_told(&self.limits) {
+        if put.notifies(&self.limits) {
             self.sent.push(put.token);
         }
         Ok(Posted::Yes)

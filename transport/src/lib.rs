@@ -1,9 +1,8 @@
 //! Moves bytes between registered regions of peers. It has never heard of ranks, groups or all_reduce.
 //!
 //! There is one verb, the **put**: a one-sided write into a peer's registered [`Region`] that carries a
-//! 32-bit immediate. The target learns of it from [`Event::Arrived`] and from nothing else: not from
-//! polling the last byte, not from counters, not from the order of writes, because providers promise none
-//! of these alike.
+//! 32-bit immediate. [`Event::Arrived`] is the only notification at the target. Polling the last byte, counters and the order of
+//! writes would not do: providers differ in what they promise of these.
 //!
 //! Every transport implements [`Transport`] and is judged by one conformance suite
 //! (`tests/conformance/`):
@@ -12,7 +11,7 @@
 //! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`ofi`]: libfabric, the real thing.
 //!
-//! [`sim::fault`] wraps any of them, and breaks as told.
+//! [`sim::fault`] wraps any of them, to observe its calls and to hold them up.
 
 mod activity;
 mod check;
@@ -28,17 +27,17 @@ use std::{fmt, sync::Arc, time::Duration};
 pub use activity::{Activity, LibraryCall, Stay};
 pub use region::{Memory, Region, Registration, RemoteRegion};
 
-/// Moves bytes: nine methods, none with a default body, so that nothing is inherited unthought.
+/// Moves bytes. No method has a default body, so that a new transport decides on each.
 ///
 /// A transport is owned and driven by one thread at a time; `put`, `poll` and `park` never block except
 /// for `park`, which says for how long.
 ///
 /// # Safety
-/// Callers touch memory by what an implementation tells. It must
-/// - tell of an arrival only when the bytes have landed, and of a put as sent only when its sources are read no more;
-/// - write where puts say, and nowhere else; and read nothing but their sources;
-/// - give regions of the very memory that it was given to register, which nobody writes to through this endpoint once the
-///   region's last clone or the endpoint is gone.
+/// Callers access memory on the strength of an implementation's events. It must
+/// - report an arrival only after the bytes have landed, and a put as sent only after its sources are no longer read;
+/// - write only where puts say, and read only their sources;
+/// - make regions of exactly the memory that it was given to register, and let no peer write to it after the region's last clone or
+///   the endpoint is gone.
 #[allow(unsafe_code)]
 pub unsafe trait Transport: Send {
     /// What this transport can do and how much of it; fixed from its opening on.
@@ -54,8 +53,8 @@ pub unsafe trait Transport: Send {
     /// [`Error::BadAddress`] if it is no address of this transport's.
     fn connect(&mut self, address: &Address) -> Result<Peer, Error>;
 
-    /// Registers memory: afterwards peers may write to it (those told its [`Region::remote`]), and puts
-    /// may read from it on transports with [`Limits::local_registration`].
+    /// Registers memory. Afterwards peers that were given its [`Region::remote`] may write to it, and puts may read from it on
+    /// transports with [`Limits::local_registration`].
     ///
     /// # Errors
     /// [`Error::Register`] if it cannot be, for instance where the limit on locked memory is too small.
@@ -65,14 +64,13 @@ pub unsafe trait Transport: Send {
     /// The transport keeps the source regions alive as long as it reads them.
     ///
     /// # Safety
-    /// A put reads and writes memory without asking anybody, as other threads' accesses of theirs do: whoever puts must know
-    /// that nobody else does meanwhile.
-    /// - Nobody writes to the source bytes until [`Event::Sent`] with the put's token, if it [comes](Put::ends_told), or
+    /// A put accesses memory without synchronisation. The caller promises:
+    /// - Nobody writes to the source bytes until [`Event::Sent`] with the put's token, if it [comes](Put::notifies), or
     ///   else until this returns.
-    /// - Nobody reads or writes the target's bytes, which may be of this process, nor puts to them, until the peer is told
-    ///   of the arrival. So the peer must have given leave, and not taken it back.
+    /// - Nobody reads, writes or puts to the target's bytes, which may be of this process, until the peer sees the arrival. So the
+    ///   peer must have cleared this put to be sent, and not revoked that.
     ///
-    /// Without that promise a put would race with whoever reads what is in the target, for instance of a thread of this process:
+    /// Without that promise a put would race with readers of the target, for instance another thread of this process:
     ///
     /// ```compile_fail,E0133
     /// # use unisono_transport::{Error, Posted, Put, Transport, inproc::Endpoint};
@@ -123,10 +121,10 @@ pub struct Limits {
     /// The largest put in bytes.
     pub max_put: usize,
     /// Puts of at most this many bytes are copied at once: their source may change as soon as `put`
-    /// returns, and they give no [`Event::Sent`] but for [`Told::Always`].
+    /// returns, and [`Event::Sent`] comes only with [`Notify::Always`].
     pub max_inject: usize,
-    /// Puts of at most this many bytes are copied at once too for [`Told::IfNotCopied`], but if they are longer than
-    /// `max_inject` they may wait in the library until somebody polls; at least `max_inject`.
+    /// With [`Notify::IfNotCopied`] puts of at most this many bytes are copied at once too. Those longer than `max_inject` may wait
+    /// in the library until somebody polls. At least `max_inject`.
     pub max_copied: usize,
     /// How many sources one put may gather; at least 1.
     pub max_sources: usize,
@@ -151,9 +149,9 @@ pub struct Limits {
     pub arrivals_per_peer: usize,
     /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.
     pub wakes: bool,
-    /// What may go wrong with it that only another provider or version mends, in words; may be empty.
+    /// A known defect that only another provider or version avoids, in words; may be empty.
     pub caution: &'static str,
-    /// Whether all peers should have put to each other before any of them may be dropped: what has yet to answer the first
+    /// Whether all peers should have put to each other before any of them is dropped: an endpoint that has yet to answer the first
     /// put of one that is gone may crash.
     pub connect_all: bool,
 }
@@ -174,7 +172,7 @@ impl fmt::Debug for Address {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(pub u32);
 
-/// One put: `sources`, joined, are written to `target` at peer `to`, which is then told `immediate`.
+/// One put: `sources`, joined, are written to `target` at peer `to`, which then receives `immediate`.
 #[derive(Clone, Copy, Debug)]
 pub struct Put<'a> {
     /// Who is written to.
@@ -184,22 +182,22 @@ pub struct Put<'a> {
     pub sources: &'a [Source<'a>],
     /// Where to, in the peer's memory.
     pub target: Target,
-    /// What the peer is told once the bytes have landed.
+    /// The number that the peer receives in [`Event::Arrived`] once the bytes have landed.
     pub immediate: u32,
-    /// What comes back in [`Event::Sent`].
+    /// Comes back in [`Event::Sent`].
     pub token: u64,
-    /// Whether that event is wanted.
-    pub told: Told,
+    /// When that event is wanted.
+    pub notify: Notify,
 }
 
-/// Of which puts [`Event::Sent`] comes: by their length, all bytes together.
+/// For which puts [`Event::Sent`] comes, by their length, all bytes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// Of any. Whoever closes its endpoint before it comes may take the put along.
+pub enum Notify {
+    /// For every put. Closing the endpoint before it comes may lose the put.
     Always,
-    /// Of those longer than [`Limits::max_inject`].
+    /// For those longer than [`Limits::max_inject`].
     IfNotInjected,
-    /// Of those longer than [`Limits::max_copied`]. For whoever knows that the put leaves at once, or will poll.
+    /// For those longer than [`Limits::max_copied`]. The caller knows that the put leaves at once, or will poll.
     IfNotCopied,
 }
 
@@ -216,13 +214,13 @@ impl Put<'_> {
         self.len() == 0
     }
 
-    /// Whether [`Event::Sent`] comes of it on a transport with these limits.
+    /// Whether [`Event::Sent`] comes for it on a transport with these limits.
     #[must_use]
-    pub fn ends_told(&self, limits: &Limits) -> bool {
-        match self.told {
-            Told::Always => true,
-            Told::IfNotInjected => self.len() > limits.max_inject,
-            Told::IfNotCopied => self.len() > limits.max_copied,
+    pub fn notifies(&self, limits: &Limits) -> bool {
+        match self.notify {
+            Notify::Always => true,
+            Notify::IfNotInjected => self.len() > limits.max_inject,
+            Notify::IfNotCopied => self.len() > limits.max_copied,
         }
     }
 }
@@ -298,7 +296,7 @@ pub enum Event {
     Arrived {
         /// What the peer sent along.
         immediate: u32,
-        /// The number of bytes, where the provider tells it.
+        /// The number of bytes, where the provider reports it.
         len: Option<usize>,
     },
     /// The put with this token no longer needs its source bytes, nor this endpoint: it has landed, or is with what
@@ -320,7 +318,7 @@ pub enum Error {
         call: &'static str,
         /// What for; may be empty.
         context: String,
-        /// The peer concerned, where there is one. Whoever tells people knows it by another name.
+        /// The peer concerned, where there is one. Messages for people name its rank instead.
         peer: Option<Peer>,
         /// The code it gave, positive.
         code: i64,
@@ -347,7 +345,7 @@ pub enum Error {
     NoProvider {
         /// What was asked for, for instance `provider "tcp"`.
         asked: String,
-        /// One line for every candidate: why it was refused and what would mend it.
+        /// One line for every candidate: why it was refused and what would help.
         report: String,
     },
     /// A provider that fits on paper failed its self-test.

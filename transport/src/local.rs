@@ -38,7 +38,7 @@ pub(crate) fn limits(provider: &str) -> Limits {
 #[derive(Debug)]
 pub(crate) struct Names {
     provider: &'static str,
-    /// Tells these endpoints from those of another hub or fabric.
+    /// Distinguishes these endpoints from those of another hub or fabric.
     identity: u64,
 }
 

@@ -1,5 +1,4 @@
-//! Memory that a network card, or a thread standing for one, reads and writes: the one room of this crate,
-//! beside `ofi`, where raw pointers are touched.
+//! Memory that a NIC, or a thread in its place, reads and writes.
 //!
 //! A [`Region`] is a counted handle. A transport keeps a clone of it while a put is under way, so memory
 //! owned by a region cannot vanish under a put; dropping the last clone takes the registration back first
@@ -60,7 +59,7 @@ impl Memory {
     ///
     /// # Safety
     /// From now until every [`Region`] made of it is gone, `base` must be valid for reads of `len` bytes,
-    /// and for writes too if it is registered and its remote region is told to a peer or if it is written
+    /// and for writes too if it is registered and its remote region is given to a peer or if it is written
     /// through [`Region`]; and nobody may touch, in the meantime, bytes that a put reads or writes.
     #[must_use]
     pub unsafe fn borrowed(base: *mut u8, len: usize) -> Self {
@@ -156,7 +155,7 @@ impl Region {
         self.0.registration.as_ref().map_or(ptr::null_mut(), |registration| registration.descriptor)
     }
 
-    /// The registration's guard, if it is of this kind: tells a transport its own regions from others'.
+    /// The registration's guard, if it is of this kind: by which a transport knows its own regions'.
     pub(crate) fn guard<T: Any>(&self) -> Option<&T> {
         self.0.registration.as_ref().and_then(|registration| registration.guard.downcast_ref())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use unisono::ProcessGroup;
 use unisono_transport::{
-    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Address, Event, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -133,7 +133,7 @@ impl Pair {
                 target: Target { region: self.target, offset: 0 },
                 immediate,
                 token: 0,
-                told: Told::IfNotInjected,
+                notify: Notify::IfNotInjected,
             };
             // SAFETY: nobody writes to the source, and nobody looks at what lands in the window.
             if unsafe { self.transport.put(&put)? } == Posted::Yes {

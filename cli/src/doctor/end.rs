@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono_transport::{
-    Address, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Address, Event, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -210,7 +210,7 @@ impl Line {
                 target: self.target,
                 immediate: IMMEDIATE,
                 token: 1,
-                told: Told::IfNotInjected,
+                notify: Notify::IfNotInjected,
             };
             // SAFETY: the source changes when this was sent; the other end looks when this has arrived, and puts then.
             if unsafe { self.ofi.put(&put).map_err(told)? } == Posted::Yes {

@@ -150,7 +150,7 @@ fn no_provider() {
 
 #[test]
 fn a_provider_of_several_addresses_and_one_that_fails() {
-    let first = "it is the way to 10.0.0.9";
+    let first = "it is on the route to 10.0.0.9";
     let second = "it fits, but net comes first";
     let net = candidate("net", "eth0", "10.0.0.1", true, first);
     let providers = Providers {
@@ -169,7 +169,7 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
     says(
         &providers.judge(),
         "|providers
-         |  ok       by default: net on eth0 10.0.0.1; it is the way to 10.0.0.9
+         |  ok       by default: net on eth0 10.0.0.1; it is on the route to 10.0.0.9
          |  ok       shm: shm; it fits
          |  -        not taken: net on lo 127.0.0.1, lo ::1: it fits, but net comes first",
     );

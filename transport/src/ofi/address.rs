@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::info;
 use crate::Address;
 
-/// What an address begins with, so that another kind's is told apart.
+/// What an address begins with; those of other transports do not.
 pub(super) const MAGIC: &[u8; 4] = b"ofi1";
 
 /// The parts of an address: its format, its provider's name, and what libfabric made.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Error, Event, LibraryCall};
 
-/// What a completion means: nothing if it is the end of a put that nobody wants to be told of.
+/// What a completion means: nothing if it is the end of a put whose caller wants no event.
 pub(super) fn judge(
     pool: &mut Pool,
     facts: &Provider,
@@ -26,7 +26,7 @@ pub(super) fn judge(
     if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
         let immediate = signed_immediate::immediate(entry.data)
             .ok_or_else(|| unexpected("an immediate beyond 32 bits"))?;
-        let len = facts.arrival_len.then_some(entry.len);
+        let len = facts.reports_len.then_some(entry.len);
         return Ok(Some(Event::Arrived { immediate, len }));
     }
     let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;

@@ -68,7 +68,7 @@ pub(super) struct Live {
     pub(super) _name: Option<Name>,
 }
 
-// SAFETY: the completion entries hold pointers that nobody follows; everything else is `Send` by itself.
+// SAFETY: the completion entries hold pointers that are never followed; everything else is `Send` by itself.
 unsafe impl Send for Ofi {}
 
 impl std::fmt::Debug for Ofi {
@@ -98,7 +98,7 @@ impl Ofi {
         if own != Some(format) {
             return Err(bad(format!("its format is {format}, this endpoint's is {own:?}")));
         }
-        // The library is not told how long a name is. Names of fixed formats are as long as our own; strings
+        // The library takes no length of a name. Names of fixed formats are as long as our own; strings
         // end with a zero.
         let own_len = self.address.0.len().saturating_sub(address.0.len() - name.len());
         let complete = if format == sys::FI_ADDR_STR {
@@ -126,8 +126,8 @@ impl Ofi {
     }
 }
 
-// SAFETY: libfabric tells of a remote write when its bytes have landed, and of a write of ours when it reads the sources no more;
-// it writes to what is registered, which closing a registration or the endpoint ends. What it is told is what the put says.
+// SAFETY: libfabric reports a remote write when its bytes have landed, and a write of ours when it no longer reads the sources;
+// it writes to what is registered, which closing a registration or the endpoint ends. It is given what the put says.
 unsafe impl Transport for Ofi {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -138,7 +138,7 @@ unsafe impl Transport for Ofi {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        if self.facts.trusts_neighbours
+        if self.facts.one_per_process
             && *address != self.address
             && shm_process::unreachable(address, library_version())
         {
@@ -179,8 +179,8 @@ unsafe impl Transport for Ofi {
             reason: format!("{:?} is beyond the end of memory", put.target),
         })?;
         let key = put.target.region.key;
-        let told = put.ends_told(&self.limits);
-        if !told && len <= self.injects {
+        let notified = put.notifies(&self.limits);
+        if !notified && len <= self.injects {
             let start = if let [source] = put.sources {
                 post::start(source).cast_const()
             } else {
@@ -219,8 +219,8 @@ unsafe impl Transport for Ofi {
         let Some((number, context)) = self.live.pool.reserve() else {
             return Ok(Posted::Full);
         };
-        // Nobody waits for the end of what is to be copied and the library does not copy: it is here.
-        let mut vectors = if told {
+        // What is to be copied without an event, and the library does not copy, is copied here.
+        let mut vectors = if notified {
             Vectors::new(put.sources, registered)
         } else {
             Vectors::one(self.live.pool.copy(number, put.sources, len))
@@ -240,7 +240,7 @@ unsafe impl Transport for Ofi {
         drop(serial);
         let outcome = self.posted(call, result, put);
         match outcome {
-            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put, told)),
+            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put, notified)),
             _ => self.live.pool.release(number),
         }
         outcome
@@ -308,16 +308,16 @@ impl Drop for Ofi {
             return;
         }
         // Who was asked may yet answer.
-        if self.facts.close_at_rest || self.firsts.unanswered() {
+        if self.facts.drains_before_close || self.firsts.unanswered() {
             workarounds::drain(self);
         }
         self.registrar.unbind();
         // SAFETY: taken out once, here, and not touched again.
         let live = unsafe { ManuallyDrop::take(&mut self.live) };
-        if self.facts.trusts_neighbours {
+        if self.facts.one_per_process {
             shm_process::retire(&self.address, live);
-        } else if self.facts.unsafe_to_close {
-            // It stays open until the process ends, and nobody drives it: nothing lands any more.
+        } else if self.facts.crashes_on_close {
+            // It stays open until the process ends, and is not driven: nothing lands any more.
             std::mem::forget(live);
         }
     }

@@ -26,7 +26,7 @@ fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
     NonNull::new(object).ok_or_else(|| Error::Unexpected { call, value: "no object".into() })
 }
 
-/// Closes an object; a refusal cannot be mended and is logged.
+/// Closes an object; a failure is logged.
 ///
 /// # Safety
 /// `object` must be open and not be used again.
@@ -52,7 +52,7 @@ unsafe impl Send for Fabric {}
 unsafe impl Sync for Fabric {}
 
 impl Fabric {
-    /// Whoever watches sees in `activity` in which call it is, and so do all domains.
+    /// `activity` shows a watchdog in which call it is, or any of its domains.
     pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
         let mut object = ptr::null_mut();
         let result = activity.during(LibraryCall::Domain, || {
@@ -239,7 +239,7 @@ impl Cq {
                 if stuck {
                     queue.wait = queue.wait.and_then(stuck_descriptor::inner_epoll);
                 }
-                // Without leave to sleep nobody knows when a descriptor can be trusted.
+                // Without `fi_trywait` it is unknown when a descriptor can be waited on.
                 if matches!(queue.may_sleep(), Err(Error::Call { code: call::NOT_THERE, .. })) {
                     queue.wait = None;
                 }

@@ -16,7 +16,7 @@ use super::{call, provider, version::library_version};
 use crate::Error;
 
 /// The interface version spoken with a library of this version: 1.17, that of the oldest one supported, or, where there is
-/// more, 1.18, before which efa does not let a card write by itself on its first two generations
+/// more, 1.18, before which efa does not let a NIC write by itself on its first two generations
 /// (prov/efa/src/rdm/efa_rdm_util.c, `efa_rdm_get_use_device_rdma`; what else differs concerns memory of GPUs).
 const fn spoken(library: (u32, u32)) -> u32 {
     let newer = library.0 > 1 || library.1 >= 18;
@@ -102,25 +102,25 @@ impl Info {
         unsafe { call::text(self.domain().name) }
     }
 
-    /// The number of the device's vendor, as text; empty where it is not told.
+    /// The number of the device's vendor, as text; empty where it is unknown.
     pub(super) fn vendor(&self) -> String {
-        self.of_card(|card| card.vendor_id)
+        self.of_nic(|nic| nic.vendor_id)
     }
 
-    /// The number of the device's model, as text; empty where it is not told.
+    /// The number of the device's model, as text; empty where it is unknown.
     pub(super) fn model(&self) -> String {
-        self.of_card(|card| card.device_id)
+        self.of_nic(|nic| nic.device_id)
     }
 
-    fn of_card(&self, which: impl Fn(&sys::fi_device_attr) -> *mut std::ffi::c_char) -> String {
+    fn of_nic(&self, which: impl Fn(&sys::fi_device_attr) -> *mut std::ffi::c_char) -> String {
         // SAFETY: what is not null was made by libfabric and lives as long as the entry; such a number is a string or null.
         unsafe {
-            let card = self.raw().nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
-            card.map(|card| call::text(which(card))).unwrap_or_default()
+            let attributes = self.raw().nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
+            attributes.map(|nic| call::text(which(nic))).unwrap_or_default()
         }
     }
 
-    /// The device's place on the PCI bus, as the system names it; `None` where it is not told.
+    /// The device's place on the PCI bus, as the system names it; `None` where it is unknown.
     pub(super) fn bus(&self) -> Option<String> {
         // SAFETY: what is not null was made by libfabric and lives as long as the entry.
         let bus = unsafe { self.raw().nic.as_ref()?.bus_attr.as_ref()? };
@@ -199,7 +199,7 @@ struct Ask {
     name: Option<String>,
     reliable_datagrams: bool,
     writes: bool,
-    told_where: bool,
+    wants_locality: bool,
     immediate: bool,
     honoured_modes: bool,
     one_thread: bool,
@@ -232,7 +232,7 @@ impl Ask {
             name: None,
             reliable_datagrams: true,
             writes: true,
-            told_where: provider.is_some_and(|name| provider::facts(name).told_where),
+            wants_locality: provider.is_some_and(|name| provider::facts(name).wants_locality),
             immediate: true,
             honoured_modes: true,
             one_thread: true,
@@ -266,7 +266,7 @@ impl Ask {
             }
             if self.writes {
                 raw.caps = sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
-                if self.told_where {
+                if self.wants_locality {
                     raw.caps |= sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
                 }
             }
@@ -372,7 +372,7 @@ fn meets_first(entry: &sys::fi_info) -> bool {
     unsafe { call::text((*entry.fabric_attr).name) == "efa-direct" }
 }
 
-/// Why nothing of a provider fits, and what would mend it.
+/// Why nothing of a provider fits, and what would help.
 pub(super) fn refusal(name: &str, from: Option<IpAddr>) -> Result<String, Error> {
     Ok(provider::facts(name).refusal(Ask::all(Some(name), from).why_not()?))
 }
@@ -406,14 +406,14 @@ mod tests {
     }
 
     #[test]
-    fn opx_alone_is_told_where_peers_are() {
-        let told = |name| {
+    fn only_opx_is_asked_for_local_and_remote_peers() {
+        let asked = |name| {
             let hints = Ask::all(Some(name), None).hints().unwrap();
             hints.raw().caps & (sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM)
         };
-        assert_eq!(told("opx"), sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
+        assert_eq!(asked("opx"), sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
         // tcp has addresses that reach only one of them, shm reaches one only.
-        assert_eq!([told("tcp"), told("shm")], [0, 0]);
+        assert_eq!([asked("tcp"), asked("shm")], [0, 0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which of several cards a process takes: a near one, and processes of one machine different ones.
+//! Which of several NICs a process takes: a near one, and processes of one host different ones.
 
 use std::path::Path;
 
@@ -6,29 +6,29 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{info::Info, kernel_file};
 
-/// Puts those cards first that are as near as any to the processors on which this process may run, beginning with the one
-/// whose turn it is for the process of this number on its machine. Otherwise the order stays. Tells how many are as near.
-pub(super) fn in_turn(cards: Vec<Info>, process: usize) -> (Vec<Info>, usize) {
+/// Puts those NICs first that are as near as any to the processors on which this process may run, beginning with the one
+/// for the process of this number on its host. Otherwise the order stays. Gives how many are as near.
+pub(super) fn sort(nics: Vec<Info>, process: usize) -> (Vec<Info>, usize) {
     let processors = sched_getaffinity(None).ok();
-    arrange(cards, process, |card| match (&processors, card.bus()) {
+    arrange(nics, process, |nic| match (&processors, nic.bus()) {
         (Some(processors), Some(bus)) => near(&bus, processors),
-        // Nothing is known against it.
+        // Unknown is as good as near.
         _ => true,
     })
 }
 
-fn arrange<T>(cards: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<T>, usize) {
-    let (near, far): (Vec<_>, Vec<_>) = cards.into_iter().partition(near);
-    let (mut cards, rest) = if near.is_empty() { (far, near) } else { (near, far) };
-    let count = cards.len();
+fn arrange<T>(nics: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<T>, usize) {
+    let (near, far): (Vec<_>, Vec<_>) = nics.into_iter().partition(near);
+    let (mut nics, rest) = if near.is_empty() { (far, near) } else { (near, far) };
+    let count = nics.len();
     if let Some(first) = process.checked_rem(count) {
-        cards.rotate_left(first);
+        nics.rotate_left(first);
     }
-    cards.extend(rest);
-    (cards, count)
+    nics.extend(rest);
+    (nics, count)
 }
 
-/// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is not told, it may.
+/// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is unknown, it may.
 fn near(bus: &str, processors: &CpuSet) -> bool {
     let list = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
     kernel_file::read(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
@@ -50,10 +50,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_take_near_cards_in_turn() {
-        let first = |cards: &[(char, bool)], process| {
-            let (cards, count) = arrange(cards.to_vec(), process, |(_, near)| *near);
-            (count, cards.into_iter().map(|(name, _)| name).collect::<String>())
+    fn processes_take_near_nics_by_their_number() {
+        let first = |nics: &[(char, bool)], process| {
+            let (nics, count) = arrange(nics.to_vec(), process, |(_, near)| *near);
+            (count, nics.into_iter().map(|(name, _)| name).collect::<String>())
         };
         let all = [('a', true), ('b', true), ('c', true)];
         assert_eq!([0, 1, 2, 3].map(|process| first(&all, process).1), ["abc", "bca", "cab", "abc"]);

@@ -1,4 +1,4 @@
-//! Registers memory, honouring each bit of the provider's `mr_mode`, under keys that nobody guesses.
+//! Registers memory, honouring each bit of the provider's `mr_mode`, under keys that cannot be guessed.
 #![allow(unsafe_code)]
 
 use std::{
@@ -28,11 +28,11 @@ struct Mr {
 
 impl Mr {
     fn close(&self) {
-        // The card knows one registration, which is the parent's; and the lock may be held by a thread that is not there.
+        // The NIC knows one registration, which is the parent's; and the lock may be held by a thread that is not there.
         if !self.domain.is_ours() {
             return;
         }
-        // Taken out under the lock, so that it is closed for whoever finds it gone.
+        // Taken out under the lock, so that one who finds it gone finds it closed.
         let _serial = self.domain.enter(LibraryCall::Close);
         let object = self.object.swap(ptr::null_mut(), Ordering::AcqRel);
         if object.is_null() {

@@ -1,7 +1,7 @@
 //! libfabric: endpoints of reliable datagrams, written to by one-sided writes with immediate data.
 //!
 //! [`Ofi::open`] chooses a provider by what it says it can do (`select.rs`, by what `info.rs` asks), opens it (`open.rs`), and has it
-//! write to itself once before it is trusted (`self_test.rs`; efa and opx do that through shared memory, not by the card). The
+//! write to itself once before it is trusted (`self_test.rs`; efa and opx do that through shared memory, not by the NIC). The
 //! endpoint (`endpoint.rs`) posts puts (`post.rs`), reads completions (`completion.rs`) and registers memory (`memory.rs`). What is
 //! known of a provider beyond what it says is a row in `provider.rs`; what exists only because of a bug is in `workarounds/`.
 //! Objects of libfabric are owned in `handle.rs`, and what its functions return is judged in `call.rs`.

@@ -33,7 +33,7 @@ use crate::{Activity, Address, Error, LibraryCall, Limits};
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
 /// Where the kernel's sockets do the work, puts of at most this many bytes are copied even where the library would not: 8 KiB and a
-/// header. To copy more takes longer than the poll that tells that a put has left
+/// header. To copy more takes longer than the poll that reports that a put has left
 /// (docs/decisions/026-copied-messages.md).
 const STAGED: usize = (8 << 10) + 64;
 
@@ -47,7 +47,7 @@ impl Ofi {
         Self::open_watched(options, &Arc::default())
     }
 
-    /// The same, where whoever watches sees in `activity` from the first call of libfabric's on in which it is.
+    /// The same; `activity` shows a watchdog in which call of libfabric it is, from the first on.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -105,7 +105,7 @@ impl Ofi {
         let named = named.transpose()?;
         let info = named.as_ref().unwrap_or(info);
         let fabric = Fabric::open(info, activity)?;
-        let serial = if facts.trusts_neighbours { shm_process::serial() } else { Arc::default() };
+        let serial = if facts.one_per_process { shm_process::serial() } else { Arc::default() };
         let domain = Domain::open(&fabric, info, serial)?;
         let av = Av::open(&domain, info)?;
         let queue =
@@ -145,7 +145,7 @@ impl Ofi {
                 .map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
             caution: facts.caution,
-            connect_all: facts.answers_blindly,
+            connect_all: facts.crashes_on_lost_peer,
         };
         let mut address = address::MAGIC.to_vec();
         address.extend_from_slice(&info.raw().addr_format.to_le_bytes());
@@ -158,7 +158,7 @@ impl Ofi {
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let waker = Arc::new(EventFd::new()?);
         let address = Address(address);
-        if facts.trusts_neighbours {
+        if facts.one_per_process {
             shm_process::enter(&address);
         }
         let mut ofi = Self {
@@ -174,12 +174,12 @@ impl Ofi {
             address,
             known: HashMap::new(),
             peers: Vec::new(),
-            firsts: FirstPuts::new(facts.answers_blindly),
+            firsts: FirstPuts::new(facts.crashes_on_lost_peer),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
             futile: 0,
             waker,
         };
-        if facts.to_itself {
+        if facts.writes_to_itself {
             ofi.test_itself(info.ip(), patience)?;
         }
         Ok(ofi)

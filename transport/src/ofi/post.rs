@@ -7,7 +7,7 @@ use std::{cell::UnsafeCell, ffi::c_void, ptr};
 use crate::{Error, Memory, Peer, Put, Region, Source, region::gather};
 use unisono_libfabric_sys as sys;
 
-/// The most sources one put gathers; more than this nobody asks for.
+/// The most sources one put gathers; callers use no more.
 pub(super) const MAX_SOURCES: usize = 4;
 
 /// What libfabric may write into while a put is under way (`fi_context2` is 64 bytes long).
@@ -21,22 +21,22 @@ unsafe impl Sync for Context {}
 /// A put under way.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    /// By which its end is told, if it is.
+    /// Of the event that reports its end, if one is wanted.
     pub(super) token: Option<u64>,
     pub(super) peer: Peer,
-    #[expect(dead_code, reason = "keeps the sources' memory; nobody reads it")]
+    #[expect(dead_code, reason = "keeps the sources' memory; it is never read")]
     regions: [Option<Region>; MAX_SOURCES],
 }
 
 impl UnderWay {
-    /// A put whose end is to be told, and whose sources are kept until then; or one of which a [copy](Pool::copy) is written.
-    pub(super) fn new(put: &Put<'_>, told: bool) -> Self {
+    /// A put whose end is reported, and whose sources are kept until then; or one of which a [copy](Pool::copy) is written.
+    pub(super) fn new(put: &Put<'_>, notified: bool) -> Self {
         let mut regions = [const { None }; MAX_SOURCES];
-        let kept = if told { put.sources } else { &[] };
+        let kept = if notified { put.sources } else { &[] };
         for (region, source) in regions.iter_mut().zip(kept) {
             *region = Some(source.region().clone());
         }
-        Self { token: told.then_some(put.token), peer: put.to, regions }
+        Self { token: notified.then_some(put.token), peer: put.to, regions }
     }
 }
 
@@ -144,7 +144,7 @@ impl Vectors {
         Self { spans, descriptors: [ptr::null_mut(); MAX_SOURCES], count: 1 }
     }
 
-    /// Begins a write of all of them; tells by which call, and what it gave. `copied` has the library copy them at once.
+    /// Begins a write of all of them; gives the name of the call and its result. `copied` has the library copy them at once.
     ///
     /// # Safety
     /// The endpoint is open. The sources, unless they are copied, and the context stay where they are until the write's

@@ -11,19 +11,19 @@ pub(super) struct Provider {
     pub(super) name: &'static str,
     /// Whether its endpoints are addressed by IP, so that an interface is to be chosen.
     pub(super) by_ip: bool,
-    /// Whether its addresses are of cards, whose network need not be the one in which ranks meet.
+    /// Whether its addresses belong to NICs whose network may differ from the one in which the store is.
     pub(super) own_network: bool,
-    /// Whether all its cards reach one another, so that processes of one machine may take different ones, by name.
-    pub(super) in_turn: bool,
+    /// Whether all its NICs reach one another, so that processes of one host may take different ones.
+    pub(super) interchangeable: bool,
     /// Whether registering pins no page (software providers keep a table and no more).
     pub(super) cheap_registration: bool,
-    /// Whether a remote write's completion tells its length.
-    pub(super) arrival_len: bool,
-    /// Whether it must be told that peers are on this host and on others.
-    pub(super) told_where: bool,
+    /// Whether the completion of a remote write reports its length.
+    pub(super) reports_len: bool,
+    /// Whether hints must ask for peers on this host and on others (`FI_LOCAL_COMM`, `FI_REMOTE_COMM`).
+    pub(super) wants_locality: bool,
     /// How many writes from one peer may be under way before the target polls, where that is bounded.
     pub(super) arrivals_per_peer: usize,
-    /// What lets more writes be under way to an endpoint, in words; may be empty.
+    /// What would allow more writes under way to an endpoint, in words; may be empty.
     pub(super) more_arrivals: &'static str,
     /// The longest write with immediate data, where the provider says more than holds.
     pub(super) max_put: usize,
@@ -34,33 +34,32 @@ pub(super) struct Provider {
     /// unseen, until somebody polls; so none is injected, and the end of every put is reported.
     pub(super) sockets: bool,
     /// Whether an endpoint can write to itself, as the self-test does.
-    pub(super) to_itself: bool,
-    /// Whether its completion queue's descriptor does not tell of arrivals: it stays readable for good, or is made so by
+    pub(super) writes_to_itself: bool,
+    /// Whether its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
     /// polling alone.
     pub(super) stuck_descriptor: bool,
-    /// Whether endpoints of one process look into one another's memory without asking whether they are
-    /// still open.
-    pub(super) trusts_neighbours: bool,
+    /// Whether endpoints of one process access one another's memory even after it was closed: one at a time is safe.
+    pub(super) one_per_process: bool,
     /// Whether it reaches peers of this host only, through memory in /dev/shm under a name that an endpoint's source address
-    /// tells.
+    /// contains.
     pub(super) one_host: bool,
-    /// Whether an endpoint that has yet to answer a peer's first put crashes if that peer is closed meanwhile.
-    pub(super) answers_blindly: bool,
+    /// Whether an endpoint crashes that has yet to answer the first put of a peer which is closed meanwhile.
+    pub(super) crashes_on_lost_peer: bool,
     /// Whether closing an endpoint while puts arrive may crash.
-    pub(super) close_at_rest: bool,
+    pub(super) drains_before_close: bool,
     /// Whether closing an endpoint may crash.
-    pub(super) unsafe_to_close: bool,
-    /// What may go wrong with it that only another provider or version mends, in words; may be empty.
+    pub(super) crashes_on_close: bool,
+    /// A known defect that only another provider or version avoids, in words; may be empty.
     pub(super) caution: &'static str,
     /// What to try where it is refused; may be empty.
-    pub(super) mend: &'static str,
+    pub(super) remedy: &'static str,
 }
 
 impl Provider {
-    /// Why it is refused, and what would mend that.
+    /// Why it is refused, and what would help.
     pub(super) fn refusal(&self, reason: String) -> String {
         let room = if self.one_host { shm_names::state() } else { String::new() };
-        if self.mend.is_empty() { reason } else { format!("{reason}; {}{room}", self.mend) }
+        if self.remedy.is_empty() { reason } else { format!("{reason}; {}{room}", self.remedy) }
     }
 }
 
@@ -69,69 +68,69 @@ const UNKNOWN: Provider = Provider {
     name: "",
     by_ip: false,
     own_network: false,
-    in_turn: false,
+    interchangeable: false,
     cheap_registration: false,
-    arrival_len: false,
-    told_where: false,
+    reports_len: false,
+    wants_locality: false,
     arrivals_per_peer: usize::MAX,
     more_arrivals: "",
     max_put: usize::MAX,
     one_source: false,
     sockets: false,
-    to_itself: true,
+    writes_to_itself: true,
     stuck_descriptor: false,
-    trusts_neighbours: false,
+    one_per_process: false,
     one_host: false,
-    answers_blindly: false,
-    close_at_rest: false,
-    unsafe_to_close: false,
+    crashes_on_lost_peer: false,
+    drains_before_close: false,
+    crashes_on_close: false,
     caution: "",
-    mend: "",
+    remedy: "",
 };
 
 const PROVIDERS: &[Provider] = &[
     Provider {
         name: "efa",
-        in_turn: true,
-        // A longer one is cut, and each piece has the immediate: the first that lands would tell of all
+        interchangeable: true,
+        // A longer one is cut, and each piece has the immediate: the first that lands would report all
         // (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_ope_post_remote_write; efa_env.c, efa_write_segment_size).
         max_put: 1 << 30,
-        // It has one from 2.5 on where FI_EFA_ENABLE_SHM_TRANSFER is 0. The card's event stays in it, and no other is asked
+        // It has one from 2.5 on where FI_EFA_ENABLE_SHM_TRANSFER is 0. The NIC's event stays in it, and no other is asked
         // for, unless somebody sleeps in fi_cq_sread (prov/efa/src/rdm/efa_rdm_cq.c, efa_rdm_cq_wait_try).
         stuck_descriptor: true,
         // Of several it makes sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
         // efa_rdm_rma_should_write_using_rdma).
         one_source: true,
-        mend: "it needs an Elastic Fabric Adapter (/sys/class/infiniband/efa_*) and a libfabric built with efa",
+        remedy: "it needs an Elastic Fabric Adapter (/sys/class/infiniband/efa_*) and a libfabric built with efa",
         ..UNKNOWN
     },
     Provider {
         name: "cxi",
-        in_turn: true,
+        interchangeable: true,
         more_arrivals: "cxi takes about as many as FI_UNIVERSE_SIZE says (by default 1024), of which 65 for each rank are enough",
         // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
         one_source: true,
         // Writes with immediate data came with 2.5, and are off by default (man/fi_cxi.7.md).
-        mend: "it needs a Slingshot card (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1; for more than 16 \
+        remedy: "it needs a Slingshot card (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1; for more than 16 \
                ranks FI_UNIVERSE_SIZE too, 65 times as many",
         ..UNKNOWN
     },
     Provider {
         name: "psm3",
-        // Whoever polls raises it, when it finds something; no card does (prov/psm3/src/psmx3_cq.c, psmx3_cq_enqueue_event).
+        // Only polling raises it, when it finds something; no NIC does (prov/psm3/src/psmx3_cq.c, psmx3_cq_enqueue_event).
         stuck_descriptor: true,
-        mend: "it needs an Omni-Path or RoCE card it knows and a libfabric built with psm3",
+        remedy: "it needs an Omni-Path or RoCE card it knows and a libfabric built with psm3",
         ..UNKNOWN
     },
     Provider {
         name: "opx",
-        // It takes what hints leave out for not wanted, and then sends by the card to ranks of this host too, and to itself
+        // It takes what hints leave out for not wanted, and then sends by the NIC to ranks of this host too, and to itself
         // (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
-        told_where: true,
+        wants_locality: true,
         // It has no fi_inject_writedata, not even one that says so (prov/opx/src/fi_opx_rma.c).
         one_source: true,
         // Writes with immediate data came with 2.1.
-        mend: "it needs an Omni-Path card (/dev/hfi1_*) and libfabric 2.1 or later, built with opx",
+        remedy: "it needs an Omni-Path card (/dev/hfi1_*) and libfabric 2.1 or later, built with opx",
         ..UNKNOWN
     },
     Provider {
@@ -141,7 +140,7 @@ const PROVIDERS: &[Provider] = &[
         // Each write with immediate data consumes a posted receive of the connection; ofi_rxm posts
         // FI_OFI_RXM_MSG_RX_SIZE of them (prov/rxm/src/rxm_init.c, default 128).
         arrivals_per_peer: 128,
-        mend: "it needs an RDMA card with an IP address (`rdma link`, `ibv_devices`) that has immediate data; \
+        remedy: "it needs an RDMA card with an IP address (`rdma link`, `ibv_devices`) that has immediate data; \
                on soft-RoCE set FI_UNIVERSE_SIZE=32, for its completion queues are short",
         ..UNKNOWN
     },
@@ -151,7 +150,7 @@ const PROVIDERS: &[Provider] = &[
         by_ip: true,
         cheap_registration: true,
         sockets: true,
-        mend: "it has reliable datagrams from libfabric 1.18 on; before that ask for `net` or `tcp;ofi_rxm`",
+        remedy: "it has reliable datagrams from libfabric 1.18 on; before that ask for `net` or `tcp;ofi_rxm`",
         ..UNKNOWN
     },
     Provider {
@@ -164,7 +163,7 @@ const PROVIDERS: &[Provider] = &[
         // Each completion raises the queue's signal, and fi_trywait, which should lower it, does nothing
         // (prov/net/src/xnet_cq.c, xnet_report_success; xnet_progress.c, xnet_trywait).
         stuck_descriptor: true,
-        mend: "it exists in libfabric 1.16 and 1.17 only; from 1.18 on ask for `tcp`",
+        remedy: "it exists in libfabric 1.16 and 1.17 only; from 1.18 on ask for `tcp`",
         ..UNKNOWN
     },
     Provider {
@@ -175,27 +174,27 @@ const PROVIDERS: &[Provider] = &[
         // When a connection ends in the middle of an arriving write, `tcp` reports the failed write with no
         // context and ofi_rxm follows the null pointer (prov/rxm/src/rxm_cq.c, rxm_handle_comp_error; seen
         // in 1.17.0 and 2.5.1). An endpoint left open does not meet it; one whose peer dies may.
-        unsafe_to_close: true,
+        crashes_on_close: true,
         ..UNKNOWN
     },
     Provider {
         name: "shm",
         cheap_registration: true,
-        arrival_len: true,
+        reports_len: true,
         // Endpoints of one process share one mapping, which closing one of them unmaps
         // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
-        trusts_neighbours: true,
+        one_per_process: true,
         one_host: true,
         // A first put asks the peer to map the sender's region by its name, which closing the sender takes away; then
         // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it
         // does not).
-        answers_blindly: true,
+        crashes_on_lost_peer: true,
         // pthread_spin_lock on memory that all map (prov/shm/src/smr_progress.c, smr_rma.c and others, 1.17 to 2.4; in 2.5
         // there is none).
         caution: "shm of libfabric before 2.5 has spin locks in memory that ranks share, and a rank that is killed while it \
                   holds one leaves the others waiting for it; take libfabric 2.5, or UNISONO_PROVIDER=tcp",
         // As much as an endpoint on each processor would take (prov/shm/src/smr_init.c, smr_shm_space_check).
-        mend: "it needs peers on one host, and free in /dev/shm 24 MiB for each processor of the host, in libfabric 2.5 14",
+        remedy: "it needs peers on one host, and free in /dev/shm 24 MiB for each processor of the host, in libfabric 2.5 14",
         ..UNKNOWN
     },
 ];
@@ -212,28 +211,28 @@ pub(super) fn facts(name: &str) -> Provider {
 ///
 /// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer
 /// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
-/// mended after it by 697688386). The drivers of cards drop what has arrived together with the queue pair
-/// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. This mends what an endpoint's own end
-/// brings; that of a peer's is ofi_rxm's alone
+/// fixed after it by 697688386). The drivers of NICs drop what has arrived together with the queue pair
+/// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. Draining avoids it for an endpoint's own
+/// end; at a peer's end it may still happen
 /// (docs/decisions/046-soft-roce-drain.md).
 ///
 /// `efa` reaches peers of this host through an endpoint of `shm` (prov/efa/src/efa_shm.c), with what that did up to 1.22.
-/// What `shm` is cautioned against for is mended in 2.5.
+/// What `shm` is cautioned against for is fixed in 2.5.
 pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provider {
     let facts = facts(name);
     Provider {
-        close_at_rest: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE,
-        answers_blindly: facts.answers_blindly || name == "efa" && version < (2, 0),
+        drains_before_close: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE,
+        crashes_on_lost_peer: facts.crashes_on_lost_peer || name == "efa" && version < (2, 0),
         caution: if version < (2, 5) { facts.caution } else { "" },
         ..facts
     }
 }
 
-/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `size` tells the number
-/// that a variable of libfabric's holds, `switch` what one switches.
+/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `size` gives the number
+/// in a variable of libfabric's, `switch` the truth value in one.
 ///
 /// Writes with immediate data go through cxi's queue of control events, which has 64 bytes for each and ends the process when it
-/// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are set aside there; registering and
+/// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are reserved there; registering and
 /// taking back bring two each.
 pub(super) fn room(
     name: &str,
@@ -248,7 +247,7 @@ pub(super) fn room(
     let bytes = size("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
     // In whole pages, of which 4 KiB are the smallest.
     let events = bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT;
-    // Each write brings two where matches are told too, for which there are 256 more (cxip_ep_ctrl_init).
+    // Each write brings two where matches are reported too, for which there are 256 more (cxip_ep_ctrl_init).
     let matches = switch("FI_CXI_MR_MATCH_EVENTS") == Some(true);
     (if matches { (events + 256) / 2 } else { events }).saturating_sub(8)
 }
@@ -259,7 +258,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// What a request means with this version of libfabric, best first. Without a request: what reaches other
-/// hosts, fast cards before TCP. `psm3` is left out there because it also answers on plain Ethernet, `shm`
+/// hosts, fast NICs before TCP. `psm3` is left out there because it also answers on plain Ethernet, `shm`
 /// because it ends at the host.
 pub(super) fn expand(request: Option<&str>, version: (u32, u32)) -> Vec<String> {
     // Until 1.17 the reliable datagrams of `tcp` lived in `net` (man/fi_tcp.7.md, NOTES).
@@ -308,17 +307,17 @@ mod tests {
     }
 
     #[test]
-    fn soft_roce_is_closed_at_rest_and_cards_are_not() {
-        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE, (1, 17)).close_at_rest);
-        assert!(!facts_with("verbs;ofi_rxm", "0x15b3", (1, 17)).close_at_rest);
-        assert!(!facts_with("tcp", SOFT_ROCE, (1, 17)).close_at_rest);
+    fn soft_roce_is_drained_before_it_is_closed_and_nics_are_not() {
+        assert!(facts_with("verbs;ofi_rxm", SOFT_ROCE, (1, 17)).drains_before_close);
+        assert!(!facts_with("verbs;ofi_rxm", "0x15b3", (1, 17)).drains_before_close);
+        assert!(!facts_with("tcp", SOFT_ROCE, (1, 17)).drains_before_close);
     }
 
     #[test]
-    fn efa_answers_as_blindly_as_the_shm_under_it() {
-        let blindly = |name, version| facts_with(name, "", version).answers_blindly;
-        assert!(blindly("efa", (1, 17)) && blindly("efa", (1, 22)) && !blindly("efa", (2, 0)));
-        assert!(blindly("shm", (1, 17)) && !blindly("tcp", (1, 17)));
+    fn efa_crashes_where_the_shm_under_it_does() {
+        let crashes = |name, version| facts_with(name, "", version).crashes_on_lost_peer;
+        assert!(crashes("efa", (1, 17)) && crashes("efa", (1, 22)) && !crashes("efa", (2, 0)));
+        assert!(crashes("shm", (1, 17)) && !crashes("tcp", (1, 17)));
     }
 
     #[test]

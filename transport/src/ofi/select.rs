@@ -28,10 +28,10 @@ pub struct Options {
     /// The network interfaces that may be used, of which the one towards `towards` is the best; `None` leaves the choice to that.
     pub interface: Option<Interfaces>,
     /// A host to be reached: without `interface`, the address is taken from which the system would route
-    /// to it, so that a loopback address here means the loopback interface. Where it is another, cards that have a network of
-    /// their own beside that one's are taken by their own addresses.
+    /// to it, so that a loopback address here means the loopback interface. Where it is another, NICs that have a network of
+    /// their own are taken by their own addresses.
     pub towards: Option<IpAddr>,
-    /// This process's number among those of its machine: where there are several cards with a network of their own that leads
+    /// This process's number among those of its machine: where there are several NICs with a network of their own that leads
     /// everywhere (efa, cxi), processes take those near the processors they may run on in turn.
     pub process: usize,
     /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
@@ -86,7 +86,7 @@ pub struct Candidate {
     pub address: Option<IpAddr>,
     /// Whether [`super::Ofi::open`] with the same options would try it first.
     pub taken: bool,
-    /// Why it was taken, or why not and what would mend that.
+    /// Why it was taken, or why not and what would help.
     pub reason: String,
 }
 
@@ -122,14 +122,15 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
             return Ok(Err(format!("it has no device {wanted}, only {}", devices(&there))));
         }
     }
-    // Ranks meet by Ethernet as a rule, and the cards have a network beside it.
-    let beside = |way: &IpAddr| !way.is_loopback() && options.interface.is_none() && facts.own_network;
-    let mut way = from.filter(|way| infos.is_empty() && beside(way));
-    if way.is_some() {
+    // The store is on the Ethernet as a rule, and the NICs have a network beside it.
+    let beside =
+        |address: &IpAddr| !address.is_loopback() && options.interface.is_none() && facts.own_network;
+    let mut routed = from.filter(|address| infos.is_empty() && beside(address));
+    if routed.is_some() {
         infos = info::fitting(name, None)?;
         // One that is not set up has a link-local address by itself, at which other hosts may not reach it.
         infos.retain(|info| info.ip().is_some() && rank(info.ip(), false) < ANYWHERE);
-        (from, way) = if infos.is_empty() { (way, None) } else { (None, way) };
+        (from, routed) = if infos.is_empty() { (routed, None) } else { (None, routed) };
     }
     if infos.is_empty() {
         return Ok(Err(info::refusal(name, from)?));
@@ -164,27 +165,30 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     // One line for each device and address: libfabric lists some with several sets of attributes.
     let mut seen = HashSet::new();
     infos.retain(|info| seen.insert((info.device(), info.ip())));
-    let (infos, near) = if facts.in_turn { locality::in_turn(infos, options.process) } else { (infos, 0) };
+    let (infos, near) =
+        if facts.interchangeable { locality::sort(infos, options.process) } else { (infos, 0) };
     const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
                         and link-local last";
     let why = match (&options.interface, options.towards, from) {
         _ if !facts.by_ip => "it fits, and no interface is to be chosen".to_owned(),
         (Some(interface), _, _) => format!("interface {interface} was asked for"),
-        (None, Some(towards), Some(_)) => format!("it is the way to {towards}"),
-        (None, Some(towards), None) => match way {
-            Some(way) => {
-                format!("{way}, from which the way leads to {towards}, is no card's address; it is {BEST}")
+        (None, Some(towards), Some(_)) => format!("it is on the route to {towards}"),
+        (None, Some(towards), None) => match routed {
+            Some(address) => {
+                format!(
+                    "{address}, from which the route to {towards} starts, is no NIC's address; it is {BEST}"
+                )
             }
-            None => format!("no way to {towards} is known; it is {BEST}"),
+            None => format!("no route to {towards} is known; it is {BEST}"),
         },
         (None, None, _) => format!("it is {BEST}"),
     };
-    let turn = |place| match place {
+    let reason = |place| match place {
         _ if near < 2 => why.clone(),
-        0 => format!("of {near} cards as near, it is the turn of this one for process {}", options.process),
-        _ => "it fits, and it is another card's turn".to_owned(),
+        0 => format!("of {near} NICs as near, this one is for process {}", options.process),
+        _ => "it fits, and another NIC is for this process".to_owned(),
     };
-    Ok(Ok(infos.into_iter().enumerate().map(|(place, info)| (info, turn(place))).collect()))
+    Ok(Ok(infos.into_iter().enumerate().map(|(place, info)| (info, reason(place))).collect()))
 }
 
 /// Devices with their addresses, as people know them.
@@ -234,8 +238,8 @@ fn routed_from(towards: IpAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
 }
 
-/// The address of the default route. The host asked for is of a block reserved for documentation, which nobody has. Only by
-/// IPv4: where a rank knows the way to others, that is what it mostly takes.
+/// The address of the default route. The host asked for is of a block reserved for documentation. Only by
+/// IPv4, which ranks mostly use.
 fn general() -> Option<IpAddr> {
     routed_from(Ipv4Addr::new(203, 0, 113, 1).into())
 }

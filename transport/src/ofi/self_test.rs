@@ -1,6 +1,5 @@
-//! An endpoint writes to itself before it is trusted. Where that does not get anywhere, it is found out why: over the kernel's
-//! sockets a connection to itself takes the loopback interface and file descriptors, as any other connection of this process
-//! to itself does.
+//! An endpoint writes to itself before it is trusted. If that fails over sockets, a plain TCP connection of the process to itself
+//! shows why: both take the loopback interface and file descriptors.
 #![allow(unsafe_code)]
 
 use std::{
@@ -12,14 +11,14 @@ use std::{
 use rustix::io::Errno;
 
 use super::endpoint::Ofi;
-use crate::{Error, Event, Memory, Posted, Put, Source, Target, Told, Transport};
+use crate::{Error, Event, Memory, Notify, Posted, Put, Source, Target, Transport};
 
-/// How long it may take, where nobody waits for less. It takes well under a millisecond, but on an emulated machine under load it
+/// How long it may take, without a shorter deadline. It takes well under a millisecond, but on an emulated machine under load it
 /// has taken more than 5 s.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// When it is asked whether this process can connect to itself at all, and how long that may take.
-const DOUBT: Duration = Duration::from_secs(1);
+/// After how long a TCP connection of the process to itself is tried, and how long that may take.
+const PROBE: Duration = Duration::from_secs(1);
 
 impl Ofi {
     /// Writes to itself, once little and once more, from two places if it can, and looks at what landed. `from` is the
@@ -36,13 +35,13 @@ impl Ofi {
         let remote = window.remote().ok_or_else(|| failed("a registered region has no key".into()))?;
         let myself = self.connect(&self.address.clone())?;
         let began = Instant::now();
-        let mut doubted = !self.facts.sockets;
+        let mut probed = !self.facts.sockets;
         for (immediate, len) in [(0xffff_fffe_u32, 1_usize), (0x8000_0001, large)] {
             let target = Target { region: remote, offset: 0 };
             let first = if self.limits.max_sources > 1 { len / 2 } else { len };
             let sources = [Source::new(&source, 0, first)?, Source::new(&source, first, len - first)?];
             let sources = &sources[..self.limits.max_sources.min(2)];
-            let put = Put { to: myself, sources, target, immediate, token: 1, told: Told::IfNotInjected };
+            let put = Put { to: myself, sources, target, immediate, token: 1, notify: Notify::IfNotInjected };
             let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
             let mut events = Vec::new();
             while !(posted && arrived && sent) {
@@ -65,8 +64,8 @@ impl Ofi {
                     }
                 }
                 let (waited, late) = (began.elapsed(), began.elapsed() >= patience);
-                if let (false, true, Some(from)) = (doubted, waited > DOUBT || late, from) {
-                    doubted = true;
+                if let (false, true, Some(from)) = (probed, waited > PROBE || late, from) {
+                    probed = true;
                     if let Err(error) = reaches_itself(from) {
                         let why = alone(from, &error);
                         return Err(failed(format!("what it wrote to itself did not come, since {why}")));
@@ -76,7 +75,7 @@ impl Ofi {
                     let how_far = match (posted, sent, arrived) {
                         (false, ..) => "the provider took none of it",
                         (_, _, false) => "it did not arrive",
-                        _ => "it arrived, and the provider did not tell its end",
+                        _ => "it arrived, and the provider did not report its end",
                     };
                     return Err(failed(format!(
                         "{len} bytes written to itself: {how_far} within {:.1} s; FI_LOG_LEVEL=info has libfabric say \
@@ -95,7 +94,7 @@ impl Ofi {
                 )));
             }
         }
-        // Whoever opened this endpoint counts its peers from 0.
+        // The caller counts its peers from 0.
         self.peers.clear();
         self.firsts.clear();
         self.known.values_mut().for_each(|(_, peer)| *peer = None);
@@ -106,7 +105,7 @@ impl Ofi {
 /// Connects to itself at one of this host's addresses, as libfabric does.
 fn reaches_itself(address: IpAddr) -> io::Result<()> {
     let listener = TcpListener::bind((address, 0))?;
-    let _one_end = TcpStream::connect_timeout(&listener.local_addr()?, DOUBT)?;
+    let _one_end = TcpStream::connect_timeout(&listener.local_addr()?, PROBE)?;
     listener.set_nonblocking(true)?;
     listener.accept().map(drop)
 }
@@ -130,7 +129,7 @@ mod tests {
     #[test]
     fn a_process_reaches_itself_unless_something_is_in_the_way() {
         reaches_itself(IpAddr::from([127, 0, 0, 1])).unwrap();
-        // An address of nobody.
+        // An address reserved for documentation.
         let error = reaches_itself(IpAddr::from([203, 0, 113, 1])).unwrap_err();
         assert!(alone(IpAddr::from([203, 0, 113, 1]), &error).contains("loopback interface"));
         let none_left = io::Error::from(Errno::MFILE);

@@ -35,8 +35,8 @@ pub struct Config {
     pub arrivals_per_peer: usize,
     /// Whether remote regions are addressed by virtual address rather than from 0.
     pub virtual_addresses: bool,
-    /// Whether arrivals tell their length.
-    pub tells_len: bool,
+    /// Whether arrivals report their length.
+    pub reports_len: bool,
 }
 
 impl Default for Config {
@@ -58,7 +58,7 @@ impl Default for Config {
             arrivals: 4096,
             arrivals_per_peer: 4096,
             virtual_addresses: true,
-            tells_len: false,
+            reports_len: false,
         }
     }
 }

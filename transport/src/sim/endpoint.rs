@@ -71,7 +71,7 @@ impl Endpoint {
     }
 }
 
-// SAFETY: a delivery writes where its put says while that is registered, and is told of then; its sources are kept until then.
+// SAFETY: a delivery writes where its put says while that is registered, and is reported then; its sources are kept until then.
 unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -89,7 +89,7 @@ unsafe impl Transport for Endpoint {
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
         let mut state = self.fabric.lock();
         state.next_key += 1;
-        let key = draw([self.fabric.config.seed, u64::MAX, state.next_key, 0]); // Nobody guesses the seed.
+        let key = draw([self.fabric.config.seed, u64::MAX, state.next_key, 0]); // The seed is secret.
         let start = memory.base().addr() as u64;
         let base = if self.fabric.config.virtual_addresses { start } else { 0 };
         let remote = RemoteRegion { base, key, len: memory.len() as u64 };
@@ -106,10 +106,11 @@ unsafe impl Transport for Endpoint {
         let address = address
             .ok_or_else(|| Error::BadPut { reason: format!("{:?} is beyond all memory", put.target) })?;
         let config = &self.fabric.config;
-        let held = put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
+        let sources =
+            put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
         let bytes = if len <= self.limits.max_copied {
             let mut copy = Vec::new();
-            for (region, offset, len) in held {
+            for (region, offset, len) in sources {
                 let start = copy.len();
                 copy.resize(start + len, 0);
                 // SAFETY: a put's sources are at rest.
@@ -117,7 +118,7 @@ unsafe impl Transport for Endpoint {
             }
             Bytes::Copied(copy)
         } else {
-            Bytes::Held(held.collect())
+            Bytes::Sources(sources.collect())
         };
 
         let mut guard = self.fabric.lock();
@@ -142,7 +143,7 @@ unsafe impl Transport for Endpoint {
         let at = port.busy_until.saturating_add(nanoseconds(config.latency)).saturating_add(jitter);
         state.epoch += 1;
         let key = put.target.region.key;
-        let token = put.ends_told(&self.limits).then_some(put.token);
+        let token = put.notifies(&self.limits).then_some(put.token);
         let (immediate, from) = (put.immediate, self.index);
         let delivery = Delivery { from, to, peer: put.to, bytes, len, key, address, immediate, token };
         state.schedule(at, Pending::Delivery(delivery));

@@ -33,14 +33,14 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// As `inner`; `see` is told of its calls, and may take its time.
+    /// As `inner`; `see` is called for each of its calls, and may block.
     #[must_use]
     pub fn new(inner: Box<dyn Transport>, see: impl FnMut(Call<'_>) + Send + 'static) -> Self {
         Self { inner, see: Box::new(see), activity: Arc::default() }
     }
 
     /// A transport that stops returning from one of its calls, polling or closing, while `stuck` is set: as a library that waits
-    /// for a lock which nobody will ever release.
+    /// for a lock that is never released.
     #[must_use]
     pub fn stuck(inner: Box<dyn Transport>, at: LibraryCall, stuck: Arc<AtomicBool>) -> Self {
         Self::new(inner, move |call| {

@@ -71,7 +71,7 @@ pub(super) struct Delivery {
     pub(super) key: u64,
     pub(super) address: u64,
     pub(super) immediate: u32,
-    /// What its sender is told, if it is.
+    /// Of the sender's notification, if it wants one.
     pub(super) token: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ pub(super) enum Bytes {
     /// Injected: copied when the put began.
     Copied(Vec<u8>),
     /// Read when it is delivered.
-    Held(Vec<(Region, usize, usize)>),
+    Sources(Vec<(Region, usize, usize)>),
 }
 
 impl Shared {
@@ -134,7 +134,7 @@ impl State {
         done
     }
 
-    /// One delivery lands, or breaks whoever is to blame.
+    /// One delivery lands, or breaks the endpoint that is to blame.
     fn land(&mut self, delivery: Delivery, config: &Config) -> Bytes {
         let Delivery { from, to, peer, bytes, len, key, address, immediate, token } = delivery;
         if let Err(failure) = self.write(to, key, address, len, &bytes) {
@@ -146,7 +146,7 @@ impl State {
             return bytes;
         }
         if let Some(port) = self.endpoints.get_mut(to) {
-            port.events.push_back(Event::Arrived { immediate, len: config.tells_len.then_some(len) });
+            port.events.push_back(Event::Arrived { immediate, len: config.reports_len.then_some(len) });
             port.arrivals += 1;
             let waiting = port.waiting.entry(from).or_default();
             *waiting += 1;
@@ -189,7 +189,7 @@ impl State {
                 Bytes::Copied(bytes) => {
                     span.write(address, std::iter::once((bytes.as_ptr(), bytes.len())), len)
                 }
-                Bytes::Held(sources) => {
+                Bytes::Sources(sources) => {
                     let start = |region: &Region, offset| region.base().add(offset).cast_const();
                     span.write(
                         address,

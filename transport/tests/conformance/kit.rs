@@ -1,4 +1,4 @@
-//! What the cases are made of: worlds to open endpoints in, patterns, and deadlines; and the one file of the suite that touches
+//! What the cases are made of: openers of endpoints, patterns, and deadlines; and the one file of the suite that touches
 //! memory which puts read and write.
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::{
 };
 
 use unisono_transport::{
-    Error, Event, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Error, Event, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     inproc::Hub,
     ofi::{Ofi, Options},
     sim::{Config, Fabric},
@@ -17,8 +17,8 @@ use unisono_transport::{
 
 /// How a case ends.
 pub(crate) type Outcome = Result<(), Box<dyn error::Error>>;
-/// A case, given a world of its own.
-pub(crate) type Case = fn(&mut World) -> Outcome;
+/// A case, given an opener of its own.
+pub(crate) type Case = fn(&mut Opener) -> Outcome;
 
 /// The environment variable that names what runs, and must.
 pub(crate) const PROVIDERS: &str = "UNISONO_TEST_PROVIDERS";
@@ -37,7 +37,7 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 /// An endpoint of whatever kind.
-pub(crate) type Node = Box<dyn Transport>;
+pub(crate) type Endpoint = Box<dyn Transport>;
 
 /// A transport to be judged.
 pub(crate) struct Kind {
@@ -45,11 +45,11 @@ pub(crate) struct Kind {
     pub(crate) required: bool,
     /// The libfabric provider under it, if it is one: these are tried between processes too.
     pub(crate) options: Option<Options>,
-    make: Box<dyn Fn() -> World>,
+    make: Box<dyn Fn() -> Opener>,
 }
 
-/// Where endpoints that can reach one another are opened.
-pub(crate) struct World(Box<dyn FnMut() -> Result<Node, Error>>);
+/// Opens endpoints that can reach one another.
+pub(crate) struct Opener(Box<dyn FnMut() -> Result<Endpoint, Error>>);
 
 impl Kind {
     pub(crate) fn all() -> Vec<Self> {
@@ -62,7 +62,7 @@ impl Kind {
             options: None,
             make: Box::new(|| {
                 let hub = Hub::new();
-                World(Box::new(move || Ok(Box::new(hub.open()))))
+                Opener(Box::new(move || Ok(Box::new(hub.open()))))
             }),
         }];
         for seed in 0..6 {
@@ -74,7 +74,7 @@ impl Kind {
                 local_registration: seed % 3 != 0,
                 virtual_addresses: seed % 2 == 0,
                 depth: if seed % 3 == 0 { 3 } else { 64 },
-                tells_len: seed % 2 == 1,
+                reports_len: seed % 2 == 1,
                 ..Config::default()
             };
             kinds.push(Self {
@@ -83,7 +83,7 @@ impl Kind {
                 options: None,
                 make: Box::new(move || {
                     let fabric = Fabric::new(config.clone());
-                    World(Box::new(move || Ok(Box::new(fabric.open()))))
+                    Opener(Box::new(move || Ok(Box::new(fabric.open()))))
                 }),
             });
         }
@@ -94,7 +94,7 @@ impl Kind {
 
     /// What to open for a libfabric provider.
     pub(crate) fn options(provider: &str) -> Options {
-        // Software providers stay on the loopback; a card has no way to it and chooses for itself.
+        // Software providers stay on the loopback; a NIC cannot reach it and chooses for itself.
         let loopback = ["tcp", "net", "tcp;ofi_rxm", "shm"].contains(&provider);
         let towards = loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into());
         // More arrivals than puts that may be under way from an endpoint (512), so that a flood meets these; but few, for
@@ -111,23 +111,23 @@ impl Kind {
             options: Some(options.clone()),
             make: Box::new(move || {
                 let options = options.clone();
-                World(Box::new(move || Ok(Box::new(Ofi::open(&options)?))))
+                Opener(Box::new(move || Ok(Box::new(Ofi::open(&options)?))))
             }),
         }
     }
 
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn opener(&self) -> Opener {
         (self.make)()
     }
 }
 
-impl World {
-    pub(crate) fn open(&mut self) -> Result<Node, Error> {
+impl Opener {
+    pub(crate) fn open(&mut self) -> Result<Endpoint, Error> {
         (self.0)()
     }
 
     /// Two endpoints, each knowing the other as its peer 0.
-    pub(crate) fn pair(&mut self) -> Result<(Node, Node), Error> {
+    pub(crate) fn pair(&mut self) -> Result<(Endpoint, Endpoint), Error> {
         let (mut here, mut there) = (self.open()?, self.open()?);
         here.connect(there.address())?;
         there.connect(here.address())?;
@@ -160,7 +160,7 @@ pub(crate) fn filled(transport: &mut dyn Transport, bytes: &[u8]) -> Result<Regi
     Ok(region)
 }
 
-/// What a peer is told of a registered region.
+/// What a peer is given of a registered region.
 pub(crate) fn remote(region: &Region) -> Result<RemoteRegion, Box<dyn error::Error>> {
     region.remote().ok_or_else(|| "a registered region has no remote".into())
 }
@@ -168,7 +168,7 @@ pub(crate) fn remote(region: &Region) -> Result<RemoteRegion, Box<dyn error::Err
 /// The bytes of a region.
 pub(crate) fn bytes_of(region: &Region, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
     let mut bytes = vec![0; len];
-    // SAFETY: a case looks at what was told to have arrived, or at what nobody may write any more.
+    // SAFETY: a case looks at what has arrived, or at what may no longer be written.
     unsafe { region.read(offset, &mut bytes)? };
     Ok(bytes)
 }
@@ -181,7 +181,7 @@ pub(crate) fn write(region: &Region, offset: usize, bytes: &[u8]) -> Result<(), 
 
 /// Begins a put.
 pub(crate) fn put(transport: &mut dyn Transport, put: &Put<'_>) -> Result<Posted, Error> {
-    // SAFETY: a case leaves sources as they are until they are told as sent, or copied, and looks at windows when it was told of
+    // SAFETY: a case leaves sources as they are until they are sent, or copied, and looks at windows after
     // the arrival. Where several puts go to the same bytes, it looks at none before all have ended, and puts alike.
     unsafe { transport.put(put) }
 }
@@ -196,8 +196,8 @@ pub(crate) fn put_all(
 ) -> Result<Posted, Error> {
     let sources = [Source::new(source, 0, source.len())?];
     let target = Target { region, offset };
-    let (token, told) = (immediate.into(), Told::IfNotInjected);
-    put(transport, &Put { to: FIRST, sources: &sources, target, immediate, token, told })
+    let (token, notify) = (immediate.into(), Notify::IfNotInjected);
+    put(transport, &Put { to: FIRST, sources: &sources, target, immediate, token, notify })
 }
 
 /// Counts what happened, whatever the order.
@@ -205,8 +205,8 @@ pub(crate) fn put_all(
 pub(crate) struct Tally {
     pub(crate) arrived: HashMap<u32, usize>,
     pub(crate) sent: HashMap<u64, usize>,
-    /// The lengths that arrivals told.
-    pub(crate) told: Vec<usize>,
+    /// The lengths that arrivals reported.
+    pub(crate) lens: Vec<usize>,
     events: Vec<Event>,
 }
 
@@ -219,7 +219,7 @@ impl Tally {
             match event {
                 Event::Arrived { immediate, len } => {
                     *self.arrived.entry(immediate).or_default() += 1;
-                    self.told.extend(len);
+                    self.lens.extend(len);
                 }
                 Event::Sent { token } => *self.sent.entry(token).or_default() += 1,
             }

@@ -7,17 +7,17 @@ use std::{
 };
 
 use unisono_transport::{
-    Address, Event, Limits, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told,
+    Address, Event, Limits, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target,
 };
 
 use crate::kit::{
-    self, FIRST, Node, Outcome, PATIENCE, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all,
-    remote, until,
+    self, Endpoint, FIRST, Opener, Outcome, PATIENCE, Tally, bytes_of, ensure, filled, linger, pattern,
+    put_all, remote, until,
 };
 
 /// The sizes at which something may change: around the inject limit, pages and the usual buffers.
-pub(crate) fn every_size(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn every_size(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let inject = limits.max_inject;
     let mut sizes = vec![1, 2, 7, 8, 4095, 4096, 4097, 65536, (1 << 20) + 1];
@@ -50,9 +50,9 @@ pub(crate) fn every_size(world: &mut World) -> Outcome {
         theirs.expect([immediate], [])?;
         ours.expect([], large.then_some(immediate.into()))?;
         ensure!(
-            theirs.told.iter().all(|told| *told == len),
-            "{len} bytes, of which {:?} are told",
-            theirs.told
+            theirs.lens.iter().all(|reported| *reported == len),
+            "{len} bytes, of which {:?} are reported",
+            theirs.lens
         );
         ensure!(bytes_of(&window, margin, len)? == bytes, "of {len} bytes not all are as they were sent");
         ensure!(bytes_of(&window, 0, margin)? == [0xee; 3], "bytes before the target were written");
@@ -65,9 +65,9 @@ pub(crate) fn every_size(world: &mut World) -> Outcome {
 }
 
 /// Several sources are joined in order, empty ones left out; what is copied may change at once; and of those puts the end
-/// is told of which it is wanted.
-pub(crate) fn gathered(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+/// is reported where it is wanted.
+pub(crate) fn gathered(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let most = limits.max_sources;
     ensure!(most >= 1, "{most} sources");
@@ -94,9 +94,9 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
     if most >= 4 {
         lists.extend([vec![1, 0, 2, 0], vec![40_000, 1, 0, 77], vec![8, 8, 8, 8], vec![3, 0, 0, 3]]);
     }
-    let kinds = [Told::IfNotInjected, Told::IfNotCopied, Told::Always];
-    let cases = kinds.into_iter().flat_map(|told| lists.iter().map(move |list| (told, list)));
-    for (immediate, (told, list)) in (0_u32..).zip(cases) {
+    let kinds = [Notify::IfNotInjected, Notify::IfNotCopied, Notify::Always];
+    let cases = kinds.into_iter().flat_map(|notify| lists.iter().map(move |list| (notify, list)));
+    for (immediate, (notify, list)) in (0_u32..).zip(cases) {
         let mut wanted = Vec::new();
         let mut sources = Vec::new();
         for (turn, len) in list.iter().copied().enumerate() {
@@ -104,10 +104,10 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
             sources.push(Source::new(from, turn, len.min(from.len() - turn))?);
             wanted.extend(bytes_of(from, turn, len.min(from.len() - turn))?);
         }
-        let what = format!("sources of {list:?} bytes, told {told:?}");
+        let what = format!("sources of {list:?} bytes, {notify:?}");
         let target = Target { region: remote(&window)?, offset: 17 };
-        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, told };
-        let ends = put.ends_told(&limits);
+        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, notify };
+        let ends = put.notifies(&limits);
         let copied = !ends || put.len() <= limits.max_inject;
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
         let mut posted = false;
@@ -137,10 +137,10 @@ pub(crate) fn gathered(world: &mut World) -> Outcome {
 }
 
 /// Copies of one source that changes after each land as it was then, though they wait behind more than a socket takes; and nobody
-/// is told of their end.
-pub(crate) fn copies(world: &mut World) -> Outcome {
+/// waits for their end.
+pub(crate) fn copies(opener: &mut Opener) -> Outcome {
     const COUNT: u32 = 40;
-    let (mut here, mut there) = world.pair()?;
+    let (mut here, mut there) = opener.pair()?;
     let Limits { max_copied: most, max_put, .. } = *here.limits();
     let long = max_put.min(8 << 20);
     let large = filled(&mut *here, &pattern(0, long))?;
@@ -170,7 +170,7 @@ pub(crate) fn copies(world: &mut World) -> Outcome {
                             target,
                             immediate: next,
                             token: 3,
-                            told: Told::IfNotCopied,
+                            notify: Notify::IfNotCopied,
                         },
                     )?
                 };
@@ -192,9 +192,9 @@ pub(crate) fn copies(world: &mut World) -> Outcome {
     Ok(())
 }
 
-/// All 32 bits of an immediate arrive, and the length too where it is told.
-pub(crate) fn immediates(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+/// All 32 bits of an immediate arrive, and the length too where it is reported.
+pub(crate) fn immediates(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let window = there.register(Memory::map(64, false)?)?;
     let source = filled(&mut *here, &[1, 2, 3])?;
     for immediate in [0, 1, 0x7fff_ffff, 0x8000_0000, 0xdead_beef, u32::MAX] {
@@ -216,8 +216,8 @@ pub(crate) fn immediates(world: &mut World) -> Outcome {
 }
 
 /// Puts until there is no room, without the peer's polling; then everything flows, each exactly once.
-pub(crate) fn flood(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn flood(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let most = limits.arrivals.min(limits.arrivals_per_peer);
     let slot = 20_000;
@@ -244,7 +244,7 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
                 target,
                 immediate: next,
                 token: next.into(),
-                told: Told::IfNotInjected,
+                notify: Notify::IfNotInjected,
             };
             if kit::put(&mut *here, &put)? == Posted::Full {
                 was_full = true;
@@ -272,8 +272,8 @@ pub(crate) fn flood(world: &mut World) -> Outcome {
 }
 
 /// Thousands of small puts, as many under way as are allowed.
-pub(crate) fn small_flood(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn small_flood(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let most = limits.arrivals.min(limits.arrivals_per_peer);
     let count = 6000_u32;
@@ -298,8 +298,8 @@ pub(crate) fn small_flood(world: &mut World) -> Outcome {
 }
 
 /// Two streams in opposite directions, in one thread.
-pub(crate) fn both_ways(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn both_ways(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let (slots, count, len) = (8_u32, 200_u32, 50_000_usize);
     let windows = [
         here.register(Memory::map(slots as usize * len, false)?)?,
@@ -324,7 +324,7 @@ pub(crate) fn both_ways(world: &mut World) -> Outcome {
                     target,
                     immediate: number,
                     token: number.into(),
-                    told: Told::IfNotInjected,
+                    notify: Notify::IfNotInjected,
                 };
                 if kit::put(&mut **transport, &put)? == Posted::Full {
                     break;
@@ -346,22 +346,22 @@ pub(crate) fn both_ways(world: &mut World) -> Outcome {
 }
 
 /// Each of three endpoints writes to all three, itself included.
-pub(crate) fn each_to_each(world: &mut World) -> Outcome {
-    let mut nodes = [world.open()?, world.open()?, world.open()?];
-    let addresses: Vec<Address> = nodes.iter().map(|node| node.address().clone()).collect();
+pub(crate) fn each_to_each(opener: &mut Opener) -> Outcome {
+    let mut nodes = [opener.open()?, opener.open()?, opener.open()?];
+    let addresses: Vec<Address> = nodes.iter().map(|endpoint| endpoint.address().clone()).collect();
     let (rounds, len) = (5_usize, 10_000_usize);
     let mut windows = Vec::new();
     let mut sources = Vec::new();
-    for (rank, node) in (0_u32..).zip(&mut nodes) {
+    for (rank, endpoint) in (0_u32..).zip(&mut nodes) {
         for (wanted, address) in (0_u32..).zip(&addresses) {
-            let peer = node.connect(address)?;
+            let peer = endpoint.connect(address)?;
             ensure!(
                 peer == Peer(wanted),
                 "peers count from 0 in order of connecting: {peer:?} is the {wanted}th"
             );
         }
-        windows.push(node.register(Memory::map(3 * rounds * len, false)?)?);
-        sources.push(filled(&mut **node, &pattern(rank, len))?);
+        windows.push(endpoint.register(Memory::map(3 * rounds * len, false)?)?);
+        sources.push(filled(&mut **endpoint, &pattern(rank, len))?);
     }
     let mut queue: Vec<(usize, u32, usize)> = Vec::new();
     for from in 0..3 {
@@ -383,15 +383,15 @@ pub(crate) fn each_to_each(world: &mut World) -> Outcome {
                 target,
                 immediate,
                 token: slot as u64 * 4 + u64::from(to),
-                told: Told::IfNotInjected,
+                notify: Notify::IfNotInjected,
             };
             if kit::put(&mut *nodes[from], &put)? == Posted::Full {
                 left.push((from, to, round));
             }
         }
         queue = left;
-        for (node, tally) in nodes.iter_mut().zip(&mut tallies) {
-            tally.poll(&mut **node)?;
+        for (endpoint, tally) in nodes.iter_mut().zip(&mut tallies) {
+            tally.poll(&mut **endpoint)?;
         }
         Ok(tallies.iter().all(|tally| tally.arrived.len() == 3 * rounds))
     })?;
@@ -415,21 +415,22 @@ pub(crate) fn each_to_each(world: &mut World) -> Outcome {
 }
 
 /// Three threads, each with its endpoint, write to one another and park when there is nothing to do.
-pub(crate) fn threads(world: &mut World) -> Outcome {
+pub(crate) fn threads(opener: &mut Opener) -> Outcome {
     const RANKS: usize = 3;
     const ROUNDS: u32 = 60;
     const LEN: usize = 3000;
 
     /// An endpoint, and where it is written to and writes from.
     struct Rank {
-        node: Node,
+        endpoint: Endpoint,
         window: Region,
         source: Region,
     }
 
     fn run(me: usize, rank: Rank, all: &[(Address, RemoteRegion)], done: &AtomicUsize) -> Outcome {
-        let Rank { mut node, window, source } = rank;
-        let peers = all.iter().map(|(address, _)| node.connect(address)).collect::<Result<Vec<_>, _>>()?;
+        let Rank { mut endpoint, window, source } = rank;
+        let peers =
+            all.iter().map(|(address, _)| endpoint.connect(address)).collect::<Result<Vec<_>, _>>()?;
         let mut queue: Vec<(usize, u32)> =
             (0..ROUNDS).flat_map(|round| (0..RANKS).map(move |to| (to, round))).collect();
         queue.reverse();
@@ -448,19 +449,19 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
                     target,
                     immediate: slot,
                     token,
-                    told: Told::IfNotInjected,
+                    notify: Notify::IfNotInjected,
                 };
-                if kit::put(&mut *node, &put)? == Posted::Full {
+                if kit::put(&mut *endpoint, &put)? == Posted::Full {
                     break;
                 }
                 queue.pop();
             }
-            if !tally.poll(&mut *node)? {
-                node.park(Duration::from_millis(50))?;
+            if !tally.poll(&mut *endpoint)? {
+                endpoint.park(Duration::from_millis(50))?;
             }
             Ok(queue.is_empty()
                 && tally.arrived.len() == all_of_it
-                && quiet(&tally, node.limits().max_inject))
+                && quiet(&tally, endpoint.limits().max_inject))
         })?;
         for slot in 0..all_of_it {
             let from = u32::try_from(slot / ROUNDS as usize)?;
@@ -472,7 +473,7 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
         // The others may still need this one's progress.
         done.fetch_add(1, Ordering::Relaxed);
         until("the other threads", || {
-            node.poll(&mut Vec::new())?;
+            endpoint.poll(&mut Vec::new())?;
             Ok(done.load(Ordering::Relaxed) == RANKS)
         })
     }
@@ -480,11 +481,11 @@ pub(crate) fn threads(world: &mut World) -> Outcome {
     // Whatever may fail before the threads meet is done before there are any: no thread waits without end.
     let (mut ranks, mut all) = (Vec::new(), Vec::new());
     for me in 0..u32::try_from(RANKS)? {
-        let mut node = world.open()?;
-        let window = node.register(Memory::map(RANKS * ROUNDS as usize * LEN, false)?)?;
-        let source = filled(&mut *node, &pattern(me, LEN))?;
-        all.push((node.address().clone(), remote(&window)?));
-        ranks.push(Rank { node, window, source });
+        let mut endpoint = opener.open()?;
+        let window = endpoint.register(Memory::map(RANKS * ROUNDS as usize * LEN, false)?)?;
+        let source = filled(&mut *endpoint, &pattern(me, LEN))?;
+        all.push((endpoint.address().clone(), remote(&window)?));
+        ranks.push(Rank { endpoint, window, source });
     }
     let (all, done) = (&all, &AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use unisono_transport::{Error, Limits, Memory, Posted, Put, Region, Source, Target, Told, Transport};
+use unisono_transport::{Error, Limits, Memory, Notify, Posted, Put, Region, Source, Target, Transport};
 
 use crate::kit::{
-    self, FIRST, Outcome, Tally, World, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
+    self, FIRST, Opener, Outcome, Tally, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
 };
 
 /// The transport keeps the sources of a put under way, though nobody else does.
-pub(crate) fn source_let_go(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn source_let_go(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 300_000;
     let window = there.register(Memory::map(len, false)?)?;
     let bytes = pattern(6, len);
@@ -38,14 +38,14 @@ pub(crate) fn source_let_go(world: &mut World) -> Outcome {
     Ok(())
 }
 
-/// Short puts that ask for it are told as sent, as long ones are anyway, each once; and what was told so lands, though the
+/// Short puts that ask for it are reported as sent, as long ones are anyway, each once; and what was reported so lands, though the
 /// endpoint that it came from is closed, and what was copied as it was when it was put.
-pub(crate) fn told(world: &mut World) -> Outcome {
+pub(crate) fn reported(opener: &mut Opener) -> Outcome {
     const COUNT: u32 = 3;
-    let Limits { max_inject: inject, max_copied: copied, .. } = *world.open()?.limits();
+    let Limits { max_inject: inject, max_copied: copied, .. } = *opener.open()?.limits();
     ensure!(copied >= inject, "puts of {inject} bytes are copied, but only {copied} are said to be");
     for len in [1, inject.max(1), inject + 1, copied.max(1), copied + 1, 50_000] {
-        let (mut here, mut there) = world.pair()?;
+        let (mut here, mut there) = opener.pair()?;
         let window = there.register(Memory::map(COUNT as usize * len, false)?)?;
         let target = |number: u32| {
             Ok::<_, Box<dyn std::error::Error>>(Target {
@@ -58,11 +58,17 @@ pub(crate) fn told(world: &mut World) -> Outcome {
         let sources = [Source::new(&source, 0, len)?];
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
         let mut next = 0;
-        until(&format!("{len} bytes to be told as sent"), || {
+        until(&format!("{len} bytes to be reported as sent"), || {
             if next < COUNT {
                 let (token, target) = (u64::from(next) + 7, target(next)?);
-                let put =
-                    Put { to: FIRST, sources: &sources, target, immediate: next, token, told: Told::Always };
+                let put = Put {
+                    to: FIRST,
+                    sources: &sources,
+                    target,
+                    immediate: next,
+                    token,
+                    notify: Notify::Always,
+                };
                 if len <= inject {
                     kit::write(&source, 0, &bytes)?;
                 }
@@ -93,9 +99,9 @@ pub(crate) fn told(world: &mut World) -> Outcome {
 }
 
 /// Two endpoints and their regions, with puts under way, are dropped in every order.
-pub(crate) fn drop_orders(world: &mut World) -> Outcome {
+pub(crate) fn drop_orders(opener: &mut Opener) -> Outcome {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1], [1, 3, 0, 2], [2, 3, 0, 1]] {
-        let (mut here, mut there) = world.pair()?;
+        let (mut here, mut there) = opener.pair()?;
         let window = there.register(Memory::map(100_000, false)?)?;
         let source = filled(&mut *here, &pattern(0, 100_000))?;
         first_put(&mut *here, &mut *there, &source, &window)?;
@@ -117,9 +123,9 @@ pub(crate) fn drop_orders(world: &mut World) -> Outcome {
 }
 
 /// What has arrived at an endpoint that nobody polls does no harm when either end is closed.
-pub(crate) fn unread(world: &mut World) -> Outcome {
+pub(crate) fn unread(opener: &mut Opener) -> Outcome {
     for (len, closes_first) in [(8, true), (8, false), (2_000, true), (2_000, false)] {
-        let (mut here, mut there) = world.pair()?;
+        let (mut here, mut there) = opener.pair()?;
         let window = there.register(Memory::map(len, false)?)?;
         let source = filled(&mut *here, &pattern(1, len))?;
         let mut theirs = first_put(&mut *here, &mut *there, &source, &window)?;
@@ -146,8 +152,8 @@ pub(crate) fn unread(world: &mut World) -> Outcome {
 }
 
 /// Regions are registered here and dropped by another thread while puts go on.
-pub(crate) fn regions_beside_traffic(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn regions_beside_traffic(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let window = there.register(Memory::map(10_000, false)?)?;
     let bytes = pattern(2, 10_000);
     let source = filled(&mut *here, &bytes)?;
@@ -196,8 +202,8 @@ fn first_put(
 
 /// A put into a region that was taken back is an error somewhere, or nothing; never an arrival, and never
 /// bytes in memory that has since been given to another region.
-pub(crate) fn taken_back(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn taken_back(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 20_000;
     let window = there.register(Memory::map(len, false)?)?;
     let source = filled(&mut *here, &vec![0x77; len])?;
@@ -232,8 +238,8 @@ pub(crate) fn taken_back(world: &mut World) -> Outcome {
 }
 
 /// A region that outlives its endpoint is its owner's alone: nothing that peers still put is written there.
-pub(crate) fn outlives(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn outlives(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 20_000;
     let window = there.register(Memory::map(len, false)?)?;
     let source = filled(&mut *here, &vec![0x77; len])?;
@@ -258,9 +264,9 @@ pub(crate) fn outlives(world: &mut World) -> Outcome {
 
 /// Putting to an endpoint that was dropped ends in an error that names the peer, or in waiting; it neither
 /// blocks nor reports an error for anybody else.
-pub(crate) fn peer_gone(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
-    let mut third = world.open()?;
+pub(crate) fn peer_gone(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
+    let mut third = opener.open()?;
     here.connect(third.address())?;
     let window = there.register(Memory::map(50_000, false)?)?;
     let source = filled(&mut *here, &pattern(0, 50_000))?;
@@ -277,7 +283,7 @@ pub(crate) fn peer_gone(world: &mut World) -> Outcome {
             target: Target { region, offset: 0 },
             immediate: 2,
             token: 2,
-            told: Told::IfNotInjected,
+            notify: Notify::IfNotInjected,
         };
         let before = Instant::now();
         let outcome = kit::put(&mut *here, &put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));

@@ -44,7 +44,7 @@ const CASES: &[(&str, Case)] = &[
     ("an address has one peer", refusal::one_peer_per_address),
     ("a key that was guessed opens nothing", refusal::guessed_keys),
     ("a source let go at once is still sent", lifetime::source_let_go),
-    ("what was told as sent outlives its endpoint", lifetime::told),
+    ("what was reported as sent outlives its endpoint", lifetime::reported),
     ("dropped in every order", lifetime::drop_orders),
     ("what nobody has read does no harm", lifetime::unread),
     ("regions come and go beside the traffic", lifetime::regions_beside_traffic),
@@ -125,7 +125,7 @@ fn judge_processes(options: &Options, filter: &str) -> Verdict {
 }
 
 fn judge(kind: &Kind, filter: &str) -> Verdict {
-    match kind.world().pair() {
+    match kind.opener().pair() {
         Ok(_) => {}
         // Said by a provider whose endpoints do not reach one another within a process.
         Err(error @ Error::BadAddress { .. }) => return Verdict::Skipped(error.to_string()),
@@ -138,7 +138,7 @@ fn judge(kind: &Kind, filter: &str) -> Verdict {
     for (name, case) in chosen {
         count += 1;
         let began = Instant::now();
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| case(&mut kind.world())));
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| case(&mut kind.opener())));
         let seconds = began.elapsed().as_secs_f32();
         if seconds > 1.0 {
             println!("SLOW     {}: {name} took {seconds:.2} s", kind.name);

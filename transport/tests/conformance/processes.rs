@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use unisono_transport::{
-    Address, Event, Memory, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Address, Event, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -41,7 +41,7 @@ type ProcessCase = fn(&Options) -> Outcome;
 
 /// One end: two slots to be written to, two to write from.
 struct End {
-    node: Ofi,
+    endpoint: Ofi,
     window: Region,
     sources: Region,
     remote: RemoteRegion,
@@ -51,11 +51,11 @@ struct End {
 impl End {
     /// Opens an endpoint, tells the other process where it is, and hears the same.
     fn meet(options: &Options, to: &mut impl Write, from: &mut impl BufRead) -> Result<Self, Failure> {
-        let mut node = Ofi::open(options)?;
-        let window = node.register(Memory::map(2 * LARGEST, false)?)?;
-        let sources = node.register(Memory::map(2 * LARGEST, false)?)?;
+        let mut endpoint = Ofi::open(options)?;
+        let window = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
+        let sources = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
         let RemoteRegion { base, key, len } = remote(&window)?;
-        let hex: String = node.address().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = endpoint.address().0.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(to, "{hex} {base} {key} {len}")?;
         to.flush()?;
         let mut line = String::new();
@@ -68,23 +68,23 @@ impl End {
             .map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2).unwrap_or_default(), 16))
             .collect::<Result<Vec<_>, _>>()?;
         let remote = RemoteRegion { base: base.parse()?, key: key.parse()?, len: len.parse()? };
-        let peer = node.connect(&Address(address))?;
+        let peer = endpoint.connect(&Address(address))?;
         ensure!(peer == FIRST, "the first peer is {peer:?}");
-        Ok(Self { node, window, sources, remote, events: Vec::new() })
+        Ok(Self { endpoint, window, sources, remote, events: Vec::new() })
     }
 
     fn put(&mut self, slot: usize, len: usize, immediate: u32) -> Result<Posted, Failure> {
         let sources = [Source::new(&self.sources, slot * LARGEST, len)?];
         let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
         Ok(kit::put(
-            &mut self.node,
-            &Put { to: FIRST, sources: &sources, target, immediate, token: 0, told: Told::IfNotInjected },
+            &mut self.endpoint,
+            &Put { to: FIRST, sources: &sources, target, immediate, token: 0, notify: Notify::IfNotInjected },
         )?)
     }
 
     /// Both write to each other in every round, and look at what came. `seeds` are this end's and the other's.
     fn rounds(&mut self, seeds: [u32; 2]) -> Outcome {
-        let inject = self.node.limits().max_inject;
+        let inject = self.endpoint.limits().max_inject;
         let len_of = |round: u32, seed: u32| match round % 6 {
             0 => 1 + (round + seed) as usize,
             1 => inject.max(1),
@@ -104,9 +104,9 @@ impl End {
                 if !posted {
                     posted = self.put(slot, len, round)? == Posted::Yes;
                 }
-                self.node.poll(&mut self.events)?;
+                self.endpoint.poll(&mut self.events)?;
                 if self.events.is_empty() && posted {
-                    self.node.park(Duration::from_millis(10))?;
+                    self.endpoint.park(Duration::from_millis(10))?;
                 }
                 for event in std::mem::take(&mut self.events) {
                     match event {
@@ -122,10 +122,10 @@ impl End {
                 }
                 Ok(posted && sent && arrived.is_some())
             })?;
-            let told = arrived.flatten();
+            let reported = arrived.flatten();
             ensure!(
-                told.is_none_or(|told| told == expected),
-                "round {round}: {told:?} bytes are told, not {expected}"
+                reported.is_none_or(|reported| reported == expected),
+                "round {round}: {reported:?} bytes are reported, not {expected}"
             );
             let landed = bytes_of(&self.window, slot * LARGEST, expected)?;
             ensure!(
@@ -142,7 +142,7 @@ impl End {
         while began.elapsed() < time {
             let mut step = || -> Outcome {
                 let _ = self.put(0, 65_536, FLOOD)?;
-                self.node.poll(&mut self.events)?;
+                self.endpoint.poll(&mut self.events)?;
                 self.events.clear();
                 Ok(())
             };
@@ -164,7 +164,7 @@ impl End {
                     Err(_) => return,
                 }
             }
-            if self.node.poll(&mut self.events).is_err() {
+            if self.endpoint.poll(&mut self.events).is_err() {
                 return;
             }
             self.events.clear();
@@ -225,7 +225,7 @@ pub(crate) fn child(provider: &str) -> ExitCode {
             "flood" => while end.flood(Duration::from_secs(1)).is_none() {},
             "burst" => end.burst(),
             // The parent's last acknowledgements may still need this one's progress.
-            _ => end.node.poll(&mut end.events)?,
+            _ => end.endpoint.poll(&mut end.events)?,
         }
         Ok(())
     };
@@ -254,7 +254,7 @@ fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
     });
     let mut line = None;
     until("the other process", || {
-        end.node.poll(&mut end.events)?;
+        end.endpoint.poll(&mut end.events)?;
         line = told.try_recv().ok();
         Ok(line.is_some())
     })?;
@@ -278,7 +278,7 @@ fn closed(options: &Options) -> Outcome {
     let (mut other, mut end) = acquainted(options)?;
     writeln!(other.input, "burst")?;
     until("the first of many", || {
-        end.node.poll(&mut end.events)?;
+        end.endpoint.poll(&mut end.events)?;
         Ok(!end.events.is_empty())
     })?;
     drop(end);

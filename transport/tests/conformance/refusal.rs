@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use unisono_transport::{
-    Address, Error, Memory, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Told, Transport,
+    Address, Error, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     inproc::Hub, sim,
 };
 
 use crate::kit::{
-    self, FIRST, Node, Outcome, Tally, World, bytes_of, ensure, filled, pattern, put_all, remote, until,
+    self, Endpoint, FIRST, Opener, Outcome, Tally, bytes_of, ensure, filled, pattern, put_all, remote, until,
 };
 
 /// The endpoints still work: one put lands.
@@ -31,8 +31,8 @@ fn still_works(here: &mut dyn Transport, there: &mut dyn Transport) -> Outcome {
     Ok(())
 }
 
-pub(crate) fn out_of_bounds(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn out_of_bounds(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let source = filled(&mut *here, &[0; 100])?;
     for (offset, len) in [(0, 101), (100, 1), (101, 0), (usize::MAX, 1), (1, usize::MAX), (50, 51)] {
         let refused = matches!(Source::new(&source, offset, len), Err(Error::Bounds { region: 100, .. }));
@@ -47,8 +47,8 @@ pub(crate) fn out_of_bounds(world: &mut World) -> Outcome {
     still_works(&mut *here, &mut *there)
 }
 
-pub(crate) fn malformed(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn malformed(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let source = filled(&mut *here, &pattern(0, 1000))?;
     let window = there.register(Memory::map(1000, false)?)?;
@@ -67,15 +67,15 @@ pub(crate) fn malformed(world: &mut World) -> Outcome {
     for (what, to, sources) in cases {
         let outcome = kit::put(
             &mut *here,
-            &Put { to, sources, target, immediate: 0, token: 0, told: Told::IfNotInjected },
+            &Put { to, sources, target, immediate: 0, token: 0, notify: Notify::IfNotInjected },
         );
         ensure!(matches!(outcome, Err(Error::BadPut { .. })), "a put with {what}: {outcome:?}");
     }
     still_works(&mut *here, &mut *there)
 }
 
-pub(crate) fn unregistered(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn unregistered(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let len = limits.max_inject + 1000;
     let bytes = pattern(4, len);
@@ -117,8 +117,8 @@ pub(crate) fn unregistered(world: &mut World) -> Outcome {
     still_works(&mut *here, &mut *there)
 }
 
-pub(crate) fn foreign_address(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn foreign_address(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let own = there.address().0.clone();
     let mut cut = own.clone();
     cut.pop();
@@ -143,9 +143,9 @@ pub(crate) fn foreign_address(world: &mut World) -> Outcome {
     still_works(&mut *here, &mut *there)
 }
 
-pub(crate) fn one_peer_per_address(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
-    let mut third = world.open()?;
+pub(crate) fn one_peer_per_address(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
+    let mut third = opener.open()?;
     let again = here.connect(there.address())?;
     ensure!(again == FIRST, "the same address gave {again:?} the second time");
     let second = here.connect(third.address())?;
@@ -159,9 +159,9 @@ pub(crate) fn one_peer_per_address(world: &mut World) -> Outcome {
 }
 
 /// A stranger who knows an endpoint's address and no keys writes nothing there, and does not harm those who do.
-pub(crate) fn guessed_keys(world: &mut World) -> Outcome {
+pub(crate) fn guessed_keys(opener: &mut Opener) -> Outcome {
     const GUESSES: u64 = 24;
-    let (mut here, mut there) = world.pair()?;
+    let (mut here, mut there) = opener.pair()?;
     let window = filled(&mut *there, &[0x11; 256])?;
     let own = remote(&window)?;
     if own.key <= u64::from(u32::MAX) && own.key > GUESSES {
@@ -172,10 +172,10 @@ pub(crate) fn guessed_keys(world: &mut World) -> Outcome {
     let mut theirs = Tally::default();
     let mut stranger = None;
     for key in 0..GUESSES {
-        let endpoint: &mut Node = match &mut stranger {
+        let endpoint: &mut Endpoint = match &mut stranger {
             Some(endpoint) => endpoint,
             none => {
-                let mut endpoint = world.open()?;
+                let mut endpoint = opener.open()?;
                 endpoint.connect(there.address())?;
                 none.insert(endpoint)
             }
@@ -183,7 +183,7 @@ pub(crate) fn guessed_keys(world: &mut World) -> Outcome {
         let source = filled(&mut **endpoint, &[0x77; 64])?;
         let (mut posted, mut broken, mut ours) = (false, false, Tally::default());
         let began = Instant::now();
-        // Whether and when the stranger is told is for its provider to say.
+        // Whether and when the stranger learns of it depends on its provider.
         while !broken && began.elapsed() < Duration::from_millis(if posted { 20 } else { 2000 }) {
             if !posted {
                 match put_all(&mut **endpoint, &source, RemoteRegion { key, ..own }, 0, 9) {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use unisono_transport::{Memory, Posted};
 
-use crate::kit::{Outcome, Tally, World, ensure, filled, put_all, remote, until};
+use crate::kit::{Opener, Outcome, Tally, ensure, filled, put_all, remote, until};
 
-pub(crate) fn timeout(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn timeout(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     Tally::default().poll(&mut *there)?;
     for milliseconds in [0, 1, 20, 100] {
         let timeout = Duration::from_millis(milliseconds);
@@ -20,8 +20,8 @@ pub(crate) fn timeout(world: &mut World) -> Outcome {
 }
 
 /// A thread that parks is woken by a put from another thread, and does not spin meanwhile.
-pub(crate) fn arrival(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     let wakes = there.limits().wakes;
     let window = there.register(Memory::map(8, false)?)?;
     let region = remote(&window)?;
@@ -71,8 +71,8 @@ pub(crate) fn arrival(world: &mut World) -> Outcome {
 }
 
 /// A thread that parks is woken by another, whether it sleeps already or not yet.
-pub(crate) fn wake(world: &mut World) -> Outcome {
-    let (mut here, mut there) = world.pair()?;
+pub(crate) fn wake(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
     Tally::default().poll(&mut *there)?;
     let waker = here.waker();
     let (mut woken, began) = (0, Instant::now());

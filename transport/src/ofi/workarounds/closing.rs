@@ -14,7 +14,7 @@ const RESTLESS: Duration = Duration::from_secs(1);
 /// How long it sleeps between polls.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Reads what arrives, for nobody, until nothing more does.
+/// Polls, and drops the events, until nothing more arrives.
 pub(in crate::ofi) fn drain(endpoint: &mut impl Transport) {
     let began = Instant::now();
     let mut last = began;

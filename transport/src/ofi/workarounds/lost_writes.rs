@@ -1,15 +1,15 @@
 //! Versions and settings of providers that lose writes, and are not taken.
 
-/// What is wrong with a provider of this version of its own with a card of this model, and what to do; `None` where nothing is
-/// known to be. `set` tells what a variable of libfabric's switches.
+/// What is wrong with a provider of this version of its own with a NIC of this model, and what to do; `None` where nothing is
+/// known to be. `set` gives the truth value in a variable of libfabric's.
 pub(in crate::ofi) fn flaw(
     (name, model): (&str, &str),
     version: (u32, u32),
     set: impl Fn(&str) -> Option<bool>,
 ) -> Option<String> {
-    // A card's write that finds no receive posted at its target fails, and its packet is put among those for receiving
+    // A NIC's write that finds no receive posted at its target fails, and its packet is put among those for receiving
     // (efa_rdm_ep_poll_ibv_cq in prov/efa/src/rdm/efa_rdm_ep_progress.c, rxr_ep.c before 1.19); in 1.18.0 none may be written to.
-    // The first two models cannot be written to by the card, so that writes are messages there, as in 1.17.
+    // The first two models cannot be written to by the NIC, so that writes are messages there, as in 1.17.
     let lost = [(118, 0)..(118, 30), (119, 0)..(119, 10)];
     if name == "efa"
         && !["0xefa0", "0xefa1"].contains(&model)
@@ -18,7 +18,7 @@ pub(in crate::ofi) fn flaw(
     {
         let (minor, patch) = (version.0 % 100, version.1 / 10);
         return Some(format!(
-            "in libfabric 1.{minor}.{patch} it loses writes by the card; take 1.18.3, 1.19.1 or later, or set \
+            "in libfabric 1.{minor}.{patch} it loses writes by the NIC; take 1.18.3, 1.19.1 or later, or set \
              FI_EFA_USE_DEVICE_RDMA=0"
         ));
     }
@@ -39,7 +39,7 @@ mod tests {
         let refused = |name, version, variable, value: Option<bool>| {
             flaw((name, "0xefa2"), version, |asked| value.filter(|_| asked == variable)).is_some()
         };
-        assert!(flaw(("efa", "0xefa1"), (118, 20), |_| None).is_none(), "it has no writes by the card");
+        assert!(flaw(("efa", "0xefa1"), (118, 20), |_| None).is_none(), "it has no writes by the NIC");
         let efa = |version, value| refused("efa", version, "FI_EFA_USE_DEVICE_RDMA", value);
         for (version, lost) in [
             ((117, 10), false),

@@ -3,7 +3,7 @@
 //! | what | whose bug |
 //! |---|---|
 //! | `shm_names.rs`: random names and locks for shared memory, and what killed processes leave | shm names memory by process number |
-//! | `shm_process.rs`: endpoints of one process are closed together, and are not connected | shm, two endpoints in one process |
+//! | `shm_process.rs`: endpoints of one process are closed together, and not connected | shm, two endpoints in one process |
 //! | `closing.rs`: an endpoint drains before it is closed | shm and efa before 2.0; ofi_rxm over soft-RoCE |
 //! | `stuck_descriptor.rs`: waits on what a queue's descriptor watches | net |
 //! | `signed_immediate.rs`: takes immediates whose sign was extended | efa 1.18.0 to 1.19.0 |

@@ -5,7 +5,7 @@
 //! process that is killed cannot remove its own. So endpoints get random names here, and beside each lies a file that its
 //! process holds a lock on (`flock`) for as long as it lives, whichever numbers it has where. What is locked is left alone; what is
 //! not, and belongs to this user, is a killed process's, and is removed by the next that opens such an endpoint, or by
-//! whoever has started that process.
+//! the one that started that process.
 
 use std::{
     fs, io,
@@ -40,7 +40,7 @@ pub(in crate::ofi) struct Name {
 }
 
 impl Name {
-    /// A name that nobody has. The memory itself is called so, or has this before a colon.
+    /// A name that is free. The memory itself is called so, or has this before a colon.
     pub(in crate::ofi) fn take() -> Result<Self, Error> {
         Self::take_in(Path::new(DIRECTORY)).map_err(|error| Error::SharedMemory {
             reason: format!("no file can be made in {DIRECTORY}: {error}{}", state()),
@@ -54,7 +54,7 @@ impl Name {
             let name: String = bytes.iter().fold(OURS.to_owned(), |name, byte| format!("{name}{byte:02x}"));
             let marker = directory.join(format!("{name}{LOCK}"));
             let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&marker)?;
-            // Whoever sweeps may have come before the lock, and then the file is gone, or goes.
+            // A sweep may have come before the lock, and then the file is gone, or goes.
             if try_lock(&file)? && is_at(&file, &marker) {
                 return Ok(Self { name, marker, _locked: file.into() });
             }
@@ -93,7 +93,7 @@ fn sweep_in(directory: &Path) -> usize {
     for name in all.iter().filter_map(|name| name.strip_suffix(LOCK)) {
         let marker = directory.join(format!("{name}{LOCK}"));
         let Some(_locked) = abandoned(&marker) else { continue };
-        // The mark goes last: what has none is nobody's to remove.
+        // The mark goes last: what has none is never removed.
         let memory = names(directory).into_iter().filter(|file| {
             file.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
         });
@@ -115,8 +115,8 @@ fn abandoned(marker: &Path) -> Option<fs::File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).ok()?;
     let file = fs::OpenOptions::new().write(true).custom_flags(flags).open(marker).ok()?;
-    let told = file.metadata().ok()?;
-    let own = told.is_file() && told.uid() == rustix::process::geteuid().as_raw();
+    let metadata = file.metadata().ok()?;
+    let own = metadata.is_file() && metadata.uid() == rustix::process::geteuid().as_raw();
     (own && try_lock(&file).ok()? && is_at(&file, marker)).then_some(file)
 }
 

@@ -1,4 +1,4 @@
-//! What providers need whose endpoints look into one another's memory within a process (`provider.rs`).
+//! Providers whose endpoints access one another's memory within a process (`one_per_process` in `provider.rs`).
 //!
 //! Calls are serialised over the whole process. And an endpoint that is dropped retires, with the puts it
 //! has under way, and is closed together with the last one of this process; it is not driven any more, so
@@ -11,20 +11,20 @@ use std::{
 
 use crate::Address;
 
-/// The last version with which neighbours were seen to work. In 2.5.1 an endpoint that a neighbour has
-/// greeted sends to it before it has mapped it back, and the neighbour follows a bad pointer
+/// The last version with which two endpoints of one process were seen to work. In 2.5.1 an endpoint answers another's first put
+/// before it has mapped that one's memory, and the other follows a bad pointer
 /// (prov/shm/src/smr_av.c, smr_map_to_region skips smr_map_to_endpoint for regions of the same process).
 const LAST_GOOD: (u32, u32) = (1, 17);
 
 /// Endpoints in use, and those that wait for them.
-struct House {
+struct Endpoints {
     in_use: Vec<Address>,
     retired: Vec<Box<dyn Any + Send>>,
 }
 
-fn house() -> MutexGuard<'static, House> {
-    static HOUSE: Mutex<House> = Mutex::new(House { in_use: Vec::new(), retired: Vec::new() });
-    HOUSE.lock().unwrap_or_else(PoisonError::into_inner)
+fn endpoints() -> MutexGuard<'static, Endpoints> {
+    static ALL: Mutex<Endpoints> = Mutex::new(Endpoints { in_use: Vec::new(), retired: Vec::new() });
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What calls into domains of such providers are serialised by.
@@ -35,21 +35,21 @@ pub(in crate::ofi) fn serial() -> Arc<Mutex<()>> {
 
 /// An endpoint with this address is opened.
 pub(in crate::ofi) fn enter(address: &Address) {
-    house().in_use.push(address.clone());
+    endpoints().in_use.push(address.clone());
 }
 
 /// Whether this is the address of an endpoint of this process that others cannot reach.
 pub(in crate::ofi) fn unreachable(address: &Address, version: (u32, u32)) -> bool {
-    version > LAST_GOOD && house().in_use.contains(address)
+    version > LAST_GOOD && endpoints().in_use.contains(address)
 }
 
 /// An endpoint that entered is no longer used.
 pub(in crate::ofi) fn retire(address: &Address, live: impl Any + Send) {
-    let mut house = house();
-    house.retired.push(Box::new(live));
-    house.in_use.retain(|in_use| in_use != address);
-    let closing = if house.in_use.is_empty() { std::mem::take(&mut house.retired) } else { Vec::new() };
-    // Closing drops regions, which is no business of the lock's.
-    drop(house);
+    let mut all = endpoints();
+    all.retired.push(Box::new(live));
+    all.in_use.retain(|in_use| in_use != address);
+    let closing = if all.in_use.is_empty() { std::mem::take(&mut all.retired) } else { Vec::new() };
+    // Closing drops regions, outside of the lock.
+    drop(all);
     drop(closing);
 }

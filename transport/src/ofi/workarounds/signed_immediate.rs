@@ -1,6 +1,6 @@
 //! Immediates that were taken for signed numbers (efa).
 
-/// The immediate in what a completion tells. efa hands it on as a signed number in libfabric 1.18.0 to 1.19.0
+/// The immediate in the data of a completion. efa passes it as a signed number in libfabric 1.18.0 to 1.19.0
 /// (prov/efa/src/rdm: rxr_ep.c, recv_rdma_with_imm_completion; efa_rdm_ep_progress.c,
 /// efa_rdm_ep_proc_ibv_recv_rdma_with_imm_completion): then its highest bit is repeated above it.
 pub(in crate::ofi) fn immediate(data: u64) -> Option<u32> {
