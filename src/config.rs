@@ -68,7 +68,7 @@ pub struct Config {
     /// processors that they may run on.
     pub spin: Option<Duration>,
     /// Where the thread runs that goes on with asynchronous calls while nobody waits, and wakes whoever awaits them.
-    /// `None`: wherever the process may.
+    /// `None`: wherever the process may run.
     pub thread_cores: Option<ThreadCores>,
     /// The algorithms that may be taken; alike. Names after commas, all but those after a `^`, lists for one
     /// collective alone after its name and a colon, semicolons between lists: `ring`, `^ring`,
@@ -137,8 +137,8 @@ pub struct Variable {
 const VARIABLES: &[Variable] = &[
     launch("UNISONO_RANK", "this process's rank, from 0; goes before what a launcher sets", "the launcher's"),
     launch("UNISONO_WORLD_SIZE", "how many ranks there are", "the launcher's"),
-    launch("UNISONO_LOCAL_RANK", "this process's number on its machine", "the launcher's, or unknown"),
-    launch("UNISONO_LOCAL_WORLD_SIZE", "how many ranks this machine has", "the launcher's, or unknown"),
+    launch("UNISONO_LOCAL_RANK", "this process's number on its host", "the launcher's, or unknown"),
+    launch("UNISONO_LOCAL_WORLD_SIZE", "how many ranks this host has", "the launcher's, or unknown"),
     launch(
         "UNISONO_STORE",
         "where ranks meet: tcp://host:port (rank 0 serves it), tcp+served://host:port (another process does), \
@@ -147,19 +147,19 @@ const VARIABLES: &[Variable] = &[
     ),
     launch(
         "UNISONO_TOKEN",
-        "the job's secret, any text: who does not know it can neither become a rank nor pass for the store",
-        "none, with a warning where others than this machine reach the store",
+        "the job's secret, any text: a process without it can neither become a rank nor pass for the store",
+        "none, with a warning if other hosts can reach the store",
     ),
     launch("UNISONO_TOKEN_FILE", "a file that holds it, which this user or root alone may read", "none"),
     knob(
         "UNISONO_PROVIDER",
         "the libfabric provider, for instance tcp, shm or verbs",
-        "the first of efa, cxi, opx, verbs and tcp that works; shm (one machine) and psm3 only if asked for",
+        "the first of efa, cxi, opx, verbs and tcp that works; shm (one host) and psm3 only if asked for",
         |config, text| name(text).map(|name| config.provider = Some(name)),
     ),
     knob(
         "UNISONO_INTERFACE",
-        "the network interfaces or cards that may be used, by names, addresses and networks: eth0; 10.0.0.0/8,mlx5_0; all but \
+        "the network interfaces or NICs that may be used, by names, addresses and networks: eth0; 10.0.0.0/8,mlx5_0; all but \
          these: ^docker0,lo",
         "the one that leads to the store",
         |config, text| text.parse().map(|interfaces| config.interface = Some(interfaces)),
@@ -185,41 +185,33 @@ const VARIABLES: &[Variable] = &[
             Ok(())
         },
     ),
-    knob("UNISONO_LANES", "how many chunks are worked on side by side", "2", |config, text| {
+    knob("UNISONO_LANES", "how many chunks are processed at the same time", "2", |config, text| {
         number(text).map(|lanes| config.lanes = lanes)
     }),
-    knob(
-        "UNISONO_BULK_SLOTS",
-        "how many chunks from one neighbour may wait on one lane",
-        "2",
-        |config, text| number(text).map(|slots| config.bulk_slots = slots),
-    ),
+    knob("UNISONO_BULK_SLOTS", "slots for chunks, for each peer and lane", "2", |config, text| {
+        number(text).map(|slots| config.bulk_slots = slots)
+    }),
     knob(
         "UNISONO_EAGER",
         "the largest message of schedules with one lane, in bytes",
         "32K",
         |config, text| parse_size(text).map(|size| config.eager = size),
     ),
-    knob("UNISONO_EAGER_SLOTS", "how many such messages from one neighbour may wait", "8", |config, text| {
+    knob("UNISONO_EAGER_SLOTS", "slots for such messages, for each peer", "8", |config, text| {
         number(text).map(|slots| config.eager_slots = slots)
     }),
-    knob(
-        "UNISONO_HUGE_PAGES",
-        "whether windows and buffers are asked for in huge pages: 1 or 0",
-        "0",
-        |config, text| {
-            config.huge_pages = match text {
-                "1" | "true" | "on" | "yes" => true,
-                "0" | "false" | "off" | "no" => false,
-                _ => return Err("wanted 1 or 0".into()),
-            };
-            Ok(())
-        },
-    ),
+    knob("UNISONO_HUGE_PAGES", "whether windows and buffers use huge pages: 1 or 0", "0", |config, text| {
+        config.huge_pages = match text {
+            "1" | "true" | "on" | "yes" => true,
+            "0" | "false" | "off" | "no" => false,
+            _ => return Err("wanted 1 or 0".into()),
+        };
+        Ok(())
+    }),
     knob(
         "UNISONO_SPIN",
-        "how long a wait polls hot before it yields between polls, and then sleeps: 0, 20us, 1ms, auto",
-        "auto: 20us, and 0 where a machine's ranks outnumber its processors",
+        "how long a wait polls before it yields between polls, and then sleeps: 0, 20us, 1ms, auto",
+        "auto: 20us, or 0 if a host has more ranks than processors",
         |config, text| {
             config.spin = if text == "auto" { None } else { Some(parse_duration(text)?) };
             Ok(())
@@ -227,9 +219,8 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_THREAD_CORES",
-        "where the threads run that go on with asynchronous calls: auto, or a processor for each of the machine's ranks: 3; \
-         2,3; 0,4-7",
-        "wherever the process may",
+        "processors of the progress thread: auto, or one for each rank of the host: 3; 2,3; 0,4-7",
+        "wherever the process may run",
         |config, text| ThreadCores::parse(text).map(|cores| config.thread_cores = Some(cores)),
     ),
     knob(
@@ -246,7 +237,7 @@ const VARIABLES: &[Variable] = &[
     }),
     knob(
         "UNISONO_REDUCTION",
-        "fastest, or reproducible: the same bits however it is done",
+        "fastest, or reproducible: the same bits whatever algorithm, chunk or provider",
         "fastest",
         |config, text| {
             let wanted = "wanted fastest or reproducible";

@@ -1,5 +1,5 @@
-//! Holds the papers: how long they may be, that links between them and the files they name lead somewhere, that the index of
-//! decisions is complete, and that every place which docs/tour.md names is there.
+//! Checks the papers: how long they are, that links between them and the files they name exist, that the index of decisions is
+//! complete, and that every place which docs/tour.md names exists.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -78,6 +78,11 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
+/// What stands in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
 /// What is wrong with the links of a paper.
 fn broken_links(paper: &Path, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
@@ -105,7 +110,7 @@ fn broken_links(paper: &Path, text: &str) -> Vec<String> {
 /// The files of this repository that a paper names in backticks and that are not there.
 fn missing_files(paper: &Path, text: &str) -> Vec<String> {
     let text = prose(text);
-    let named = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).filter_map(|word| {
+    let named = quoted(&text).filter_map(|word| {
         let path = word.split(|it: char| it.is_whitespace() || it == ':').next()?;
         let names = FOLDERS.iter().any(|folder| path.starts_with(folder));
         (names && !path.contains(['*', '{', '<'])).then_some(path)
@@ -175,4 +180,53 @@ fn the_index_of_decisions_is_complete() {
         format!("- [{number}]({name}) {title}")
     });
     assert_eq!(listed, wanted.collect::<Vec<_>>(), "docs/decisions/README.md");
+}
+
+/// The names and keywords of a line of code, which may follow each other.
+fn words(line: &str) -> Vec<&str> {
+    line.split(|it: char| !it.is_alphanumeric() && it != '_').filter(|word| !word.is_empty()).collect()
+}
+
+/// What is wrong with a place `file:identifier` of the tour: the last name of the identifier must be defined in the file, the
+/// names before it must occur there.
+fn astray(place: &str) -> Option<String> {
+    let (file, identifier) = place.split_once(':')?;
+    let Ok(text) = fs::read_to_string(root().join(file)) else {
+        return Some(format!("{place}: there is no such file"));
+    };
+    let names: Vec<_> = identifier.split("::").collect();
+    let kinds = ["fn", "struct", "enum", "trait", "const", "static", "type"];
+    let defines = |name: &str| {
+        text.lines().any(|line| words(line).windows(2).any(|two| kinds.contains(&two[0]) && two[1] == name))
+    };
+    let occurs = |name: &str| text.lines().any(|line| words(line).contains(&name));
+    let (last, before) = names.split_last()?;
+    if !defines(last) {
+        return Some(format!("{place}: {last} is not defined there"));
+    }
+    let name = before.iter().find(|name| !occurs(name))?;
+    Some(format!("{place}: there is no {name} there"))
+}
+
+#[test]
+fn places_of_the_tour_are_there() {
+    let tour = read(Path::new("docs/tour.md"));
+    let places: Vec<_> = quoted(&tour).filter(|word| word.contains(".rs:")).collect();
+    assert!(places.len() > 20, "{places:?}");
+    let astray: Vec<_> = places.iter().filter_map(|place| astray(place)).collect();
+    assert!(astray.is_empty(), "docs/tour.md leads astray:\n{}", astray.join("\n"));
+}
+
+#[test]
+fn planted_places_are_astray() {
+    assert_eq!(astray("src/work.rs:Work::wait"), None);
+    for (place, wanted) in [
+        ("src/work.rs:Work::no_such", "no_such is not defined"),
+        ("src/work.rs:NoSuch::wait", "there is no NoSuch"),
+        ("src/no_such.rs:wait", "no such file"),
+        // It is used there, and defined elsewhere.
+        ("src/work.rs:Error", "Error is not defined"),
+    ] {
+        assert!(astray(place).is_some_and(|what| what.contains(wanted)), "{place}");
+    }
 }

@@ -233,7 +233,7 @@ def record(options, name, ranks, count, median):
         return
     for who, micros in median.items():
         bandwidth = count / micros / 1e3
-        line = {"collective": name, "ranks": ranks, "provider": "tcp", "bytes": count, "dtype": "f32", "op": "sum",
+        line = {"collective": name, "ranks": ranks, "provider": "tcp", "bytes": count, "dtype": "f32", "op": "sum" if "reduce" in name else None,
                 "rounds": options.rounds, "time_us": {"p50": micros}, "algbw": bandwidth,
                 "busbw": bandwidth * bus_factor(name, ranks)}
         with open(os.path.join(options.json, f"{TITLES[who]}.json"), "a") as results:
