@@ -19,7 +19,7 @@ check: ## format, clippy with all features and with none, and docs, with warning
 	@ci/setup.sh build check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy -p unisono --all-targets -- -D warnings
+	cargo clippy -p unisono -p unisono-files --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 	@ci/package.sh
 	@# As on docs.rs, where neither libfabric nor what finds and reads it is there.
@@ -28,7 +28,8 @@ check: ## format, clippy with all features and with none, and docs, with warning
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
 	cargo test --workspace -- --show-output
-	cargo test -p unisono --lib --features ndarray,safetensors,hwloc -- tensor file pin
+	cargo test -p unisono --lib --features ndarray,safetensors,hwloc -- tensor pin
+	cargo test -p unisono-files --lib --all-features
 
 examples: ## runs every example with several ranks
 	@ci/setup.sh build

@@ -10,7 +10,7 @@ written=$(mktemp -d)
 trap 'rm -rf "$written"' EXIT
 passed=0 failed=0
 shopt -s nullglob
-for source in examples/*.rs examples/*/main.rs; do
+for source in examples/*.rs examples/*/main.rs files/examples/*.rs; do
   name=$(basename "${source%/main.rs}" .rs)
   for ranks in 1 2 3; do
     if output=$(cd "$written" && timeout 120 "$built/unisono" run -n "$ranks" --provider tcp -- "$built/examples/$name" 2>&1); then

@@ -22,7 +22,7 @@ version = ctypes.CDLL(sys.argv[1]).fi_version()
 print(f"{version >> 16}.{version & 0xffff}")
 PYTHON
 )
-suites=(conformance processes)
+suites=(conformance processes transfers)
 [ $# -eq 0 ] || suites=("$@")
 programs=$(ci/test-binaries.sh "${suites[@]}")
 

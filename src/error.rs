@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
 
 pub(crate) use self::clean::{MAX_TEXT, clean};
-use crate::{file::FileProblem, object::ObjectError, tensor::TensorError};
+use crate::{object::ObjectError, tensor::TensorError};
 
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -109,16 +109,6 @@ pub enum Error {
         type_name: &'static str,
         /// What is wrong with it.
         problem: ObjectError,
-    },
-    /// A file could not be read, sent or written. Every rank of the group gets the same, and the group still works.
-    #[error("{} on rank {rank}: {}", shown(.file.display()), shown(.problem))]
-    File {
-        /// Where, by its rank in the world.
-        rank: Rank,
-        /// The file, or the directory for it.
-        file: PathBuf,
-        /// What is wrong with it.
-        problem: FileProblem,
     },
 }
 
@@ -412,7 +402,7 @@ impl Failure {
     }
 }
 
-/// What another rank may have said, or a file's name, as it is shown: in one line that disturbs no terminal.
+/// What another rank may have said, as it is shown: in one line that disturbs no terminal.
 fn shown(what: impl fmt::Display) -> String {
     clean(&what.to_string(), MAX_TEXT)
 }
@@ -464,10 +454,8 @@ mod tests {
         let nasty = "\u{1b}[2J\nERROR all is lost".to_owned();
         let problem = ObjectError::Value { problem: nasty.clone() };
         let object = Error::Object { call: "recv_object", rank: 1, type_name: "u8", problem };
-        let problem = FileProblem::Changed { how: nasty.clone() };
-        let file = Error::File { rank: 1, file: nasty.clone().into(), problem };
         let failure = Error::Failed(Failure::StoreLost { how: nasty }.cleaned());
-        for error in [object, file, failure] {
+        for error in [object, failure] {
             let text = error.to_string();
             assert!(!text.contains(char::is_control) && text.contains("ERROR all is lost"), "{text:?}");
         }

@@ -17,7 +17,7 @@ use unisono_schedule::{
 use crate::{
     config::{Config, StoreAddress, ThreadCores, parse_duration, parse_size},
     dtype::Dtype,
-    engine, file, launch, object,
+    engine, launch, object,
     position::{Position, judge, report, whereabouts},
     reduce::ReduceOp,
     rendezvous,
@@ -26,11 +26,10 @@ use crate::{
 /// Its name, which is that of its folder in `fuzz/corpus`, and what it calls.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets; each has a file of its name in `fuzz/fuzz_targets`.
+/// All targets of this library; each has a file of its name in `fuzz/fuzz_targets`.
 pub const TARGETS: &[Target] = &[
     ("arrivals", engine::FUZZ[1]),
     ("client", rendezvous::FUZZ[0]),
-    ("file", file::fuzz),
     ("object", object),
     ("position", position),
     ("server", rendezvous::FUZZ[1]),
@@ -131,7 +130,10 @@ pub fn tuning(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::{
+        fs,
+        path::{Path, PathBuf},
+    };
 
     use proptest::{collection::vec, prelude::*, sample::Index, test_runner::TestRunner};
 
@@ -141,7 +143,7 @@ mod tests {
     fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
         let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let read = |path: std::path::PathBuf| (path.display().to_string(), fs::read(&path).unwrap());
+        let read = |path: PathBuf| (path.display().to_string(), fs::read(&path).unwrap());
         let mut all: Vec<_> = entries.map(|entry| read(entry.unwrap().path())).collect();
         all.sort();
         all
@@ -156,8 +158,14 @@ mod tests {
             assert!(text.contains("unisono::fuzz::run(\"") && text.contains(name), "{name}: {text}");
             assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not in fuzz/Cargo.toml");
         }
-        assert_eq!(fs::read_dir(root.join("fuzz_targets")).unwrap().count(), TARGETS.len());
-        assert_eq!(fs::read_dir(root.join("corpus")).unwrap().count(), TARGETS.len());
+        let all = |folder: &str| {
+            let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+            entries.map(|path| (path.file_stem().unwrap().to_owned(), path)).collect::<BTreeMap<_, _>>()
+        };
+        let (programs, corpora) = (all("fuzz_targets"), all("corpus"));
+        assert!(programs.keys().eq(corpora.keys()), "{programs:?} {corpora:?}");
+        let ours = |path: &&PathBuf| fs::read_to_string(path).unwrap().contains("unisono::fuzz::run(");
+        assert_eq!(programs.values().filter(ours).count(), TARGETS.len());
     }
 
     /// Otherwise nothing is compared.

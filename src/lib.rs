@@ -32,11 +32,11 @@
 //!
 //! Below it lie, from the top down: [`schedule`]s, which algorithms yield; the engine, which runs them;
 //! [`reduce`] and [`dtype`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`mod@file`] is
-//! about files that are handed over; [`Work`] is an operation that nobody waits for yet.
+//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`Work`] is an operation
+//! that nobody waits for yet. The crate `unisono-files` hands over files.
 //!
-//! Features, off unless asked for: `ndarray` converts tensors from and to that crate's arrays, `safetensors` hands over
-//! some tensors of a file, `hwloc` finds a core for each rank's thread ([`ThreadCores`]).
+//! Features, off unless asked for: `ndarray` and `safetensors` convert tensors from and to those crates' types, `hwloc` finds a
+//! core for each rank's thread ([`ThreadCores`]).
 
 /// Its example is compiled too.
 #[cfg(doctest)]
@@ -49,7 +49,6 @@ pub mod dtype;
 #[doc(hidden)]
 pub mod engine;
 pub mod error;
-pub mod file;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

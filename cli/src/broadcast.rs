@@ -11,10 +11,8 @@ use std::{
 use clap::builder::NonEmptyStringValueParser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use unisono::{
-    Config, Error, ProcessGroup,
-    file::{Delivered, FileOptions, FileProgress, PIECE},
-};
+use unisono::{Config, ProcessGroup};
+use unisono_files::{Delivered, Error, Options, PIECE, Progress};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -81,12 +79,12 @@ impl Broadcast {
         let reports = group.rank() == 0;
         let bar = Bar::new(reports);
         let mut tell = |progress| bar.tell(progress);
-        let options = FileOptions {
+        let options = Options {
             tensors: &self.tensors,
             piece: self.piece.map_or(PIECE, |piece| piece as u64),
             progress: Some(&mut tell),
         };
-        let delivered = group.broadcast_file(&self.file, &self.to, self.root, options);
+        let delivered = unisono_files::broadcast(&group, &self.file, &self.to, self.root, options);
         bar.end();
         let done = match delivered {
             // All know the same of a file, and one tells.
@@ -100,7 +98,7 @@ impl Broadcast {
             Ok(delivered) => {
                 let reported = if reports { self.report(&delivered, &group) } else { Ok(()) };
                 // So that no rank ends well where rank 0 cannot say so.
-                reported.inspect_err(|error| group.abort(&error.to_string()))?;
+                reported.inspect_err(|error| drop(group.abort(&error.to_string())))?;
                 true
             }
         };
@@ -164,7 +162,7 @@ impl Bar {
         Self { bar, wanted: wanted && io::stderr().is_terminal(), next }
     }
 
-    fn tell(&self, FileProgress { done, whole }: FileProgress) {
+    fn tell(&self, Progress { done, whole }: Progress) {
         if !self.wanted || Instant::now() < self.next.get() {
             return;
         }

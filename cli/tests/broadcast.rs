@@ -142,7 +142,7 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
             "model --to to --piece 1G",
             "pieces of 1073741824 bytes were asked for; there may be from 1 to 268435456",
         ),
-        ("model --to to --root 2", "broadcast_file: the root is rank 2; there are ranks 0 to 1"),
+        ("model --to to --root 2", "broadcast: the root is rank 2; there are ranks 0 to 1"),
     ] {
         let output = broadcast(2, here, words);
         assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");

@@ -11,9 +11,14 @@ use std::{
 
 use serde_json::Value;
 
+/// The packages that have examples, and where.
+const PACKAGES: [(&str, &str); 2] = [("unisono", "examples"), ("unisono-files", "files/examples")];
+
 /// An example, as its first lines show it.
 struct Example {
     name: String,
+    /// Where its file or folder lies, from the workspace's root.
+    path: String,
     /// All of its file, or of its folder's `main.rs`.
     source: String,
     /// What follows `unisono`, the program as in `target/debug/examples/NAME`.
@@ -40,54 +45,58 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     built
 });
 
-/// What cargo knows of the library's targets.
-static TARGETS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+/// What cargo knows of the packages.
+static KNOWN: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let mut command = Command::new(env!("CARGO"));
     command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
     let metadata: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
-    let library = packages.iter().find(|package| package["name"] == "unisono").unwrap();
-    library["targets"].as_array().unwrap().clone()
+    metadata["packages"].as_array().unwrap().clone()
 });
 
-/// The features without which cargo does not build an example.
-fn needed(example: &str) -> Vec<&'static str> {
-    let target = TARGETS.iter().find(|target| target["kind"][0] == "example" && target["name"] == example);
+/// How a package's example is built, with the features without which cargo does not.
+fn build(package: &str, example: &str) -> String {
+    let known = KNOWN.iter().find(|it| it["name"] == package).unwrap();
+    let mut targets = known["targets"].as_array().unwrap().iter();
+    let target = targets.find(|target| target["kind"][0] == "example" && target["name"] == example);
     let features = target.unwrap().get("required-features").and_then(Value::as_array);
-    features.into_iter().flatten().map(|feature| feature.as_str().unwrap()).collect()
+    let features: Vec<_> = features.into_iter().flatten().map(|feature| feature.as_str().unwrap()).collect();
+    let package = if package == "unisono" { String::new() } else { format!(" -p {package}") };
+    let features =
+        if features.is_empty() { String::new() } else { format!(" --features {}", features.join(",")) };
+    format!("cargo build{package} --examples{features}")
 }
 
 /// All examples: files, and folders with a `main.rs`.
 fn examples() -> Vec<Example> {
     let mut all = Vec::new();
-    for entry in fs::read_dir(root().join("examples")).unwrap() {
-        let path = entry.unwrap().path();
-        let main = if path.is_dir() { path.join("main.rs") } else { path.clone() };
-        if main.extension().is_some_and(|extension| extension == "rs") && main.exists() {
-            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-            all.push(Example::read(name, fs::read_to_string(main).unwrap()));
+    for (package, folder) in PACKAGES {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let main = if path.is_dir() { path.join("main.rs") } else { path.clone() };
+            if main.extension().is_some_and(|extension| extension == "rs") && main.exists() {
+                all.push(Example::read(package, &path, fs::read_to_string(main).unwrap()));
+            }
         }
     }
     all
 }
 
 impl Example {
-    fn read(name: String, source: String) -> Self {
+    fn read(package: &str, path: &Path, source: String) -> Self {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let path = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         let transcript = transcript(&source);
         let lines: Vec<_> = transcript.lines().collect();
         let Some((command, prints)) = lines.split_first() else {
             panic!("the first lines of example {name} do not show in ```text what it prints");
         };
-        let build = match needed(&name) {
-            features if features.is_empty() => "cargo build --examples".to_owned(),
-            features => format!("cargo build --examples --features {}", features.join(",")),
-        };
+        let build = build(package, &name);
         let Some(command) = command.strip_prefix(&format!("$ {build} && unisono ")) else {
             panic!("example {name} is started by {command:?}, and built by {build:?}");
         };
         let command = command.split(' ').map(str::to_owned).collect();
         let prints = prints.iter().map(|&line| line.to_owned()).collect();
-        Self { name, source, command, prints }
+        Self { name, path, source, command, prints }
     }
 
     /// What it prints when started so, in the order of ranks; files that it writes go to the directory.
@@ -153,12 +162,8 @@ fn the_readme_shows_one_of_them() {
 #[test]
 fn their_readme_lists_them_all() {
     let readme = fs::read_to_string(root().join("examples/README.md")).unwrap();
-    for Example { name, .. } in examples() {
-        let link = if root().join(format!("examples/{name}.rs")).exists() {
-            format!("{name}.rs")
-        } else {
-            name.clone()
-        };
+    for Example { name, path, .. } in examples() {
+        let link = path.strip_prefix("examples/").map_or_else(|| format!("../{path}"), str::to_owned);
         assert!(readme.contains(&format!("| [{name}]({link}) |")), "examples/README.md does not list {name}");
     }
 }

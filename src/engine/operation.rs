@@ -171,10 +171,11 @@ impl Signature {
             let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
             let peer = if self.root == u32::MAX { "any".to_owned() } else { self.root.to_string() };
             return match Form::from_code(op) {
-                Some(Form::File) => format!("{call}_file({way} {peer}, tag {})", self.count),
-                // Who sends the file waits for it, and knows its tag no more.
-                Some(Form::Answer) if code == RECV => format!("send_file(to {peer})"),
-                Some(Form::Answer) => format!("recv_file(from {peer})"),
+                Some(Form::Pair) if code == SEND => format!("open_pair(to {peer}, tag {})", self.count),
+                Some(Form::Pair) => format!("join_pair(from {peer}, tag {})", self.count),
+                // Sent without the tag, which the inviting rank no longer has.
+                Some(Form::Answer) if code == RECV => format!("open_pair(to {peer})"),
+                Some(Form::Answer) => format!("join_pair(from {peer})"),
                 _ => format!("{call}({dtype}, {way} {peer}, tag {})", self.count),
             };
         }

@@ -9,7 +9,6 @@ mod buckets;
 mod calls;
 mod cores;
 mod doing;
-mod files;
 mod follow;
 mod greeting;
 mod groups;
@@ -150,9 +149,10 @@ impl ProcessGroup {
 
     /// Ends the world and all its groups, also for ranks that are not in this one: all get [`Failure::Aborted`] with this
     /// reason from the call they are in or make next. May be called while another thread is in a call, which it ends.
-    pub fn abort(&self, why: &str) {
+    /// Returns what every later call returns: that, or the failure that came before it.
+    pub fn abort(&self, why: &str) -> Error {
         let runtime = &self.shared.runtime;
-        runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() });
+        runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() })
     }
 
     /// The name of the algorithm that does a collective of `count` elements (as [`Collective`] counts them).

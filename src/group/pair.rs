@@ -1,8 +1,8 @@
-//! A group of two ranks, made by these two alone: what all ranks of a group tell each other where it is
-//! [split](ProcessGroup::split), the two tell each other by messages.
+//! Groups of two ranks, made by these two alone: `open_pair` and `join_pair`.
 //!
-//! The first message bears a tag of the user's and tells a number of its sender's. What follows bears that number: so
-//! threads that make groups of two at the same time, the same way or the opposite one, do not take each other's messages.
+//! What all ranks of a group tell each other when it is [split](ProcessGroup::split), the two tell each other by messages.
+//! The first message bears the caller's tag and a number of its sender's; all that follow bear that number. So threads that
+//! make groups of two at the same time, in the same or in opposite directions, do not take each other's messages.
 
 use unisono_schedule::Rank;
 
@@ -36,24 +36,53 @@ struct Line<'g> {
 }
 
 impl ProcessGroup {
-    /// The group of this rank, its rank 0, and another, which calls [`join_pair`](Self::join_pair) with the same tag.
-    pub(super) fn open_pair(&self, call: &'static str, to: Rank, tag: u32) -> Result<Self> {
+    /// Makes a group of this rank, which becomes its rank 0, and another, which calls [`join_pair`](Self::join_pair) with the
+    /// same tag. The other ranks take no part, and may do anything meanwhile. As in messages, tags and the order of calls
+    /// tell what belongs together; several threads may make pairs at the same time.
+    ///
+    /// The new group's calls are done as the configuration says, whatever this handle asks for.
+    ///
+    /// ```no_run
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = unisono::ProcessGroup::from_env()?;
+    /// if group.rank() == 0 {
+    ///     let pair = group.open_pair(2, 7)?;
+    ///     pair.broadcast(&mut [1.0_f32; 1000], 0)?;
+    /// } else if group.rank() == 2 {
+    ///     let (pair, _) = group.join_pair(0, 7)?;
+    ///     pair.broadcast(&mut [0.0_f32; 1000], 0)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such rank, it is this one, or the two are in as many groups already, taken
+    /// together, as there may be at once (4096). If one of the two has no memory for it, [`Error::Transport`] there and
+    /// [`Error::Argument`] at the other. [`Error::Failed`] if the other receives something else with this tag, or does not
+    /// join before the deadline, or if the group is over.
+    pub fn open_pair(&self, to: Rank, tag: u32) -> Result<Self> {
+        let call = "open_pair";
         self.other(call, to.into())?;
         let (number, free) = (self.shared.runtime.inner(), self.free_comm_ids()?);
         let mut first = [number.into(); FIRST];
         first[1..].copy_from_slice(&free);
         let line = Line { group: self, peer: to, number, first: true };
         let mut theirs = [0; CHANNELS];
-        let first = self.outbound::<u64>(&Borrowed::apart(&first, &mut []), to, tag, Form::File)?;
+        let first = self.outbound::<u64>(&Borrowed::apart(&first, &mut []), to, tag, Form::Pair)?;
         self.wait(What::Several(vec![first, line.hears(&mut theirs)]))?;
         line.pair(call, vec![free, theirs])
     }
 
-    /// The group of a rank that calls [`open_pair`](Self::open_pair), its rank 0, and this one; and which rank that is.
-    pub(super) fn join_pair(&self, call: &'static str, from: Source, tag: u32) -> Result<(Self, Rank)> {
-        let from = self.other(call, from)?;
+    /// Makes a group of a rank that calls [`open_pair`](Self::open_pair), which becomes its rank 0, and this one; and tells
+    /// which rank of this group that is.
+    ///
+    /// # Errors
+    /// As [`open_pair`](Self::open_pair).
+    pub fn join_pair(&self, from: impl Into<Source>, tag: u32) -> Result<(Self, Rank)> {
+        let call = "join_pair";
+        let from = self.other(call, from.into())?;
         let mut first = [0; FIRST];
-        let from = sender(&self.wait(inbound(&mut first, from, tag, Form::File))?.received);
+        let from = sender(&self.wait(inbound(&mut first, from, tag, Form::Pair))?.received);
         let [number, theirs @ ..] = first;
         let free = self.free_comm_ids()?;
         let line = Line { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };
@@ -100,7 +129,7 @@ impl Line<'_> {
         let global = both.map(|rank| group.global(rank));
         let founding = Founding {
             call,
-            name: format!("{}/send_file", group.name()),
+            name: format!("{}/pair", group.name()),
             members: &[0, 1],
             me: Some(usize::from(!first)),
             which: (global[0] as u64) << 32 | u64::from(number),

@@ -28,6 +28,7 @@ mod leaving;
 mod mail;
 mod messages;
 mod objects;
+mod pair;
 mod parting;
 mod reproducible;
 mod stuck;

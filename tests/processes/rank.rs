@@ -15,10 +15,7 @@ use rustix::{
 };
 use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
-use crate::{
-    chaos, collectives, ending, failures, files, forking, groups, joining, leaving, memlock, messages,
-    mismatch, objects, pinning, signals, strangers, stuck, world::PATIENCE,
-};
+use crate::world::PATIENCE;
 
 /// The variable that makes a process a rank: its role, and what the role needs to know.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
@@ -31,8 +28,8 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 /// A role by its name; given what else it was told.
 pub(crate) type Role = (&'static str, fn(&str) -> Outcome);
 
-/// Plays a role, `NAME` or `NAME ARGUMENTS`.
-pub(crate) fn run(told: &str) -> ExitCode {
+/// Plays one of these roles, `NAME` or `NAME ARGUMENTS`.
+pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
     // Neither an end of the suite nor a call that hangs leaves it running.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     thread::spawn(|| {
@@ -41,27 +38,7 @@ pub(crate) fn run(told: &str) -> ExitCode {
         std::process::exit(99);
     });
     let (name, arguments) = told.split_once(' ').unwrap_or((told, ""));
-    let roles = [
-        collectives::ROLES,
-        messages::ROLES,
-        objects::ROLES,
-        pinning::ROLES,
-        files::ROLES,
-        forking::ROLES,
-        groups::ROLES,
-        failures::ROLES,
-        mismatch::ROLES,
-        joining::ROLES,
-        ending::ROLES,
-        leaving::ROLES,
-        signals::ROLES,
-        memlock::ROLES,
-        strangers::ROLES,
-        chaos::ROLES,
-        stuck::ROLES,
-    ]
-    .concat();
-    let role = roles.into_iter().find(|role| role.0 == name);
+    let role = roles.concat().into_iter().find(|role| role.0 == name);
     let outcome = match (tied, role) {
         (Err(error), _) => Err(error.into()),
         (Ok(()), None) => Err(format!("there is no role {name}").into()),

@@ -88,7 +88,7 @@ impl OneRank {
         (config.bulk_slots, config.eager_slots) = (usual.bulk_slots, usual.eager_slots);
         let options = ProcessGroup::transport_options(&config);
         let group = ProcessGroup::join(config)?;
-        let found = self.find(&group, &options).inspect_err(|error| group.abort(&error.to_string()))?;
+        let found = self.find(&group, &options).inspect_err(|error| drop(group.abort(&error.to_string())))?;
         if group.rank() == 0 {
             writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;
         }

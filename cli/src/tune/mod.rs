@@ -112,7 +112,7 @@ impl Tune {
         config.tuning = None;
         config.reduction = Reduction::Fastest;
         let group = ProcessGroup::join(config)?;
-        self.tune_in(&group).inspect_err(|error| group.abort(&error.to_string()))
+        self.tune_in(&group).inspect_err(|error| drop(group.abort(&error.to_string())))
     }
 
     fn tune_in(&self, group: &ProcessGroup) -> Result<()> {

@@ -72,16 +72,16 @@ pub(crate) enum Form {
     Tensors,
     /// A value, encoded.
     Object,
-    /// What belongs to tensors or a file that were told of before. The tag is what was told with them.
+    /// What belongs to tensors or an invitation that was sent before. The tag is the number that was sent with it.
     Inner,
-    /// That a file comes.
-    File,
-    /// What is said to that. The tag belongs to what was told with it.
+    /// An invitation to make a group of the two ranks.
+    Pair,
+    /// What the invited rank answers. The tag is the number that was sent with the invitation.
     Answer,
 }
 
 impl Form {
-    const ALL: [Self; 6] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::File, Self::Answer];
+    const ALL: [Self; 6] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Pair, Self::Answer];
 
     /// Whether it belongs to a message that came before.
     const fn is_inner(self) -> bool {
@@ -94,7 +94,7 @@ impl Form {
             Self::Tensors => 1,
             Self::Object => 2,
             Self::Inner => 3,
-            Self::File => 4,
+            Self::Pair => 4,
             Self::Answer => 5,
         }
     }
@@ -120,10 +120,10 @@ impl Kind {
             Form::Plain => format!("{} {} elements", self.count, self.dtype.name()),
             Form::Tensors => "tensors".to_owned(),
             Form::Object => "an object".to_owned(),
-            Form::Inner if self.dtype == Dtype::U64 => format!("{} words about a file", self.count),
+            Form::Inner if self.dtype == Dtype::U64 => format!("{} words about a pair", self.count),
             Form::Inner => format!("{} bytes of tensors", self.count),
-            Form::File => "a file".to_owned(),
-            Form::Answer => "an answer to a file".to_owned(),
+            Form::Pair => "an invitation to a pair".to_owned(),
+            Form::Answer => "an answer to an invitation".to_owned(),
         }
     }
 }

@@ -221,7 +221,7 @@ fn the_woken_may_call_where_a_group_fails() {
         let (rank, group) = (group.rank(), Arc::new(group));
         if rank == 1 {
             awaited.wait();
-            return group.abort("it has had enough");
+            return drop(group.abort("it has had enough"));
         }
         let (tell, told) = mpsc::channel();
         let mut works = Vec::new();
@@ -276,7 +276,7 @@ fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
     world(2, small, |group| {
         if group.rank() == 1 {
             awaited.wait();
-            return group.abort("it has had enough");
+            return drop(group.abort("it has had enough"));
         }
         let (tell, told) = mpsc::channel();
         let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();

@@ -413,7 +413,7 @@ fn a_failure_reaches_all_that_is_under_way() {
         if group.rank() == 2 {
             told.lock().unwrap().recv().unwrap();
             told.lock().unwrap().recv().unwrap();
-            return group.abort("it has had enough");
+            return drop(group.abort("it has had enough"));
         }
         let mut works: Vec<_> =
             (0..4).map(|_| group.all_reduce_async(given(0, 90), ReduceOp::Sum).unwrap()).collect();

@@ -270,7 +270,7 @@ fn meet_fate(fate: Fate, delay: Duration, group: Option<&ProcessGroup>) {
         Fate::Aborts => {}
     };
     match group {
-        Some(group) if fate == Fate::Aborts => group.abort("the loss is NaN"),
+        Some(group) if fate == Fate::Aborts => drop(group.abort("the loss is NaN")),
         _ if delay.is_zero() => act(),
         _ => drop(thread::spawn(move || {
             thread::sleep(delay);

@@ -5,10 +5,8 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use super::{
-    Plan,
-    own::{self, Found},
-};
+use super::own::{self, Found};
+use crate::plan::Plan;
 
 /// How a journal begins; the number is of its form.
 const MAGIC: &[u8; 16] = b"unisono journal1";
@@ -53,7 +51,7 @@ fn head(plan: &Plan) -> Vec<u8> {
 }
 
 /// The checksums in the bytes of a journal, one for each piece, if it is of this file.
-pub(super) fn sums(bytes: &[u8], plan: &Plan) -> Option<Vec<u128>> {
+pub(crate) fn sums(bytes: &[u8], plan: &Plan) -> Option<Vec<u128>> {
     let sums = bytes.strip_prefix(&*head(plan))?.as_chunks().0;
     let sums = sums.get(..usize::try_from(plan.pieces()).ok()?)?;
     Some(sums.iter().map(|&bytes| u128::from_le_bytes(bytes)).collect())

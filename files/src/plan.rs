@@ -4,14 +4,17 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileProblem, Result, digest};
+use crate::{
+    checksum::digest,
+    error::{FileResult, Problem},
+};
 
 /// The largest piece, so that four fit in memory anywhere.
 const MAX_PIECE: u64 = 256 << 20;
 /// The most pieces, for each of which every rank keeps a checksum.
 const MAX_PIECES: u64 = 1 << 20;
 /// The longest name that the systems we know allow.
-pub(super) const MAX_NAME: usize = 255;
+pub(crate) const MAX_NAME: usize = 255;
 
 /// What is handed over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,25 +34,25 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(name: OsString, len: u64, piece: u64) -> Result<Self> {
+    pub(crate) fn new(name: OsString, len: u64, piece: u64) -> FileResult<Self> {
         let given = piece;
         let piece = piece.max(len.div_ceil(MAX_PIECES));
         if given == 0 || piece > MAX_PIECE {
-            return Err(FileProblem::Piece { given: piece.min(given), most: MAX_PIECE });
+            return Err(Problem::Piece { given: piece.min(given), most: MAX_PIECE });
         }
         Self { name: name.into_vec(), len, piece, mode: 0o644, modified: (0, 0), data: len }.check()
     }
 
     /// The plan, if it is one: a name without a way out of the directory, pieces that fit in memory, and permissions alone,
     /// so that no peer makes a file that runs with its owner's rights.
-    pub(crate) fn check(self) -> Result<Self> {
+    pub(crate) fn check(self) -> FileResult<Self> {
         let name = &*self.name;
         let odd = name.is_empty() || name.len() > MAX_NAME || name == b"." || name == b"..";
         if odd || name.iter().any(|byte| [b'/', 0].contains(byte)) {
-            return Err(FileProblem::Name { name: String::from_utf8_lossy(name).into_owned() });
+            return Err(Problem::Name { name: String::from_utf8_lossy(name).into_owned() });
         }
         if !(1..=MAX_PIECE).contains(&self.piece) || self.pieces() > MAX_PIECES {
-            return Err(FileProblem::Piece { given: self.piece, most: MAX_PIECE });
+            return Err(Problem::Piece { given: self.piece, most: MAX_PIECE });
         }
         Ok(Self { mode: self.mode & 0o777, data: self.data.min(self.len), ..self })
     }
@@ -113,7 +116,7 @@ impl Pieces {
         word.is_some_and(|word| word & 1 << (piece % 64) != 0)
     }
 
-    pub(super) fn remove(&mut self, piece: u64) {
+    pub(crate) fn remove(&mut self, piece: u64) {
         if let Some(word) = usize::try_from(piece / 64).ok().and_then(|word| self.words.get_mut(word)) {
             *word &= !(1 << (piece % 64));
         }
@@ -130,5 +133,71 @@ impl Pieces {
     /// Those that are not in it.
     pub(crate) fn missing(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.count).filter(|&piece| !self.has(piece))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plan(name: &str, len: u64, piece: u64) -> Plan {
+        Plan::new(name.into(), len, piece).unwrap()
+    }
+
+    #[test]
+    fn names_that_lead_out_are_none() {
+        for name in ["", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a\0b", &"x".repeat(256)] {
+            let refused = Plan::new(name.into(), 1, 1);
+            assert!(matches!(refused, Err(Problem::Name { .. })), "{name:?}: {refused:?}");
+        }
+        for name in ["a", "...", "-", "ä b", ".a", &"x".repeat(255)] {
+            assert_eq!(plan(name, 1, 1).name(), name);
+        }
+    }
+
+    #[test]
+    fn pieces_have_limits() {
+        for piece in [0, (256 << 20) + 1, u64::MAX] {
+            assert!(matches!(Plan::new("a".into(), 1, piece), Err(Problem::Piece { .. })), "{piece}");
+        }
+        assert!(matches!(Plan::new("a".into(), u64::MAX, 1), Err(Problem::Piece { .. })));
+        let large = plan("a", 1 << 40, 1);
+        assert_eq!((large.pieces(), large.piece), (1 << 20, 1 << 20));
+        // One who was not made here.
+        let given = |len: u64, piece: u64| {
+            let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64), len)).unwrap();
+            // An array has no length on the wire, a name has.
+            let bytes = [&[1][..], &bytes].concat();
+            postcard::from_bytes::<Plan>(&bytes).unwrap().check()
+        };
+        assert!(given(5, 1).is_ok());
+        for (len, piece) in [(5, 0), (5, u64::MAX), (u64::MAX, 1), (u64::MAX, 256 << 20)] {
+            assert!(given(len, piece).is_err(), "{len} {piece}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_file(len in 0_u64..10_000, piece in 1_u64..3000) {
+            let plan = plan("a", len, piece);
+            let mut end = 0;
+            for piece in 0..plan.pieces() {
+                let (start, bytes) = plan.range(piece);
+                prop_assert!(start == end && bytes > 0 && bytes <= plan.longest());
+                end += bytes as u64;
+            }
+            prop_assert_eq!(end, len);
+        }
+
+        #[test]
+        fn sets_of_pieces_are_sets(has in prop::collection::vec(any::<bool>(), 0..200)) {
+            let pieces = Pieces::of(has.len() as u64, |piece| has[usize::try_from(piece).unwrap()]);
+            let missing: Vec<_> = (0..).zip(&has).filter(|(_, has)| !**has).map(|(piece, _)| piece).collect();
+            prop_assert_eq!(pieces.missing().collect::<Vec<u64>>(), missing);
+            prop_assert_eq!(pieces.is_empty(), !has.contains(&true));
+            prop_assert!(!pieces.has(has.len() as u64 + 64));
+        }
     }
 }

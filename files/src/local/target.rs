@@ -25,13 +25,15 @@ use rustix::{
 };
 
 use super::{
-    BLOCK, FileProblem, Pieces, Plan, Result, Sum, digest,
-    flusher::Flusher,
+    flusher::{Flusher, STRIDE},
     holes::{self, Zeros},
     journal::Journal,
     own::{self, Found, GUARDED},
-    plan::MAX_NAME,
-    summed,
+};
+use crate::{
+    checksum::{BLOCK, Sum, digest, summed},
+    error::{FileResult, Problem},
+    plan::{MAX_NAME, Pieces, Plan},
 };
 
 /// What the hidden names end with.
@@ -58,9 +60,9 @@ pub(crate) struct Target {
 
 impl Target {
     /// The file that is there, if it looks like the one to be received; what is in it has to be compared.
-    pub(crate) fn whole(directory: &Path, plan: &Plan) -> Result<Option<File>> {
+    pub(crate) fn whole(directory: &Path, plan: &Plan) -> FileResult<Option<File>> {
         let path = directory.join(plan.name());
-        let looking = |error| FileProblem::io("looking at the file that is there", &error);
+        let looking = |error| Problem::io("looking at the file that is there", &error);
         let about = match path.symlink_metadata() {
             Ok(about) => about,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -68,7 +70,7 @@ impl Target {
         };
         if about.is_dir() {
             let reason = "there is a directory of that name".to_owned();
-            return Err(FileProblem::Io { doing: "replacing it".to_owned(), reason, code: None });
+            return Err(Problem::Io { doing: "replacing it".to_owned(), reason, code: None });
         }
         if !about.is_file() {
             return Ok(None);
@@ -85,7 +87,7 @@ impl Target {
 
     /// Opens the partial file, with room for all of it, and gives the checksums that the journal has of its pieces. Where
     /// another user has laid something under one of the two names, they get names of this user's own.
-    pub(crate) fn open(directory: &Path, plan: &Plan) -> Result<(Self, Vec<u128>)> {
+    pub(crate) fn open(directory: &Path, plan: &Plan) -> FileResult<(Self, Vec<u128>)> {
         let mut foreign = Vec::new();
         for user in [String::new(), format!("-{}", geteuid().as_raw())] {
             let paths = [PARTIAL, JOURNAL].map(|what| hidden(directory, plan, &format!("{what}{user}")));
@@ -99,7 +101,7 @@ impl Target {
         }
         let reason =
             format!("{} are in the way; remove them, or name another directory", foreign.join(" and "));
-        Err(FileProblem::Io { doing: "opening the partial file".to_owned(), reason, code: None })
+        Err(Problem::Io { doing: "opening the partial file".to_owned(), reason, code: None })
     }
 
     /// The same under these names; tells which of the two is not ours, and why.
@@ -108,13 +110,13 @@ impl Target {
         directory: &Path,
         plan: &Plan,
         paths: [PathBuf; 2],
-    ) -> Result<std::result::Result<(Self, Vec<u128>), (PathBuf, String)>> {
+    ) -> FileResult<Result<(Self, Vec<u128>), (PathBuf, String)>> {
         let [path, journal] = &paths;
-        let opening = |error| FileProblem::writing("opening the partial file", plan.len, &error);
+        let opening = |error| Problem::writing("opening the partial file", plan.len, &error);
         let (file, before) = match own::open(path, plan.mode | 0o600) {
             // Whoever had it may just have finished and renamed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
-                return Err(FileProblem::Busy);
+                return Err(Problem::Busy);
             }
             Err(error) => return Err(opening(error)),
             Ok(Found::Made(file)) => (file, None),
@@ -123,11 +125,11 @@ impl Target {
         };
         // Not every network's file system has locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Err(FileProblem::Busy);
+            return Err(Problem::Busy);
         }
         // Whoever held the lock may have finished and renamed it.
         if !is_at(&file, path) {
-            return Err(FileProblem::Busy);
+            return Err(Problem::Busy);
         }
         if let Some(before) = &before {
             narrow(&file, before, plan)?;
@@ -138,7 +140,7 @@ impl Target {
             // There is no target yet whose end would remove it.
             remove(path);
         }
-        let opened = opened.map_err(|error| FileProblem::writing("opening the journal", plan.len, &error))?;
+        let opened = opened.map_err(|error| Problem::writing("opening the journal", plan.len, &error))?;
         let (journal, sums) = match opened {
             Ok(opened) => opened,
             Err(why) => return Ok(Err((journal.clone(), why))),
@@ -149,7 +151,7 @@ impl Target {
             directory: directory.to_owned(),
             partial: file,
             journal,
-            flusher: Flusher::start(path, plan.len),
+            flusher: Flusher::start(path, plan.len, STRIDE),
             fresh: before.is_none(),
             holds,
             done: false,
@@ -160,13 +162,13 @@ impl Target {
     }
 
     /// Takes the room on the disk, so that it does not run out on the way.
-    fn reserve(&self) -> Result<()> {
+    fn reserve(&self) -> FileResult<()> {
         let (len, wanted) = (self.plan.len, self.plan.data);
         // Whoever writes beyond it is not told, but killed (SIGXFSZ).
         if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| len > limit) {
             let wanted = len;
             let reason = format!("files of this process may have {limit} (ulimit -f)");
-            return Err(FileProblem::NoSpace { wanted, reason });
+            return Err(Problem::NoSpace { wanted, reason });
         }
         // Before the attempt, which may fill what is left for others until it fails.
         let taken = self.partial.metadata().map_or(0, |about| about.blocks().saturating_mul(512));
@@ -175,9 +177,9 @@ impl Target {
         if let Ok(free @ 1..) = free
             && wanted.saturating_sub(taken) > free
         {
-            return Err(FileProblem::NoSpace { wanted, reason: format!("{free} are free") });
+            return Err(Problem::NoSpace { wanted, reason: format!("{free} are free") });
         }
-        let full = |error: &io::Error| FileProblem::writing("making room for it", wanted, error);
+        let full = |error: &io::Error| Problem::writing("making room for it", wanted, error);
         // What is behind its end is of no use.
         self.partial.set_len(len).map_err(|error| full(&error))?;
         // Where the holes will be is not known yet.
@@ -197,25 +199,25 @@ impl Target {
     }
 
     /// Writes a piece and notes its checksum.
-    pub(crate) fn write(&self, piece: u64, bytes: &[u8], sum: u128) -> Result<()> {
+    pub(crate) fn write(&self, piece: u64, bytes: &[u8], sum: u128) -> FileResult<()> {
         self.put(piece, bytes, |_| {})?;
         self.note(piece, sum)
     }
 
     /// Writes a piece that has arrived, and notes its checksum if it is the one that was sent. One that is not noted does
     /// not count, whatever lies there.
-    pub(crate) fn receive(&self, piece: u64, bytes: &[u8], wanted: u128) -> Result<()> {
+    pub(crate) fn receive(&self, piece: u64, bytes: &[u8], wanted: u128) -> FileResult<()> {
         let mut sum = Sum::new();
         self.put(piece, bytes, |block| sum.add(block))?;
         match sum.end() {
             got if got == wanted => self.note(piece, wanted),
-            got => Err(FileProblem::Damaged { piece, wanted, got }),
+            got => Err(Problem::Damaged { piece, wanted, got }),
         }
     }
 
     /// Writes a piece block by block, each after `look` has seen it. The page cache makes one folio of what one write brings,
     /// and may wait long for a large one.
-    fn put(&self, piece: u64, bytes: &[u8], mut look: impl FnMut(&[u8])) -> Result<()> {
+    fn put(&self, piece: u64, bytes: &[u8], mut look: impl FnMut(&[u8])) -> FileResult<()> {
         if self.plan.is_sparse() {
             self.clear(piece)?;
         }
@@ -238,7 +240,7 @@ impl Target {
     }
 
     /// Makes a hole of a piece.
-    fn clear(&self, piece: u64) -> Result<()> {
+    fn clear(&self, piece: u64) -> FileResult<()> {
         let (start, len) = self.plan.range(piece);
         // Nobody has written to a new file yet.
         let cleared = if self.fresh { Ok(()) } else { holes::clear(&self.partial, start, len as u64) };
@@ -246,7 +248,7 @@ impl Target {
     }
 
     /// Makes holes of these pieces, and notes their checksums, also in `sums`. Ends early when told to `stop`.
-    pub(crate) fn punch(&self, pieces: &Pieces, sums: &mut [u128], stop: &AtomicBool) -> Result<()> {
+    pub(crate) fn punch(&self, pieces: &Pieces, sums: &mut [u128], stop: &AtomicBool) -> FileResult<()> {
         let mut zeros = Zeros::default();
         for piece in pieces.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
             self.clear(piece)?;
@@ -259,7 +261,7 @@ impl Target {
         Ok(())
     }
 
-    fn note(&self, piece: u64, sum: u128) -> Result<()> {
+    fn note(&self, piece: u64, sum: u128) -> FileResult<()> {
         self.journal.note(piece, sum).map_err(|error| self.writing(&error))?;
         self.holds.store(true, Ordering::Relaxed);
         if let Some(flusher) = &self.flusher {
@@ -268,24 +270,24 @@ impl Target {
         Ok(())
     }
 
-    fn writing(&self, error: &io::Error) -> FileProblem {
-        FileProblem::writing("writing it", self.plan.len, error)
+    fn writing(&self, error: &io::Error) -> Problem {
+        Problem::writing("writing it", self.plan.len, error)
     }
 
     /// Brings all of it to the disk, as old as the source is.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> FileResult<()> {
         let (tv_sec, tv_nsec) = self.plan.modified;
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec { tv_sec, tv_nsec },
         };
-        futimens(&self.partial, &times).map_err(|error| FileProblem::io("dating it", &error.into()))?;
-        self.partial.sync_all().map_err(|error| FileProblem::writing("syncing it", self.plan.len, &error))
+        futimens(&self.partial, &times).map_err(|error| Problem::io("dating it", &error.into()))?;
+        self.partial.sync_all().map_err(|error| Problem::writing("syncing it", self.plan.len, &error))
     }
 
     /// Gives it its name, in place of what had it.
-    pub(crate) fn rename(&mut self) -> Result<()> {
-        let renaming = |error| FileProblem::io("renaming the partial file", &error);
+    pub(crate) fn rename(&mut self) -> FileResult<()> {
+        let renaming = |error| Problem::io("renaming the partial file", &error);
         let [partial, _] = &self.paths;
         let name = self.directory.join(self.plan.name());
         let still_ours = |path: &Path| match is_at(&self.partial, path) {
@@ -332,7 +334,7 @@ impl Drop for Target {
 }
 
 /// Takes from a partial file that was there what its source does not permit, before there is a byte of it.
-fn narrow(file: &File, about: &Metadata, plan: &Plan) -> Result<()> {
+fn narrow(file: &File, about: &Metadata, plan: &Plan) -> FileResult<()> {
     let (has, may) = (about.mode() & 0o7777, plan.mode | 0o600);
     if has & !may == 0 {
         return Ok(());
@@ -346,7 +348,7 @@ fn narrow(file: &File, about: &Metadata, plan: &Plan) -> Result<()> {
         narrowed => narrowed.map_err(|error| {
             let doing =
                 format!("narrowing the partial file's permissions from {has:03o} to {:03o}", has & may);
-            FileProblem::io(&doing, &error)
+            Problem::io(&doing, &error)
         }),
     }
 }

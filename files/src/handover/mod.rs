@@ -1,13 +1,13 @@
-//! Files from one rank to all, and to one other: `broadcast_file`, `send_file` and `recv_file`.
+//! Hands a file over among ranks.
 //!
-//! A file for one other is broadcast in a group of the two, which these make for it and without the others.
-//! What ranks agree on travels by the collectives there are, and so does the file. A rank that cannot go on does not
-//! stop: it says so at the next occasion, all stop there, and each returns the same error; the group works on.
+//! A file for one other rank is broadcast in a group of the two. What ranks agree on travels by the library's collectives, and
+//! so does the file. A rank that cannot go on takes part until the next agreement, where it says why; all stop there, each
+//! returns the same error, and the group works on.
 
 mod agree;
+mod stream;
 #[cfg(test)]
 mod tests;
-mod transfer;
 
 use std::{
     hash::{BuildHasher, Hasher},
@@ -18,18 +18,17 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use unisono_schedule::Rank;
+use unisono::{Buffer, ProcessGroup, ReduceOp, schedule::Rank};
 
 use self::{
-    agree::{Outcome, Trouble},
-    transfer::{BUFFERS, TRAILER, Transfer},
+    agree::{Outcome, Ranks, Trouble},
+    stream::{BUFFERS, Stream, TRAILER},
 };
-use super::ProcessGroup;
 use crate::{
-    buffer::Buffer,
-    error::{Error, Result},
-    file::{self, Delivered, FileOptions, FileProblem, Marker, Origin, Pieces, Plan, Source, Target},
-    reduce::ReduceOp,
+    error::{Problem, Result},
+    local::{self, Marker, Origin, Source, Target},
+    options::{Delivered, Options},
+    plan::{Pieces, Plan},
 };
 
 /// What the root tells first.
@@ -52,86 +51,12 @@ struct Have {
 }
 
 /// A call on one rank.
-struct Call<'c> {
-    name: &'static str,
-    group: &'c ProcessGroup,
+pub(crate) struct Handover<'c> {
+    ranks: Ranks<'c>,
+    /// The file, at the root.
     file: &'c Path,
     /// Where the file goes; none at a root that keeps none.
     directory: Option<&'c Path>,
-    root: Rank,
-}
-
-impl ProcessGroup {
-    /// Gives a file of the root's to all ranks: when the call returns, each finds it in its `directory`, under the same
-    /// name, as old, and with its permissions (those of reading, writing and running it, less this process's umask). `file`
-    /// matters at the root alone; `directory` is each rank's own, and made if there is none.
-    /// Where ranks share a directory, one of them writes. The root's gets the file too, unless it lies there already. No
-    /// other thread may use the group meanwhile.
-    ///
-    /// The file goes in pieces, each with a checksum, and however long it is a rank needs memory for four of them. While
-    /// it comes it lies in the directory as `.NAME.unisono-part`, beside a journal, `.NAME.unisono-journal`
-    /// (both with a checksum in place of a NAME of more than 238 bytes). When the whole is on the disks of all ranks it
-    /// takes its name, in place of what had it. A call that was cut short leaves the two behind, and the next one of the
-    /// same file goes on from there: it sends only what a rank lacks, or has otherwise than the root. A file that is there already, as long and as old, is compared likewise,
-    /// and stays whoever's it is. Where another user has made or linked something under one of the hidden names, that is left
-    /// alone, and this process's number of user is added to both. Holes of the file are not sent, and arrive as holes.
-    ///
-    /// # Errors
-    /// [`Error::File`], on all ranks the same, if the file cannot be read or written somewhere, there is no room for it,
-    /// it changes meanwhile, a piece arrives damaged, or some tensors of a file would take the place of the whole; the
-    /// group works on. [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the
-    /// group is over.
-    pub fn broadcast_file(
-        &self,
-        file: &Path,
-        directory: &Path,
-        root: Rank,
-        options: FileOptions<'_>,
-    ) -> Result<Delivered> {
-        if root >= self.size() {
-            let problem = format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1);
-            return Err(Error::Argument { call: "broadcast_file", problem });
-        }
-        Call { name: "broadcast_file", group: self, file, directory: Some(directory), root }.run(options)
-    }
-
-    /// Sends a file to another rank, which receives it by [`recv_file`](Self::recv_file) with the same tag. Returns when it
-    /// is safe on that rank's disk.
-    ///
-    /// Only the two take part: they make a group of their own for it, and leave it at the end. The others, and other threads
-    /// of these two, may do anything meanwhile, also send each other files; two ranks that do so at the same time need a
-    /// thread for each way. Otherwise as [`broadcast_file`](Self::broadcast_file), but that this rank writes nothing: the file
-    /// goes in pieces, each with a checksum, and what was cut short is resumed by the next such calls. What the sender
-    /// asks for by its `options` holds.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such rank, it is this one, or the two are in as many groups already,
-    /// taken together, as there may be at once (256); [`Error::File`], on both ranks the same, as of `broadcast_file`: the
-    /// group works on; [`Error::Failed`] if the receiver asked for something else than a file, or did not ask before the
-    /// deadline, or if the group is over.
-    pub fn send_file(&self, file: &Path, to: Rank, tag: u32, options: FileOptions<'_>) -> Result<Delivered> {
-        let name = "send_file";
-        let pair = self.open_pair(name, to, tag)?;
-        Call { name, group: &pair, file, directory: None, root: 0 }.run(options)
-    }
-
-    /// Receives a file into a directory, which is made if there is none, and tells who sent it. It has the name and the age
-    /// that it has at the sender. See [`send_file`](Self::send_file).
-    ///
-    /// # Errors
-    /// As [`send_file`](Self::send_file).
-    pub fn recv_file(
-        &self,
-        directory: &Path,
-        from: impl Into<super::Source>,
-        tag: u32,
-        options: FileOptions<'_>,
-    ) -> Result<(Delivered, Rank)> {
-        let name = "recv_file";
-        let (pair, from) = self.join_pair(name, from.into(), tag)?;
-        let call = Call { name, group: &pair, file: Path::new(""), directory: Some(directory), root: 0 };
-        Ok((call.run(options)?, from))
-    }
 }
 
 impl Have {
@@ -140,9 +65,19 @@ impl Have {
     }
 }
 
-impl Call<'_> {
+impl<'c> Handover<'c> {
+    /// Of a root's `file` to the `directory` of every rank of the group that has one.
+    pub(crate) const fn new(
+        group: &'c ProcessGroup,
+        file: &'c Path,
+        directory: Option<&'c Path>,
+        root: Rank,
+    ) -> Self {
+        Self { ranks: Ranks { group, root }, file, directory }
+    }
+
     /// Hands the file over.
-    fn run(&self, mut options: FileOptions<'_>) -> Result<Delivered> {
+    pub(crate) fn run(&self, mut options: Options<'_>) -> Result<Delivered> {
         let begun = Instant::now();
         let (source, Opening { plan, transfer, origin }) = self.open(&options)?;
         let source = source.as_ref();
@@ -155,26 +90,27 @@ impl Call<'_> {
 
         let own = Pieces::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
         let mut all = own.clone();
-        self.group.all_reduce(&mut all.words, ReduceOp::BitAnd)?;
+        self.ranks.group.all_reduce(&mut all.words, ReduceOp::BitAnd)?;
         let target = have.as_mut().and_then(|have| have.target.as_mut());
         let [lack, write] = self.which([own.missing().next().is_some(), target.is_some()])?;
         let sent = all.missing().map(|piece| plan.range(piece).1 as u64).sum();
         if sent > 0 {
             let buffers = self.buffers(&plan, &all, &lack, &path)?;
             let members = self.members(&lack, &path)?;
-            let members = if buffers.is_empty() { None } else { members.as_ref().or(Some(self.group)) };
-            let transfer = Transfer {
-                call: self,
+            let members = if buffers.is_empty() { None } else { members.as_ref().or(Some(self.ranks.group)) };
+            let stream = Stream {
+                ranks: self.ranks,
                 members,
                 plan: &plan,
                 all: &all,
                 own: &own,
                 source,
+                file: self.file,
                 target: target.as_deref(),
                 path: &path,
             };
-            let outcome = transfer.run(buffers, &mut options.progress)?;
-            self.agree(outcome)?;
+            let outcome = stream.run(buffers, &mut options.progress)?;
+            self.ranks.agree(outcome)?;
         }
         let moved = Instant::now();
         let wrote = target.is_some();
@@ -190,8 +126,8 @@ impl Call<'_> {
     }
 
     /// Opens the file at the root, and tells all what it is.
-    fn open(&self, options: &FileOptions<'_>) -> Result<(Option<Source>, Opening)> {
-        if self.group.rank() != self.root {
+    fn open(&self, options: &Options<'_>) -> Result<(Option<Source>, Opening)> {
+        if !self.ranks.is_root() {
             return Ok((None, self.told(None)?));
         }
         let opened = (|| {
@@ -214,6 +150,15 @@ impl Call<'_> {
         Ok((source, self.told(Some(opening))?))
     }
 
+    /// What the root tells; `mine` is given there.
+    fn told(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
+        let Opening { plan, transfer, origin } = self.ranks.from_root(mine)?;
+        // All look at the same bytes, and see the same.
+        let name = plan.name();
+        let refused = |problem| self.ranks.error(self.ranks.root, Trouble::new(Path::new(&name), problem));
+        Ok(Opening { plan: plan.check().map_err(refused)?, transfer, origin })
+    }
+
     /// Whether this rank is the one to write into its directory.
     fn writes(
         &self,
@@ -222,57 +167,59 @@ impl Call<'_> {
         source: Option<&Source>,
         path: &Path,
     ) -> Result<bool> {
-        let (rank, root) = (self.group.rank(), self.root);
+        let (rank, root) = (self.ranks.group.rank(), self.ranks.root);
         let mark = self.directory.map(|directory| Marker::leave(directory, transfer, rank)).transpose();
-        self.group.barrier()?;
+        self.ranks.group.barrier()?;
         let mut before = iter::once(root).chain(0..rank).filter(|_| rank != root);
         let own = mark.as_ref().ok().and_then(Option::as_ref);
         let seen = |directory| before.any(|other| Marker::seen(directory, transfer, other, own));
         let other = self.directory.is_some_and(seen);
         // Nobody looks any more.
-        self.group.barrier()?;
+        self.ranks.group.barrier()?;
         let same = source.is_some_and(|source| source.is(path));
         let writes = match mark {
             _ if other => Ok(false),
             Err(problem) => Err(problem),
             Ok(None) => Ok(false),
             // The whole would be lost. It may lie where this rank writes and the root does not.
-            Ok(_) if origin.is_some_and(|origin| same || origin.is(path)) => Err(FileProblem::Io {
+            Ok(_) if origin.is_some_and(|origin| same || origin.is(path)) => Err(Problem::Io {
                 doing: "replacing it".to_owned(),
                 reason: "these are some tensors of this very file; name another directory".to_owned(),
                 code: None,
             }),
             Ok(_) => Ok(!same),
         };
-        self.agree(writes.map_err(|problem| Trouble::new(self.directory.unwrap_or(self.file), problem)))
+        self.ranks.agree(writes.map_err(|problem| Trouble::new(self.directory.unwrap_or(self.file), problem)))
     }
 
     /// Looks for what is there of the file; `None` if this rank does not write.
     fn look(&self, plan: &Plan, path: &Path, writes: bool) -> Result<Option<Have>> {
-        let found = self.meanwhile(|stop| {
+        let found = self.ranks.meanwhile(|stop| {
             let Some(directory) = self.directory.filter(|_| writes) else { return Ok(None) };
             if let Some(there) = Target::whole(directory, plan)? {
-                return Ok(Some(Have { target: None, sums: file::sums(&there, plan, None, stop) }));
+                return Ok(Some(Have { target: None, sums: local::sums(&there, plan, None, stop) }));
             }
             let (target, noted) = Target::open(directory, plan)?;
-            let sums = file::sums(target.file(), plan, Some(&noted), stop);
+            let sums = local::sums(target.file(), plan, Some(&noted), stop);
             Ok(Some(Have { target: Some(target), sums }))
         })?;
-        self.agree(found.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree(found.map_err(|problem| Trouble::new(path, problem)))
     }
 
     /// Keeps what is as it is in the source.
     fn compare(&self, plan: &Plan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
         let mut found = Pieces::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
-        self.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
+        self.ranks.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
         if found.is_empty() {
             return Ok(());
         }
-        let sums = self.meanwhile(|stop| source.map(|source| source.sums(plan, &found, stop)).transpose())?;
-        let sums = self.agree(sums.map_err(|problem| Trouble::new(self.file, problem)))?.unwrap_or_default();
+        let sums =
+            self.ranks.meanwhile(|stop| source.map(|source| source.sums(plan, &found, stop)).transpose())?;
+        let sums =
+            self.ranks.agree(sums.map_err(|problem| Trouble::new(self.file, problem)))?.unwrap_or_default();
         let mut words: Vec<[u64; 2]> = sums.iter().map(|&sum| halves(sum)).collect();
         words.resize(usize::try_from(plan.pieces()).unwrap_or(usize::MAX), [0; 2]);
-        self.group.broadcast(words.as_flattened_mut(), self.root)?;
+        self.ranks.group.broadcast(words.as_flattened_mut(), self.ranks.root)?;
         for (sum, words) in have.iter_mut().flat_map(|have| &mut have.sums).zip(words) {
             if halves(*sum) != words {
                 *sum = 0;
@@ -290,7 +237,7 @@ impl Call<'_> {
             }
             _ => Ok(()),
         };
-        self.agree(prepared.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree(prepared.map_err(|problem| Trouble::new(path, problem)))
     }
 
     /// Makes holes, instead of sending zeros, of the pieces that are nothing but holes at the root.
@@ -306,62 +253,62 @@ impl Call<'_> {
         }
         let none = || Pieces::of(plan.pieces(), |_| false);
         let mut holes = source.map_or_else(none, |source| source.holes(plan));
-        self.group.broadcast(&mut holes.words, self.root)?;
-        let punched = self.meanwhile(|stop| match have {
+        self.ranks.group.broadcast(&mut holes.words, self.ranks.root)?;
+        let punched = self.ranks.meanwhile(|stop| match have {
             Some(Have { target: Some(target), sums }) => target.punch(&holes, sums, stop),
             _ => Ok(()),
         })?;
-        self.agree(punched.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree(punched.map_err(|problem| Trouble::new(path, problem)))
     }
 
     /// Of which ranks each of these is true.
     fn which<const N: usize>(&self, mine: [bool; N]) -> Result<[Vec<bool>; N]> {
-        let mut all = vec![0; N * self.group.size()];
-        self.group.all_gather(&mine.map(u8::from), &mut all)?;
+        let mut all = vec![0; N * self.ranks.group.size()];
+        self.ranks.group.all_gather(&mine.map(u8::from), &mut all)?;
         Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| it == 1).collect()))
     }
 
     /// Memory for the pieces under way, on ranks that send or receive any.
     fn buffers(&self, plan: &Plan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
-        let rank = self.group.rank();
-        let count = if rank == self.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
+        let rank = self.ranks.group.rank();
+        let count = if rank == self.ranks.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
         let bytes = plan.longest();
-        let made = all.missing().take(count).map(|_| self.group.buffer(bytes + TRAILER));
-        let made = match made.collect::<Result<Vec<_>>>() {
-            Err(error @ Error::Failed(_)) => return Err(error),
-            Err(error) => Err(FileProblem::Memory { bytes: bytes as u64, reason: error.to_string() }),
+        let made = all.missing().take(count).map(|_| self.ranks.group.buffer(bytes + TRAILER));
+        let made = match made.collect::<unisono::Result<Vec<_>>>() {
+            Err(error @ unisono::Error::Failed(_)) => return Err(error.into()),
+            Err(error) => Err(Problem::Memory { bytes: bytes as u64, reason: error.to_string() }),
             Ok(made) => Ok(made),
         };
-        self.agree(made.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree(made.map_err(|problem| Trouble::new(path, problem)))
     }
 
     /// The group of the ranks that send or receive, unless these are all.
     fn members(&self, lack: &[bool], path: &Path) -> Result<Option<ProcessGroup>> {
-        let members: Vec<Rank> = (0..self.group.size())
-            .filter(|&rank| rank == self.root || lack.get(rank) == Some(&true))
+        let members: Vec<Rank> = (0..self.ranks.group.size())
+            .filter(|&rank| rank == self.ranks.root || lack.get(rank) == Some(&true))
             .collect();
-        if members.len() == self.group.size() {
+        if members.len() == self.ranks.group.size() {
             return Ok(None);
         }
-        let made = match self.group.new_group(&members) {
-            Err(error @ Error::Failed(_)) => return Err(error),
+        let made = match self.ranks.group.new_group(&members) {
+            Err(error @ unisono::Error::Failed(_)) => return Err(error.into()),
             // Only members are told.
-            Err(error) => Err(FileProblem::Group { reason: error.to_string() }),
+            Err(error) => Err(Problem::Group { reason: error.to_string() }),
             Ok(made) => Ok(made),
         };
-        self.agree(made.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree(made.map_err(|problem| Trouble::new(path, problem)))
     }
 
     /// Brings the file to all disks, and then under its name.
     fn complete(&self, source: Option<&Source>, target: Option<&mut Target>, path: &Path) -> Result<()> {
         let shared = target.as_deref();
-        let synced = self.meanwhile(|_: &AtomicBool| {
+        let synced = self.ranks.meanwhile(|_: &AtomicBool| {
             source.map_or(Ok(()), Source::unchanged).map_err(|problem| Trouble::new(self.file, problem))?;
             shared.map_or(Ok(()), Target::sync).map_err(|problem| Trouble::new(path, problem))
         })?;
-        self.agree(synced)?;
+        self.ranks.agree(synced)?;
         let renamed = target.map_or(Ok(()), Target::rename);
-        self.agree(renamed.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree(renamed.map_err(|problem| Trouble::new(path, problem)))
     }
 }
 

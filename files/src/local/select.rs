@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Serialize;
 
-use super::{FileProblem, Result, Source, source::Part};
+use super::source::{Part, Source};
+use crate::error::{FileResult, Problem};
 
 /// The longest header that the format allows.
 const MAX_HEADER: u64 = 100_000_000;
@@ -25,7 +26,7 @@ struct Header<'m> {
 
 impl Source {
     /// Sends of it, from now on, only the tensors whose names fit one of the patterns.
-    pub(crate) fn only(mut self, patterns: &[String]) -> Result<Self> {
+    pub(crate) fn only(mut self, patterns: &[String]) -> FileResult<Self> {
         let (metadata, data) = self.header()?;
         let mut names = metadata.offset_keys();
         // Those without elements may begin where others do, and have no order among them.
@@ -78,7 +79,7 @@ impl Source {
     }
 
     /// The header, and where the data begins.
-    fn header(&self) -> Result<(Metadata, u64)> {
+    fn header(&self) -> FileResult<(Metadata, u64)> {
         let whole = self.file_len();
         let none = |what: String| bad(format!("is no .safetensors file: {what}"));
         if whole < 8 {
@@ -110,12 +111,12 @@ impl Source {
     }
 }
 
-fn bad(mut problem: String) -> FileProblem {
+fn bad(mut problem: String) -> Problem {
     if let Some((end, _)) = problem.char_indices().nth(TOLD) {
         problem.truncate(end);
         problem.push_str("...");
     }
-    FileProblem::Tensors { problem }
+    Problem::Tensors { problem }
 }
 
 /// Whether a name fits a pattern, in which `*` stands for any characters and `?` for any one.

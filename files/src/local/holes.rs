@@ -8,7 +8,7 @@ use rustix::{
 };
 use std::os::unix::fs::FileExt;
 
-use super::{BLOCK, Sum};
+use crate::checksum::{BLOCK, Sum};
 
 /// The unit of room in most file systems; what is zero in all of one becomes a hole.
 const CELL: usize = 4 << 10;
@@ -73,7 +73,7 @@ pub(super) fn runs(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, &[u8], b
     })
 }
 
-/// The [`digest`](super::digest) of zeros, which of many pieces is of one length.
+/// The [`digest`](crate::checksum::digest) of zeros, which of many pieces is of one length.
 #[derive(Default)]
 pub(super) struct Zeros {
     len: usize,
@@ -100,7 +100,8 @@ impl Zeros {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::digest, *};
+    use super::*;
+    use crate::checksum::digest;
 
     #[test]
     fn zeros_have_the_sum_of_zeros() {

@@ -1,6 +1,7 @@
 //! What ranks tell each other beside the file: what it is, what went wrong, and that they are still at work.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -10,19 +11,15 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use unisono::{ProcessGroup, ReduceOp, schedule::Rank};
 
-use super::{Call, Opening};
-use crate::{
-    error::{Error, Failure, Result},
-    file::FileProblem,
-    reduce::ReduceOp,
-};
+use crate::error::{Error, Problem, Result};
 
-/// How often a rank that is at work for long lets the others know, as a part of the time that they wait for it.
+/// How often a rank that works for long lets the others know: this part of the time that they wait for it.
 const ALIVE: u32 = 4;
-/// The longest description of a transfer that a rank reads.
-const OPENING: usize = 1 << 16;
+/// The most bytes that a rank accepts as the root's description of a transfer.
+const DESCRIPTION: usize = 1 << 16;
 /// How much of a path travels, in characters: more than systems allow.
 const PATH: usize = 4096;
 
@@ -33,16 +30,29 @@ pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Trouble {
     file: String,
-    problem: FileProblem,
+    problem: Problem,
 }
 
 impl Trouble {
-    pub(super) fn new(file: &Path, problem: FileProblem) -> Self {
+    pub(super) fn new(file: &Path, problem: Problem) -> Self {
         Self { file: file.to_string_lossy().chars().take(PATH).collect(), problem }
     }
 }
 
-impl Call<'_> {
+/// The ranks of a transfer, seen from one of them.
+#[derive(Clone, Copy)]
+pub(super) struct Ranks<'g> {
+    pub group: &'g ProcessGroup,
+    /// Who has the file.
+    pub root: Rank,
+}
+
+impl Ranks<'_> {
+    /// Whether this rank has the file.
+    pub(super) fn is_root(&self) -> bool {
+        self.group.rank() == self.root
+    }
+
     /// Goes on if it went well on all ranks; otherwise all return what the lowest of those where it did not says.
     pub(super) fn agree<T>(&self, mine: Outcome<T>) -> Result<T> {
         let trouble = mine.as_ref().err();
@@ -60,35 +70,36 @@ impl Call<'_> {
         mine.map_err(|trouble| self.error(self.group.rank(), trouble))
     }
 
-    fn error(&self, rank: usize, Trouble { file, problem }: Trouble) -> Error {
+    /// Trouble at a rank, as all return it.
+    pub(super) fn error(&self, rank: Rank, Trouble { file, problem }: Trouble) -> Error {
         Error::File { rank: self.group.global(rank), file: PathBuf::from(file), problem }
     }
 
-    /// What the root tells; `mine` is given there.
-    pub(super) fn told(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
+    /// What the root tells all; `mine` is given there.
+    pub(super) fn from_root<T: Serialize + DeserializeOwned>(&self, mine: Option<Outcome<T>>) -> Result<T> {
         let bytes = mine.map(|mine| postcard::to_allocvec(&mine)).transpose();
         let mut bytes = bytes.map_err(|error| self.broken(&error))?.unwrap_or_default();
         let mut len = [bytes.len() as u64];
         self.group.broadcast(&mut len, self.root)?;
         let [len] = len.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
-        if len > OPENING {
-            return Err(self.broken(&format!("{len} bytes to describe a file, of {OPENING} at most")));
+        if len > DESCRIPTION {
+            return Err(self.broken(&format!("{len} bytes, of {DESCRIPTION} at most")));
         }
         bytes.resize(len, 0);
         self.group.broadcast(&mut bytes, self.root)?;
-        let told: Outcome<Opening> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
-        let Opening { plan, transfer, origin } = told.map_err(|trouble| self.error(self.root, trouble))?;
-        // All look at the same bytes, and see the same.
-        let name = plan.name();
-        let plan = plan.check().map_err(|it| self.error(self.root, Trouble::new(Path::new(&name), it)))?;
-        Ok(Opening { plan, transfer, origin })
+        let told: Outcome<T> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
+        told.map_err(|trouble| self.error(self.root, trouble))
     }
 
-    /// What came is not what this library sends.
-    fn broken(&self, what: &dyn std::fmt::Display) -> Error {
-        let (rank, from) = (self.group.global_rank(), self.group.global(self.root));
-        let what = format!("{}: {what}", self.name);
-        self.group.shared.fail(Failure::Protocol { rank, from, what })
+    /// Ends the group: what came is not what this library sends.
+    fn broken(&self, what: &dyn fmt::Display) -> Error {
+        let root = self.group.global(self.root);
+        self.group.abort(&format!("what describes the file of rank {root} makes no sense: {what}")).into()
+    }
+
+    /// Ends the group: a thread that the others count on is not there. A panic comes back on this thread all the same.
+    pub(super) fn lost(&self, why: &dyn fmt::Display) -> Error {
+        self.group.abort(&format!("handing over a file: {why}")).into()
     }
 
     /// Does something that may take longer than the others wait, on a thread of its own; all ranks do, and none goes on
@@ -100,15 +111,17 @@ impl Call<'_> {
             let (tell, done) = mpsc::channel();
             let stop = &stop;
             let work = move || drop(tell.send(work(stop)));
-            thread::Builder::new().spawn_scoped(scope, work).map_err(|error| self.no_thread(&error))?;
+            let spawned = thread::Builder::new().spawn_scoped(scope, work);
+            spawned.map_err(|error| self.lost(&format!("no thread: {error}")))?;
             let mut found = None;
             loop {
                 if found.is_none() {
                     found = match done.recv_timeout(every) {
                         Ok(found) => Some(found),
                         Err(RecvTimeoutError::Timeout) => None,
-                        // It has panicked, and so does this thread at the end of the scope.
-                        Err(error) => return Err(self.broken(&error)),
+                        Err(RecvTimeoutError::Disconnected) => {
+                            return Err(self.lost(&"a thread that reads or writes has panicked"));
+                        }
                     };
                 }
                 let mut busy = [u8::from(found.is_none())];
@@ -120,11 +133,5 @@ impl Call<'_> {
                 }
             }
         })
-    }
-
-    /// Ends the group: the others count on this rank.
-    pub(super) fn no_thread(&self, error: &std::io::Error) -> Error {
-        let why = format!("{}: no thread: {error}", self.name);
-        self.group.shared.fail(Failure::Aborted { rank: self.group.global_rank(), why })
     }
 }

@@ -13,8 +13,7 @@ use std::{
 
 use rustix::{fs::OFlags, io::Errno, process::geteuid};
 
-use super::Marker;
-use crate::outside;
+use super::marker::Marker;
 
 /// A symbolic link in the way is not followed, and a FIFO not waited for.
 pub(super) const GUARDED: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
@@ -53,8 +52,8 @@ pub(super) fn open(path: &Path, mode: u32) -> io::Result<Found> {
 
 /// Why a file is not ours alone, if it is not.
 fn foreign_by(about: &Metadata, path: &Path) -> Option<String> {
-    if let Some(kind) = outside::kind(about) {
-        return Some(format!("it is {kind}"));
+    if !about.is_file() {
+        return Some("it is no regular file".to_owned());
     }
     if about.uid() != geteuid().as_raw() && Some(about.uid()) != owner(path.parent()?) {
         return Some(format!("user {} owns it", about.uid()));

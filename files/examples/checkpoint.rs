@@ -3,7 +3,7 @@
 //! pieces, is checked, and takes its name when all ranks have it; `unisono broadcast` does the same as a command.
 //!
 //! ```text
-//! $ cargo build --examples --features safetensors && unisono run -n 4 target/debug/examples/checkpoint
+//! $ cargo build -p unisono-files --examples --features safetensors && unisono run -n 4 target/debug/examples/checkpoint
 //! [0] rank 0 of 4 has 5 tensors, as they were after 1000 steps
 //! [0] rank 0 of 4 got layers.1.bias: [2, 2.5, 3]
 //! [0] rank 0 of 4 got layers.1.weight: [[-1, -0.5, 0], [0.5, 1, 1.5]]
@@ -24,7 +24,8 @@ use std::{collections::BTreeMap, error::Error, fs, path::Path};
 
 use half::bf16;
 use safetensors::SafeTensors;
-use unisono::{ProcessGroup, Tensor, TensorView, file::FileOptions};
+use unisono::{ProcessGroup, Tensor, TensorView};
+use unisono_files::{Options, broadcast, recv, send};
 
 const ROOT: usize = 0;
 const LAYERS: usize = 2;
@@ -43,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Only the root looks at `file`; its own directory has it already.
-    let whole = group.broadcast_file(&file, directory.path(), ROOT, FileOptions::default())?;
+    let whole = broadcast(&group, &file, directory.path(), ROOT, Options::default())?;
     let model = load(&whole.file)?;
     let which = if whole.wrote { "got" } else { "has" };
     let (count, steps) = (model.len(), &model["steps"]);
@@ -53,18 +54,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // The last layer alone: of the others nothing is sent.
     let names = [format!("layers.{}.*", LAYERS - 1)];
-    let options = FileOptions { tensors: &names, ..FileOptions::default() };
-    let part = group.broadcast_file(&file, &directory.path().join("last layer"), ROOT, options)?;
+    let options = Options { tensors: &names, ..Options::default() };
+    let part = broadcast(&group, &file, &directory.path().join("last layer"), ROOT, options)?;
     show(rank, ranks, &load(&part.file)?, &model);
 
     // The first layer, for the last rank alone: only it and the root call anything.
     let names = ["layers.0.*".to_owned()];
-    let options = FileOptions { tensors: &names, ..FileOptions::default() };
+    let options = Options { tensors: &names, ..Options::default() };
     let last = ranks - 1;
     if rank == ROOT && last != ROOT {
-        group.send_file(&file, last, 0, options)?;
+        send(&group, &file, last, 0, options)?;
     } else if rank == last && last != ROOT {
-        let (part, _) = group.recv_file(&directory.path().join("first layer"), ROOT, 0, options)?;
+        let (part, _) = recv(&group, &directory.path().join("first layer"), ROOT, 0, options)?;
         show(rank, ranks, &load(&part.file)?, &model);
     }
     Ok(directory.close()?)

@@ -8,10 +8,8 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
-use unisono::{
-    Error, ProcessGroup,
-    file::{Delivered, FileOptions, FileProblem, FileProgress},
-};
+use unisono::ProcessGroup;
+use unisono_files::{Delivered, Error, Options, Problem, Progress, broadcast, recv, send};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -102,21 +100,21 @@ fn play(told: &str) -> rank::Outcome {
         setrlimit(Resource::Fsize, Rlimit { current: Some(LEN as u64 - 1), maximum })?;
     }
     let to: PathBuf = place.join(group.rank().to_string());
-    let mut tell = |progress: FileProgress| {
+    let mut tell = |progress: Progress| {
         if then == "dies" && progress.done >= KILLED {
             drop(signal_myself(Signal::KILL));
         }
     };
     #[allow(clippy::needless_update, reason = "a feature adds a field")]
-    let options = FileOptions { piece: PIECE, progress: Some(&mut tell), ..FileOptions::default() };
-    match group.broadcast_file(&place.join("model"), &to, 0, options) {
+    let options = Options { piece: PIECE, progress: Some(&mut tell), ..Options::default() };
+    match broadcast(&group, &place.join("model"), &to, 0, options) {
         Ok(Delivered { sent, .. }) => say("sent", sent),
-        Err(error @ Error::File { problem: FileProblem::NoSpace { .. }, .. }) => {
+        Err(error @ Error::File { problem: Problem::NoSpace { .. }, .. }) => {
             say("problem", &error);
             // The group goes on.
             group.barrier()?;
         }
-        Err(Error::Failed(_)) if then == "fails" => {}
+        Err(Error::Group(unisono::Error::Failed(_))) if then == "fails" => {}
         Err(error) => return Err(error.into()),
     }
     Ok(())
@@ -152,22 +150,22 @@ fn play_sends(told: &str) -> rank::Outcome {
     let (then, place) = told.split_once(' ').ok_or("no place")?;
     let place = Path::new(place);
     let group = join()?;
-    let mut tell = |progress: FileProgress| {
+    let mut tell = |progress: Progress| {
         if then == "dies" && progress.done >= KILLED {
             drop(signal_myself(Signal::KILL));
         }
     };
     #[allow(clippy::needless_update, reason = "a feature adds a field")]
-    let options = FileOptions { piece: PIECE, progress: Some(&mut tell), ..FileOptions::default() };
+    let options = Options { piece: PIECE, progress: Some(&mut tell), ..Options::default() };
     let done = match group.rank() {
-        0 => group.send_file(&place.join("model"), 2, 9, options).map(Some),
+        0 => send(&group, &place.join("model"), 2, 9, options).map(Some),
         1 => Ok(None),
-        _ => group.recv_file(&place.join("2"), 0, 9, options).map(|(delivered, _)| Some(delivered)),
+        _ => recv(&group, &place.join("2"), 0, 9, options).map(|(delivered, _)| Some(delivered)),
     };
-    match done.and_then(|done| group.barrier().map(|()| done)) {
+    match done.and_then(|done| Ok(group.barrier().map(|()| done)?)) {
         Ok(Some(Delivered { sent, .. })) => say("sent", sent),
         Ok(None) => {}
-        Err(Error::Failed(_)) if then == "fails" => return Ok(()),
+        Err(Error::Group(unisono::Error::Failed(_))) if then == "fails" => return Ok(()),
         Err(error) => return Err(error.into()),
     }
     Ok(group.leave()?)
@@ -214,10 +212,10 @@ fn exchange(group: &ProcessGroup, own: &Path, round: usize) -> rank::Outcome {
     let (rank, other) = (group.rank(), 1 - group.rank());
     let file = own.join("mine");
     fs::write(&file, bytes(rank))?;
-    let options = || FileOptions { piece: 10_000, ..FileOptions::default() };
+    let options = || Options { piece: 10_000, ..Options::default() };
     let received = std::thread::scope(|scope| {
-        let sends = scope.spawn(|| group.send_file(&file, other, 3, options()));
-        let received = group.recv_file(&own.join("theirs"), other, 3, options());
+        let sends = scope.spawn(|| send(group, &file, other, 3, options()));
+        let received = recv(group, &own.join("theirs"), other, 3, options());
         match sends.join() {
             Ok(sent) => sent.and(received),
             Err(_) => received,

@@ -10,16 +10,14 @@ use std::{
     time::Instant,
 };
 
-use super::{
-    Call,
-    agree::{Outcome, Trouble},
-};
+use unisono::{Buffer, ProcessGroup, ReduceOp};
+
+use super::agree::{Outcome, Ranks, Trouble};
 use crate::{
-    buffer::Buffer,
-    error::{Failure, Result},
-    file::{FileProblem, FileProgress, Pieces, Plan, Source, Target},
-    group::ProcessGroup,
-    reduce::ReduceOp,
+    error::{Error, Problem, Result},
+    local::{Source, Target},
+    options::Progress,
+    plan::{Pieces, Plan},
 };
 
 /// How many pieces a rank has in memory: one that is sent, one before it, and two so that reading, sending and writing
@@ -43,21 +41,21 @@ const ON: u64 = 0;
 const OVER: u64 = 1;
 const TROUBLE: u64 = 2;
 
-/// What a transfer needs to know on one rank.
-pub(super) struct Transfer<'t> {
-    pub call: &'t Call<'t>,
-    /// Those who send and receive, if this rank is one of them.
+/// What this rank needs to know of the pieces that go to somebody.
+pub(super) struct Stream<'t> {
+    pub ranks: Ranks<'t>,
+    /// The group of those who send and receive, if this rank is one of them.
     pub members: Option<&'t ProcessGroup>,
     pub plan: &'t Plan,
     /// The pieces that everybody has.
     pub all: &'t Pieces,
     /// Those that this rank has, or does not want.
     pub own: &'t Pieces,
-    /// At the root.
+    /// What the root sends, and the file's path there.
     pub source: Option<&'t Source>,
-    /// Where this rank writes.
+    pub file: &'t Path,
+    /// Where this rank writes, and the file's path there.
     pub target: Option<&'t Target>,
-    /// The file there.
     pub path: &'t Path,
 }
 
@@ -74,7 +72,7 @@ struct Held {
 struct First(Mutex<Option<Trouble>>);
 
 impl First {
-    fn keep(&self, file: &Path, problem: FileProblem) {
+    fn keep(&self, file: &Path, problem: Problem) {
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert_with(|| Trouble::new(file, problem));
     }
@@ -84,12 +82,12 @@ impl First {
     }
 }
 
-impl Transfer<'_> {
+impl Stream<'_> {
     /// Sends and receives what somebody lacks, by way of these buffers; gives what went wrong here.
     pub(super) fn run(
         &self,
         buffers: Vec<Buffer<u8>>,
-        progress: &mut Option<&mut dyn FnMut(FileProgress)>,
+        progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<Outcome<()>> {
         let Some(members) = self.members else {
             while self.fare(ON)? == ON {}
@@ -112,7 +110,8 @@ impl Transfer<'_> {
                     .spawn_scoped(scope, move || self.read(source, &empty, &fill, first))?;
                 Ok(None)
             };
-            let empty = spawn().map_err(|error: std::io::Error| self.call.no_thread(&error))?;
+            let empty =
+                spawn().map_err(|error: std::io::Error| self.ranks.lost(&format!("no thread: {error}")))?;
             drop(give);
             self.lead(members, empty.as_ref(), &filled, &hand, &first, progress)
         });
@@ -128,10 +127,10 @@ impl Transfer<'_> {
         filled: &Receiver<Held>,
         hand: &Sender<Held>,
         first: &First,
-        progress: &mut Option<&mut dyn FnMut(FileProgress)>,
+        progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<()> {
-        let whole = self.call.group;
-        let root = members.local(whole.global(self.call.root)).unwrap_or_default();
+        let whole = self.ranks.group;
+        let root = members.local(whole.global(self.ranks.root)).unwrap_or_default();
         let patience = whole.config().timeout / PATIENCE;
         let mut left: u64 = self.all.missing().map(|piece| self.plan.range(piece).1 as u64).sum();
         let (mut count, mut begun) = (0, Instant::now());
@@ -156,7 +155,7 @@ impl Transfer<'_> {
             // With the thread that writes its panic has gone, to come back at the end of the scope.
             hand.send(held).map_err(|_| self.lost())?;
             if let Some(tell) = progress {
-                tell(FileProgress { done: self.plan.len - left, whole: self.plan.len });
+                tell(Progress { done: self.plan.len - left, whole: self.plan.len });
             }
             if ends {
                 let over = if left == 0 { OVER } else { ON };
@@ -172,13 +171,12 @@ impl Transfer<'_> {
     /// Tells how this rank fares, and learns how all do.
     fn fare(&self, mine: u64) -> Result<u64> {
         let mut all = [mine];
-        self.call.group.all_reduce(&mut all, ReduceOp::Max)?;
+        self.ranks.group.all_reduce(&mut all, ReduceOp::Max)?;
         Ok(all[0])
     }
 
-    fn lost(&self) -> crate::error::Error {
-        let why = format!("{}: a thread that reads or writes has panicked", self.call.name);
-        self.call.group.shared.fail(Failure::Aborted { rank: self.call.group.global_rank(), why })
+    fn lost(&self) -> Error {
+        self.ranks.lost(&"a thread that reads or writes has panicked")
     }
 
     /// Reads pieces ahead of those that are sent.
@@ -188,7 +186,7 @@ impl Transfer<'_> {
             let (start, len) = self.plan.range(piece);
             let bytes = buffer.get_mut(..len).unwrap_or_default();
             let sum = source.read_summed(start, bytes);
-            let sum = sum.map_err(|problem| first.keep(self.call.file, problem)).ok();
+            let sum = sum.map_err(|problem| first.keep(self.file, problem)).ok();
             if fill.send(Held { piece, buffer, sum }).is_err() {
                 return;
             }
@@ -234,7 +232,7 @@ fn unseal(held: &Held, len: usize) -> (Option<u128>, bool) {
 }
 
 #[cfg(test)]
-impl Transfer<'_> {
+impl Stream<'_> {
     /// Lets a receiver write these pieces, whose checksums arrive as `arrive` says.
     pub(super) fn written<'p>(
         &self,
@@ -243,9 +241,9 @@ impl Transfer<'_> {
     ) -> Option<Trouble> {
         let (first, (hand, handed), (back, _empty)) = (First::default(), mpsc::channel(), mpsc::channel());
         for (piece, bytes) in pieces {
-            let mut buffer = self.call.group.buffer(bytes.len() + TRAILER).unwrap();
+            let mut buffer = self.ranks.group.buffer(bytes.len() + TRAILER).unwrap();
             buffer[..bytes.len()].copy_from_slice(bytes);
-            let sum = Some(arrive(piece, crate::file::digest(bytes)));
+            let sum = Some(arrive(piece, crate::checksum::digest(bytes)));
             let mut held = Held { piece, buffer, sum };
             seal(&mut held, bytes.len(), piece == 0);
             assert_eq!(unseal(&held, bytes.len()), (sum, piece == 0));

@@ -10,12 +10,16 @@ use std::{
 
 use tempfile::TempDir;
 
+use unisono::Failure;
+
+use self::world::{small, world};
 use super::*;
-use crate::{
-    error::Failure,
-    file::FileProgress,
-    group::tests::{small, world},
-};
+use crate::{broadcast, checksum::digest, error::Error, options::Progress};
+
+mod pair;
+#[cfg(feature = "safetensors")]
+mod tensors;
+mod world;
 
 /// A directory with a source of so many bytes.
 fn source(len: usize) -> (TempDir, PathBuf, Vec<u8>) {
@@ -29,11 +33,9 @@ fn source(len: usize) -> (TempDir, PathBuf, Vec<u8>) {
     (directory, path, bytes)
 }
 
-fn pieces(piece: u64) -> FileOptions<'static> {
-    FileOptions { piece, ..FileOptions::default() }
+fn pieces(piece: u64) -> Options<'static> {
+    Options { piece, ..Options::default() }
 }
-
-mod pair;
 
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
@@ -43,7 +45,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// The problem that all ranks tell, in the same words; the group still works.
-fn problem(group: &ProcessGroup, result: Result<Delivered>) -> (Rank, FileProblem, String) {
+fn problem(group: &ProcessGroup, result: Result<Delivered>) -> (Rank, Problem, String) {
     let words = result.as_ref().map(drop).map_err(ToString::to_string);
     let Err(Error::File { rank, problem, .. }) = result else { panic!("rank {}: {result:?}", group.rank()) };
     let mut ranks = [1_u32];
@@ -65,9 +67,9 @@ fn every_length_comes_everywhere() {
             let delivered = world(ranks, small, |group| {
                 let to = directory.path().join(format!("to/{}", group.rank()));
                 let mut told = Vec::new();
-                let mut tell = |it: FileProgress| told.push(it);
-                let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
-                let delivered = group.broadcast_file(&path, &to, root, options).unwrap();
+                let mut tell = |it: Progress| told.push(it);
+                let options = Options { progress: Some(&mut tell), ..pieces(100) };
+                let delivered = broadcast(&group, &path, &to, root, options).unwrap();
                 assert_eq!(told.len(), len.div_ceil(100));
                 assert!(told.iter().all(|it| it.whole == len as u64) && told.is_sorted_by_key(|it| it.done));
                 assert!(told.last().is_none_or(|it| it.done == it.whole));
@@ -87,13 +89,27 @@ fn every_length_comes_everywhere() {
 }
 
 #[test]
+fn pieces_of_several_blocks_arrive() {
+    let (directory, path, bytes) = source(1_700_003);
+    world(
+        3,
+        |_| {},
+        |group| {
+            let to = directory.path().join(group.rank().to_string());
+            broadcast(&group, &path, &to, 0, pieces(600_000)).unwrap();
+            assert!(fs::read(to.join("model")).unwrap() == bytes);
+        },
+    );
+}
+
+#[test]
 fn one_rank_of_a_directory_writes() {
     let (directory, path, bytes) = source(1234);
     // The root's directory holds the file itself, and another rank is there too; two share one, one has its own.
     let places = ["shared", ".", "shared", ".", "own"];
     let delivered = world(5, small, |group| {
         let to = directory.path().join(places[group.rank()]);
-        let delivered = group.broadcast_file(&path, &to, 3, pieces(100)).unwrap();
+        let delivered = broadcast(&group, &path, &to, 3, pieces(100)).unwrap();
         assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
         delivered
     });
@@ -110,7 +126,7 @@ fn what_is_there_is_not_sent_again() {
     let call = |wanted: &[u8]| {
         let delivered = world(3, small, |group| {
             let to = directory.path().join(group.rank().to_string());
-            let delivered = group.broadcast_file(&path, &to, 0, pieces(100)).unwrap();
+            let delivered = broadcast(&group, &path, &to, 0, pieces(100)).unwrap();
             assert_eq!(fs::read(to.join("model")).unwrap(), wanted);
             assert_eq!(names(&to), ["model"]);
             (delivered.sent, delivered.writers)
@@ -133,14 +149,17 @@ fn what_is_there_is_not_sent_again() {
 fn cut(directory: &Path, path: &Path, after: u64) {
     let failed = world(3, small, |group| {
         let to = directory.join(group.rank().to_string());
-        let mut tell = |it: FileProgress| {
+        let mut tell = |it: Progress| {
             if group.rank() == 0 && it.done >= after {
                 group.abort("enough");
             }
         };
-        let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
-        let error = group.broadcast_file(path, &to, 0, options).unwrap_err();
-        assert!(matches!(&error, Error::Failed(Failure::Aborted { rank: 0, .. })), "{error}");
+        let options = Options { progress: Some(&mut tell), ..pieces(100) };
+        let error = broadcast(&group, path, &to, 0, options).unwrap_err();
+        assert!(
+            matches!(&error, Error::Group(unisono::Error::Failed(Failure::Aborted { rank: 0, .. }))),
+            "{error}"
+        );
         assert_eq!(names(&to), [".model.unisono-journal", ".model.unisono-part"]);
     });
     assert_eq!(failed.len(), 3);
@@ -164,9 +183,9 @@ fn a_call_that_was_cut_short_is_resumed() {
     let delivered = world(3, small, |group| {
         let to = directory.path().join(group.rank().to_string());
         let mut least = u64::MAX;
-        let mut tell = |it: FileProgress| least = least.min(it.done);
-        let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
-        let delivered = group.broadcast_file(&path, &to, 0, options).unwrap();
+        let mut tell = |it: Progress| least = least.min(it.done);
+        let options = Options { progress: Some(&mut tell), ..pieces(100) };
+        let delivered = broadcast(&group, &path, &to, 0, options).unwrap();
         assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
         assert_eq!(names(&to), ["model"]);
         (delivered.sent, least)
@@ -185,13 +204,13 @@ fn all_pieces_may_be_there_before_the_name() {
     fs::create_dir(&to).unwrap();
     let (target, _) = Target::open(&to, &plan).unwrap();
     for (piece, bytes) in (0..).zip(bytes.chunks(100)) {
-        target.write(piece, bytes, file::digest(bytes)).unwrap();
+        target.write(piece, bytes, digest(bytes)).unwrap();
     }
     drop(target);
     let sent = world(2, small, |group| {
         // The root's own is the file itself.
         let to = if group.rank() == 0 { directory.path() } else { &to };
-        group.broadcast_file(&path, to, 0, pieces(100)).unwrap().sent
+        broadcast(&group, &path, to, 0, pieces(100)).unwrap().sent
     });
     assert_eq!((sent, names(&to)), (vec![0; 2], vec!["model".to_owned()]));
     assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
@@ -201,13 +220,13 @@ fn all_pieces_may_be_there_before_the_name() {
 fn all_ranks_hear_what_is_wrong_at_one() {
     type Spoil = fn(&Path);
     /// What is done beforehand, who tells, and whether it is what was to be told.
-    type Case = (&'static str, Spoil, Rank, fn(&FileProblem) -> bool);
+    type Case = (&'static str, Spoil, Rank, fn(&Problem) -> bool);
     let cases: [Case; 5] = [
         (
             "there is no file",
             |it| fs::remove_file(it.join("model")).unwrap(),
             1,
-            |problem| matches!(problem, FileProblem::Io { code: Some(2), .. }),
+            |problem| matches!(problem, Problem::Io { code: Some(2), .. }),
         ),
         (
             "a directory is sent",
@@ -216,25 +235,25 @@ fn all_ranks_hear_what_is_wrong_at_one() {
                 fs::create_dir(it.join("model")).unwrap();
             },
             1,
-            |problem| *problem == FileProblem::NotRegular,
+            |problem| *problem == Problem::NotRegular,
         ),
         (
             "a file for a directory",
             |it| fs::write(it.join("2"), "").unwrap(),
             2,
-            |problem| matches!(problem, FileProblem::Io { .. }),
+            |problem| matches!(problem, Problem::Io { .. }),
         ),
         (
             "a directory for a file",
             |it| fs::create_dir_all(it.join("2/model")).unwrap(),
             2,
-            |problem| matches!(problem, FileProblem::Io { code: None, .. }),
+            |problem| matches!(problem, Problem::Io { code: None, .. }),
         ),
         (
             "a directory that nobody can write to",
             |it| std::os::unix::fs::symlink("/proc/self", it.join("2")).unwrap(),
             2,
-            |problem| matches!(problem, FileProblem::Io { code: Some(_), .. }),
+            |problem| matches!(problem, Problem::Io { code: Some(_), .. }),
         ),
     ];
     for (what, spoil, teller, fits) in cases {
@@ -242,7 +261,7 @@ fn all_ranks_hear_what_is_wrong_at_one() {
         spoil(directory.path());
         let told = world(4, small, |group| {
             let to = directory.path().join(group.rank().to_string());
-            let told = problem(&group, group.broadcast_file(&path, &to, 1, pieces(1 << 20)));
+            let told = problem(&group, broadcast(&group, &path, &to, 1, pieces(1 << 20)));
             if to.is_dir() && !to.join("uid_map").exists() {
                 assert!(names(&to).iter().all(|name| name == "model"), "{what}: {:?}", names(&to));
             }
@@ -253,10 +272,10 @@ fn all_ranks_hear_what_is_wrong_at_one() {
     }
     let (_directory, path, _) = source(10);
     world(2, small, |group| {
-        let error = group.broadcast_file(&path, Path::new("/"), 2, pieces(1)).unwrap_err();
-        assert!(matches!(error, Error::Argument { call: "broadcast_file", .. }), "{error}");
-        let (_, wrong, _) = problem(&group, group.broadcast_file(&path, Path::new("/"), 0, pieces(0)));
-        assert!(matches!(wrong, FileProblem::Piece { given: 0, .. }));
+        let error = broadcast(&group, &path, Path::new("/"), 2, pieces(1)).unwrap_err();
+        assert!(matches!(error, Error::Group(unisono::Error::Argument { .. })), "{error}");
+        let (_, wrong, _) = problem(&group, broadcast(&group, &path, Path::new("/"), 0, pieces(0)));
+        assert!(matches!(wrong, Problem::Piece { given: 0, .. }));
     });
 }
 
@@ -272,18 +291,18 @@ fn a_file_that_changes_on_the_way_is_not_delivered() {
         let (directory, path, _) = source(5077);
         let told = world(3, small, |group| {
             let to = directory.path().join(group.rank().to_string());
-            let mut tell = |it: FileProgress| {
+            let mut tell = |it: Progress| {
                 if group.rank() == 0 && it.done == 100 {
                     change(&fs::File::options().write(true).open(&path).unwrap());
                 }
             };
-            let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
-            let told = problem(&group, group.broadcast_file(&path, &to, 0, options));
+            let options = Options { progress: Some(&mut tell), ..pieces(100) };
+            let told = problem(&group, broadcast(&group, &path, &to, 0, options));
             assert!(!to.join("model").exists());
             told
         });
         let (rank, problem, words) = alike(told);
-        assert!(rank == 0 && matches!(problem, FileProblem::Changed { .. }), "{words}");
+        assert!(rank == 0 && matches!(problem, Problem::Changed { .. }), "{words}");
     }
 }
 
@@ -308,12 +327,12 @@ fn holes_arrive_as_holes() {
     fs::create_dir(to(2)).unwrap();
     let (target, _) = Target::open(&to(2), &plan).unwrap();
     let old = vec![7; 64 << 10];
-    (0..64).for_each(|piece| target.write(piece, &old, file::digest(&old)).unwrap());
+    (0..64).for_each(|piece| target.write(piece, &old, digest(&old)).unwrap());
     drop(target);
     let call = |wrote: usize| {
         let sent = world(3, small, |group| {
             let to = to(group.rank());
-            let delivered = group.broadcast_file(&path, &to, 0, pieces(64 * K)).unwrap();
+            let delivered = broadcast(&group, &path, &to, 0, pieces(64 * K)).unwrap();
             assert_eq!(delivered.writers, wrote);
             assert_eq!(
                 (names(&to), fs::read(to.join("model")).unwrap() == bytes),
@@ -335,7 +354,7 @@ fn holes_arrive_as_holes() {
     file.set_modified(age).unwrap();
     let sent = world(2, small, |group| {
         let to = to(group.rank() + 5);
-        let sent = group.broadcast_file(&path, &to, 0, pieces(64 * K)).unwrap().sent;
+        let sent = broadcast(&group, &path, &to, 0, pieces(64 * K)).unwrap().sent;
         let about = fs::metadata(to.join("model")).unwrap();
         assert_eq!((about.len(), about.blocks()), (1024 * K, 0));
         sent
@@ -357,8 +376,8 @@ fn a_root_that_names_a_way_out_is_refused() {
                 group.broadcast(&mut bytes, 0).unwrap();
                 return;
             }
-            let error = group.broadcast_file(Path::new("x"), &to, 0, pieces(100)).unwrap_err();
-            let refused = matches!(&error, Error::File { problem: FileProblem::Name { .. }, .. });
+            let error = broadcast(&group, Path::new("x"), &to, 0, pieces(100)).unwrap_err();
+            let refused = matches!(&error, Error::File { problem: Problem::Name { .. }, .. });
             assert!(refused, "{error}");
             assert!(names(directory.path()).is_empty());
         });
@@ -368,33 +387,32 @@ fn a_root_that_names_a_way_out_is_refused() {
 #[test]
 fn a_piece_that_is_not_what_was_sent_is_not_noted() {
     let (directory, path, bytes) = source(250);
-    let hub = unisono_transport::inproc::Hub::new();
-    let group = ProcessGroup::with(crate::Config::default(), Box::new(hub.open()), None).unwrap();
+    let group = world::alone();
     let plan = Source::open(&path).unwrap().plan(100).unwrap();
     let to = directory.path().join("to");
     fs::create_dir(&to).unwrap();
     let (target, _) = Target::open(&to, &plan).unwrap();
-    let call = Call { name: "test", group: &group, file: &path, directory: Some(&to), root: 0 };
     let none = Pieces::of(3, |_| false);
     let own = Pieces::of(3, |piece| piece == 2);
-    let path = to.join("model");
-    let transfer = Transfer {
-        call: &call,
+    let there = to.join("model");
+    let stream = Stream {
+        ranks: Ranks { group: &group, root: 0 },
         members: None,
         plan: &plan,
         all: &none,
         own: &own,
         source: None,
+        file: &path,
         target: Some(&target),
-        path: &path,
+        path: &there,
     };
     let first =
-        transfer.written((0..3).zip(bytes.chunks(100)), |piece, sum| if piece == 1 { !sum } else { sum });
+        stream.written((0..3).zip(bytes.chunks(100)), |piece, sum| if piece == 1 { !sum } else { sum });
     let trouble = format!("{first:?}");
     assert!(trouble.contains("Damaged { piece: 1,") && trouble.contains("to/model"), "{trouble}");
     drop(target);
     let (_target, noted) = Target::open(&to, &plan).unwrap();
-    assert_eq!(noted, [file::digest(&bytes[..100]), 0, 0]);
+    assert_eq!(noted, [digest(&bytes[..100]), 0, 0]);
 }
 
 #[test]
@@ -405,7 +423,7 @@ fn long_work_is_waited_for() {
         3,
         |config| config.timeout = Duration::from_millis(400),
         |group| {
-            let call = Call { name: "test", group: &group, file: Path::new(""), directory: None, root: 0 };
+            let ranks = Ranks { group: &group, root: 0 };
             let rank = group.rank();
             let work = |_: &AtomicBool| {
                 if rank == 1 {
@@ -414,132 +432,8 @@ fn long_work_is_waited_for() {
                 tell.lock().unwrap().send(rank).unwrap();
                 rank
             };
-            assert_eq!(call.meanwhile(work).unwrap(), rank);
+            assert_eq!(ranks.meanwhile(work).unwrap(), rank);
         },
     );
     assert_eq!(told.try_iter().count(), 3);
-}
-
-#[cfg(feature = "safetensors")]
-mod tensors {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    /// A directory with a .safetensors file of these tensors, with so many bytes for all of them.
-    fn checkpoint(tensors: &[String], len: usize) -> (TempDir, PathBuf, Vec<u8>) {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("model");
-        let header = format!("{{{}}}", tensors.join(","));
-        let head = (header.len() as u64).to_le_bytes();
-        let bytes = [&head[..], header.as_bytes(), &vec![7; len]].concat();
-        fs::write(&path, &bytes).unwrap();
-        (directory, path, bytes)
-    }
-
-    fn tensor(name: &str, dtype: &str, from: usize, to: usize) -> String {
-        format!(r#""{name}":{{"dtype":"{dtype}","shape":[{}],"data_offsets":[{from},{to}]}}"#, to - from)
-    }
-
-    #[test]
-    fn some_tensors_do_not_take_the_place_of_the_whole() {
-        // The directories, of which the source lies in the first, and who refuses.
-        let cases = [
-            ([".", "1", "2"], Some(0)),
-            (["0", ".", "2"], Some(1)),
-            (["0", ".", "."], Some(1)),
-            (["0", "1", "link"], Some(2)),
-            (["0", "soft", "2"], Some(1)),
-            (["0", "copy", "2"], None),
-        ];
-        for (places, refuses) in cases {
-            let tensors = [tensor("a", "U8", 0, 500), tensor("b", "U8", 500, 900)];
-            let (directory, path, bytes) = checkpoint(&tensors, 900);
-            let here = directory.path();
-            symlink(here, here.join("link")).unwrap();
-            fs::create_dir(here.join("soft")).unwrap();
-            symlink(&path, here.join("soft/model")).unwrap();
-            // As long and as old, and another file.
-            fs::create_dir(here.join("copy")).unwrap();
-            fs::write(here.join("copy/model"), &bytes).unwrap();
-            let age = fs::metadata(&path).unwrap().modified().unwrap();
-            let copy = fs::File::options().write(true).open(here.join("copy/model")).unwrap();
-            copy.set_modified(age).unwrap();
-            let chosen = ["a".to_owned()];
-            let told = world(3, small, |group| {
-                let to = here.join(places[group.rank()]);
-                let options = FileOptions { tensors: &chosen, piece: 100, progress: None };
-                let delivered = group.broadcast_file(&path, &to, 0, options);
-                match refuses {
-                    None => (0, delivered.unwrap().bytes.to_string()),
-                    Some(_) => {
-                        let (rank, _, words) = problem(&group, delivered);
-                        (rank, words)
-                    }
-                }
-            });
-            let (rank, words) = alike(told);
-            if let Some(refuses) = refuses {
-                assert_eq!(rank, refuses, "{places:?}: {words}");
-                assert!(words.contains("some tensors of this very file; name another directory"), "{words}");
-            } else {
-                assert!(words.parse::<usize>().unwrap() < bytes.len() - 300);
-                assert_ne!(fs::read(here.join("copy/model")).unwrap(), bytes);
-            }
-            assert_eq!(fs::read(&path).unwrap(), bytes, "{places:?}");
-            for place in [here.to_owned(), here.join(places[1]), here.join(places[2])] {
-                assert!(names(&place).iter().all(|name| !name.starts_with('.')), "{places:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn some_tensors_go_to_one_rank() {
-        let tensors = [tensor("a", "U8", 0, 500), tensor("b", "U8", 500, 900)];
-        let (directory, path, bytes) = checkpoint(&tensors, 900);
-        let chosen = ["b".to_owned()];
-        world(2, small, |group| {
-            let here = directory.path();
-            for (to, refused) in [(here.to_owned(), true), (here.join("to"), false)] {
-                let options = FileOptions { tensors: &chosen, piece: 100, progress: None };
-                let done = match group.rank() {
-                    0 => group.send_file(&path, 1, 0, options),
-                    _ => group.recv_file(&to, 0, 0, pieces(1)).map(|(delivered, _)| delivered),
-                };
-                match done {
-                    Err(error) => {
-                        let words = "some tensors of this very file; name another directory";
-                        assert!(refused && error.to_string().contains(words), "{error}");
-                    }
-                    Ok(it) => assert!(!refused && it.sent == it.bytes && it.bytes < 550, "{it:?}"),
-                }
-            }
-        });
-        assert_eq!(fs::read(&path).unwrap(), bytes);
-        assert!(fs::read(directory.path().join("to/model")).unwrap().ends_with(&[7; 400]));
-    }
-
-    #[test]
-    fn all_ranks_hear_of_a_header_with_long_words() {
-        let many = (0..9).map(|it: u8| tensor(&it.to_string().repeat(20_000), "U8", 0, 0)).collect();
-        let cases = [
-            (vec![tensor("a", &"X".repeat(100_000), 0, 4)], 4),
-            (vec![tensor(&"a".repeat(100_000), "U8", 1, 5)], 5),
-            (many, 0),
-        ];
-        for (tensors, len) in cases {
-            let (directory, path, _) = checkpoint(&tensors, len);
-            let chosen = ["z".to_owned()];
-            let told = world(2, small, |group| {
-                let to = directory.path().join(group.rank().to_string());
-                let options = FileOptions { tensors: &chosen, piece: 100, progress: None };
-                let told = problem(&group, group.broadcast_file(&path, &to, 1, options));
-                group.barrier().unwrap();
-                told
-            });
-            let (rank, problem, words) = alike(told);
-            assert!(rank == 1 && matches!(problem, FileProblem::Tensors { .. }), "{words}");
-            assert!(words.ends_with("...") && words.len() < 2000, "{words}");
-        }
-    }
 }

@@ -1,9 +1,7 @@
 //! Files between two ranks, while the others do something else.
 
-use unisono_schedule::Collective;
-
 use super::*;
-use crate::{config::Config, dtype::Dtype};
+use crate::{recv, send};
 
 /// Sends to rank `to` and receives there; nothing elsewhere.
 fn hand_over(
@@ -11,16 +9,14 @@ fn hand_over(
     path: &Path,
     directory: &Path,
     (from, to): (Rank, Rank),
-    options: FileOptions<'_>,
+    options: Options<'_>,
 ) -> Option<Result<Delivered>> {
     match group.rank() {
-        rank if rank == from => Some(group.send_file(path, to, 7, options)),
-        rank if rank == to => {
-            Some(group.recv_file(directory, from, 7, options).map(|(delivered, sender)| {
-                assert_eq!(sender, from);
-                delivered
-            }))
-        }
+        rank if rank == from => Some(send(&group, path, to, 7, options)),
+        rank if rank == to => Some(recv(&group, directory, from, 7, options).map(|(delivered, sender)| {
+            assert_eq!(sender, from);
+            delivered
+        })),
         _ => None,
     }
 }
@@ -34,8 +30,8 @@ fn a_file_goes_to_one_rank_alone() {
             // The ranks of a group have other numbers in it.
             let part = group.new_group(&[4, 2, 1]).unwrap()?;
             let mut told = Vec::new();
-            let mut tell = |it: FileProgress| told.push(it.done);
-            let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
+            let mut tell = |it: Progress| told.push(it.done);
+            let options = Options { progress: Some(&mut tell), ..pieces(100) };
             let delivered = hand_over(&part, &path, &to, (1, 2), options);
             assert_eq!(told.len(), if delivered.is_some() { len.div_ceil(100) } else { 0 });
             assert_eq!(part.operations(), 0);
@@ -70,14 +66,14 @@ fn all_send_each_other_files_at_once() {
                 // With the same tag both ways, and in two groups.
                 scope.spawn(move || {
                     for _ in 0..8 {
-                        group.send_file(path, other, 1, pieces(100)).unwrap();
-                        twin.send_file(path, 2 - other, 1, pieces(100)).unwrap();
+                        send(&group, path, other, 1, pieces(100)).unwrap();
+                        send(&twin, path, 2 - other, 1, pieces(100)).unwrap();
                     }
                 });
                 scope.spawn(move || {
                     for turn in 0..8 {
                         for (here, from) in [(group, other), (twin, 2 - other)] {
-                            let (got, sender) = here.recv_file(&to, from, 1, pieces(100)).unwrap();
+                            let (got, sender) = recv(&here, &to, from, 1, pieces(100)).unwrap();
                             assert_eq!((got.bytes, sender), (1234, from), "turn {turn}");
                             assert_eq!(fs::read(&got.file).unwrap(), *bytes);
                             fs::remove_file(got.file).unwrap();
@@ -101,12 +97,12 @@ fn whoever_sends_first_is_told() {
         if group.rank() > 0 {
             // Wishes of a handle are about its collectives.
             let wishing = group.with_algorithms("ring").unwrap();
-            wishing.send_file(&path, 0, 3, pieces(100)).unwrap();
+            send(&wishing, &path, 0, 3, pieces(100)).unwrap();
             return;
         }
         let mut senders: Vec<Rank> = (1..4)
             .map(|_| {
-                let (_, from) = group.recv_file(directory.path(), crate::Source::Any, 3, pieces(1)).unwrap();
+                let (_, from) = recv(&group, directory.path(), unisono::Source::Any, 3, pieces(1)).unwrap();
                 assert_eq!(fs::read(&path).unwrap(), bytes);
                 from
             })
@@ -122,14 +118,17 @@ fn a_file_for_one_is_resumed() {
     let (directory, path, bytes) = source(5077);
     let to = directory.path().join("to");
     world(3, small, |group| {
-        let mut tell = |it: FileProgress| {
+        let mut tell = |it: Progress| {
             if it.done >= 3000 {
                 group.abort("enough");
             }
         };
-        let options = FileOptions { progress: Some(&mut tell), ..pieces(100) };
+        let options = Options { progress: Some(&mut tell), ..pieces(100) };
         if let Some(result) = hand_over(&group, &path, &to, (0, 2), options) {
-            assert!(matches!(result, Err(Error::Failed(Failure::Aborted { .. }))), "{result:?}");
+            assert!(
+                matches!(result, Err(Error::Group(unisono::Error::Failed(Failure::Aborted { .. })))),
+                "{result:?}"
+            );
         }
     });
     assert_eq!(names(&to), [".model.unisono-journal", ".model.unisono-part"]);
@@ -171,85 +170,6 @@ fn both_ranks_hear_what_is_wrong_at_one() {
         });
         alike(told.into_iter().flatten().collect());
     }
-}
-
-#[test]
-fn what_is_no_file_is_said() {
-    type Does = fn(&ProcessGroup, &Path) -> Result<()>;
-    let send_file: Does = |group, path| group.send_file(path, 1, 5, pieces(100)).map(drop);
-    let recv_file: Does = |group, path| group.recv_file(path, 0, 5, pieces(100)).map(drop);
-    let cases: [(Does, Does, &str); 4] = [
-        (
-            send_file,
-            |group, _| group.recv(&mut [0_u64; 5], 0, 5).map(drop),
-            "rank 0 sends a file, rank 1 receives 5 u64 elements",
-        ),
-        (
-            send_file,
-            |group, _| group.recv_object::<String>(0, 5).map(drop),
-            "rank 0 sends a file, rank 1 receives an object",
-        ),
-        (
-            |group, _| group.send(&[0_u64; 5], 1, 5).and_then(|()| group.barrier()),
-            recv_file,
-            "rank 0 sends 5 u64 elements, rank 1 receives a file",
-        ),
-        (
-            |group, _| group.send_object("x", 1, 5).and_then(|()| group.barrier()),
-            recv_file,
-            "rank 0 sends an object, rank 1 receives a file",
-        ),
-    ];
-    for (sender, receiver, wanted) in cases {
-        let (directory, path, _) = source(10);
-        let told = world(2, small, |group| {
-            let done =
-                if group.rank() == 0 { sender(&group, &path) } else { receiver(&group, directory.path()) };
-            done.unwrap_err().to_string()
-        });
-        assert_eq!(alike(told), format!("message 0 from rank 0 to rank 1, tag 5: {wanted}"));
-    }
-}
-
-#[test]
-fn ranks_that_do_not_come_are_named() {
-    let (directory, path, _) = source(10);
-    let timeout = |config: &mut Config| config.timeout = Duration::from_millis(300);
-    for (caller, wanted) in [(0, "send_file(to 1"), (1, "recv_file(from 0, tag 5)")] {
-        let told = world(2, timeout, |group| {
-            if group.rank() != caller {
-                // The failure comes from the other.
-                while group.algorithm(Collective::Barrier, 0, Dtype::U8).is_ok() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                return group.barrier().unwrap_err().to_string();
-            }
-            let failed = match caller {
-                0 => group.send_file(&path, 1, 5, pieces(100)).map(drop),
-                _ => group.recv_file(directory.path(), 0, 5, pieces(100)).map(drop),
-            };
-            failed.unwrap_err().to_string()
-        });
-        let told = alike(told);
-        assert!(told.starts_with(wanted) && told.contains(" was not done within "), "{told}");
-    }
-}
-
-#[test]
-fn a_file_goes_to_another_rank_that_there_is() {
-    let (directory, path, _) = source(10);
-    world(2, small, |group| {
-        for (peer, problem) in [(2, "there is no rank 2"), (group.rank(), "is this rank")] {
-            let refused = [
-                group.send_file(&path, peer, 0, pieces(1)).map(drop),
-                group.recv_file(directory.path(), peer, 0, pieces(1)).map(drop),
-            ];
-            for (refused, name) in refused.into_iter().zip(["send_file", "recv_file"]) {
-                let Err(Error::Argument { call, problem: said }) = refused else { panic!("{refused:?}") };
-                assert!(call == name && said.contains(problem), "{call}: {said}");
-            }
-        }
-    });
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::geteuid;
 
-use super::{FileProblem, Result};
+use crate::error::{FileResult, Problem};
 
 /// Marks so old are of ranks that were killed.
 const OLD: Duration = Duration::from_secs(24 * 60 * 60);
@@ -26,15 +26,15 @@ pub(crate) struct Marker {
 
 impl Marker {
     /// Leaves this rank's mark, in a directory that is made if there is none. `transfer` is a number of this transfer alone.
-    pub(crate) fn leave(directory: &Path, transfer: u64, rank: usize) -> Result<Self> {
+    pub(crate) fn leave(directory: &Path, transfer: u64, rank: usize) -> FileResult<Self> {
         let there = directory.is_dir();
-        fs::create_dir_all(directory).map_err(|error| FileProblem::io("making the directory", &error))?;
+        fs::create_dir_all(directory).map_err(|error| Problem::io("making the directory", &error))?;
         if !there {
             tracing::info!(directory = %directory.display(), "made the directory");
         }
         let path = name(directory, transfer, rank);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let made = made.map_err(|error| FileProblem::writing("writing to the directory", 0, &error))?;
+        let made = made.map_err(|error| Problem::writing("writing to the directory", 0, &error))?;
         let mut mark = Self { path, owner: geteuid().as_raw() };
         if let Ok(about) = made.metadata() {
             mark.owner = about.uid();

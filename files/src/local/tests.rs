@@ -1,10 +1,13 @@
-//! One rank's side of a transfer: names, pieces, what a partial file keeps, what a changed source is told from.
+//! One rank's part of a transfer: what a partial file keeps, what lies in its way, how a changed source is told.
 
 use std::{fs, os::unix::fs::PermissionsExt, sync::atomic::AtomicBool};
 
-use proptest::prelude::*;
-
-use super::*;
+use super::{Source, Target};
+use crate::{
+    checksum::{BLOCK, digest},
+    error::Problem,
+    plan::{Pieces, Plan},
+};
 
 static GO: AtomicBool = AtomicBool::new(false);
 
@@ -28,73 +31,6 @@ fn names(directory: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn names_that_lead_out_are_none() {
-    for name in ["", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a\0b", &"x".repeat(256)] {
-        let refused = Plan::new(name.into(), 1, 1);
-        assert!(matches!(refused, Err(FileProblem::Name { .. })), "{name:?}: {refused:?}");
-    }
-    for name in ["a", "...", "-", "ä b", ".a", &"x".repeat(255)] {
-        assert_eq!(plan(name, 1, 1).name(), name);
-    }
-}
-
-#[test]
-fn pieces_have_limits() {
-    for piece in [0, (256 << 20) + 1, u64::MAX] {
-        assert!(matches!(Plan::new("a".into(), 1, piece), Err(FileProblem::Piece { .. })), "{piece}");
-    }
-    assert!(matches!(Plan::new("a".into(), u64::MAX, 1), Err(FileProblem::Piece { .. })));
-    let large = plan("a", 1 << 40, 1);
-    assert_eq!((large.pieces(), large.piece), (1 << 20, 1 << 20));
-    // One who was not made here.
-    let given = |len: u64, piece: u64| {
-        let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64), len)).unwrap();
-        // An array has no length on the wire, a name has.
-        let bytes = [&[1][..], &bytes].concat();
-        postcard::from_bytes::<Plan>(&bytes).unwrap().check()
-    };
-    assert!(given(5, 1).is_ok());
-    for (len, piece) in [(5, 0), (5, u64::MAX), (u64::MAX, 1), (u64::MAX, 256 << 20)] {
-        assert!(given(len, piece).is_err(), "{len} {piece}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn pieces_cover_the_file(len in 0_u64..10_000, piece in 1_u64..3000) {
-        let plan = plan("a", len, piece);
-        let mut end = 0;
-        for piece in 0..plan.pieces() {
-            let (start, bytes) = plan.range(piece);
-            prop_assert!(start == end && bytes > 0 && bytes <= plan.longest());
-            end += bytes as u64;
-        }
-        prop_assert_eq!(end, len);
-    }
-
-    #[test]
-    fn sets_of_pieces_are_sets(has in prop::collection::vec(any::<bool>(), 0..200)) {
-        let pieces = Pieces::of(has.len() as u64, |piece| has[usize::try_from(piece).unwrap()]);
-        let missing: Vec<_> = (0..).zip(&has).filter(|(_, has)| !**has).map(|(piece, _)| piece).collect();
-        prop_assert_eq!(pieces.missing().collect::<Vec<u64>>(), missing);
-        prop_assert_eq!(pieces.is_empty(), !has.contains(&true));
-        prop_assert!(!pieces.has(has.len() as u64 + 64));
-    }
-
-    #[test]
-    fn blocks_have_the_sum_of_the_whole(from in 0_usize..500, len in 0_usize..1000) {
-        let (all, mut into) = (bytes(from + len), vec![0; len]);
-        let sum = summed(from as u64, &mut into, |at, block| {
-            let at = usize::try_from(at).unwrap();
-            block.copy_from_slice(all.get(at..at + block.len()).ok_or(at)?);
-            Ok(())
-        });
-        prop_assert_eq!(sum, Ok::<_, usize>(digest(&all[from..])));
-        prop_assert_eq!(&into, &all[from..]);
-    }
-}
-
-#[test]
 fn a_partial_file_keeps_what_came() {
     let directory = tempfile::tempdir().unwrap();
     let (plan, data) = (plan("model", 25, 10), bytes(25));
@@ -107,7 +43,7 @@ fn a_partial_file_keeps_what_came() {
     for it in [0, 2] {
         target.write(it, piece(it), digest(piece(it))).unwrap();
     }
-    assert!(matches!(Target::open(directory.path(), &plan), Err(FileProblem::Busy)));
+    assert!(matches!(Target::open(directory.path(), &plan), Err(Problem::Busy)));
     drop(target);
     let hidden = [".model.unisono-journal", ".model.unisono-part"];
     assert_eq!(names(directory.path()), hidden);
@@ -123,8 +59,8 @@ fn a_partial_file_keeps_what_came() {
     spoilt[24] ^= 1;
     fs::write(directory.path().join(hidden[1]), spoilt).unwrap();
     let (mut target, noted) = Target::open(directory.path(), &plan).unwrap();
-    let sums = super::sums(target.file(), &plan, Some(&noted), &GO);
-    assert_eq!(sums, [digest(piece(0)), 0, 0]);
+    let found = super::sums(target.file(), &plan, Some(&noted), &GO);
+    assert_eq!(found, [digest(piece(0)), 0, 0]);
     for it in [1, 2] {
         target.write(it, piece(it), digest(piece(it))).unwrap();
     }
@@ -188,8 +124,10 @@ fn permissions_are_those_of_the_source() {
 #[test]
 fn what_arrives_damaged_does_not_count() {
     let directory = tempfile::tempdir().unwrap();
-    let plan = plan("a", 900, 300);
-    let good = bytes(300);
+    // Of several blocks.
+    let len = BLOCK + 300;
+    let plan = plan("a", 3 * len as u64, len as u64);
+    let good = bytes(len);
     let sum = digest(&good);
     let (target, _) = Target::open(directory.path(), &plan).unwrap();
     for piece in [0, 1] {
@@ -200,13 +138,13 @@ fn what_arrives_damaged_does_not_count() {
     bad[70] ^= 1;
     let got = digest(&bad);
     for piece in [1, 2] {
-        let damaged = Err(FileProblem::Damaged { piece, wanted: sum, got });
+        let damaged = Err(Problem::Damaged { piece, wanted: sum, got });
         assert_eq!(target.receive(piece, &bad, sum), damaged);
     }
     drop(target);
     let (target, noted) = Target::open(directory.path(), &plan).unwrap();
     assert_eq!(noted, [sum, sum, 0]);
-    assert_eq!(sums(target.file(), &plan, Some(&noted), &GO), [sum, 0, 0]);
+    assert_eq!(super::sums(target.file(), &plan, Some(&noted), &GO), [sum, 0, 0]);
 }
 
 #[test]
@@ -283,7 +221,7 @@ fn what_takes_a_name_meanwhile_is_not_taken_for_the_file() {
     fs::write(&partial, "another").unwrap();
     let refused = target.rename();
     assert!(
-        matches!(&refused, Err(FileProblem::Io { reason, .. }) if reason.contains("another file now")),
+        matches!(&refused, Err(Problem::Io { reason, .. }) if reason.contains("another file now")),
         "{refused:?}"
     );
     assert!(!directory.path().join("model").exists());
@@ -298,7 +236,7 @@ fn a_source_of_another_length_than_the_system_tells_is_refused() {
             continue;
         };
         let refused = Source::open(path.as_ref()).map(drop);
-        assert_eq!(refused, Err(FileProblem::Length { told: about.len(), more }), "{path}");
+        assert_eq!(refused, Err(Problem::Length { told: about.len(), more }), "{path}");
     }
 }
 
@@ -367,7 +305,7 @@ fn holes_are_found_and_made() {
 fn no_room_is_known_before_the_first_byte() {
     let directory = tempfile::tempdir().unwrap();
     let refused = Target::open(directory.path(), &plan("model", 1 << 47, 256 << 20)).map(drop);
-    assert!(matches!(refused, Err(FileProblem::NoSpace { wanted, .. }) if wanted == 1 << 47), "{refused:?}");
+    assert!(matches!(refused, Err(Problem::NoSpace { wanted, .. }) if wanted == 1 << 47), "{refused:?}");
     assert_eq!(names(directory.path()), [""; 0]);
 }
 
@@ -375,7 +313,7 @@ fn no_room_is_known_before_the_first_byte() {
 fn a_directory_of_that_name_is_in_the_way() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("model")).unwrap();
-    assert!(matches!(Target::whole(directory.path(), &plan("model", 1, 1)), Err(FileProblem::Io { .. })));
+    assert!(matches!(Target::whole(directory.path(), &plan("model", 1, 1)), Err(Problem::Io { .. })));
 }
 
 #[test]
@@ -395,11 +333,11 @@ fn a_source_that_changes_is_found_out() {
     assert!(source.origin().is(&path) && !source.origin().is(directory.path()));
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-    assert!(matches!(source.unchanged(), Err(FileProblem::Changed { .. })));
+    assert!(matches!(source.unchanged(), Err(Problem::Changed { .. })));
     assert!(source.is(&path) && !source.origin().is(&path));
     file.set_len(95).unwrap();
     let short = source.read(90, &mut last);
-    assert!(matches!(short, Err(FileProblem::Changed { .. })), "{short:?}");
+    assert!(matches!(short, Err(Problem::Changed { .. })), "{short:?}");
 }
 
 #[test]
@@ -408,21 +346,22 @@ fn what_is_no_file_is_refused() {
     let pipe = directory.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     for odd in [directory.path(), &pipe, "/dev/null".as_ref()] {
-        assert_eq!(Source::open(odd).map(drop), Err(FileProblem::NotRegular), "{}", odd.display());
+        assert_eq!(Source::open(odd).map(drop), Err(Problem::NotRegular), "{}", odd.display());
     }
     let missing = Source::open(&directory.path().join("none")).map(drop);
     let code = Some(rustix::io::Errno::NOENT.raw_os_error());
-    assert!(matches!(missing, Err(FileProblem::Io { code: it, .. }) if it == code));
+    assert!(matches!(missing, Err(Problem::Io { code: it, .. }) if it == code));
 }
 
 #[cfg(feature = "safetensors")]
 mod tensors {
     use std::path::{Path, PathBuf};
 
+    use proptest::prelude::*;
     use safetensors::{Dtype, SafeTensors, serialize, tensor::TensorView};
 
     use super::*;
-    use crate::file::select::fits;
+    use crate::{error::FileResult, local::select::fits};
 
     /// A file of these tensors, each of so many bytes of its own.
     fn file(directory: &Path, tensors: &[(&str, usize)]) -> PathBuf {
@@ -436,7 +375,7 @@ mod tensors {
         path
     }
 
-    fn chosen(path: &Path, patterns: &[&str]) -> Result<Vec<u8>> {
+    fn chosen(path: &Path, patterns: &[&str]) -> FileResult<Vec<u8>> {
         let patterns: Vec<_> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
         let source = Source::open(path)?.only(&patterns)?;
         let plan = source.plan(7)?;
@@ -478,7 +417,7 @@ mod tensors {
             assert_eq!(about["__metadata__"]["made"], "by \"hand\"");
         }
         let error = chosen(&path, &["a.*", "d*"]).unwrap_err();
-        assert!(matches!(&error, FileProblem::Tensors { problem } if problem.contains("\"d*\"")), "{error}");
+        assert!(matches!(&error, Problem::Tensors { problem } if problem.contains("\"d*\"")), "{error}");
     }
 
     #[test]
@@ -535,7 +474,7 @@ mod tensors {
             fs::write(&path, &bytes).unwrap();
             let refused = chosen(&path, &["*"]);
             let shown = &bytes[..bytes.len().min(80)];
-            let Err(FileProblem::Tensors { problem }) = refused else { panic!("{refused:?} of {shown:?}") };
+            let Err(Problem::Tensors { problem }) = refused else { panic!("{refused:?} of {shown:?}") };
             assert!(problem.chars().count() <= 1003, "{problem} of {shown:?}");
         }
         fs::write(&path, sized(&tensor("U8", "4", 0, 4), 4)).unwrap();

@@ -1,14 +1,43 @@
-//! What can be wrong with a file that is handed over, in a form that travels.
+//! What can go wrong, typed, in a form that travels: all ranks return the same.
 
-use std::io;
+use std::{fmt, io, path::PathBuf};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use unisono::schedule::Rank;
+
+/// How much of a text from another rank an error shows, in characters.
+const SHOWN: usize = 4000;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went well, or what is wrong with a file.
+pub(crate) type FileResult<T> = std::result::Result<T, Problem>;
+
+/// Why a call failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read, sent or written. Every rank that takes part gets the same, and the group still works.
+    #[error("{} on rank {rank}: {}", shown(.file.display()), shown(.problem))]
+    File {
+        /// Where, by its rank in the world.
+        rank: Rank,
+        /// The file, or the directory for it.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// What the group says: an argument makes no sense, or the group is over.
+    #[error(transparent)]
+    Group(#[from] unisono::Error),
+}
 
 /// Why a file could not be handed over: every rank is told the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
-pub enum FileProblem {
+pub enum Problem {
     /// The system refuses.
     #[error("{doing}: {reason}")]
     Io {
@@ -96,7 +125,7 @@ pub enum FileProblem {
     },
 }
 
-impl FileProblem {
+impl Problem {
     /// The system's refusal of what was tried.
     pub(crate) fn io(doing: &str, error: &io::Error) -> Self {
         Self::Io { doing: doing.to_owned(), reason: error.to_string(), code: error.raw_os_error() }
@@ -109,5 +138,28 @@ impl FileProblem {
             Some(code) if full.contains(&code) => Self::NoSpace { wanted, reason: error.to_string() },
             _ => Self::io(doing, error),
         }
+    }
+}
+
+/// A file's name, and what another rank said, in one line that disturbs no terminal: what would move a cursor or turn the
+/// direction of writing is escaped.
+fn shown(what: impl fmt::Display) -> String {
+    let shown = |c: char| if c.is_ascii_graphic() { c.to_string() } else { c.escape_debug().to_string() };
+    what.to_string().chars().take(SHOWN).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_say_is_shown_in_one_line() {
+        let nasty = "\u{1b}[2J\nERROR all is \u{202e}lost";
+        let problem = Problem::Changed { how: nasty.to_owned() };
+        let text = Error::File { rank: 1, file: nasty.into(), problem }.to_string();
+        assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text:?}");
+        assert!(text.contains("ERROR all is"), "{text:?}");
+        let named = Error::File { rank: 1, file: "it's \"ä\".bin".into(), problem: Problem::Busy };
+        assert_eq!(named.to_string(), "it's \"ä\".bin on rank 1: another process is writing it");
     }
 }

@@ -5,22 +5,22 @@
 //! so is refused: all of /proc says 0, all of /sys 4096.
 
 use std::{
-    fs::{File, Metadata},
+    fs::{File, Metadata, OpenOptions},
     io,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, OFlags, fadvise};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    FileProblem, Pieces, Plan, Result,
-    holes::{self, Zeros},
-    summed,
+use super::holes::{self, Zeros};
+use crate::{
+    checksum::summed,
+    error::{FileResult, Problem},
+    plan::{Pieces, Plan},
 };
-use crate::outside;
 
 /// A part of the source that lies in one piece in it and in what is sent.
 #[derive(Clone, Copy, Debug)]
@@ -74,11 +74,15 @@ pub(crate) struct Source {
 
 impl Source {
     /// Opens a file, to be sent as it is.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let (file, about) = outside::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput if error.raw_os_error().is_none() => FileProblem::NotRegular,
-            _ => FileProblem::io("opening it", &error),
-        })?;
+    pub(crate) fn open(path: &Path) -> FileResult<Self> {
+        let opening = |error| Problem::io("opening it", &error);
+        // A FIFO without a writer would block the open for ever.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(opening)?;
+        let about = file.metadata().map_err(opening)?;
+        if !about.is_file() {
+            return Err(Problem::NotRegular);
+        }
         ends_at(&file, about.len())?;
         // Only advice.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
@@ -108,12 +112,12 @@ impl Source {
 
     /// Reads bytes of the file, wherever they lie.
     #[cfg(feature = "safetensors")]
-    pub(super) fn read_file(&self, from: u64, into: &mut [u8]) -> Result<()> {
+    pub(super) fn read_file(&self, from: u64, into: &mut [u8]) -> FileResult<()> {
         read(&self.file, from, into)
     }
 
     /// How it is to be handed over, in pieces of so many bytes.
-    pub(crate) fn plan(&self, piece: u64) -> Result<Plan> {
+    pub(crate) fn plan(&self, piece: u64) -> FileResult<Plan> {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let len = self.parts.last().map_or(self.head.len() as u64, |part| part.to + part.len);
         let (_, seconds, nanoseconds) = self.seen;
@@ -153,7 +157,7 @@ impl Source {
     }
 
     /// Reads what is sent from `at` on.
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> FileResult<()> {
         let mut at = at;
         let mut into = into;
         if let Some(rest) = usize::try_from(at).ok().and_then(|at| self.head.get(at..)) {
@@ -178,12 +182,12 @@ impl Source {
     }
 
     /// Reads what is sent from `at` on, and gives its checksum.
-    pub(crate) fn read_summed(&self, at: u64, into: &mut [u8]) -> Result<u128> {
+    pub(crate) fn read_summed(&self, at: u64, into: &mut [u8]) -> FileResult<u128> {
         summed(at, into, |at, block| self.read(at, block))
     }
 
     /// The checksums of these pieces; 0 of the others. Ends early, with zeros, when told to `stop`.
-    pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> Result<Vec<u128>> {
+    pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> FileResult<Vec<u128>> {
         let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
         let mut sum = |piece| {
             let (start, len) = plan.range(piece);
@@ -211,15 +215,15 @@ impl Source {
     }
 
     /// Makes sure that nobody has written to it since it was opened.
-    pub(crate) fn unchanged(&self) -> Result<()> {
-        let now = self.file.metadata().map_err(|error| FileProblem::io("looking at it", &error))?;
+    pub(crate) fn unchanged(&self) -> FileResult<()> {
+        let now = self.file.metadata().map_err(|error| Problem::io("looking at it", &error))?;
         let (len, seconds, nanoseconds) = self.seen;
         if now.len() != len {
             let how = format!("it had {len} bytes and has {}", now.len());
-            return Err(FileProblem::Changed { how });
+            return Err(Problem::Changed { how });
         }
         if (now.mtime(), now.mtime_nsec()) != (seconds, nanoseconds) {
-            return Err(FileProblem::Changed { how: "it was modified".to_owned() });
+            return Err(Problem::Changed { how: "it was modified".to_owned() });
         }
         ends_at(&self.file, len)
     }
@@ -231,25 +235,25 @@ impl Source {
 }
 
 /// Makes sure that a file has as many bytes as the system says.
-fn ends_at(file: &File, told: u64) -> Result<()> {
+fn ends_at(file: &File, told: u64) -> FileResult<()> {
     let has = |at| match file.read_at(&mut [0], at) {
         Ok(got) => Ok(got > 0),
-        Err(error) => Err(FileProblem::io("reading it", &error)),
+        Err(error) => Err(Problem::io("reading it", &error)),
     };
     if has(told)? {
-        return Err(FileProblem::Length { told, more: true });
+        return Err(Problem::Length { told, more: true });
     }
     match told.checked_sub(1) {
-        Some(last) if !has(last)? => Err(FileProblem::Length { told, more: false }),
+        Some(last) if !has(last)? => Err(Problem::Length { told, more: false }),
         _ => Ok(()),
     }
 }
 
-fn read(file: &File, from: u64, into: &mut [u8]) -> Result<()> {
+fn read(file: &File, from: u64, into: &mut [u8]) -> FileResult<()> {
     file.read_exact_at(into, from).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => {
-            FileProblem::Changed { how: format!("it ends before byte {}", from + into.len() as u64) }
+            Problem::Changed { how: format!("it ends before byte {}", from + into.len() as u64) }
         }
-        _ => FileProblem::io("reading it", &error),
+        _ => Problem::io("reading it", &error),
     })
 }

@@ -6,7 +6,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 pub const PIECE: u64 = 4 << 20;
 
 /// How a file is to be handed over. What the root or the sender asks for holds; `progress` is each rank's own affair.
-pub struct FileOptions<'a> {
+pub struct Options<'a> {
     /// Of a .safetensors file only these tensors: names, in which `*` stands for any characters and `?` for any one. The
     /// receivers get a .safetensors file of them alone, with the metadata of the whole. If empty, they get the file as
     /// it is. With the feature `safetensors`.
@@ -16,10 +16,10 @@ pub struct FileOptions<'a> {
     /// has memory for four. A file of more than 2^20 pieces is cut into larger ones.
     pub piece: u64,
     /// Is told, on ranks that send or receive, whenever a piece has been.
-    pub progress: Option<&'a mut dyn FnMut(FileProgress)>,
+    pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
 
-impl Default for FileOptions<'_> {
+impl Default for Options<'_> {
     fn default() -> Self {
         Self {
             #[cfg(feature = "safetensors")]
@@ -30,15 +30,15 @@ impl Default for FileOptions<'_> {
     }
 }
 
-impl fmt::Debug for FileOptions<'_> {
+impl fmt::Debug for Options<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileOptions").field("piece", &self.piece).finish_non_exhaustive()
+        f.debug_struct("Options").field("piece", &self.piece).finish_non_exhaustive()
     }
 }
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileProgress {
+pub struct Progress {
     /// Bytes of the file that every receiver has been sent, those that all had before among them.
     pub done: u64,
     /// Bytes of the file.

@@ -1,0 +1,67 @@
+//! Checksums of pieces, by XXH3 with 128 bits: they find what wires, disks and other programs do to a file, not what somebody
+//! does who wants it not to be found.
+
+use twox_hash::XxHash3_128;
+
+/// Bytes that are read and summed, or summed and written, before the next: few enough to lie in a core's own cache in
+/// between.
+pub(crate) const BLOCK: usize = 256 << 10;
+
+/// The checksum of these bytes. Never 0, which stands for none.
+pub(crate) fn digest(bytes: &[u8]) -> u128 {
+    XxHash3_128::oneshot(bytes).max(1)
+}
+
+/// The [`digest`] of bytes that come one block after another.
+pub(crate) struct Sum(XxHash3_128);
+
+impl Sum {
+    pub(crate) fn new() -> Self {
+        Self(XxHash3_128::new())
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    pub(crate) fn end(&self) -> u128 {
+        self.0.finish_128().max(1)
+    }
+}
+
+/// Fills these bytes by `read`, which is told where each block begins, and gives their [`digest`].
+pub(crate) fn summed<E>(
+    from: u64,
+    into: &mut [u8],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<u128, E> {
+    let (mut at, mut sum) = (from, Sum::new());
+    for block in into.chunks_mut(BLOCK) {
+        read(at, block)?;
+        sum.add(block);
+        at += block.len() as u64;
+    }
+    Ok(sum.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn blocks_have_the_sum_of_the_whole(from in 0_usize..500, len in prop_oneof![0_usize..1000, 0..3 * BLOCK]) {
+            let all: Vec<u8> = (0..from + len).map(|at| u8::try_from((at / 7 + at % 251) % 256).unwrap()).collect();
+            let mut into = vec![0; len];
+            let sum = summed(from as u64, &mut into, |at, block| {
+                let at = usize::try_from(at).unwrap();
+                block.copy_from_slice(all.get(at..at + block.len()).ok_or(at)?);
+                Ok(())
+            });
+            prop_assert_eq!(sum, Ok::<_, usize>(digest(&all[from..])));
+            prop_assert_eq!(&into, &all[from..]);
+        }
+    }
+}

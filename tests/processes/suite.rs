@@ -1,0 +1,147 @@
+//! A suite of real ranks as real processes: it starts itself again as the ranks, and runs its cases over each provider.
+//!
+//! `tcp` must run; `shm` is skipped with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers
+//! (separated by commas, for instance `verbs`), these and no others run, and must. An argument that is no option selects cases
+//! whose name contains it, as with any test; where providers are named, one case at least must run.
+
+use std::{net::Ipv4Addr, process::ExitCode, thread, time::Instant};
+
+use unisono_transport::{
+    Error,
+    ofi::{Ofi, Options},
+};
+
+use crate::{
+    arguments,
+    rank::{self, Role},
+};
+
+/// How a case ends: well, perhaps with a remark for the reader, or with what is wrong.
+pub(crate) type Outcome = Result<Verdict, Box<dyn std::error::Error>>;
+
+/// What there is to say of a case that did not fail.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Passed,
+    /// It passed, and this was measured.
+    Measured(String),
+    /// It has no sense here.
+    Skipped(String),
+}
+
+/// Cases by name; each is given the provider's.
+pub(crate) type Table = &'static [(&'static str, fn(&str) -> Outcome)];
+
+/// A case that knows more than the provider's name.
+pub(crate) type Case = Box<dyn Fn(&str) -> Outcome + Send>;
+
+/// Ends a case with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Cases by name.
+pub(crate) type Cases = Vec<(String, Case)>;
+
+/// The cases of these tables.
+pub(crate) fn of(tables: &[Table]) -> Cases {
+    let all = tables.concat().into_iter();
+    all.map(|(name, case)| (name.to_owned(), Box::new(case) as Case)).collect()
+}
+
+/// Runs all cases over every provider, `waiting` ones beside the others; or plays the role that this process was started for.
+pub(crate) fn main(suite: &str, cases: fn() -> Cases, waiting: fn() -> Cases, roles: &[&[Role]]) -> ExitCode {
+    if let Ok(role) = std::env::var(rank::ROLE) {
+        return rank::run(&role, roles);
+    }
+    let filter = arguments::filter();
+    let named = std::env::var("UNISONO_TEST_PROVIDERS");
+    let mut failed = false;
+    for provider in named.as_deref().unwrap_or("tcp,shm").split(',') {
+        // Software providers stay on the loopback; a card has no way to it and chooses for itself.
+        let towards = (!provider.starts_with("verbs")).then_some(Ipv4Addr::LOCALHOST.into());
+        let options =
+            Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
+        let name = format!("{suite} over {provider}");
+        match Ofi::open(&options) {
+            Err(error @ Error::NoProvider { .. }) if named.is_err() && provider == "shm" => {
+                println!("SKIPPED  {name}: {error}")
+            }
+            Err(error) => {
+                println!("FAILED   {name}: it does not open: {error}");
+                failed = true;
+            }
+            Ok(endpoint) => {
+                drop(endpoint);
+                failed |= judge(provider, &name, &filter, named.is_ok(), cases(), waiting());
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// How cases went.
+#[derive(Clone, Copy, Default)]
+struct Went {
+    count: usize,
+    skipped: usize,
+    failed: bool,
+}
+
+/// Runs all cases over a provider; says whether any failed, or, if some must run, none did.
+fn judge(provider: &str, name: &str, filter: &str, must: bool, cases: Cases, waiting: Cases) -> bool {
+    let begun = Instant::now();
+    let chosen = |mut cases: Cases| {
+        cases.retain(|(case, _)| case.contains(filter));
+        cases
+    };
+    let (cases, waiting) = (chosen(cases), chosen(waiting));
+    let [one, other] = thread::scope(|scope| {
+        let waiting = scope.spawn(|| run(provider, name, waiting));
+        [run(provider, name, cases), waiting.join().expect("no case panics")]
+    });
+    let count = one.count + other.count;
+    let mut failed = one.failed || other.failed;
+    if must && count == 0 {
+        let why = match one.skipped + other.skipped {
+            0 => "no case has it in its name",
+            _ => "every case that has it in its name was skipped",
+        };
+        println!("FAILED   {name}: {filter:?} must run here, and {why}");
+        failed = true;
+    }
+    if !failed {
+        println!("RAN      {name}: {count} cases in {:.2} s", begun.elapsed().as_secs_f32());
+    }
+    failed
+}
+
+/// Runs cases, one after the other, and prints how each went.
+fn run(provider: &str, name: &str, cases: Cases) -> Went {
+    let mut went = Went::default();
+    for (case, run) in cases {
+        let begun = Instant::now();
+        let outcome = run(provider);
+        let seconds = begun.elapsed().as_secs_f32();
+        match outcome {
+            Ok(Verdict::Passed) => println!("ok       {name}: {case} ({seconds:.2} s)"),
+            Ok(Verdict::Measured(what)) => println!("ok       {name}: {case} ({seconds:.2} s): {what}"),
+            Ok(Verdict::Skipped(why)) => {
+                println!("SKIPPED  {name}: {case}: {why}");
+                went.skipped += 1;
+                continue;
+            }
+            Err(error) => {
+                println!("FAILED   {name}: {case} ({seconds:.2} s): {error}");
+                went.failed = true;
+            }
+        }
+        went.count += 1;
+    }
+    went
+}
