@@ -1,11 +1,11 @@
-//! What a caller may ask for beyond the file, and what it learns.
+//! What a caller may ask for, and what it learns.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 /// Bytes of a piece if nothing else is asked for.
 pub const PIECE: u64 = 4 << 20;
 
-/// How a file is to be handed over. What the root or the sender asks for holds; `progress` is each rank's own affair.
+/// How a file is handed over. The root's or the sender's options hold for all, except `progress`, which is each rank's own.
 pub struct Options<'a> {
     /// Of a .safetensors file only these tensors: names, in which `*` stands for any characters and `?` for any one. The
     /// receivers get a .safetensors file of them alone, with the metadata of the whole. If empty, they get the file as
@@ -15,7 +15,7 @@ pub struct Options<'a> {
     /// Bytes of a piece, the unit in which it is sent, checked and resumed: from 1 to 256 MiB. A rank that takes part
     /// has memory for four. A file of more than 2^20 pieces is cut into larger ones.
     pub piece: u64,
-    /// Is told, on ranks that send or receive, whenever a piece has been.
+    /// Called on ranks that send or receive, after each piece.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Debug for Options<'_> {
     }
 }
 
-/// How far it is.
+/// How much of a file has been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the file that every receiver has been sent, those that all had before among them.
@@ -45,7 +45,7 @@ pub struct Progress {
     pub whole: u64,
 }
 
-/// What came of it.
+/// A file that was handed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
     /// Where the file lies here; of one that was sent to another rank, what was given.

@@ -1,4 +1,4 @@
-//! The plan of a transfer: which file, how long, in which pieces. The root makes it, all others check it.
+//! The plan of a transfer: which file, how long, in which pieces. The root makes it; all others check it.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 

@@ -1,4 +1,4 @@
-//! What ranks tell each other beside the file: what it is, what went wrong, and that they are still at work.
+//! What ranks say to each other beside the file: what it is, what went wrong, and that they are still at work.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use unisono::{ProcessGroup, ReduceOp, schedule::Rank};
 
 use crate::error::{Error, Problem, Result};
 
-/// How often a rank that works for long lets the others know: this part of the time that they wait for it.
+/// How often a rank that works for long says so: this part of the timeout.
 const ALIVE: u32 = 4;
 /// The most bytes that a rank accepts as the root's description of a transfer.
 const DESCRIPTION: usize = 1 << 16;
@@ -53,7 +53,7 @@ impl Ranks<'_> {
         self.group.rank() == self.root
     }
 
-    /// Goes on if it went well on all ranks; otherwise all return what the lowest of those where it did not says.
+    /// Succeeds if it went well on all ranks; otherwise all return the trouble of the lowest rank that has any.
     pub(super) fn agree<T>(&self, mine: Outcome<T>) -> Result<T> {
         let trouble = mine.as_ref().err();
         let said = trouble.map(postcard::to_allocvec).transpose().map_err(|error| self.broken(&error))?;
@@ -75,8 +75,11 @@ impl Ranks<'_> {
         Error::File { rank: self.group.global(rank), file: PathBuf::from(file), problem }
     }
 
-    /// What the root tells all; `mine` is given there.
-    pub(super) fn from_root<T: Serialize + DeserializeOwned>(&self, mine: Option<Outcome<T>>) -> Result<T> {
+    /// What the root says to all; `mine` is given there.
+    pub(super) fn told_by_root<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: Option<Outcome<T>>,
+    ) -> Result<T> {
         let bytes = mine.map(|mine| postcard::to_allocvec(&mine)).transpose();
         let mut bytes = bytes.map_err(|error| self.broken(&error))?.unwrap_or_default();
         let mut len = [bytes.len() as u64];
@@ -91,19 +94,19 @@ impl Ranks<'_> {
         told.map_err(|trouble| self.error(self.root, trouble))
     }
 
-    /// Ends the group: what came is not what this library sends.
+    /// Ends the group, because what came is not what this crate sends.
     fn broken(&self, what: &dyn fmt::Display) -> Error {
         let root = self.group.global(self.root);
         self.group.abort(&format!("what describes the file of rank {root} makes no sense: {what}")).into()
     }
 
-    /// Ends the group: a thread that the others count on is not there. A panic comes back on this thread all the same.
+    /// Ends the group, because a thread that the others depend on is missing.
     pub(super) fn lost(&self, why: &dyn fmt::Display) -> Error {
         self.group.abort(&format!("handing over a file: {why}")).into()
     }
 
-    /// Does something that may take longer than the others wait, on a thread of its own; all ranks do, and none goes on
-    /// before all have done it. It is told to stop if the group is over.
+    /// Does work that may take longer than the timeout, on a thread of its own. All ranks call it, and it returns when all
+    /// have done theirs. The work is asked to stop if the group is over.
     pub(super) fn meanwhile<T: Send>(&self, work: impl FnOnce(&AtomicBool) -> T + Send) -> Result<T> {
         let stop = AtomicBool::new(false);
         let every = (self.group.config().timeout / ALIVE).min(Duration::from_secs(1));

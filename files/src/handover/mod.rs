@@ -37,14 +37,14 @@ struct Opening {
     plan: Plan,
     /// A number of this transfer alone.
     transfer: u64,
-    /// Where only some tensors of a file are sent: which it is, so that nobody puts them in its place.
+    /// If only some tensors of a file are sent: which file it is, so that no rank puts them in its place.
     origin: Option<Origin>,
 }
 
-/// What a rank that writes has of the file.
+/// What a rank that writes already has of the file.
 #[derive(Debug, Default)]
 struct Have {
-    /// Where it comes in; none if the whole is there.
+    /// Where the file is received; none if the whole is there.
     target: Option<Target>,
     /// The checksum of each piece that is there; 0 of the others.
     sums: Vec<u128>,
@@ -150,10 +150,10 @@ impl<'c> Handover<'c> {
         Ok((source, self.told(Some(opening))?))
     }
 
-    /// What the root tells; `mine` is given there.
+    /// What the root says; `mine` is given there.
     fn told(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
-        let Opening { plan, transfer, origin } = self.ranks.from_root(mine)?;
-        // All look at the same bytes, and see the same.
+        let Opening { plan, transfer, origin } = self.ranks.told_by_root(mine)?;
+        // All check the same bytes, and find the same.
         let name = plan.name();
         let refused = |problem| self.ranks.error(self.ranks.root, Trouble::new(Path::new(&name), problem));
         Ok(Opening { plan: plan.check().map_err(refused)?, transfer, origin })
@@ -192,7 +192,7 @@ impl<'c> Handover<'c> {
         self.ranks.agree(writes.map_err(|problem| Trouble::new(self.directory.unwrap_or(self.file), problem)))
     }
 
-    /// Looks for what is there of the file; `None` if this rank does not write.
+    /// Finds what is there of the file; `None` if this rank does not write.
     fn look(&self, plan: &Plan, path: &Path, writes: bool) -> Result<Option<Have>> {
         let found = self.ranks.meanwhile(|stop| {
             let Some(directory) = self.directory.filter(|_| writes) else { return Ok(None) };
@@ -206,7 +206,7 @@ impl<'c> Handover<'c> {
         self.ranks.agree(found.map_err(|problem| Trouble::new(path, problem)))
     }
 
-    /// Keeps what is as it is in the source.
+    /// Forgets the pieces that are not as they are in the source.
     fn compare(&self, plan: &Plan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
         let mut found = Pieces::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
         self.ranks.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
@@ -228,7 +228,7 @@ impl<'c> Handover<'c> {
         Ok(())
     }
 
-    /// Opens a partial file where what was there as a whole is another file.
+    /// Opens a partial file if what was there as a whole is another file.
     fn prepare(&self, plan: &Plan, path: &Path, have: &mut Option<Have>) -> Result<()> {
         let prepared = match (have, self.directory) {
             (Some(Have { target: target @ None, sums }), Some(directory)) if sums.contains(&0) => {
@@ -261,14 +261,14 @@ impl<'c> Handover<'c> {
         self.ranks.agree(punched.map_err(|problem| Trouble::new(path, problem)))
     }
 
-    /// Of which ranks each of these is true.
+    /// For which ranks each of these is true.
     fn which<const N: usize>(&self, mine: [bool; N]) -> Result<[Vec<bool>; N]> {
         let mut all = vec![0; N * self.ranks.group.size()];
         self.ranks.group.all_gather(&mine.map(u8::from), &mut all)?;
         Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| it == 1).collect()))
     }
 
-    /// Memory for the pieces under way, on ranks that send or receive any.
+    /// Memory for the pieces in flight, on ranks that send or receive any.
     fn buffers(&self, plan: &Plan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
         let rank = self.ranks.group.rank();
         let count = if rank == self.ranks.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
@@ -299,7 +299,7 @@ impl<'c> Handover<'c> {
         self.ranks.agree(made.map_err(|problem| Trouble::new(path, problem)))
     }
 
-    /// Brings the file to all disks, and then under its name.
+    /// Syncs the file to all disks, then renames it.
     fn complete(&self, source: Option<&Source>, target: Option<&mut Target>, path: &Path) -> Result<()> {
         let shared = target.as_deref();
         let synced = self.ranks.meanwhile(|_: &AtomicBool| {

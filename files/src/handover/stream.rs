@@ -1,4 +1,4 @@
-//! The pieces on their way: while one is sent, the root reads the next, and receivers write the one before.
+//! Sends the pieces: while one is sent, the root reads the next, and receivers write the one before.
 
 use std::{
     path::Path,
@@ -23,25 +23,24 @@ use crate::{
 /// How many pieces a rank has in memory: one that is sent, one before it, and two so that reading, sending and writing
 /// need not keep in step.
 pub(super) const BUFFERS: usize = 4;
-/// Pieces after which all ranks say how they fare.
+/// Pieces after which all ranks say whether they can go on.
 const ROUND: usize = 16;
-/// A round ends early after this part of the time that ranks wait for each other: those that send and receive nothing
-/// wait for its end.
+/// A round ends early after this part of the timeout, because ranks that send and receive nothing wait for its end.
 const PATIENCE: u32 = 4;
 
-/// What follows a piece: its checksum, and a word of flags.
+/// Bytes that follow a piece: its checksum, and a word of flags.
 pub(super) const TRAILER: usize = 24;
-/// The piece could not be read.
+/// Flag: the piece could not be read.
 const VOID: u64 = 1;
-/// All say how they fare before the next.
+/// Flag: the round ends.
 const ENDS: u64 = 2;
 
-/// What ranks say at the end of a round; the highest is what all hear.
+/// What a rank says at the end of a round; all go by the highest.
 const ON: u64 = 0;
 const OVER: u64 = 1;
 const TROUBLE: u64 = 2;
 
-/// What this rank needs to know of the pieces that go to somebody.
+/// What one rank needs to know to send, receive and write pieces.
 pub(super) struct Stream<'t> {
     pub ranks: Ranks<'t>,
     /// The group of those who send and receive, if this rank is one of them.
@@ -60,14 +59,14 @@ pub(super) struct Stream<'t> {
 }
 
 /// A piece in memory.
-struct Held {
+struct Loaded {
     piece: u64,
     buffer: Buffer<u8>,
     /// None if it could not be read.
     sum: Option<u128>,
 }
 
-/// The first thing that went wrong on this rank.
+/// The first trouble on this rank.
 #[derive(Default)]
 struct First(Mutex<Option<Trouble>>);
 
@@ -83,21 +82,21 @@ impl First {
 }
 
 impl Stream<'_> {
-    /// Sends and receives what somebody lacks, by way of these buffers; gives what went wrong here.
+    /// Sends and receives the pieces that some rank lacks, through these buffers. Returns what went wrong on this rank.
     pub(super) fn run(
         &self,
         buffers: Vec<Buffer<u8>>,
         progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<Outcome<()>> {
         let Some(members) = self.members else {
-            while self.fare(ON)? == ON {}
+            while self.status(ON)? == ON {}
             return Ok(Ok(()));
         };
         let first = First::default();
         let moved = thread::scope(|scope| {
             let (give, empty) = mpsc::channel();
             for buffer in buffers {
-                // Its receiver is here.
+                // Its receiver is in this function.
                 drop(give.send(buffer));
             }
             let (fill, filled) = mpsc::channel();
@@ -113,19 +112,19 @@ impl Stream<'_> {
             let empty =
                 spawn().map_err(|error: std::io::Error| self.ranks.lost(&format!("no thread: {error}")))?;
             drop(give);
-            self.lead(members, empty.as_ref(), &filled, &hand, &first, progress)
+            self.transfer(members, empty.as_ref(), &filled, &hand, &first, progress)
         });
         moved?;
         Ok(first.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err))
     }
 
     /// Sends, or receives, piece after piece.
-    fn lead(
+    fn transfer(
         &self,
         members: &ProcessGroup,
         empty: Option<&Receiver<Buffer<u8>>>,
-        filled: &Receiver<Held>,
-        hand: &Sender<Held>,
+        filled: &Receiver<Loaded>,
+        hand: &Sender<Loaded>,
         first: &First,
         progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<()> {
@@ -135,31 +134,31 @@ impl Stream<'_> {
         let mut left: u64 = self.all.missing().map(|piece| self.plan.range(piece).1 as u64).sum();
         let (mut count, mut begun) = (0, Instant::now());
         for piece in self.all.missing() {
-            let held = match empty {
+            let loaded = match empty {
                 None => filled.recv(),
-                Some(empty) => empty.recv().map(|buffer| Held { piece, buffer, sum: None }),
+                Some(empty) => empty.recv().map(|buffer| Loaded { piece, buffer, sum: None }),
             };
             // Only a thread that panicked has let go of its end.
-            let Ok(mut held) = held else { return Err(self.lost()) };
+            let Ok(mut loaded) = loaded else { return Err(self.lost()) };
             let len = self.plan.range(piece).1;
             left -= len as u64;
             count += 1;
             if self.source.is_some() {
                 let ends = left == 0 || count == ROUND || begun.elapsed() > patience;
-                seal(&mut held, len, ends);
+                seal(&mut loaded, len, ends);
             }
-            let message = held.buffer.get_mut(..len + TRAILER).unwrap_or_default();
+            let message = loaded.buffer.get_mut(..len + TRAILER).unwrap_or_default();
             members.broadcast(message, root)?;
             let ends;
-            (held.sum, ends) = unseal(&held, len);
-            // With the thread that writes its panic has gone, to come back at the end of the scope.
-            hand.send(held).map_err(|_| self.lost())?;
+            (loaded.sum, ends) = unseal(&loaded, len);
+            // The thread that writes has panicked, and so does this one at the end of the scope.
+            hand.send(loaded).map_err(|_| self.lost())?;
             if let Some(tell) = progress {
                 tell(Progress { done: self.plan.len - left, whole: self.plan.len });
             }
             if ends {
                 let over = if left == 0 { OVER } else { ON };
-                if self.fare(if first.is_some() { TROUBLE } else { over })? != ON {
+                if self.status(if first.is_some() { TROUBLE } else { over })? != ON {
                     break;
                 }
                 (count, begun) = (0, Instant::now());
@@ -168,8 +167,8 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Tells how this rank fares, and learns how all do.
-    fn fare(&self, mine: u64) -> Result<u64> {
+    /// Says whether this rank can go on; returns the highest of what all say.
+    fn status(&self, mine: u64) -> Result<u64> {
         let mut all = [mine];
         self.ranks.group.all_reduce(&mut all, ReduceOp::Max)?;
         Ok(all[0])
@@ -179,23 +178,23 @@ impl Stream<'_> {
         self.ranks.lost(&"a thread that reads or writes has panicked")
     }
 
-    /// Reads pieces ahead of those that are sent.
-    fn read(&self, source: &Source, empty: &Receiver<Buffer<u8>>, fill: &Sender<Held>, first: &First) {
+    /// Reads pieces ahead of the one that is sent.
+    fn read(&self, source: &Source, empty: &Receiver<Buffer<u8>>, fill: &Sender<Loaded>, first: &First) {
         for piece in self.all.missing() {
             let Ok(mut buffer) = empty.recv() else { return };
             let (start, len) = self.plan.range(piece);
             let bytes = buffer.get_mut(..len).unwrap_or_default();
             let sum = source.read_summed(start, bytes);
             let sum = sum.map_err(|problem| first.keep(self.file, problem)).ok();
-            if fill.send(Held { piece, buffer, sum }).is_err() {
+            if fill.send(Loaded { piece, buffer, sum }).is_err() {
                 return;
             }
         }
     }
 
-    /// Checks and writes pieces behind those that are received.
-    fn write(&self, handed: &Receiver<Held>, back: &Sender<Buffer<u8>>, first: &First) {
-        for Held { piece, buffer, sum } in handed {
+    /// Checks and writes pieces behind the one that is received.
+    fn write(&self, handed: &Receiver<Loaded>, back: &Sender<Buffer<u8>>, first: &First) {
+        for Loaded { piece, buffer, sum } in handed {
             let wanted = sum.filter(|_| !self.own.has(piece) && !first.is_some());
             if let (Some(wanted), Some(target)) = (wanted, self.target) {
                 let bytes = buffer.get(..self.plan.range(piece).1).unwrap_or_default();
@@ -206,25 +205,25 @@ impl Stream<'_> {
                 };
                 written.unwrap_or_else(|problem| first.keep(self.path, problem));
             }
-            // At the end nobody takes it.
+            // At the end nobody needs it.
             drop(back.send(buffer));
         }
     }
 }
 
 /// Writes what follows the piece.
-fn seal(held: &mut Held, len: usize, ends: bool) {
-    let flags = if held.sum.is_none() { VOID } else { 0 } | if ends { ENDS } else { 0 };
-    let trailer = [&held.sum.unwrap_or_default().to_le_bytes()[..], &flags.to_le_bytes()].concat();
-    if let Some(place) = held.buffer.get_mut(len..len + TRAILER) {
+fn seal(loaded: &mut Loaded, len: usize, ends: bool) {
+    let flags = if loaded.sum.is_none() { VOID } else { 0 } | if ends { ENDS } else { 0 };
+    let trailer = [&loaded.sum.unwrap_or_default().to_le_bytes()[..], &flags.to_le_bytes()].concat();
+    if let Some(place) = loaded.buffer.get_mut(len..len + TRAILER) {
         place.copy_from_slice(&trailer);
     }
 }
 
 /// Reads what follows the piece: its checksum, if it could be read, and whether the round ends.
-fn unseal(held: &Held, len: usize) -> (Option<u128>, bool) {
+fn unseal(loaded: &Loaded, len: usize) -> (Option<u128>, bool) {
     let trailer: [u8; TRAILER] =
-        held.buffer.get(len..len + TRAILER).and_then(|it| it.try_into().ok()).unwrap_or_default();
+        loaded.buffer.get(len..len + TRAILER).and_then(|it| it.try_into().ok()).unwrap_or_default();
     let [low, high, flags]: [u64; 3] = bytemuck::cast(trailer);
     let sum = u128::from(u64::from_le(low)) | u128::from(u64::from_le(high)) << 64;
     let flags = u64::from_le(flags);
@@ -244,10 +243,10 @@ impl Stream<'_> {
             let mut buffer = self.ranks.group.buffer(bytes.len() + TRAILER).unwrap();
             buffer[..bytes.len()].copy_from_slice(bytes);
             let sum = Some(arrive(piece, crate::checksum::digest(bytes)));
-            let mut held = Held { piece, buffer, sum };
-            seal(&mut held, bytes.len(), piece == 0);
-            assert_eq!(unseal(&held, bytes.len()), (sum, piece == 0));
-            hand.send(held).unwrap();
+            let mut loaded = Loaded { piece, buffer, sum };
+            seal(&mut loaded, bytes.len(), piece == 0);
+            assert_eq!(unseal(&loaded, bytes.len()), (sum, piece == 0));
+            hand.send(loaded).unwrap();
         }
         drop(hand);
         self.write(&handed, &back, &first);

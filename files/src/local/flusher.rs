@@ -1,4 +1,4 @@
-//! Brings a file to the disk while the rest of it is still coming, so that little is left for whoever syncs the whole.
+//! Syncs a file to the disk while the rest of it is still arriving, so that little is left for the sync of the whole.
 
 use std::{
     fs::OpenOptions,
@@ -16,7 +16,7 @@ use super::own::GUARDED;
 /// After how many bytes a file is synced again.
 pub(super) const STRIDE: u64 = 64 << 20;
 
-/// A thread that syncs a file again and again. It ends after this is dropped, when what it is at is on the disk.
+/// A thread that syncs a file again and again. When this is dropped, the thread ends after the sync in progress.
 #[derive(Debug)]
 pub(super) struct Flusher {
     stride: u64,
@@ -31,8 +31,8 @@ impl Flusher {
         if len <= stride {
             return None;
         }
-        // Opened by itself, so that a lock lasts no longer than whoever took it, and that what goes wrong here is told
-        // once more when the whole is synced: the system tells everyone who has opened the file.
+        // Opened by itself, so that a lock lasts no longer than its holder, and that the sync of the whole returns an error
+        // of this one again: the system reports it once for each descriptor.
         let file = OpenOptions::new().read(true).custom_flags(GUARDED).open(path).ok()?;
         let (due, told) = mpsc::sync_channel(1);
         let flush = move || {
@@ -42,7 +42,7 @@ impl Flusher {
                 }
             }
         };
-        // Nobody waits for it: on a slow disk it may be at it for longer than other ranks have patience.
+        // It is not joined: on a slow disk a sync may take longer than the timeout.
         thread::Builder::new().name("unisono-flush".to_owned()).spawn(flush).ok()?;
         Some(Self { stride, written: AtomicU64::new(0), due })
     }
@@ -51,7 +51,7 @@ impl Flusher {
     pub(super) fn wrote(&self, bytes: u64) {
         let before = self.written.fetch_add(bytes, Ordering::Relaxed);
         if before / self.stride != (before + bytes) / self.stride {
-            // While it is at work one word waits for it; more would not tell more.
+            // During a sync one request is queued; more would not change anything.
             let _ = self.due.try_send(());
         }
     }
@@ -73,7 +73,7 @@ mod tests {
             [255, 1, 255, 300, 1, 211, 1].map(&mut is_due),
             [false, true, false, true, false, false, true]
         );
-        // What it has not come to is asked for once.
+        // Requests during a sync become one.
         (0..3).for_each(|_| flusher.wrote(256));
         assert_eq!(told.try_iter().count(), 1);
     }

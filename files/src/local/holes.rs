@@ -1,4 +1,4 @@
-//! Holes: stretches of a file that nobody has written, which read as zeros and take no room.
+//! Holes: ranges of a file that nobody has written, which read as zeros and take no room.
 
 use std::{fs::File, io};
 
@@ -10,12 +10,11 @@ use std::os::unix::fs::FileExt;
 
 use crate::checksum::{BLOCK, Sum};
 
-/// The unit of room in most file systems; what is zero in all of one becomes a hole.
+/// The unit of allocation in most file systems: a cell of zeros becomes a hole.
 const CELL: usize = 4 << 10;
 static ZEROS: [u8; CELL] = [0; CELL];
 
-/// Where the next data of a file lies, at `from` or behind it and before `end`: its beginning and its end. A file system
-/// that does not know holes has data everywhere.
+/// The next range of data in a file, between `from` and `end`. A file system that does not know holes has data everywhere.
 pub(super) fn data(file: &File, from: u64, end: u64) -> Option<(u64, u64)> {
     let start = match seek(file, SeekFrom::Data(from)) {
         Ok(start) => start,
@@ -23,11 +22,11 @@ pub(super) fn data(file: &File, from: u64, end: u64) -> Option<(u64, u64)> {
         Err(_) => from,
     };
     let stop = seek(file, SeekFrom::Hole(start)).unwrap_or(end);
-    // What changes meanwhile tells odd things.
+    // If the file changes meanwhile, the two may not fit.
     (start < end).then(|| (start.max(from), stop.clamp(start + 1, end)))
 }
 
-/// Makes a stretch of a file read as zeros, and takes no room for it where the file system can do so.
+/// Makes a range of a file read as zeros, without room if the file system can do that.
 pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match fallocate(file, punch, from, len) {
@@ -43,8 +42,7 @@ pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A stretch of bytes that lies at `at` in a file, cut where zeros begin and end; of those that are zeros nothing but the
-/// length matters.
+/// Cuts bytes that lie at `at` in a file where zeros begin and end; the flag says that a run is zeros.
 pub(super) fn runs(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, &[u8], bool)> {
     let cell = |at: u64, rest: &[u8]| {
         let to_boundary = CELL - usize::try_from(at % CELL as u64).unwrap_or_default();
@@ -73,7 +71,7 @@ pub(super) fn runs(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, &[u8], b
     })
 }
 
-/// The [`digest`](crate::checksum::digest) of zeros, which of many pieces is of one length.
+/// The [`digest`](crate::checksum::digest) of zeros, computed once for pieces of one length.
 #[derive(Default)]
 pub(super) struct Zeros {
     len: usize,

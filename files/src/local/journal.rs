@@ -1,16 +1,16 @@
-//! The journal beside a partial file: the checksum of each piece that has come.
+//! The journal beside a partial file: the checksum of each piece that arrived.
 //!
-//! It proves nothing. After a crash of the machine it may tell of pieces that never reached the disk, or hold rubbish;
-//! so what it tells is compared with the pieces themselves, and with the source, before it counts.
+//! It is a hint. After a crash of the machine it may name pieces that never reached the disk, or hold rubbish; so each entry is
+//! compared with the piece itself, and with the source, before it counts.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use super::own::{self, Found};
 use crate::plan::Plan;
 
-/// How a journal begins; the number is of its form.
+/// How a journal begins, with the version of its format.
 const MAGIC: &[u8; 16] = b"unisono journal1";
-/// Bytes before the first checksum: the magic and which file it is of.
+/// Bytes before the first checksum: the magic and the identity of the file.
 const HEAD: usize = 32;
 
 /// An open journal.
@@ -18,8 +18,8 @@ const HEAD: usize = 32;
 pub(super) struct Journal(File);
 
 impl Journal {
-    /// Opens the journal of this file, and gives the checksums of its pieces; a new one, of zeros, if there is none of it.
-    /// Where what has its name is not ours, that is told.
+    /// Opens the journal of this file, and returns the checksums of its pieces; a new one, of zeros, if there is none. If
+    /// what has its name is not ours, returns why.
     pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<Result<(Self, Vec<u128>), String>> {
         let file = match own::open(path, 0o600)? {
             Found::Made(file) | Found::Ours(file, _) => file,
@@ -39,7 +39,7 @@ impl Journal {
         Ok(Ok((Self(file), sums)))
     }
 
-    /// Notes that a piece has come.
+    /// Notes that a piece arrived.
     pub(super) fn note(&self, piece: u64, sum: u128) -> io::Result<()> {
         self.0.write_all_at(&sum.to_le_bytes(), piece.saturating_mul(16).saturating_add(HEAD as u64))
     }

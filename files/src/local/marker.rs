@@ -1,7 +1,7 @@
-//! Which ranks share a directory: each puts a file of a name of its own into it, and looks whose it sees.
+//! Finds which ranks share a directory: each creates a file of its own there, and looks for the others' files.
 //!
-//! Numbers of devices and inodes would not do: those of a network's file system differ from host to host, and those of
-//! local disks are the same where hosts were set up alike.
+//! Device and inode numbers would not do: those of a network file system differ from host to host, and those of local disks
+//! may be the same on hosts that were set up alike.
 
 use std::{
     fs::{self, OpenOptions},
@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 
 use crate::error::{FileResult, Problem};
 
-/// Marks so old are of ranks that were killed.
+/// Older marks are of ranks that were killed.
 const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A rank's mark in a directory, removed with it.

@@ -1,5 +1,5 @@
-//! What handing over a file is on one rank: the source that is read, the partial file that grows beside a journal of what has
-//! come, and the rename that makes it the file. Knows nothing of other ranks.
+//! One rank's part of a transfer: the source that is read, the partial file that is written beside a journal of the pieces that
+//! arrived, and the rename that makes it the file. Knows nothing of other ranks.
 
 mod flusher;
 mod holes;

@@ -1,7 +1,7 @@
-//! The hidden files that this process keeps where others may have laid something under the same names.
+//! Opens the hidden files of a transfer, where other users may have created something under the same names.
 //!
-//! What another user made, or gave a second name, that user can go on writing to, and a device or a link leads elsewhere.
-//! So what is there is judged by what was opened, before a byte is read from it or written to it.
+//! A file that another user made, or gave a second name, that user can still write to; a device or a link leads elsewhere. So
+//! what is there is judged by its open descriptor, before a byte is read from it or written to it.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -61,7 +61,7 @@ fn foreign_by(about: &Metadata, path: &Path) -> Option<String> {
     (about.nlink() > 1).then(|| format!("it has {} names", about.nlink()))
 }
 
-/// Whose files are that this process makes in a directory. Some file systems give them to another user than its own.
+/// The owner of files that this process makes in a directory: on some file systems another user than its own.
 fn owner(directory: &Path) -> Option<u32> {
     Marker::leave(directory, RandomState::new().hash_one(0), 0).ok().map(|mark| mark.owner())
 }

@@ -1,8 +1,7 @@
 //! The file that is sent: read piece by piece, as it is or as some of its tensors.
 //!
-//! It is read and not mapped, since a file that somebody else truncates kills whoever looks at it through a map
-//! (SIGBUS), and is only shorter for whoever reads it. Its length is what the system tells, so a file for which that is not
-//! so is refused: all of /proc says 0, all of /sys 4096.
+//! It is read and not mapped: if somebody truncates a file, access through a map is a SIGBUS, and a read is only shorter. A
+//! file whose length is not what the system reports is refused: in /proc all report 0, in /sys 4096.
 
 use std::{
     fs::{File, Metadata, OpenOptions},

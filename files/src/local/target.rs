@@ -1,7 +1,7 @@
-//! The file that is received: a partial one beside a journal, until the whole has come and takes its name.
+//! The file that is received: a partial one beside a journal, until the whole arrived and takes its name.
 //!
-//! Whatever happens, the name belongs to the file that was there before or to the whole new one: bytes go to the partial
-//! file, which is on the disk before it is renamed, and the rename is before the journal goes.
+//! At any time the name belongs to the file that was there before or to the whole new one: bytes go to the partial file, which
+//! is synced before it is renamed, and the journal is removed after the rename.
 
 use std::{
     ffi::OsString,

@@ -12,8 +12,8 @@ fn hand_over(
     options: Options<'_>,
 ) -> Option<Result<Delivered>> {
     match group.rank() {
-        rank if rank == from => Some(send(&group, path, to, 7, options)),
-        rank if rank == to => Some(recv(&group, directory, from, 7, options).map(|(delivered, sender)| {
+        rank if rank == from => Some(send(group, path, to, 7, options)),
+        rank if rank == to => Some(recv(group, directory, from, 7, options).map(|(delivered, sender)| {
             assert_eq!(sender, from);
             delivered
         })),
@@ -66,14 +66,14 @@ fn all_send_each_other_files_at_once() {
                 // With the same tag both ways, and in two groups.
                 scope.spawn(move || {
                     for _ in 0..8 {
-                        send(&group, path, other, 1, pieces(100)).unwrap();
-                        send(&twin, path, 2 - other, 1, pieces(100)).unwrap();
+                        send(group, path, other, 1, pieces(100)).unwrap();
+                        send(twin, path, 2 - other, 1, pieces(100)).unwrap();
                     }
                 });
                 scope.spawn(move || {
                     for turn in 0..8 {
                         for (here, from) in [(group, other), (twin, 2 - other)] {
-                            let (got, sender) = recv(&here, &to, from, 1, pieces(100)).unwrap();
+                            let (got, sender) = recv(here, &to, from, 1, pieces(100)).unwrap();
                             assert_eq!((got.bytes, sender), (1234, from), "turn {turn}");
                             assert_eq!(fs::read(&got.file).unwrap(), *bytes);
                             fs::remove_file(got.file).unwrap();
