@@ -22,6 +22,7 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 use unisono::rendezvous::TcpServer;
+use unisono_transport::ofi;
 
 use super::{
     guard::Hold,
@@ -31,13 +32,6 @@ use super::{
 
 /// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
 pub(crate) const ITSELF: &str = "/proc/self/exe";
-
-/// What ranks say to libfabric, unless somebody has said otherwise. Without the first Slingshot's cards do not write with
-/// immediate data (man/fi_cxi.7.md in libfabric 2.5). The second has tcp copy small messages at once that are longer than
-/// 128 bytes, and tell of no end: between 2 ranks an all_reduce of 256 bytes takes 4.9 us instead of 5.8, one of 1 KiB
-/// 5.9 instead of 6.4 (medians of 9 runs in turn, Intel Xeon, 2 cores, cubic, 2026-11-25; `FI_TCP_MAX_INJECT=2048 unisono
-/// bench all_reduce --ranks 2 --provider tcp`).
-const LIBFABRIC: [(&str, &str); 2] = [("FI_CXI_ENABLE_WRITEDATA", "1"), ("FI_TCP_MAX_INJECT", "2048")];
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -195,7 +189,7 @@ impl Job {
         // Without it libinfinipath, which comes with Debian's libfabric, makes of a rank that crashes or is
         // interrupted one that ended with status 1.
         command.env("IPATH_NO_BACKTRACE", "1");
-        command.envs(LIBFABRIC.into_iter().filter(|(name, _)| env::var_os(name).is_none()));
+        command.envs(ofi::LAUNCH_WITH.into_iter().filter(|(name, _)| env::var_os(name).is_none()));
         command.envs(meet.iter().map(|(name, value)| (name, value)));
         // The ranks have a token of their own.
         command.env_remove("UNISONO_TOKEN_FILE");
@@ -376,7 +370,7 @@ fn remove_memory(groups: &[Pid]) {
     while groups.iter().any(lives) && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
     }
-    unisono_transport::ofi::sweep();
+    ofi::sweep();
 }
 
 /// What tells this job from all others that might meet at our port.

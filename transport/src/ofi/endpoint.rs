@@ -146,7 +146,7 @@ unsafe impl Transport for Ofi {
                 address: address.clone(),
                 provider: self.limits.provider.clone(),
                 reason: format!(
-                    "with {} its endpoints reach those of other processes only; `memory` serves within one",
+                    "with {} its endpoints reach those of other processes only; inproc serves within one",
                     self.limits.version
                 ),
             });

@@ -20,7 +20,9 @@ use super::{
     post::{MAX_SOURCES, Pool},
     provider,
     select::{self, Options},
-    self_test, variables,
+    self_test,
+    sockets::Copies,
+    variables,
     version::library_version,
     workarounds::{
         FirstPuts,
@@ -32,10 +34,6 @@ use crate::{Activity, Address, Error, LibraryCall, Limits};
 
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
-/// Where the kernel's sockets do the work, puts of at most this many bytes are copied even where the library would not: 8 KiB and a
-/// header. To copy more takes longer than the poll that reports that a put has left
-/// (docs/decisions/026-copied-messages.md).
-const STAGED: usize = (8 << 10) + 64;
 
 impl Ofi {
     /// Opens the first provider that does what is asked, fits, and passes its self-test.
@@ -124,15 +122,14 @@ impl Ofi {
         let own = endpoint.name()?;
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
-        let injects = if facts.one_source { 0 } else { info.tx().inject_size };
-        let staged = if facts.sockets && mode & sys::FI_MR_LOCAL == 0 { STAGED } else { 0 };
+        let copies = Copies::of(&facts, info.tx().inject_size, mode);
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             device: info.device(),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
-            max_inject: if facts.sockets { 0 } else { injects },
-            max_copied: injects.max(staged),
+            max_inject: copies.injected,
+            max_copied: copies.most(),
             max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
@@ -154,7 +151,7 @@ impl Ofi {
         address.extend_from_slice(name);
         address.extend_from_slice(&own);
 
-        let pool = Pool::new(u32::try_from(depth).unwrap_or(1), staged)?;
+        let pool = Pool::new(u32::try_from(depth).unwrap_or(1), copies.endpoint)?;
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let waker = Arc::new(EventFd::new()?);
         let address = Address(address);
@@ -168,8 +165,8 @@ impl Ofi {
             registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
             domain,
             facts,
-            joined: Vec::with_capacity(injects),
-            injects,
+            joined: Vec::with_capacity(copies.library),
+            injects: copies.library,
             limits,
             address,
             known: HashMap::new(),
