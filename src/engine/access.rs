@@ -31,7 +31,7 @@ use bytemuck::Pod;
 use unisono_transport::{Error, Posted, Put, Region, Transport};
 
 /// What lies there.
-pub(super) fn load<T: Pod>(region: &Region, at: usize) -> Result<T, Error> {
+pub(crate) fn load<T: Pod>(region: &Region, at: usize) -> Result<T, Error> {
     let mut value = T::zeroed();
     // SAFETY: it belongs to this engine now: its immediate has arrived, or nobody but the engine writes there.
     unsafe { region.read(at, bytemuck::bytes_of_mut(&mut value))? };
@@ -39,13 +39,13 @@ pub(super) fn load<T: Pod>(region: &Region, at: usize) -> Result<T, Error> {
 }
 
 /// Lays something there, to be put.
-pub(super) fn store<T: Pod>(region: &Region, at: usize, value: &T) -> Result<(), Error> {
+pub(crate) fn store<T: Pod>(region: &Region, at: usize, value: &T) -> Result<(), Error> {
     // SAFETY: what puts are made from is the engine's own, and no put that is under way reads these bytes.
     unsafe { region.write(at, bytemuck::bytes_of(value)) }
 }
 
 /// Begins a put.
-pub(super) fn put(transport: &mut dyn Transport, put: &Put<'_>) -> Result<Posted, Error> {
+pub(crate) fn put(transport: &mut dyn Transport, put: &Put<'_>) -> Result<Posted, Error> {
     // SAFETY: its source is kept as it is until the put has ended or was copied, and its target belongs to this sender until
     // the immediate has arrived.
     unsafe { transport.put(put) }

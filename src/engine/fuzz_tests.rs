@@ -1,13 +1,11 @@
 //! An engine among arrivals that no rank sent, out of any bytes: it may end in an error, and in nothing else.
 
-use unisono_schedule::{CallSchedule, Collective, Job};
-use unisono_transport::{Memory, Notify, Put, Region, Source, Target, inproc::Hub};
+use std::time::Duration;
 
-use super::{
-    p2p::{Form, Inbound, Kind, Outbound, Place},
-    wire::Entry,
-    *,
-};
+use unisono_schedule::{CallSchedule, Collective, Job, Rank};
+use unisono_transport::{Memory, Notify, Put, Region, RemoteRegion, Source, Target, Transport, inproc::Hub};
+
+use super::{wire::Entry, *};
 use crate::{
     dtype::Dtype,
     reduce::{Kernel, ReduceOp},

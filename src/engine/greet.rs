@@ -1,51 +1,18 @@
-//! Greetings: the self-test of the ways between this rank and some others, there and back, before anything waits on them.
-//!
-//! Every greeting is a pattern in the mailbox; to ranks of other hosts a message as large as a chunk goes too, since a network
-//! may lose large packets alone.
+//! How ranks greet each other before the first call: a test of the connections between this rank and some others.
 
 use std::time::{Duration, Instant};
 
-use unisono_schedule::Rank;
-use unisono_transport::{Error, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target};
-
-use super::{
-    Call, Engine, Stop, Supervisor, WORLD, access,
-    core::Core,
-    post,
+use crate::engine::{
+    access,
+    comm::{Awaited, Core, Greetings},
+    endpoint::control_token,
+    progress::{Engine, WORLD},
+    stop::Stop,
+    supervisor::{Call, Supervisor},
     wire::{ControlKind, Immediate},
 };
-
-/// What greetings of the world need, until all have come.
-#[derive(Default)]
-pub(super) struct Greetings {
-    /// Where large messages come, and behind that as much again that they are sent from; `None` where there is no memory.
-    area: Option<Region>,
-    /// The others' areas, by rank.
-    areas: Vec<RemoteRegion>,
-    neighbours: Vec<Rank>,
-    /// To whom a large message is still to be sent.
-    pub(super) unsent: Vec<Rank>,
-}
-
-/// How far the greetings of a neighbour are that have not all come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Awaited {
-    pub rank: Rank,
-    /// Whether its pattern has come, and its large message is what is missing.
-    pub heard: bool,
-}
-
-impl Greetings {
-    /// Where others may put a large message.
-    pub(super) fn remote(&self) -> RemoteRegion {
-        let remote = self.area.as_ref().and_then(|area| Some((area.remote()?, area.len() / 2)));
-        remote.map_or_else(RemoteRegion::default, |(remote, len)| RemoteRegion { len: len as u64, ..remote })
-    }
-
-    pub(super) fn meet(&mut self, areas: Vec<RemoteRegion>) {
-        self.areas = areas;
-    }
-}
+use unisono_schedule::Rank;
+use unisono_transport::{Error, Memory, Notify, Posted, Put, Source, Target};
 
 impl Engine {
     /// Makes room for large greetings of so many bytes. Where that cannot be registered, none come.
@@ -164,7 +131,7 @@ impl Engine {
             sources: &[Source::new(area, half, len)?],
             target: Target { region: room, offset: 0 },
             immediate,
-            token: post::control(WORLD, false),
+            token: control_token(WORLD, false),
             notify: Notify::Always,
         };
         let posted = access::put(&mut *port.transport, &put);

@@ -1,35 +1,13 @@
 //! Where this rank stands, for whoever compares it with where others do; and since when something waits in vain.
 
-use std::{
-    sync::{Condvar, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use unisono_schedule::Rank;
 
-use super::{Engine, comm::Comm, task::Supervisor};
-use crate::position::{CALLS, GROUPS, GroupPosition, PEERS, Position, Running, Traffic};
-
-/// A question where this rank stands, which whoever drives answers.
-#[derive(Default)]
-pub(crate) struct PositionQuery {
-    answer: Mutex<Option<Position>>,
-    answered: Condvar,
-}
-
-impl PositionQuery {
-    pub(super) fn answer(&self, position: Position) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
-        self.answered.notify_all();
-    }
-
-    /// The answer, if it comes within this time.
-    pub(crate) fn wait(&self, time: Duration) -> Option<Position> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.answered.wait_timeout_while(answer, time, |answer| answer.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-}
+use crate::{
+    engine::{comm::Comm, progress::Engine, supervisor::Supervisor},
+    position::{CALLS, GROUPS, GroupPosition, PEERS, Position, Running, Traffic},
+};
 
 impl Engine {
     /// Where this rank stands. It is `blocked` as far as this engine knows: nothing has moved for so long, and nothing that
@@ -77,7 +55,7 @@ impl Engine {
     }
 
     /// Tells since when what has waited longest waits in vain, if it is not for all ranks to leave.
-    pub(super) fn tell_wait(&mut self, supervisor: &dyn Supervisor) {
+    pub(crate) fn tell_wait(&mut self, supervisor: &dyn Supervisor) {
         let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
         let operations = operations.filter_map(|it| it.doubted);
         let messages = self.talking.iter().filter_map(|&comm_id| {

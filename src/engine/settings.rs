@@ -2,7 +2,7 @@
 
 use unisono_schedule::windows::{self, stride};
 
-use super::wire::Class;
+use crate::engine::wire::Class;
 
 /// The sizes of windows, alike on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Lanes, slots and bytes in a slot of a window.
-    pub(super) fn window(&self, class: Class) -> (usize, usize, usize) {
+    pub(crate) fn window(&self, class: Class) -> (usize, usize, usize) {
         match class {
             Class::Eager | Class::Message => (1, self.eager_slots, self.eager_bytes),
             Class::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
@@ -46,7 +46,7 @@ impl Settings {
     /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
     /// credits for each flow the other way; the announcement of its window; a mismatch probe, and word that ours was read. In
     /// bulk and of messages from point to point also writes, their credits, and in bulk a grant.
-    pub(super) fn arrivals(&self, class: Class) -> usize {
+    pub(crate) fn arrivals(&self, class: Class) -> usize {
         let (lanes, slots, _) = self.window(class);
         let writes = match class {
             Class::Eager => 0,
@@ -75,7 +75,7 @@ impl Settings {
     }
 
     /// How many staging slots there are: two for each lane keep one filling while the other leaves.
-    pub(super) fn staging(&self) -> usize {
+    pub(crate) fn staging(&self) -> usize {
         2 * self.lanes.max(2)
     }
 }

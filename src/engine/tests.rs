@@ -1,13 +1,17 @@
 //! Engines of several ranks as threads over the memory transport: every algorithm against a plain oracle,
 //! with windows shrunk so that small data takes the long way.
 
-use std::sync::{
-    Barrier, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Barrier, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use unisono_schedule::{CallSchedule, Collective, Job, Step, algorithm::ALGORITHMS, windows::stride};
+use unisono_schedule::{CallSchedule, Collective, Job, Rank, Step, algorithm::ALGORITHMS, windows::stride};
 use unisono_transport::{
+    Transport,
     inproc::Hub,
     sim::{self, Fabric},
 };

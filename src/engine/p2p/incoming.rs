@@ -6,16 +6,17 @@ use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{
-    Asked, Early, Form, Item, Kind, Landing, PIECE, Place, Receiving, Stage, Talk, matching::Envelope,
+    matching::Envelope,
+    talk::{ASIDE, Early, Item, Landing, PIECE, Receiving, Stage, Talk, wait_for},
 };
 use crate::{
     buffer::{self, Bytes, Fresh},
     dtype::Dtype,
     engine::{
-        Stop,
-        core::Core,
-        flow::Violation,
-        ticket::Received,
+        comm::{Core, Violation},
+        completion::{Asked, Received},
+        request::{Form, Kind, Place},
+        stop::Stop,
         wire::{Header, MAX_FLOWS, Message, Way},
     },
     error::Failure,
@@ -23,7 +24,7 @@ use crate::{
 
 impl Core<'_> {
     /// Looks at what has landed in slots. True if any of it was taken.
-    pub(super) fn messages_arrived(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn messages_arrived(&mut self) -> Result<bool, Stop> {
         let mut flows = std::mem::take(&mut self.comm.talk.arrived);
         let mut moved = false;
         let mut index = 0;
@@ -155,12 +156,12 @@ impl Core<'_> {
             return Ok(true);
         }
         let Talk { aside, sendings, landings, .. } = &self.comm.talk;
-        let full = *aside > 0 && aside + kind.kept() > super::ASIDE;
+        let full = *aside > 0 && aside + kind.kept() > ASIDE;
         // What this rank waits for may be behind it: parts of a message go before what was sent later, so this is little.
         let mut coming = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
         let mut parts =
             || coming.any(|(_, landing)| landing.receiving.is_some() && landing.exposed.is_none());
-        if full && !parts() && !super::wait_for(sendings, envelope.from, Instant::now()) {
+        if full && !parts() && !wait_for(sendings, envelope.from, Instant::now()) {
             return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
@@ -364,7 +365,7 @@ impl Core<'_> {
     }
 
     /// Messages were written straight to their places. True if any was.
-    pub(super) fn writes_arrived(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn writes_arrived(&mut self) -> Result<bool, Stop> {
         let flows = std::mem::take(&mut self.comm.talk.written);
         let any = !flows.is_empty();
         for flow in flows {

@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 
 /// Who sent a message, and the tag that it bears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Envelope {
+pub(crate) struct Envelope {
     pub from: Rank,
     pub tag: u32,
     /// Whether it belongs to a message that came before, and the tag is that one's own.
@@ -16,7 +16,7 @@ pub(in crate::engine) struct Envelope {
 
 /// What a receive takes: from this rank, or from any where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Want {
+pub(crate) struct Want {
     pub from: Option<Rank>,
     pub tag: u32,
     pub inner: bool,
@@ -32,7 +32,7 @@ impl Want {
 /// Receives that wait for their message, and messages that wait for their receive; never two that fit. Of those that
 /// fit, the earliest is taken.
 #[derive(Debug)]
-pub(in crate::engine) struct Matching<R, M> {
+pub(crate) struct Matching<R, M> {
     receives: VecDeque<(Want, R)>,
     messages: VecDeque<(Envelope, M)>,
 }
@@ -45,7 +45,7 @@ impl<R, M> Default for Matching<R, M> {
 
 impl<R, M> Matching<R, M> {
     /// The earliest message for a receive, or the receive waits for it.
-    pub(in crate::engine) fn receive(&mut self, want: Want, receive: R) -> Option<(Envelope, M, R)> {
+    pub(crate) fn receive(&mut self, want: Want, receive: R) -> Option<(Envelope, M, R)> {
         match self.messages.iter().position(|&(envelope, _)| want.takes(envelope)) {
             Some(place) => {
                 self.messages.remove(place).map(|(envelope, message)| (envelope, message, receive))
@@ -58,28 +58,28 @@ impl<R, M> Matching<R, M> {
     }
 
     /// The earliest receive for a message that has come.
-    pub(in crate::engine) fn taker(&mut self, envelope: Envelope) -> Option<R> {
+    pub(crate) fn taker(&mut self, envelope: Envelope) -> Option<R> {
         let place = self.receives.iter().position(|&(want, _)| want.takes(envelope))?;
         self.receives.remove(place).map(|(_, receive)| receive)
     }
 
     /// A message that [nobody takes](Self::taker) waits.
-    pub(in crate::engine) fn keep(&mut self, envelope: Envelope, message: M) {
+    pub(crate) fn keep(&mut self, envelope: Envelope, message: M) {
         self.messages.push_back((envelope, message));
     }
 
     /// The messages that wait, in the order in which they came.
-    pub(super) fn messages(&mut self) -> impl Iterator<Item = (Envelope, &mut M)> {
+    pub(crate) fn messages(&mut self) -> impl Iterator<Item = (Envelope, &mut M)> {
         self.messages.iter_mut().map(|(envelope, message)| (*envelope, message))
     }
 
     /// The receives that wait, in their order.
-    pub(in crate::engine) fn receives(&self) -> impl Iterator<Item = (Want, &R)> {
+    pub(crate) fn receives(&self) -> impl Iterator<Item = (Want, &R)> {
         self.receives.iter().map(|(want, receive)| (*want, receive))
     }
 
     /// The receives of which this is so: they wait no longer.
-    pub(super) fn take_back(&mut self, so: impl Fn(Want, &R) -> bool) -> Vec<R> {
+    pub(crate) fn take_back(&mut self, so: impl Fn(Want, &R) -> bool) -> Vec<R> {
         let all = std::mem::take(&mut self.receives).into_iter();
         let (taken, kept): (VecDeque<_>, _) = all.partition(|(want, receive)| so(*want, receive));
         self.receives = kept;
@@ -87,7 +87,7 @@ impl<R, M> Matching<R, M> {
     }
 
     /// All receives, which wait no longer.
-    pub(super) fn give_up(&mut self) -> impl Iterator<Item = R> {
+    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = R> {
         self.receives.drain(..).map(|(_, receive)| receive)
     }
 }

@@ -6,13 +6,13 @@ use bytemuck::Zeroable;
 use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Region, RemoteRegion, Target};
 
-use super::{Item, Stage};
+use super::talk::{Item, Sending, Stage};
 use crate::{
     buffer::{self, Bytes},
     engine::{
-        Stop, access,
-        core::Core,
-        send::{Origin, Ready, Whose},
+        access,
+        comm::{Core, Origin, Ready, Whose},
+        stop::Stop,
         wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way},
     },
 };
@@ -40,7 +40,7 @@ enum Sent {
 
 impl Core<'_> {
     /// Sends what waits for slots, as far as it can. True if anything went.
-    pub(super) fn send_items(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn send_items(&mut self) -> Result<bool, Stop> {
         if self.comm.talk.queues.is_empty() {
             return Ok(false);
         }
@@ -206,7 +206,7 @@ impl Core<'_> {
     }
 
     /// Writes large messages to where their receivers want them. True if anything went.
-    pub(super) fn write_messages(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn write_messages(&mut self) -> Result<bool, Stop> {
         if self.comm.talk.writes.is_empty() {
             return Ok(false);
         }
@@ -254,7 +254,7 @@ impl Core<'_> {
 
 impl super::Talk {
     /// A put has left; and of which message, if that has not ended before.
-    pub(in crate::engine) fn put_left(&mut self, id: Option<u64>) {
+    pub(crate) fn put_left(&mut self, id: Option<u64>) {
         self.under_way = self.under_way.saturating_sub(1);
         if let Some(id) = id {
             if let Some(sending) = self.sendings.get_mut(&id) {
@@ -266,7 +266,7 @@ impl super::Talk {
 
     /// Ends a send, if it has left wholly.
     fn left(&mut self, id: u64) {
-        let over = |sending: &super::Sending| matches!(sending.stage, Stage::Gone) && sending.under_way == 0;
+        let over = |sending: &Sending| matches!(sending.stage, Stage::Gone) && sending.under_way == 0;
         if self.sendings.get(&id).is_some_and(over)
             && let Some(sending) = self.sendings.remove(&id)
         {

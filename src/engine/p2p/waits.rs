@@ -4,8 +4,17 @@ use std::time::Instant;
 
 use unisono_schedule::Rank;
 
-use super::{Asked, Kind, Receiving, Sending, Stage, Talk, Want};
-use crate::{engine::operation::Signature, position::MessagePosition};
+use super::{
+    matching::Want,
+    talk::{Receiving, Sending, Stage, Talk},
+};
+use crate::{
+    engine::{
+        completion::Asked,
+        request::{Kind, Signature},
+    },
+    position::MessagePosition,
+};
 
 /// A send or a receive that waits, and for whom.
 pub(super) enum Waits<'t> {
@@ -14,7 +23,7 @@ pub(super) enum Waits<'t> {
 }
 
 impl Waits<'_> {
-    pub(super) fn asked(&self) -> &Asked {
+    pub(crate) fn asked(&self) -> &Asked {
         match self {
             Self::Send(sending) => &sending.asked,
             Self::Receive(receiving, _) => &receiving.asked,
@@ -28,7 +37,7 @@ impl Waits<'_> {
         }
     }
 
-    pub(super) fn signature(&self) -> Signature {
+    pub(crate) fn signature(&self) -> Signature {
         match self {
             Self::Send(Sending { outbound, .. }) => {
                 let Kind { form, dtype, .. } = outbound.kind;
@@ -58,14 +67,14 @@ impl Talk {
     }
 
     /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
-    pub(in crate::engine) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+    pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
         let oldest = self.waits().min_by_key(|waits| waits.asked().at);
         oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
     }
 
     /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world. A rank that leaves waits
     /// for no receive of a message that nothing announced.
-    pub(in crate::engine) fn positions(
+    pub(crate) fn positions(
         &self,
         world: impl Fn(Rank) -> Rank,
         ranks: usize,
@@ -91,10 +100,7 @@ impl Talk {
     }
 
     /// Gives up all receives whose message has not come, by ranks of the world: their calls, and what belongs to who has asked.
-    pub(in crate::engine) fn give_up_receives(
-        &mut self,
-        world: impl Fn(Rank) -> Rank,
-    ) -> Vec<(String, Asked)> {
+    pub(crate) fn give_up_receives(&mut self, world: impl Fn(Rank) -> Rank) -> Vec<(String, Asked)> {
         let calls: Vec<String> = {
             let receives = self.matching.receives();
             let calls = receives.map(|(want, it)| Waits::Receive(it, want.from).signature());

@@ -1,60 +1,24 @@
 //! How a lane sends: through a slot of the receiver, or straight into its output.
 
 use unisono_schedule::{Place, Rank, Span, windows::stride};
-use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
+use unisono_transport::{Region, Target};
 
-use super::{
-    Stop, access,
-    core::Core,
-    lane::Run,
-    post::Record,
-    wait::Exchange,
-    wire::{HEADER, Header, Immediate, PAYLOAD, Way},
-};
+use super::run::Run;
 use crate::{
     buffer::{self, Bytes},
+    engine::{
+        access,
+        comm::{Core, Origin, Ready, Whose},
+        stop::Stop,
+        wait::Exchange,
+        wire::{HEADER, Immediate, PAYLOAD, Way},
+    },
     error::Failure,
 };
 
-/// Where the bytes of a put lie, and what its end frees.
-pub(super) struct Origin {
-    pub region: Region,
-    pub offset: usize,
-    /// The incoming flow and slot that they landed in.
-    pub hold: Option<(usize, usize)>,
-    /// The staging slot that they were copied to.
-    pub staging: Option<usize>,
-}
-
-/// A put of at most this many bytes, a header and little else, is copied whoever waits for what: libfabric's providers do that.
-const FEW: usize = 128;
-
-/// Whose put it is.
-#[derive(Clone, Copy)]
-pub(super) enum Whose {
-    /// The operation's, on this lane; and whether its end may be the last that this rank waits for.
-    Lane { lane: usize, last: bool },
-    /// A message's from point to point; which one's, if that has not ended before this has left.
-    Message(Option<u64>),
-}
-
-/// A put that has all it needs.
-pub(super) struct Ready {
-    pub to: Rank,
-    pub origin: Origin,
-    pub bytes: usize,
-    /// The record that is vacant for it.
-    pub record: usize,
-    /// Whether the record's header goes first.
-    pub header: bool,
-    pub target: Target,
-    pub immediate: Immediate,
-    pub whose: Whose,
-}
-
 impl Run {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         core: &mut Core<'_>,
         lane: usize,
@@ -104,7 +68,7 @@ impl Run {
 
     /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if that rank
     /// does not allow it. False if that is not known yet, or there is no credit or no room.
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         core: &mut Core<'_>,
         lane: usize,
@@ -210,79 +174,6 @@ impl Run {
         let staging = self.lanes[lane].staged;
         let place = staging.and_then(|slot| core.port.posts.staged(slot));
         Ok(place.map(|(region, offset)| Origin { region, offset, hold: None, staging }))
-    }
-}
-
-impl Core<'_> {
-    /// Hands a put to the transport. False if it has no room.
-    pub(super) fn post(&mut self, ready: Ready) -> Result<bool, Stop> {
-        let Ready { to, origin, bytes, record, header, target, immediate, whose } = ready;
-        let (peer, immediate) = self.port.to(self.comm.world(to), immediate)?;
-        let (headers, at) = self.port.posts.header(record);
-        let header_source = Source::new(headers, at, HEADER)?;
-        let joined = header && self.port.joins(bytes);
-        let both = [
-            header_source,
-            match (bytes, joined) {
-                (0, _) => header_source,
-                (_, false) => Source::new(&origin.region, origin.offset, bytes)?,
-                (_, true) => {
-                    // What is staged has room for it right before.
-                    let header: Header = access::load(headers, at)?;
-                    let at = origin.offset - HEADER;
-                    access::store(&origin.region, at, &header)?;
-                    Source::new(&origin.region, at, HEADER + bytes)?
-                }
-            },
-        ];
-        let sources = match (header && !joined, bytes) {
-            (true, 0) => &both[..1],
-            (true, _) => &both[..],
-            (false, _) => &both[1..],
-        };
-        // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does. Who
-        // waits for a peer besides hears of the end meanwhile, and need not copy.
-        let notify = match whose {
-            Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
-            Whose::Lane { last, .. }
-                if (last || HEADER + bytes <= FEW) && self.port.quiet(self.comm.world(to)) =>
-            {
-                Notify::IfNotCopied
-            }
-            _ => Notify::IfNotInjected,
-        };
-        let put = Put { to: peer, sources, target, immediate, token: record as u64, notify };
-        let posted = access::put(&mut *self.port.transport, &put);
-        if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
-            return Ok(false);
-        }
-        let notified = put.notifies(&self.port.limits);
-        self.port.sent(self.comm.world(to));
-        let comm = &mut *self.comm;
-        if !notified {
-            // Its source may change at once.
-            origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
-            return Ok(true);
-        }
-        let Origin { hold, staging, .. } = origin;
-        let mut record = Record { comm_id: comm.comm_id, hold, staging, ..Record::default() };
-        match whose {
-            Whose::Lane { lane, .. } => {
-                let reads = staging.is_none() && hold.is_none() && bytes > 0;
-                comm.outstanding[lane] += usize::from(reads);
-                record.lane = reads.then_some(lane);
-                if let Some((receiver, slot)) = hold {
-                    comm.receivers[receiver].hold(slot);
-                }
-                comm.under_way += 1;
-            }
-            Whose::Message(id) => {
-                (record.message, record.id) = (true, id);
-                comm.talk.under_way += 1;
-            }
-        }
-        self.port.posts.begin(record);
-        Ok(true)
     }
 }
 

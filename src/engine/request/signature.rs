@@ -1,33 +1,28 @@
-//! One operation as the engine runs it, and what it says of itself to the other ranks.
+//! What the ranks of a collective must agree on, in the form that travels, and how it is called in errors.
 
-use std::sync::Arc;
-
-use unisono_schedule::{Collective, Job, Place, Rank, Span};
-use unisono_transport::Region;
-
-use super::{p2p::Form, wait::Exchange, wire::Header};
-use crate::{
-    buffer::Pieces,
-    dtype::Dtype,
-    error::Failure,
-    position::Called,
-    reduce::{Kernel, ReduceOp},
-};
+use super::message::Form;
+use crate::{dtype::Dtype, engine::wire::Header, position::Called, reduce::ReduceOp};
+use unisono_schedule::{Collective, Job, Rank};
 
 /// The root of the barrier by which ranks part in good order.
 pub(crate) const SHUTDOWN: u32 = 1;
+
 /// The same of the barrier before it, after which nothing that was sent before is under way.
 pub(crate) const LEAVING: u32 = 2;
+
 /// The roots of the all_gathers by which groups are made.
 pub(crate) const SPLIT: u32 = 1;
+
 pub(crate) const NEW_GROUP: u32 = 2;
 
 /// The root of an all_reduce of many tensors where there are none: never a hash of some.
 pub(crate) const NO_TENSORS: u32 = 0;
 
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
-const SEND: u8 = 0x7e;
-const RECV: u8 = 0x7d;
+pub(super) const SEND: u8 = 0x7e;
+
+pub(super) const RECV: u8 = 0x7d;
+
 /// What a call moves other than the elements of slices. It stands where a reduction's code would.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cargo {
@@ -58,16 +53,19 @@ impl Cargo {
 }
 
 /// The code of the first kind of cargo; reductions have lower ones.
-const CARGO: u8 = 0x40;
+pub(super) const CARGO: u8 = 0x40;
 
 /// The bit of a collective's code that says that its blocks are uneven.
-const UNEVEN: u8 = 0x80;
+pub(super) const UNEVEN: u8 = 0x80;
+
 /// The bit of a collective's code that says that it is of many tensors.
-const COALESCED: u8 = 0x40;
+pub(super) const COALESCED: u8 = 0x40;
+
 /// The bits of a code that are not of its collective.
-const KINDS: u8 = UNEVEN | COALESCED;
+pub(super) const KINDS: u8 = UNEVEN | COALESCED;
+
 /// The bit of a reduction's code that says that it is in the order of ranks.
-const ORDERED: u8 = 0x80;
+pub(super) const ORDERED: u8 = 0x80;
 
 /// What ranks must agree on, in the form that travels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,7 +130,7 @@ impl Signature {
         self
     }
 
-    fn collective(&self) -> Option<Collective> {
+    pub(super) fn collective(&self) -> Option<Collective> {
         Collective::ALL.get(usize::from(self.codes[0] & !KINDS)).copied()
     }
 
@@ -225,121 +223,13 @@ impl Signature {
 }
 
 /// A number for a header; all that do not fit are one.
-fn narrow(number: usize) -> u32 {
+pub(super) fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-/// One operation.
-pub(crate) struct Operation {
-    /// Its number in the group, from 0: the engine's to give, since only there it is known what came before.
-    pub number: u64,
-    pub signature: Signature,
-    /// What its group is called in errors; nothing of the world.
-    pub group: Option<Arc<str>>,
-    /// That group's number, the same on all members; 0 of the world.
-    pub group_id: u64,
-    pub ranks: usize,
-    /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
-    pub kernel: Kernel,
-    /// Whether a finished sum is to be divided by the number of ranks.
-    pub average: bool,
-    /// Bytes of an element.
-    pub size: usize,
-    pub input: Region,
-    pub output: Region,
-    /// Instead of both: what is input and output and lies in several places.
-    pub pieces: Option<Pieces>,
-    /// Whether the schedule takes it for granted that others may write into the output.
-    pub long: bool,
-    /// Whether the output is only read: where it is the input, and this rank's alone to give.
-    pub fixed: bool,
-    /// Whether it is between two ranks of one host, who keep step with each other.
-    pub pair: bool,
-    /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
-    pub writable: bool,
-    /// The registered buffers that input and output lie in, if they do, and where.
-    pub registered_input: Option<(Region, usize)>,
-    pub registered_output: Option<(Region, usize)>,
-    /// The name of an algorithm's code.
-    pub algorithm_name: fn(u8) -> &'static str,
-}
-
-impl Operation {
-    /// The memory of a span that lies scattered.
-    pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
-        let borrowed = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
-        self.pieces.as_ref().filter(|_| borrowed)
-    }
-
-    /// How ranks wait for each other in it.
-    pub(crate) fn exchange(&self) -> Exchange {
-        let bytes = self.signature.count.saturating_mul(self.size as u64);
-        match self.signature.collective() {
-            Some(Collective::Barrier) => Exchange::Barrier,
-            Some(collective) if collective.has_root() => Exchange::OneWay { bytes },
-            _ => Exchange::Mutual,
-        }
-    }
-
-    /// Its number as headers carry it: the low 32 bits.
-    pub(crate) fn op(&self) -> u32 {
-        (self.number & 0xffff_ffff) as u32
-    }
-
-    /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
-    /// opposite flow were freed.
-    pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> Header {
-        let Signature { codes, root, count, chunk, lanes } = self.signature;
-        Header {
-            op: self.op(),
-            codes,
-            root,
-            freed: (freed & 0xffff_ffff) as u32,
-            count,
-            reply: narrow(reply),
-            len: narrow(len),
-            chunk,
-            lanes,
-        }
-    }
-
-    fn group_name(&self) -> Box<str> {
-        self.group.as_deref().unwrap_or_default().into()
-    }
-
-    /// Compares what a peer says with what this rank does.
-    pub(crate) fn agree(&self, me: Rank, from: Rank, header: &Header) -> Result<(), Failure> {
-        let theirs = Signature::of(header);
-        let number = self.op();
-        if header.op != number {
-            // The numbers' distance is small: take the one nearest to ours.
-            let ahead = header.op.wrapping_sub(number);
-            let op = if ahead < 1 << 31 {
-                self.number + u64::from(ahead)
-            } else {
-                self.number.saturating_sub(u64::from(ahead.wrapping_neg()))
-            };
-            let mut sides = [
-                (me, format!("is at op {} {}", self.number, self.signature.call())),
-                (from, format!("is at op {op} {}", theirs.call())),
-            ];
-            sides.sort();
-            let [left, right] = sides;
-            let (op, call) = (self.number.min(op), String::new());
-            return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
-        }
-        if theirs != self.signature {
-            let name = self.algorithm_name;
-            let (ours, theirs) = (self.signature.called(name), theirs.called(name));
-            return Err(Called::differ(self.group_name(), self.number, (me, &ours), (from, &theirs)));
-        }
-        Ok(())
-    }
 }
 
 /// What a header says is told, and compared, whatever it is.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(header: &Header) {
+pub(crate) fn fuzz(header: &Header) {
     let theirs = Signature::of(header);
     assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());
     let job = Job::new(Collective::AllReduce, 0, 2, 10);

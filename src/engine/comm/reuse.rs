@@ -13,14 +13,17 @@ use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::Memory;
 
 use super::{
-    Stop, access,
-    comm::{Comm, NONE, WindowMemory, WindowState},
-    control::ControlMessage,
+    communicator::{Comm, ControlMessage},
     core::Core,
     flow::Incoming,
+    member::NONE,
     net::Net,
-    port::Port,
-    wire::{self, Class, Close, CommId, ControlKind, Entry, MAX_FLOWS},
+    window::{WindowMemory, WindowState},
+};
+use crate::engine::{
+    access,
+    stop::Stop,
+    wire::{Class, Close, CommId, ControlKind, Entry, MAX_FLOWS, Way, Window},
 };
 
 /// The low 32 bits.
@@ -48,12 +51,6 @@ impl Comm {
     }
 }
 
-impl WindowMemory {
-    fn flows(&self) -> std::ops::Range<usize> {
-        self.first_flow..self.first_flow + self.lanes
-    }
-}
-
 impl Core<'_> {
     /// Opens the windows through which `from` sends messages of this class, unless they are open.
     pub(crate) fn listen(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
@@ -77,7 +74,7 @@ impl Core<'_> {
     }
 
     /// Opens a window, or remembers that it is wanted where there is no room.
-    pub(super) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+    pub(crate) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let (lanes, slots, slot_bytes) = comm.settings.window(class);
         let lane_bytes = slots * stride(slot_bytes);
@@ -142,8 +139,8 @@ impl Core<'_> {
         let window = &mut comm.windows[index];
         (window.number, window.region, window.credits) = (number, region, 0);
         (window.state, window.wanted) = (WindowState::Open, false);
-        let told = wire::Window {
-            magic: wire::Window::MAGIC,
+        let told = Window {
+            magic: Window::MAGIC,
             first_flow: narrow(number),
             lanes: narrow(lanes),
             slots: narrow(slots),
@@ -176,7 +173,7 @@ impl Core<'_> {
     }
 
     /// A peer would close a window that this rank sends through.
-    pub(super) fn close_arrived(&mut self, from: Rank, class: Class, close: Close) -> Result<(), Stop> {
+    pub(crate) fn close_arrived(&mut self, from: Rank, class: Class, close: Close) -> Result<(), Stop> {
         let Self { port, comm } = self;
         // Who parts, or has left the group, says no more.
         if port.shutting_down || comm.left {
@@ -206,7 +203,7 @@ impl Core<'_> {
     }
 
     /// A peer says whether a window is closed.
-    pub(super) fn answer_arrived(&mut self, from: Rank, class: Class, answer: u64) -> Result<(), Stop> {
+    pub(crate) fn answer_arrived(&mut self, from: Rank, class: Class, answer: u64) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let first = comm.members[from].incoming[class.index()];
         let index = comm.receivers.get(first as usize).map(|flow| flow.window);
@@ -223,8 +220,8 @@ impl Core<'_> {
         if answer == 0 {
             window.state = WindowState::Open;
             for flow in window.flows() {
-                self.comm.owe(flow, wire::Way::Slots);
-                self.comm.owe(flow, wire::Way::Direct);
+                self.comm.owe(flow, Way::Slots);
+                self.comm.owe(flow, Way::Direct);
             }
             return Ok(());
         }
@@ -237,21 +234,9 @@ impl Core<'_> {
     }
 }
 
-impl Port {
-    /// Keeps the memory of a window for the next of its class.
-    fn keep(&mut self, class: Class, region: unisono_transport::Region) {
-        /// More than are closed at once, for one operation's peers.
-        const SPARE: usize = 64;
-        let spare = &mut self.spare[class.index()];
-        if spare.len() < SPARE {
-            spare.push(region);
-        }
-    }
-}
-
 impl Net {
     /// Has windows closed where a peer has more than its share, and opens those that wait for room.
-    pub(super) fn give_back(&mut self) -> Result<(), Stop> {
+    pub(crate) fn give_back(&mut self) -> Result<(), Stop> {
         for world in mem::take(&mut self.port.crowded) {
             let excess = self.port.excess(world);
             let windows = self.port.windows(world).to_vec();

@@ -3,12 +3,11 @@
 use unisono_schedule::Rank;
 use unisono_transport::{Error, Event, RemoteRegion};
 
-use super::{
-    Settings, Stop,
-    comm::Comm,
-    core::Core,
-    port::Port,
-    post,
+use super::{communicator::Comm, core::Core};
+use crate::engine::{
+    endpoint::{Port, control_of_token},
+    settings::Settings,
+    stop::Stop,
     wire::{CommId, Immediate, MAX_COMMS, Way},
 };
 
@@ -91,7 +90,7 @@ impl Net {
             let left = core.comm.left;
             core.comm.leave()?;
             if core.comm.left && !left {
-                core.port.expect_none(core.comm);
+                core.expect_none();
             }
             any |= core.comm.has_control() && core.send_control()?;
             if core.comm.left
@@ -105,8 +104,8 @@ impl Net {
                 continue;
             }
             self.leaving.swap_remove(index);
-            if let Some(comm) = self.comms[usize::from(comm_id)].take() {
-                self.port.take_back(&comm);
+            if let Some(mut comm) = self.comms[usize::from(comm_id)].take() {
+                Core { port: &mut self.port, comm: &mut comm }.take_back();
                 self.port.active_comms.retain(|&it| it != comm_id);
             }
         }
@@ -147,7 +146,7 @@ impl Net {
     }
 
     fn sent(&mut self, token: u64) -> Result<(), Stop> {
-        if let Some((comm_id, copied)) = post::control_of(token) {
+        if let Some((comm_id, copied)) = control_of_token(token) {
             let comm = self.core(comm_id)?.comm;
             let under_way =
                 if copied { &mut comm.control_copies_in_flight } else { &mut comm.control_in_flight };
@@ -163,7 +162,7 @@ impl Net {
     }
 
     /// Takes an arrival to the group that it is for; one that no rank can have sent ends all.
-    pub(super) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
+    pub(crate) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
         match Immediate::decode(bits ^ self.port.mask) {
             Immediate::Data { flow, way, number } => {
                 let Some((comm_id, receiver)) = self.port.incoming.find(flow) else {

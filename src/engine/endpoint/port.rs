@@ -4,15 +4,16 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use unisono_schedule::Rank;
 use unisono_transport::{Address, Error, Event, Limits, Peer, Region, Transport};
 
-use super::{
-    Settings, Stop,
-    comm::Comm,
-    post::Posts,
-    routes::Routes,
-    task::Broken,
-    wire::{CommId, Immediate},
+use super::{posts::Posts, routes::Routes};
+use crate::{
+    engine::{
+        settings::Settings,
+        stop::{Broken, Stop},
+        wire::{Class, CommId, Immediate},
+    },
+    error::Failure,
+    position::Traffic,
 };
-use crate::{error::Failure, position::Traffic};
 
 /// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
 /// 16 KiB at first, and a connection that is established has at least 20 segments).
@@ -176,13 +177,13 @@ impl Port {
     }
 
     /// Whether there is room for so many more arrivals at once.
-    pub(super) fn has_room(&self, arrivals: usize) -> bool {
+    pub(crate) fn has_room(&self, arrivals: usize) -> bool {
         // Whoever parts calls nothing any more: of other windows nobody makes use.
         self.shutting_down || self.expected + arrivals <= self.limits.arrivals
     }
 
     /// So many more arrivals may come from a process at once, through this window.
-    pub(super) fn expect(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
+    pub(crate) fn expect(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         self.expected += arrivals;
         let Some(link) = self.links.get_mut(world) else { return };
         link.expected += arrivals;
@@ -193,7 +194,7 @@ impl Port {
     }
 
     /// Nothing comes through this window any more.
-    pub(super) fn expect_no_more(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
+    pub(crate) fn expect_no_more(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         let Some(link) = self.links.get_mut(world) else { return };
         let Some(at) = link.windows.iter().position(|it| *it == window) else { return };
         link.windows.swap_remove(at);
@@ -201,39 +202,18 @@ impl Port {
         self.expected = self.expected.saturating_sub(arrivals);
     }
 
-    /// Nothing comes through the windows of a group that this rank has left, though its members may not have left yet.
-    pub(super) fn expect_none(&mut self, comm: &Comm) {
-        for (index, from, class) in comm.opened() {
-            self.expect_no_more(comm.world(from), (comm.comm_id, index), comm.settings.arrivals(class));
-        }
-    }
-
     /// By how much a process has more arrivals than its share.
-    pub(super) fn excess(&self, world: Rank) -> usize {
+    pub(crate) fn excess(&self, world: Rank) -> usize {
         self.links.get(world).map_or(0, |link| link.expected.saturating_sub(self.share))
     }
 
     /// The windows through which a process may send, or all may.
-    pub(super) fn windows(&self, world: Rank) -> &[(CommId, usize)] {
+    pub(crate) fn windows(&self, world: Rank) -> &[(CommId, usize)] {
         self.links.get(world).map_or(&[], |link| &link.windows)
     }
 
-    pub(super) fn all_windows(&self) -> Vec<(CommId, usize)> {
+    pub(crate) fn all_windows(&self) -> Vec<(CommId, usize)> {
         self.links.iter().flat_map(|link| link.windows.iter().copied()).collect()
-    }
-
-    /// Nothing comes on the flows of a group any more, nor goes.
-    pub(crate) fn take_back(&mut self, comm: &Comm) {
-        for (number, lanes) in comm.listens() {
-            self.incoming.give_back(number, lanes);
-        }
-        self.expect_none(comm);
-        for (number, lanes) in comm.speaks() {
-            self.outgoing.give_back(number, lanes);
-        }
-        for sender in &comm.senders {
-            self.fly(comm.world(sender.flow.to), 0, sender.bytes());
-        }
     }
 
     /// Something of a message from point to point has come, or waits to be sent.
@@ -278,6 +258,18 @@ impl Port {
             doing: format!("driving {}", self.limits.provider),
             reason,
         })
+    }
+}
+
+impl Port {
+    /// Keeps the memory of a window for the next of its class.
+    pub(crate) fn keep(&mut self, class: Class, region: Region) {
+        /// More than are closed at once, for one operation's peers.
+        const SPARE: usize = 64;
+        let spare = &mut self.spare[class.index()];
+        if spare.len() < SPARE {
+            spare.push(region);
+        }
     }
 }
 

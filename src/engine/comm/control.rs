@@ -3,26 +3,13 @@
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
-use super::{
-    Stop, access,
-    core::Core,
-    post,
-    wire::{self, Class, ClearToSend, Close, ControlKind, Entry, Header, Immediate, Way, Window},
+use super::{communicator::ControlMessage, core::Core};
+use crate::engine::{
+    access,
+    endpoint::control_token,
+    stop::Stop,
+    wire::{Class, ClearToSend, Close, ControlKind, Entry, HEADER, Header, Immediate, Window, hello},
 };
-
-/// A small message outside of any flow: what docs/wire.md has in the mailbox, and credits.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ControlMessage {
-    Window(Class),
-    ClearToSend,
-    Credit(usize, Way),
-    Hello,
-    MismatchProbe(Class),
-    End,
-    Close(Class),
-    Answer(Class),
-    Read,
-}
 
 impl Core<'_> {
     /// Tells a peer, once in an operation for each class, of a message that waits for its window or its grant: if the
@@ -77,7 +64,7 @@ impl Core<'_> {
     pub(crate) fn greet(&mut self, to: Rank) -> Result<(), Stop> {
         let at = to * size_of::<Entry>() + ControlKind::Hello.place();
         let comm = &mut *self.comm;
-        access::store(&comm.control, at, &wire::hello(comm.me, to))?;
+        access::store(&comm.control, at, &hello(comm.me, to))?;
         comm.control_queue.push_back((to, ControlMessage::Hello));
         Ok(())
     }
@@ -112,7 +99,7 @@ impl Core<'_> {
                 }
                 ControlMessage::Read => control_of_kind(ControlKind::Read, 4),
                 ControlMessage::MismatchProbe(class) => {
-                    control_of_kind(ControlKind::MismatchProbe(class), wire::HEADER)
+                    control_of_kind(ControlKind::MismatchProbe(class), HEADER)
                 }
                 ControlMessage::Credit(receiver, way) => {
                     let reply = comm.receivers[receiver].reply;
@@ -134,7 +121,7 @@ impl Core<'_> {
                 sources: &[Source::new(&comm.control, to * size_of::<Entry>() + at, len)?],
                 target: Target { region: member.mailbox, offset: (comm.me * size_of::<Entry>() + at) as u64 },
                 immediate,
-                token: post::control(comm.comm_id, copied),
+                token: control_token(comm.comm_id, copied),
                 notify: Notify::Always,
             };
             let posted = access::put(&mut *port.transport, &put);

@@ -4,16 +4,21 @@ use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Error, Memory, Region, RemoteRegion};
 
 use super::{
-    Stop,
-    comm::{self, Comm, NONE, Sender},
-    control::ControlMessage,
+    communicator::{Comm, ControlMessage, recent},
     flow::{Outgoing, Violation},
-    operation::Operation,
-    port::Port,
-    post::Record,
-    wire::{self, Class, ClearToSend, ControlKind, HEADER, Header, MAX_FLOWS, MAX_SLOTS, Way, Window},
+    member::NONE,
+    window::Sender,
 };
-use crate::{buffer, error::Failure};
+use crate::{
+    buffer,
+    engine::{
+        endpoint::{Port, Record},
+        request::Operation,
+        stop::Stop,
+        wire::{Class, ClearToSend, ControlKind, HEADER, Header, MAX_FLOWS, MAX_SLOTS, Way, Window, hello},
+    },
+    error::Failure,
+};
 
 /// A group together with the port it works through.
 pub(crate) struct Core<'e> {
@@ -27,10 +32,10 @@ fn narrow(n: usize) -> u32 {
 
 impl Core<'_> {
     /// An operation begins: it gets its number.
-    pub(super) fn begin(&mut self, operation: &mut Operation) {
+    pub(crate) fn begin(&mut self, operation: &mut Operation) {
         let Self { port, comm } = self;
         operation.number = comm.begun;
-        comm.calls[comm::recent(comm.begun)] = operation.signature;
+        comm.calls[recent(comm.begun)] = operation.signature;
         comm.algorithm_name = operation.algorithm_name;
         comm.begun += 1;
         port.operations += 1;
@@ -50,7 +55,7 @@ impl Core<'_> {
 
     /// What peers need to write into memory that was borrowed; registered for the time alone where that costs next to nothing,
     /// if it does not lie in a registered buffer. `None` where it is not to be had.
-    pub(super) fn expose(
+    pub(crate) fn expose(
         &mut self,
         memory: &Region,
         registered: Option<&(Region, usize)>,
@@ -66,7 +71,7 @@ impl Core<'_> {
     }
 
     /// Does something to a sending end that changes how much of it is on its way.
-    pub(super) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut Sender) -> R) -> R {
+    pub(crate) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut Sender) -> R) -> R {
         let Self { port, comm } = self;
         let end = &mut comm.senders[sender];
         let before = end.bytes();
@@ -276,7 +281,7 @@ impl Core<'_> {
     /// A greeting has come. To a rank of another host two come, and either may be the first: the pattern, and a large message
     /// that lies elsewhere.
     fn hello_arrived(&mut self, from: Rank, seen: [u64; 2]) -> Result<(), Stop> {
-        let wanted = wire::hello(from, self.comm.me);
+        let wanted = hello(from, self.comm.me);
         let member = &mut self.comm.members[from];
         if seen == wanted && !member.greeted {
             member.greeted = true;
@@ -290,6 +295,29 @@ impl Core<'_> {
             return Err(self.violation(from, Violation(what)));
         }
         Ok(())
+    }
+
+    /// Nothing comes through the windows of a group that this rank has left, though its members may not have left yet.
+    pub(crate) fn expect_none(&mut self) {
+        let Self { port, comm } = self;
+        for (index, from, class) in comm.opened() {
+            port.expect_no_more(comm.world(from), (comm.comm_id, index), comm.settings.arrivals(class));
+        }
+    }
+
+    /// Nothing comes on the flows of a group any more, nor goes.
+    pub(crate) fn take_back(&mut self) {
+        self.expect_none();
+        let Self { port, comm } = self;
+        for (number, lanes) in comm.listens() {
+            port.incoming.give_back(number, lanes);
+        }
+        for (number, lanes) in comm.speaks() {
+            port.outgoing.give_back(number, lanes);
+        }
+        for sender in &comm.senders {
+            port.fly(comm.world(sender.flow.to), 0, sender.bytes());
+        }
     }
 
     #[cold]

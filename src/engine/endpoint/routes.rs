@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::wire::{CommId, MAX_FLOWS};
+use crate::engine::wire::{CommId, MAX_FLOWS};
 
 /// A group's channel, and the index of a flow in it.
 type Lead = (CommId, usize);

@@ -15,8 +15,7 @@ use std::{
 use smallvec::SmallVec;
 use unisono_schedule::Rank;
 
-use super::task::What;
-use crate::{error::Failure, tensor::Tensor};
+use crate::{engine::request::What, error::Failure, tensor::Tensor};
 
 /// What goes back to who asked; nothing, if the memory was borrowed.
 pub(crate) type Kept = Option<Box<dyn Any + Send>>;
@@ -53,12 +52,12 @@ pub(crate) struct Joint {
 
 impl Held {
     /// The same for several, each of which gets a clone of what comes back.
-    pub(super) fn jointly(self) -> Arc<Mutex<Joint>> {
+    pub(crate) fn jointly(self) -> Arc<Mutex<Joint>> {
         Arc::new(Mutex::new(Joint { held: self, received: Vec::new() }))
     }
 
     /// What is kept by nobody else any more; of several, the last that ends so has it.
-    pub(super) fn last(mut self, mut done: Done) -> Option<(Self, Done)> {
+    pub(crate) fn last(mut self, mut done: Done) -> Option<(Self, Done)> {
         while let Self::Jointly(index, joint) = self {
             let come = (index, mem::take(&mut done.received));
             joint.lock().unwrap_or_else(PoisonError::into_inner).received.push(come);
@@ -87,7 +86,7 @@ impl Asked {
     }
 
     /// Its turn has come now: it has all its time yet.
-    pub(super) fn anew(&mut self, now: Instant) {
+    pub(crate) fn anew(&mut self, now: Instant) {
         (self.at, self.deadline) = (now, now + (self.deadline - self.at));
     }
 }

@@ -3,19 +3,19 @@
 use unisono_schedule::windows::stride;
 use unisono_transport::{Error, Memory, Region, Transport};
 
-use super::wire::{CommId, HEADER, PAYLOAD};
+use crate::engine::wire::{CommId, HEADER, PAYLOAD};
 
 /// How many puts of one engine may be under way at once. Each message of a chunk takes one; more than
 /// the slots of a few neighbours together bring nothing.
 const RECORDS: usize = 256;
 
 /// The token of a group's control messages, of those that were copied when they began and of those that were not.
-pub(crate) fn control(comm_id: CommId, copied: bool) -> u64 {
+pub(crate) fn control_token(comm_id: CommId, copied: bool) -> u64 {
     u64::MAX - (u64::from(comm_id) | u64::from(copied) << 16)
 }
 
 /// Of which group's control message this is the token, if it is one, and whether it was copied.
-pub(crate) fn control_of(token: u64) -> Option<(CommId, bool)> {
+pub(crate) fn control_of_token(token: u64) -> Option<(CommId, bool)> {
     let bits = u32::try_from(u64::MAX - token).ok().filter(|bits| bits >> 17 == 0)?;
     Some(((bits & 0xffff) as CommId, bits >> 16 == 1))
 }

@@ -1,6 +1,5 @@
-//! How collectives come to be under way: each in its group's turn. One that whoever leads calls and waits for, as long as it
-//! is alone and worth polling hot for, needs no ticket, no place among others and no look at what else there may be: mostly
-//! that is until its end.
+//! Starts and ends collectives: one after the other in each communicator. If nothing else is active, the caller runs its
+//! operation directly, without queueing.
 
 use std::{
     sync::Arc,
@@ -9,12 +8,14 @@ use std::{
 
 use unisono_schedule::CallSchedule;
 
-use super::{
-    Engine, OFTEN, UnderWay,
-    lane::{Pass, Run},
-    operation::Operation,
-    task::{Halt, QueuedCollective, Stop, Supervisor, halt},
-    ticket::{Asked, Held, Ticket},
+use super::run::{Pass, Run};
+use crate::engine::{
+    comm::QueuedCollective,
+    completion::{Asked, Done, Held, Step, Ticket},
+    progress::{Engine, OFTEN, UnderWay},
+    request::{Operation, What},
+    stop::{Halt, Stop, halt},
+    supervisor::{Supervisor, Task},
     wire::CommId,
 };
 
@@ -28,7 +29,7 @@ pub(crate) enum Called {
 
 impl Engine {
     /// Takes on a collective: it begins, or waits for its group's turn.
-    pub(super) fn turn(
+    pub(crate) fn turn(
         &mut self,
         comm_id: CommId,
         turn: QueuedCollective,
@@ -44,7 +45,7 @@ impl Engine {
     }
 
     /// Begins a collective whose turn has come.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         comm_id: CommId,
         turn: QueuedCollective,
@@ -149,5 +150,109 @@ impl Engine {
             std::hint::spin_loop();
         }
         Ok(false)
+    }
+
+    /// Takes on several messages as one.
+    pub(crate) fn take_several(
+        &mut self,
+        comm_id: CommId,
+        all: Vec<What>,
+        asked: Asked,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        let Asked { at, deadline, ticket, held } = asked;
+        let joint = held.jointly();
+        let each = |index| {
+            let held = Held::Jointly(index, Arc::clone(&joint));
+            Asked { at, deadline, ticket: Arc::clone(&ticket), held }
+        };
+        let none = each(all.len());
+        for (index, what) in all.into_iter().enumerate() {
+            self.take(comm_id, Task { what, asked: each(index) }, supervisor)?;
+        }
+        drop(joint);
+        // Of none, this is the last.
+        let latest = self.net.core(comm_id)?.comm.latest();
+        match self.conclude(none, Done::default(), latest, supervisor)? {
+            Some(task) => self.take(comm_id, task, supervisor),
+            None => Ok(()),
+        }
+    }
+
+    /// The operation has ended; what follows it begins, or else the next of its group.
+    pub(crate) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        let UnderWay { comm_id, mut run, asked, .. } = self.running.swap_remove(index);
+        if let Some(steps) = run.trace.take() {
+            self.trace = Some(steps);
+        }
+        let number = run.operation.number;
+        self.wind_up(comm_id, run)?;
+        let done = Done { number: Some(number), ..Done::default() };
+        match self.conclude(asked, done, Some(number), supervisor)? {
+            Some(Task { what: What::Collective(operation, schedule), asked }) => {
+                return self.begin(comm_id, (operation, schedule, asked), supervisor);
+            }
+            Some(task) => self.take(comm_id, task, supervisor)?,
+            None => {}
+        }
+        self.next_turn(comm_id, supervisor)
+    }
+
+    /// Begins the next collective of a group, if one waits for its turn.
+    pub(crate) fn next_turn(&mut self, comm_id: CommId, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        let comm = self.net.core(comm_id)?.comm;
+        let next = comm.tasks.pop_front();
+        comm.busy = next.is_some();
+        match next {
+            Some((operation, schedule, mut asked)) => {
+                asked.anew(Instant::now());
+                self.begin(comm_id, (operation, schedule, asked), supervisor)
+            }
+            // It may have been the last of a group that this rank has left.
+            None => Ok(self.net.sweep().map(drop)?),
+        }
+    }
+
+    /// Takes leave of an operation that has ended. Before anyone learns of its end: it refers to memory that is given back.
+    pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run) -> Result<(), Stop> {
+        let mut lanes = std::mem::take(&mut run.lanes);
+        lanes.clear();
+        drop(run);
+        let comm = self.net.core(comm_id)?.comm;
+        (comm.exposed, comm.lanes) = (false, lanes);
+        Ok(())
+    }
+
+    /// What follows something that has ended so. If nothing does, whoever asked is told, and that the group has come to
+    /// this operation.
+    pub(crate) fn conclude(
+        &mut self,
+        asked: Asked,
+        done: Done,
+        latest: Option<u64>,
+        supervisor: &dyn Supervisor,
+    ) -> Result<Option<Task>, Halt> {
+        let Asked { at, deadline, ticket, held } = asked;
+        let Some((held, done)) = held.last(done) else { return Ok(None) };
+        let number = done.number;
+        let done = match held {
+            Held::Then(then) => match then(done) {
+                Ok(Step::Done(held)) => Done { held, number, ..Done::default() },
+                Ok(Step::More(what, held)) => {
+                    let mut asked = Asked { at, deadline, ticket, held };
+                    asked.anew(Instant::now());
+                    return Ok(Some(Task { what, asked }));
+                }
+                Err(failure) => {
+                    self.lost.push(Asked { at, deadline, ticket, held: Held::Back(None) });
+                    return Err(Stop::from(failure).into());
+                }
+            },
+            Held::Back(held) => Done { held, ..done },
+            // Of several this is the last.
+            Held::Jointly(..) => done,
+        };
+        supervisor.ended(latest, ticket.end(Ok(done)));
+        Ok(None)
     }
 }

@@ -1,66 +1,19 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
-use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
-use super::{
-    Stop,
-    core::Core,
-    flow::Violation,
-    operation::Operation,
-    post::Staged,
-    wire::{Class, Header, MAX_FLOWS, Way},
-};
+use super::lane::{Lane, Traced};
 use crate::{
     buffer::{Bytes, SpanError},
+    engine::{
+        comm::{Core, Violation},
+        request::Operation,
+        stop::Stop,
+        wire::{Class, Header, MAX_FLOWS, Way},
+    },
     error::Failure,
 };
-
-/// One lane's progress.
-#[derive(Debug, Default)]
-pub(super) struct Lane {
-    /// The step it is at, if it was fetched.
-    pub step: Option<Step>,
-    /// Elements of that step already reduced or copied.
-    pub done: usize,
-    /// Where its source is staged, if it is a put that found no room yet.
-    pub staged: Option<usize>,
-    /// What the put before it was staged from, and where: what goes to several ranks is staged once.
-    pub latest: Option<(Span, Staged)>,
-    /// Steps that come before the schedule's next, the last one first.
-    before: SmallVec<[Step; 3]>,
-    ended: bool,
-    /// Steps finished.
-    steps: u64,
-}
-
-impl Lane {
-    /// Where nobody may write into this rank's output, what is awaited there comes through a slot; and what is passed on is
-    /// passed on from there, so that the wire works during the copy. If it was laid aside, it was the last of those.
-    fn by_slot(&mut self, (from, into): (Rank, Span), after: Option<Step>) {
-        let landed = Span::landed(from, into.len);
-        let (copy, free) = (Step::Copy { from: landed, into }, Step::Free { from });
-        match after {
-            Some(Step::Write { to, from, at }) if from == into => {
-                self.before.extend([free, copy, Step::Write { to, from: landed, at }]);
-            }
-            after => self.before.extend(after.into_iter().chain([free, copy])),
-        }
-        self.step = Some(Step::Take { from, len: into.len });
-    }
-}
-
-/// A step that was finished: see [`crate::ProcessGroup::keep_trace`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traced {
-    /// On which lane.
-    pub lane: usize,
-    /// The step.
-    pub step: Step,
-    /// How many of this rank's puts were under way then. What reductions find here overlaps with the wire.
-    pub in_flight: usize,
-}
 
 /// What came of one pass over an operation.
 pub(crate) enum Pass {
@@ -75,13 +28,13 @@ pub(crate) enum Pass {
 pub(crate) struct Run {
     pub operation: Box<Operation>,
     pub class: Class,
-    schedule: CallSchedule,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) schedule: CallSchedule,
+    pub(crate) lanes: Vec<Lane>,
     /// What peers may write into, registered for the time of the operation.
     #[expect(dead_code, reason = "kept for its drop")]
-    exposed: Option<Region>,
+    pub(super) exposed: Option<Region>,
     /// The lane that is at work.
-    pub(super) working: usize,
+    pub(crate) working: usize,
     /// Where finished steps are noted, if they are.
     pub trace: Option<Vec<Traced>>,
 }
@@ -199,7 +152,7 @@ impl Run {
         }
     }
 
-    pub(super) fn finish(&mut self, core: &Core<'_>, index: usize) {
+    pub(crate) fn finish(&mut self, core: &Core<'_>, index: usize) {
         let lane = &mut self.lanes[index];
         if let (Some(trace), Some(step)) = (&mut self.trace, lane.step) {
             trace.push(Traced { lane: index, step, in_flight: core.comm.under_way });
@@ -213,7 +166,7 @@ impl Run {
     }
 
     /// The bytes of a span that does not lie [scattered](Operation::scattered).
-    pub(super) fn bytes<'c>(
+    pub(crate) fn bytes<'c>(
         &'c self,
         core: &'c Core<'_>,
         lane: usize,
@@ -225,7 +178,7 @@ impl Run {
     }
 
     /// The region of such a span, and where in it the span begins.
-    pub(super) fn place<'c>(
+    pub(crate) fn place<'c>(
         &'c self,
         core: &'c Core<'_>,
         lane: usize,
@@ -259,7 +212,7 @@ impl Run {
     }
 
     #[cold]
-    pub(super) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
+    pub(crate) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
         core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
     }
 

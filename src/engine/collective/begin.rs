@@ -5,17 +5,12 @@ use std::mem;
 use unisono_schedule::{CallSchedule, Schedule};
 use unisono_transport::{Region, RemoteRegion};
 
-use super::{
-    Stop,
-    core::Core,
-    lane::{Lane, Run},
-    operation::Operation,
-    wire::Class,
-};
+use super::{lane::Lane, run::Run};
+use crate::engine::{comm::Core, request::Operation, stop::Stop, wire::Class};
 
 impl Run {
     /// Opens the windows that an operation needs, and tells its sources where they may write.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         core: &mut Core<'_>,
         operation: Box<Operation>,
         schedule: CallSchedule,

@@ -4,116 +4,51 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytemuck::Pod;
-use unisono_schedule::{Rank, windows::stride};
+use unisono_schedule::{CallSchedule, Rank, windows::stride};
 use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
 
 use super::{
-    Settings, access,
-    control::ControlMessage,
-    flow::{Incoming, Outgoing},
-    lane::Lane,
-    operation::Signature,
-    p2p::Talk,
-    task::QueuedCollective,
-    ticket::Asked,
-    wire::{self, Class, ClearToSend, CommId, ControlKind, Entry, Header, Way},
+    flow::Incoming,
+    member::{Member, NONE},
+    window::{Sender, WindowMemory, WindowState},
 };
-use crate::position::{CALLS, Called};
-
-/// The index of a flow that does not exist yet.
-pub(super) const NONE: u32 = u32::MAX;
+use crate::{
+    engine::{
+        access,
+        collective::Lane,
+        completion::Asked,
+        p2p::Talk,
+        request::{Operation, Signature},
+        settings::Settings,
+        wire::{Class, ClearToSend, CommId, ControlKind, Entry, HEADER, Header, PAYLOAD, Way},
+    },
+    position::{CALLS, Called},
+};
 
 /// The most grants of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
 const CLEAR_TO_SENDS: u8 = 2;
 
 /// Where the operation of that number is among the latest.
-pub(super) fn recent(number: u64) -> usize {
+pub(crate) fn recent(number: u64) -> usize {
     const { assert!(CALLS == 4) }
     usize::from((number & 3) as u8)
 }
 
-/// A member of the group: another rank, or this one.
-#[derive(Debug)]
-pub(super) struct Member {
-    /// Its rank in the world.
-    pub(super) world: Rank,
-    /// Its mailbox: one [`Entry`] for every rank of the group.
-    pub(super) mailbox: RemoteRegion,
-    /// The first flow of each class to and from it; [`NONE`] while there is none.
-    pub(super) outgoing: [u32; 3],
-    pub(super) incoming: [u32; 3],
-    pub(super) greeted: bool,
-    /// Whether there ever was a flow.
-    pub(super) met: bool,
-    /// Whether its large message is due, which goes with its greeting.
-    pub(super) large_due: bool,
-    /// How many operations it had begun when it left the group, if it has.
-    pub(super) ended: Option<u64>,
-    /// The latest operation in which it was told, for each class, of a message that waits.
-    pub(super) probed_classes: [Option<u32>; 3],
-    /// Whether a mismatch probe went to it that it has not told to have read.
-    pub(super) unread: bool,
-    /// The operation of its latest mismatch probe.
-    pub(super) probed: Option<u32>,
-    /// How many grants of it there are in [`Comm::clear_to_sends`].
-    pub(super) clear_to_sends: u8,
-}
+/// A collective that waits for its turn.
+pub(crate) type QueuedCollective = (Box<Operation>, CallSchedule, Asked);
 
-impl Member {
-    /// Whether messages went to it or came from it.
-    fn met(&self) -> bool {
-        self.met
-    }
-}
-
-/// The sending end of a flow and where its window is.
-#[derive(Debug)]
-pub(crate) struct Sender {
-    pub flow: Outgoing,
-    /// The flow's number here, for its credits.
-    pub reply: usize,
-    pub region: RemoteRegion,
-    pub slot_bytes: usize,
-    /// What goes straight into the receiver's output.
-    pub writes: Outgoing,
-    /// How many credits have come by puts of their own; the low 32 bits.
-    pub credits: u32,
-}
-
-impl Sender {
-    /// No more bytes than these are on their way.
-    pub(super) fn bytes(&self) -> usize {
-        self.flow.bytes() + self.writes.bytes()
-    }
-}
-
-/// Whether peers may write to a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WindowState {
-    Open,
-    /// The peer was asked to close it.
-    Closing,
-    /// Nor has it memory, or flows' numbers.
-    Closed,
-}
-
-#[derive(Debug)]
-pub(super) struct WindowMemory {
-    /// The number of its first lane's flow, and how many lanes there are.
-    pub(super) number: usize,
-    pub(super) lanes: usize,
-    pub(super) region: Region,
-    pub(super) slot_bytes: usize,
-    pub(super) class: Class,
-    /// The flow of its first lane.
-    pub(super) first_flow: usize,
-    pub(super) state: WindowState,
-    /// Whether an operation waits for it to be open.
-    pub(super) wanted: bool,
-    /// When it was last needed, by the port's clock.
-    pub(super) used: u64,
-    /// How many credits were put since it was opened; the low 32 bits.
-    pub(super) credits: u32,
+/// A small message outside of any flow: what docs/wire.md has in the mailbox, and credits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ControlMessage {
+    Window(Class),
+    ClearToSend,
+    Credit(usize, Way),
+    Hello,
+    MismatchProbe(Class),
+    End,
+    Close(Class),
+    Answer(Class),
+    Read,
 }
 
 /// A group, without its operation under way.
@@ -126,28 +61,28 @@ pub(crate) struct Comm {
     /// What schedules may keep things in; as much as any has needed so far.
     pub scratch: Option<Region>,
     /// The room of the latest operation's lanes.
-    pub(super) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<Lane>,
     pub senders: Vec<Sender>,
     /// The first of those of windows that were closed, which serve for the next of their class.
-    pub(super) spare_senders: Vec<(Class, usize)>,
+    pub(crate) spare_senders: Vec<(Class, usize)>,
     pub receivers: Vec<Incoming>,
     /// For each of them, what comes straight into this rank's output.
     pub landings: Vec<Incoming>,
     /// Puts under way, and of those the ones that read the caller's memory, by lane.
     pub under_way: usize,
     pub outstanding: Vec<usize>,
-    pub(super) members: Vec<Member>,
-    pub(super) windows: Vec<WindowMemory>,
+    pub(crate) members: Vec<Member>,
+    pub(crate) windows: Vec<WindowMemory>,
     /// Written by peers, read when an immediate says so.
     mailbox: Region,
     /// What this rank writes to the others' mailboxes: kept here until it has left.
-    pub(super) control: Region,
-    pub(super) control_queue: VecDeque<(Rank, ControlMessage)>,
+    pub(crate) control: Region,
+    pub(crate) control_queue: VecDeque<(Rank, ControlMessage)>,
     /// Receivers whose senders should hear of their credit when there is time.
-    pub(super) debts: Vec<(usize, Way)>,
+    pub(crate) debts: Vec<(usize, Way)>,
     /// Control messages that the transport has not reported as sent: those that it reads from `control`, and copies.
-    pub(super) control_in_flight: usize,
-    pub(super) control_copies_in_flight: usize,
+    pub(crate) control_in_flight: usize,
+    pub(crate) control_copies_in_flight: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
     /// would come. No more than the latest of each rank.
     pub mismatch_probes: Vec<(Rank, Class, Header)>,
@@ -156,29 +91,29 @@ pub(crate) struct Comm {
     /// Whether peers may write into this rank's output now.
     pub exposed: bool,
     /// Whether an operation is under way, and those that wait for their turn.
-    pub(super) busy: bool,
-    pub(super) tasks: VecDeque<QueuedCollective>,
+    pub(crate) busy: bool,
+    pub(crate) tasks: VecDeque<QueuedCollective>,
     /// Operations begun so far: the number of the next.
     pub begun: u64,
     /// What the latest of them were, each at its number modulo as many, and what algorithms are called.
-    pub(super) calls: [Signature; CALLS],
-    pub(super) algorithm_name: fn(u8) -> &'static str,
+    pub(crate) calls: [Signature; CALLS],
+    pub(crate) algorithm_name: fn(u8) -> &'static str,
     /// When it began the last of them, counted in those of all groups.
-    pub(super) used: u64,
+    pub(crate) used: u64,
     /// Its number, the same on all members and no other group's, and what errors call it; 0 and nothing of the world.
-    pub(super) id: u64,
-    pub(super) label: Option<Arc<str>>,
+    pub(crate) id: u64,
+    pub(crate) label: Option<Arc<str>>,
     /// Messages from point to point.
-    pub(super) talk: Talk,
+    pub(crate) talk: Talk,
     /// Whether this rank says shutdown to the world: then nobody needs credit any more, and what it puts must not be
     /// lost when it closes its endpoint.
-    pub(super) shutting_down: bool,
+    pub(crate) shutting_down: bool,
     /// Whether the members' mailboxes are known.
     introduced: bool,
     /// Whether this rank has left the group.
-    pub(super) left: bool,
+    pub(crate) left: bool,
     /// Whether its end was told: also of the world, by whose barriers ranks leave.
-    pub(super) end_told: bool,
+    pub(crate) end_told: bool,
 }
 
 impl Comm {
@@ -232,41 +167,41 @@ impl Comm {
     }
 
     /// Where the message stands that has waited longest, as [`Talk::stand`] by ranks of the world.
-    pub(super) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+    pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
         let (at, signature, peer) = self.talk.longest_wait()?;
         let world = |rank| self.world(rank);
         Some((at, signature.worldwide(world), peer.map(world)))
     }
 
     /// Gives up all receives for which nothing has come.
-    pub(super) fn give_up_receives(&mut self) -> Vec<(String, Asked)> {
+    pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Asked)> {
         let members = &self.members;
         self.talk.give_up_receives(|rank| members.get(rank).map_or(rank, |member| member.world))
     }
 
     /// The number of the latest operation.
-    pub(super) fn latest(&self) -> Option<u64> {
+    pub(crate) fn latest(&self) -> Option<u64> {
         self.begun.checked_sub(1)
     }
 
     /// The latest operations, the last first.
-    pub(super) fn latest_calls(&self, most: usize) -> Vec<Called> {
+    pub(crate) fn latest_calls(&self, most: usize) -> Vec<Called> {
         let numbers = (0..self.begun).rev().take(most);
         numbers.map(|number| self.calls[recent(number)].called(self.algorithm_name)).collect()
     }
 
     /// How many members it has.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.members.len()
     }
 
     /// Whether the members' mailboxes are known: before, nothing is called in it.
-    pub(super) fn is_introduced(&self) -> bool {
+    pub(crate) fn is_introduced(&self) -> bool {
         self.introduced
     }
 
     /// Whether nothing that this rank sent is under way, nor waits for room.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.control_completed() && self.under_way == 0 && self.talk.under_way == 0
     }
 
@@ -282,7 +217,7 @@ impl Comm {
 
     /// The mailbox itself.
     #[cfg(test)]
-    pub(super) fn mailbox_memory(&self) -> &Region {
+    pub(crate) fn mailbox_memory(&self) -> &Region {
         &self.mailbox
     }
 
@@ -319,7 +254,7 @@ impl Comm {
 
     /// Those that this rank has exchanged messages with are told that it leaves, and how many operations it has begun; and
     /// so is whoever [meets](Self::meets) it later.
-    pub(super) fn tell_end(&mut self) -> Result<(), Error> {
+    pub(crate) fn tell_end(&mut self) -> Result<(), Error> {
         self.end_told = true;
         let met = (0..self.members.len()).filter(|&rank| self.members[rank].met());
         met.collect::<Vec<_>>().into_iter().try_for_each(|rank| self.tell_end_to(rank))
@@ -333,13 +268,13 @@ impl Comm {
     }
 
     /// There is a flow between this rank and another.
-    pub(super) fn meets(&mut self, rank: Rank) -> Result<(), Error> {
+    pub(crate) fn meets(&mut self, rank: Rank) -> Result<(), Error> {
         let met = std::mem::replace(&mut self.members[rank].met, true);
         if met || !self.end_told { Ok(()) } else { self.tell_end_to(rank) }
     }
 
     /// Whether all that it has met have told their end: then all that they sent has come.
-    pub(super) fn all_ended(&self) -> bool {
+    pub(crate) fn all_ended(&self) -> bool {
         self.members.iter().all(|member| member.ended.is_some() || !member.met())
     }
 
@@ -375,12 +310,12 @@ impl Comm {
     }
 
     /// The numbers of the flows that lead here: first number and lanes of each window.
-    pub(super) fn listens(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(crate) fn listens(&self) -> impl Iterator<Item = (usize, usize)> {
         self.open_windows().map(|window| (window.number, window.lanes))
     }
 
     /// The windows that are open: which, for whom, and of which class.
-    pub(super) fn opened(&self) -> impl Iterator<Item = (usize, Rank, Class)> {
+    pub(crate) fn opened(&self) -> impl Iterator<Item = (usize, Rank, Class)> {
         let windows = self.windows.iter().enumerate();
         let open = windows.filter(|(_, window)| window.state != WindowState::Closed);
         open.map(|(index, window)| (index, self.receivers[window.first_flow].from, window.class))
@@ -391,7 +326,7 @@ impl Comm {
     }
 
     /// The numbers under which the flows' receivers send credits: first number and lanes of each window.
-    pub(super) fn speaks(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(crate) fn speaks(&self) -> impl Iterator<Item = (usize, usize)> {
         let windows = self.members.iter().flat_map(|member| Class::ALL.map(|class| (member, class)));
         windows.filter_map(|(member, class)| {
             let first = self.senders.get(member.outgoing[class.index()] as usize)?;
@@ -420,7 +355,7 @@ impl Comm {
     pub(crate) fn slot(&self, receiver: usize, slot: usize) -> (&Region, usize) {
         let flow = &self.receivers[receiver];
         let window = &self.windows[flow.window];
-        (&window.region, flow.first + slot * stride(window.slot_bytes) + wire::PAYLOAD)
+        (&window.region, flow.first + slot * stride(window.slot_bytes) + PAYLOAD)
     }
 
     /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.
@@ -433,7 +368,7 @@ impl Comm {
     }
 
     /// Whether what comes there is a message from point to point.
-    pub(super) fn is_message(&self, flow: &Incoming) -> bool {
+    pub(crate) fn is_message(&self, flow: &Incoming) -> bool {
         self.windows[flow.window].class == Class::Message
     }
 
@@ -454,22 +389,22 @@ impl Comm {
     /// The header of the message that landed in a slot.
     pub(crate) fn header(&self, receiver: usize, slot: usize) -> Result<Header, Error> {
         let (region, at) = self.slot(receiver, slot);
-        access::load(region, at - wire::HEADER)
+        access::load(region, at - HEADER)
     }
 
     /// What a member has written to its entry of the mailbox, `at` so many bytes in it. Only that of which an immediate has
     /// told: the rest may be being written.
-    pub(super) fn told<T: Pod>(&self, from: Rank, at: usize) -> Result<T, Error> {
+    pub(crate) fn told<T: Pod>(&self, from: Rank, at: usize) -> Result<T, Error> {
         access::load(&self.mailbox, from * size_of::<Entry>() + at)
     }
 
     /// This neighbour is greeted, and greets, perhaps by a large message too.
-    pub(super) fn await_greeting(&mut self, from: Rank, large: bool) {
+    pub(crate) fn await_greeting(&mut self, from: Rank, large: bool) {
         self.members[from].large_due = large;
     }
 
     /// Whether this neighbour's pattern has come, and come right, if its greeting is still awaited.
-    pub(super) fn awaits(&self, from: Rank) -> Option<bool> {
+    pub(crate) fn awaits(&self, from: Rank) -> Option<bool> {
         let Member { greeted, large_due, .. } = self.members[from];
         (!greeted || large_due).then_some(greeted)
     }
@@ -491,7 +426,7 @@ impl Comm {
         }
     }
 
-    pub(super) fn incoming(&mut self, receiver: usize, way: Way) -> &mut Incoming {
+    pub(crate) fn incoming(&mut self, receiver: usize, way: Way) -> &mut Incoming {
         match way {
             Way::Slots => &mut self.receivers[receiver],
             Way::Direct => &mut self.landings[receiver],
@@ -518,7 +453,7 @@ impl Comm {
     }
 
     /// A peer allows something. False if that is more than it may allow at once.
-    pub(super) fn keep_clear_to_send(&mut self, from: Rank, clear_to_send: ClearToSend) -> bool {
+    pub(crate) fn keep_clear_to_send(&mut self, from: Rank, clear_to_send: ClearToSend) -> bool {
         let clear_to_sends = &mut self.members[from].clear_to_sends;
         *clear_to_sends += 1;
         self.clear_to_sends.push((from, clear_to_send));
@@ -526,7 +461,7 @@ impl Comm {
     }
 
     /// What peers allowed in this operation is over.
-    pub(super) fn drop_clear_to_sends(&mut self, op: u32) {
+    pub(crate) fn drop_clear_to_sends(&mut self, op: u32) {
         let members = &mut self.members;
         self.clear_to_sends.retain(|(from, clear_to_send)| {
             let over = clear_to_send.header.op == op;
@@ -552,7 +487,7 @@ impl Comm {
 
     /// From now on this rank parts from the others. Of what they sent it has taken all, and in a barrier nobody sends more
     /// than one message to another: there is credit for that.
-    pub(super) fn shut_down(&mut self) {
+    pub(crate) fn shut_down(&mut self) {
         self.shutting_down = true;
         self.debts.clear();
     }

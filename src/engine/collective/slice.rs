@@ -4,13 +4,16 @@ use std::{cell::Cell, ops::Range};
 
 use unisono_schedule::{Place, Span, Step};
 
-use super::{Stop, core::Core, lane::Run};
-use crate::buffer::{self, Bytes};
+use super::run::Run;
+use crate::{
+    buffer::{self, Bytes},
+    engine::{comm::Core, stop::Stop},
+};
 
 impl Run {
     /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. Tells how many
     /// bytes that was; `None` if none has.
-    pub(super) fn work(&mut self, core: &Core<'_>) -> Result<Option<usize>, Stop> {
+    pub(crate) fn work(&mut self, core: &Core<'_>) -> Result<Option<usize>, Stop> {
         let (lanes, first) = (self.lanes.len(), self.working);
         let work = |lane: usize| match self.lanes[lane].step {
             Some(step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. })) => {

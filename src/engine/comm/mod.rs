@@ -1,0 +1,22 @@
+//! Communicators: members, windows, flows and control messages, and what arrives for them.
+
+mod communicator;
+mod control;
+mod core;
+mod flow;
+mod greetings;
+mod leftover;
+mod member;
+mod net;
+mod put;
+mod reuse;
+mod window;
+
+pub(crate) use self::{
+    communicator::{Comm, QueuedCollective},
+    core::Core,
+    flow::Violation,
+    greetings::{Awaited, Greetings},
+    net::{CommIds, Net},
+    put::{Origin, Ready, Whose},
+};

@@ -1,0 +1,135 @@
+//! Sends and receives of a communicator: how they begin, and go on.
+
+use std::time::Instant;
+
+use super::{
+    matching::Want,
+    talk::{ASIDE, Early, Item, LONG, Landing, Receiving, STALE, Sending, Stage, Talk, wait_for},
+};
+use crate::{
+    buffer::Fresh,
+    engine::{
+        comm::Core,
+        completion::Asked,
+        request::{Form, Inbound, Kind, Outbound, Place},
+        stop::Stop,
+    },
+    error::Failure,
+};
+use unisono_schedule::Rank;
+
+impl Core<'_> {
+    /// Takes on a send.
+    pub(crate) fn send(&mut self, outbound: Outbound, asked: Asked) {
+        let talk = &mut self.comm.talk;
+        let number = talk.numbers.entry(outbound.to).or_default();
+        let sending =
+            Sending { number: *number, asked, gone: 0, under_way: 0, stage: Stage::Queued, outbound };
+        *number = number.wrapping_add(1);
+        let id = talk.asked;
+        talk.asked += 1;
+        talk.wait_until(sending.asked.deadline);
+        talk.queues.entry(sending.outbound.to).or_default().push_back(Item::Message(id));
+        talk.sendings.insert(id, sending);
+    }
+
+    /// Takes on a receive.
+    pub(crate) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
+        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
+        self.comm.talk.wait_until(asked.deadline);
+        match self.comm.talk.matching.receive(want, Receiving { inbound, asked }) {
+            None => Ok(()),
+            Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
+        }
+    }
+
+    /// Goes on with messages. True if anything moved.
+    pub(crate) fn talk(&mut self) -> Result<bool, Stop> {
+        let mut moved = self.messages_arrived()?;
+        moved |= self.writes_arrived()?;
+        moved |= self.send_items()?;
+        moved |= self.write_messages()?;
+        if self.comm.has_debts() {
+            self.comm.settle_debts(false);
+        }
+        if self.comm.has_control() {
+            moved |= self.send_control()?;
+        }
+        Ok(moved)
+    }
+
+    /// Where large messages wait for each other, because ranks send before they receive, or for a rank that waits in a
+    /// receive or, as it `waits`, in a collective, one is taken aside.
+    pub(crate) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
+        let Talk { sendings, matching, aside, .. } = &mut self.comm.talk;
+        let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
+        let receives = matching.receives().any(|(_, receiving)| now >= receiving.asked.at + LONG);
+        if !sends && !receives && !waits || self.comm.left {
+            return Ok(false);
+        }
+        // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
+        let fits = |from: Rank, kind: &Kind| {
+            aside.saturating_add(kind.kept()) <= ASIDE
+                || sends && *aside == 0
+                || wait_for(sendings, from, now)
+        };
+        let mut announced = matching.messages().filter_map(|(envelope, early)| match *early {
+            Early::Announced { kind, number, writes, since } => {
+                // Its receive may come right after the one that waits.
+                let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
+                may.then_some((envelope, early, kind, number, writes))
+            }
+            _ => None,
+        });
+        let Some((envelope, early, kind, number, writes)) = announced.next() else { return Ok(false) };
+        let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
+        *early = Early::Coming { kind, number };
+        drop(announced);
+        *aside += kind.kept();
+        let into = fresh.region().clone();
+        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
+        self.grant_message((envelope.from, number), landing, None, writes)?;
+        self.port.mark_active(self.comm.comm_id);
+        Ok(true)
+    }
+
+    /// A message that has come and that nobody has received. Sends nothing: the others may be gone.
+    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
+        self.messages_arrived()?;
+        let Core { port, comm } = self;
+        if !comm.talk.only_receives() {
+            // What belongs to a message may have come before it is asked for.
+            return Ok(None);
+        }
+        let Some((envelope, early)) = comm.talk.matching.messages().next() else { return Ok(None) };
+        let (kind, number) = early.known();
+        let from = comm.members.get(envelope.from).map_or(envelope.from, |member| member.world);
+        Ok(Some(Failure::Message {
+            number: u64::from(number),
+            tag: envelope.tag,
+            sender: (from, kind.words()),
+            receiver: (port.me, "nothing, and leaves".to_owned()),
+        }))
+    }
+
+    /// What sender and receiver differ in.
+    pub(super) fn differ(&self, (number, tag): (u32, u32), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
+        let wanted = match me.place {
+            Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
+            Place::New { dtype, count } => {
+                Kind { form: me.form, dtype: me.dtype, count: count.saturating_mul(dtype.size()) }.words()
+            }
+            Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
+                Form::Plain => format!("{} elements", me.dtype.name()),
+                form => Kind { form, dtype: me.dtype, count: 0 }.words(),
+            },
+            Place::Fresh { most } => format!("at most {most} bytes"),
+        };
+        Stop::from(Failure::Message {
+            number: u64::from(number),
+            tag,
+            sender: (self.comm.world(from), kind.words()),
+            receiver: (self.port.me, wanted),
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Point to point: messages between two ranks of a group that only these two know of.
+//!
+//! All of them to one rank go through one flow of slots, in the order in which they were sent, but for the parts of large
+//! ones, which go before what was sent later. A small one is in its slot whole. Of a large one an announcement comes
+//! first; when its receive is there, the receiver answers with a grant, and the sender writes straight into the receiver's
+//! memory, or sends it in parts through slots where one of the two cannot be registered. A small message that nobody has
+//! asked for yet is copied out of its slot, so that others get past it.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytemuck::Zeroable;
+use unisono_schedule::Rank;
+use unisono_transport::{Region, RemoteRegion};
+
+use super::matching::{Matching, Want};
+use crate::{
+    buffer::Fresh,
+    engine::{
+        completion::{Asked, Held, Received, Ticket},
+        request::{Inbound, Kind, Outbound, Signature},
+        wire::{Header, Message},
+    },
+};
+
+/// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
+pub(super) const PIECE: u8 = 26;
+
+/// The same where the memory is fresh. What may be under way at first is made zeros before, and what follows while it comes.
+/// So few bytes that the first need not wait and that what was made ready is still in a core's own cache.
+pub(super) const FRESH_PIECE: u8 = if cfg!(test) { 6 } else { 18 };
+
+/// How many bytes of messages that nobody has asked for are kept aside. Those that come when there are more wait in
+/// their slots, and their senders with them; but a large one from a rank that waits for a large one of this rank's comes in
+/// any case, and so do those in front of the parts of one that was asked for.
+pub(super) const ASIDE: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+
+/// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
+/// takes to be asked for right after a send.
+pub(super) const STALE: Duration = Duration::from_millis(1);
+
+/// How long a collective or a receive has waited before it may be for a rank whose large message waits to be taken: far
+/// longer than they take, since what is taken aside is copied once more.
+pub(crate) const LONG: Duration = Duration::from_millis(100);
+
+/// A message that leaves.
+pub(super) struct Sending {
+    pub(super) outbound: Outbound,
+    pub(super) asked: Asked,
+    /// Its number among those to this rank; the low 32 bits.
+    pub(super) number: u32,
+    /// How many elements were handed to the transport, or bytes of it written.
+    pub(super) gone: usize,
+    /// Puts of it under way.
+    pub(super) under_way: usize,
+    pub(super) stage: Stage,
+}
+
+impl Sending {
+    /// Whether it has waited for so long, and nothing of it has gone.
+    pub(super) fn stuck(&self, now: Instant, how_long: Duration) -> bool {
+        matches!(self.stage, Stage::Queued | Stage::Announced) && now >= self.asked.at + how_long
+    }
+
+    /// The header of a message of this sort, but for what the flow adds.
+    pub(super) fn header(&self, sort: Message, len: u32) -> Header {
+        let Outbound { tag, kind, .. } = self.outbound;
+        Header {
+            op: self.number,
+            codes: [sort.code(), kind.dtype.code(), kind.form.code(), 0],
+            root: tag,
+            count: kind.count as u64,
+            len,
+            ..Header::zeroed()
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    /// Waits for its turn.
+    Queued,
+    /// Waits for a grant.
+    Announced,
+    /// Is written there, in pieces of so many bytes.
+    Writing(RemoteRegion, usize),
+    /// Goes in parts.
+    Parting,
+    /// All has been handed to the transport.
+    Gone,
+}
+
+/// What goes to a rank through slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    /// A message or its announcement.
+    Message(u64),
+    /// The message's next parts.
+    Parts(u64),
+    /// Leave to send that message; in pieces, if it may be written.
+    ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
+}
+
+/// A message that has come, or been announced, before its receive.
+pub(super) enum Early {
+    Whole {
+        kind: Kind,
+        number: u32,
+        bytes: Fresh,
+    },
+    Announced {
+        kind: Kind,
+        number: u32,
+        writes: bool,
+        since: Instant,
+    },
+    /// It is coming into memory of its own.
+    Coming {
+        kind: Kind,
+        number: u32,
+    },
+}
+
+impl Early {
+    /// What it is, and its number.
+    pub(super) fn known(&self) -> (Kind, u32) {
+        match self {
+            Self::Whole { kind, number, .. }
+            | Self::Announced { kind, number, .. }
+            | Self::Coming { kind, number } => (*kind, *number),
+        }
+    }
+}
+
+/// A receive that waits.
+pub(super) struct Receiving {
+    pub(super) inbound: Inbound,
+    pub(super) asked: Asked,
+}
+
+impl Receiving {
+    /// Whether nobody waits for it any more.
+    pub(super) fn forsaken(&self) -> bool {
+        Arc::strong_count(&self.asked.ticket) == 1
+    }
+}
+
+/// A large message that comes.
+pub(super) struct Landing {
+    pub(super) tag: u32,
+    pub(super) kind: Kind,
+    /// Whose it is; nobody's, if it was taken aside.
+    pub(super) receiving: Option<Receiving>,
+    pub(super) into: Region,
+    /// The memory, where it was taken aside or its length was not known.
+    pub(super) fresh: Option<Fresh>,
+    /// Whether that counts among what is kept aside.
+    pub(super) aside: bool,
+    /// What the sender writes to, registered for the time.
+    pub(super) exposed: Option<Region>,
+    /// In which pieces it does: a power of two.
+    pub(super) piece: u8,
+    /// Elements that have come in parts, or pieces that were written.
+    pub(super) come: usize,
+}
+
+impl Landing {
+    /// One that is granted: nothing has come of it.
+    pub(super) fn new(
+        tag: u32,
+        kind: Kind,
+        receiving: Option<Receiving>,
+        into: Region,
+        fresh: Option<Fresh>,
+    ) -> Self {
+        let (aside, piece) = (receiving.is_none(), if fresh.is_some() { FRESH_PIECE } else { PIECE });
+        Self { tag, kind, receiving, into, fresh, aside, exposed: None, piece, come: 0 }
+    }
+
+    /// Makes ready what may be written when this many pieces may be under way behind those that have come; or all of it.
+    pub(super) fn provide(&mut self, ahead: Option<usize>) {
+        if let Some(fresh) = &mut self.fresh {
+            let pieces = ahead.map_or(usize::MAX, |ahead| self.come + ahead);
+            fresh.provide(pieces.saturating_mul(1 << self.piece));
+        }
+    }
+}
+
+/// What a group has of it.
+#[derive(Default)]
+pub(crate) struct Talk {
+    /// By the order in which they were asked for.
+    pub(super) sendings: BTreeMap<u64, Sending>,
+    pub(super) asked: u64,
+    /// How many messages went to each rank.
+    pub(super) numbers: BTreeMap<Rank, u32>,
+    /// What waits for a slot, for each rank; and messages to be written, in the order in which they were granted.
+    pub(super) queues: BTreeMap<Rank, VecDeque<Item>>,
+    pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
+    pub(super) matching: Matching<Receiving, Early>,
+    pub(super) landings: BTreeMap<(Rank, u32), Landing>,
+    /// Those that are written, in the order in which they were granted.
+    pub(super) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
+    /// Flows with messages that nobody has looked at.
+    pub(crate) arrived: Vec<usize>,
+    pub(crate) written: Vec<usize>,
+    /// Bytes kept aside.
+    pub(super) aside: usize,
+    /// Puts under way.
+    pub(crate) under_way: usize,
+    /// Who has asked for what cannot be, to be told when all is over.
+    pub(super) lost: Vec<Asked>,
+    /// What has ended, to be told to those who asked, and what it has received.
+    pub(crate) ended: VecDeque<(Asked, Option<Received>)>,
+    /// No deadline is before this; `None` where nobody waits.
+    pub(super) soonest: Option<Instant>,
+}
+
+impl Talk {
+    /// Whether anything that was asked for is on its way, or has ended and nobody was told.
+    pub(super) fn busy(&self) -> bool {
+        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
+        !self.sendings.is_empty() || landing || !self.ended.is_empty()
+    }
+
+    /// Whether anybody waits for the end of a send or a receive.
+    pub(crate) fn open(&self) -> bool {
+        self.busy() || self.matching.receives().next().is_some()
+    }
+
+    /// Whether anything waits to be sent.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.queues.is_empty() || !self.writes.is_empty()
+    }
+
+    /// Whether all that is under way are receives whose message has not come, and of no message that belongs to another: its
+    /// sender goes on with that.
+    pub(crate) fn only_receives(&self) -> bool {
+        !self.busy() && !self.matching.receives().any(|(want, _)| want.inner)
+    }
+
+    /// Gives up the receives that have got no message, and that nobody waits for any more, if this is so of them and of the
+    /// rank they take one from.
+    pub(crate) fn give_up(&mut self, so: impl Fn(&Asked, Option<Rank>) -> bool) {
+        let so = |want: Want, receiving: &Receiving| receiving.forsaken() && so(&receiving.asked, want.from);
+        for Receiving { asked, inbound } in self.matching.take_back(so) {
+            tracing::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
+            self.ended.push_back((Asked { held: Held::Back(None), ..asked }, None));
+        }
+    }
+
+    /// Whether nothing is left of it on the way.
+    pub(crate) fn over(&self) -> bool {
+        !self.open() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
+    }
+
+    /// Whose deadline has passed: since when it waits, and its call.
+    pub(crate) fn late(&mut self, now: Instant) -> Option<(Instant, Signature)> {
+        if self.soonest.is_none_or(|soonest| now < soonest) {
+            return None;
+        }
+        self.give_up(|asked, _| asked.deadline <= now);
+        let first = self.waits().min_by_key(|waits| waits.asked().deadline);
+        let found = first.map(|first| (first.asked().deadline, first.asked().at, first.signature()));
+        self.soonest = found.map(|(deadline, ..)| deadline);
+        found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
+    }
+
+    /// The earliest deadline, or an earlier moment.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.soonest
+    }
+
+    /// When to look whether something is to be taken aside; `None` if nothing is.
+    pub(crate) fn patience(&mut self) -> Option<Instant> {
+        let waits = |sending: &&Sending| matches!(sending.stage, Stage::Queued | Stage::Announced);
+        // They are in the order in which they were asked for.
+        let oldest = self.sendings.values().find(waits)?.asked.at;
+        let announced = self.matching.messages().any(|(_, early)| matches!(early, Early::Announced { .. }));
+        announced.then_some(oldest + STALE)
+    }
+
+    /// Gives all up: what belongs to those who asked.
+    pub(crate) fn abandon(&mut self) -> Vec<(Arc<Ticket>, Held)> {
+        let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.asked);
+        let landings = std::mem::take(&mut self.landings).into_values();
+        let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.asked));
+        let receives = self.matching.give_up().map(|receiving| receiving.asked);
+        let ended = self.ended.drain(..).map(|(asked, _)| asked);
+        let left = sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended);
+        left.map(|asked| (asked.ticket, asked.held)).collect()
+    }
+}
+
+/// Whether a large message to this rank has waited so long that the rank may wait for something from here.
+pub(super) fn wait_for(sendings: &BTreeMap<u64, Sending>, to: Rank, now: Instant) -> bool {
+    sendings.values().any(|sending| sending.outbound.to == to && sending.stuck(now, LONG))
+}
+
+impl Talk {
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
+    }
+}

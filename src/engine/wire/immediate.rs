@@ -1,0 +1,172 @@
+//! The four bytes that arrive with every put: what arrived, and for whom.
+
+use unisono_schedule::Rank;
+
+/// The most flows into one process, and out of it: 13 bits of the immediate.
+pub(crate) const MAX_FLOWS: usize = 1 << 13;
+
+/// The most ranks of the world; 26 bits of the immediate would hold more.
+pub(crate) const MAX_RANKS: usize = 1 << 19;
+
+/// A group, by a number that its members share; the world's is 0.
+pub(crate) type CommId = u16;
+
+/// The most groups that a process may be a member of at once: 12 bits of the immediate; in tests fewer, so that they come to it.
+pub(crate) const MAX_COMMS: usize = if cfg!(test) { 1 << 10 } else { 1 << 12 };
+
+/// The most ranks of a group that is not the world: 14 bits of the immediate.
+pub(crate) const MAX_MEMBERS: usize = 1 << 14;
+
+/// What an arrival's immediate says. The upper bits tell which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Immediate {
+    /// A message landed on the flow with this number at the receiver.
+    Data { flow: u32, way: Way, number: u16 },
+    /// The receiver of a flow has freed so many messages of it; `flow` is its number at the sender.
+    Credit { flow: u32, way: Way, freed: u16 },
+    /// Rank `from` of the group on this channel has written to its entry of that group's mailbox.
+    ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },
+}
+
+/// What a control message is about: a part of an [`Entry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ControlKind {
+    /// A [`Window`].
+    Window(Class),
+    /// A header: of a message that would be sent if a window or a grant for it were known.
+    MismatchProbe(Class),
+    /// The self-test pattern.
+    Hello,
+    /// A [`ClearToSend`].
+    ClearToSend,
+    /// The rank leaves the group, and sends nothing more but, in the world, the last barrier: how many operations it has begun.
+    End,
+    /// A [`Close`].
+    Close(Class),
+    /// What came of one: 1 if the window is closed, 0 if it stays.
+    Answer(Class),
+    /// Nothing: the rank has read the latest mismatch probe for [`Class::Eager`] or [`Class::Bulk`].
+    Read,
+}
+
+impl ControlKind {
+    /// In the order of their codes.
+    pub(super) const ALL: [Self; 16] = [
+        Self::Window(Class::Eager),
+        Self::Window(Class::Bulk),
+        Self::Window(Class::Message),
+        Self::MismatchProbe(Class::Eager),
+        Self::MismatchProbe(Class::Bulk),
+        Self::MismatchProbe(Class::Message),
+        Self::Hello,
+        Self::ClearToSend,
+        Self::End,
+        Self::Close(Class::Eager),
+        Self::Close(Class::Bulk),
+        Self::Close(Class::Message),
+        Self::Answer(Class::Eager),
+        Self::Answer(Class::Bulk),
+        Self::Answer(Class::Message),
+        Self::Read,
+    ];
+
+    fn code(self) -> u32 {
+        match self {
+            Self::Window(Class::Eager) => 0,
+            Self::Window(Class::Bulk) => 1,
+            Self::Window(Class::Message) => 2,
+            Self::MismatchProbe(Class::Eager) => 3,
+            Self::MismatchProbe(Class::Bulk) => 4,
+            Self::MismatchProbe(Class::Message) => 5,
+            Self::Hello => 6,
+            Self::ClearToSend => 7,
+            Self::End => 8,
+            Self::Close(class) => 9 + narrow(class.index()),
+            Self::Answer(class) => 12 + narrow(class.index()),
+            Self::Read => 15,
+        }
+    }
+}
+
+impl Immediate {
+    pub(crate) fn encode(self) -> u32 {
+        match self {
+            Self::Data { flow, way, number } => way.bit() | flow << 16 | u32::from(number),
+            Self::Credit { flow, way, freed } => 1 << 30 | way.bit() | flow << 16 | u32::from(freed),
+            Self::ControlMessage { comm_id, from, about } => {
+                // It fits because joining refuses more than MAX_RANKS, and making a group more than MAX_MEMBERS.
+                let from = match comm_id {
+                    0 => narrow(from) & 0x3ff_ffff,
+                    _ => 1 << 26 | u32::from(comm_id & 0xfff) << 14 | narrow(from) & 0x3fff,
+                };
+                1 << 31 | about.code() << 27 | from
+            }
+        }
+    }
+
+    /// All bits say something.
+    pub(crate) fn decode(bits: u32) -> Self {
+        let flow = bits >> 16 & 0x1fff;
+        let way = if bits & Way::Direct.bit() == 0 { Way::Slots } else { Way::Direct };
+        let low = (bits & 0xffff) as u16;
+        match bits >> 30 {
+            0 => Self::Data { flow, way, number: low },
+            1 => Self::Credit { flow, way, freed: low },
+            _ => {
+                let (comm_id, from) = match bits >> 26 & 1 {
+                    0 => (0, bits & 0x3ff_ffff),
+                    _ => ((bits >> 14 & 0xfff) as CommId, bits & 0x3fff),
+                };
+                let about = ControlKind::ALL[(bits >> 27 & 0xf) as usize];
+                Self::ControlMessage { comm_id, from: from as usize, about }
+            }
+        }
+    }
+}
+
+/// The two ways that messages of a flow take, each numbered and credited by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Into the slots of a window.
+    Slots,
+    /// Straight into the receiver's output.
+    Direct,
+}
+
+impl Way {
+    /// Its bit of the immediate, above the flow's.
+    const fn bit(self) -> u32 {
+        match self {
+            Self::Slots => 0,
+            Self::Direct => 1 << 29,
+        }
+    }
+}
+
+/// The kinds of windows between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// One lane of small slots, for schedules whose messages are small.
+    Eager,
+    /// Several lanes of chunk-sized slots, for pipelines.
+    Bulk,
+    /// One lane of small slots, for messages from point to point.
+    Message,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 3] = [Self::Eager, Self::Bulk, Self::Message];
+
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Eager => 0,
+            Self::Bulk => 1,
+            Self::Message => 2,
+        }
+    }
+}
+
+/// A number that fits.
+fn narrow(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,15 @@
+//! The bytes on the wire: immediates, headers, control messages (drawn in docs/wire.md).
+
+mod header;
+mod immediate;
+mod mailbox;
+#[cfg(any(test, fuzzing))]
+mod tests;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::tests::fuzz;
+pub(crate) use self::{
+    header::{HEADER, Header, Message, PAYLOAD},
+    immediate::{Class, CommId, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, MAX_MEMBERS, MAX_RANKS, Way},
+    mailbox::{ClearToSend, Close, Entry, MAX_SLOTS, VERSION, Window, hello},
+};

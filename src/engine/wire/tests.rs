@@ -1,0 +1,52 @@
+//! What every bit pattern says, and that sizes are those that docs/wire.md gives.
+
+use bytemuck::Zeroable;
+
+use super::*;
+
+/// Any bits of an immediate, and any bytes of what lies in a mailbox or before a message.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Some((bits, rest)) = bytes.split_first_chunk::<4>() else { return };
+    let immediate = Immediate::decode(u32::from_le_bytes(*bits));
+    assert_eq!(Immediate::decode(immediate.encode()), immediate);
+    let mut entry = Entry::zeroed();
+    let len = rest.len().min(size_of::<Entry>());
+    bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
+    let remote = entry.clear_to_send.remote();
+    assert_eq!(remote.is_some(), entry.clear_to_send.clear_to_send == 1);
+    for header in entry.mismatch_probes.iter().chain([&entry.clear_to_send.header]) {
+        if let Some(message) = Message::from_code(header.codes[0]) {
+            assert_eq!(message.code(), header.codes[0]);
+        }
+        crate::engine::request::fuzz(header);
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn immediates_survive_the_wire() {
+    let control = ControlKind::ALL.into_iter().flat_map(|about| {
+        [(0, 0), (0, MAX_RANKS - 1), (4095, MAX_MEMBERS - 1), (7, 3)]
+            .map(|(comm_id, from)| Immediate::ControlMessage { comm_id, from, about })
+    });
+    let samples = [
+        Immediate::Data { flow: 0, way: Way::Slots, number: 0 },
+        Immediate::Data { flow: 0x1fff, way: Way::Slots, number: 0xffff },
+        Immediate::Data { flow: 0x1fff, way: Way::Direct, number: 0xffff },
+        Immediate::Credit { flow: 0x1fff, way: Way::Direct, freed: 0xffff },
+        Immediate::Credit { flow: 1, way: Way::Slots, freed: 2 },
+    ];
+    for immediate in samples.into_iter().chain(control) {
+        assert_eq!(Immediate::decode(immediate.encode()), immediate);
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn records_have_the_sizes_the_papers_say() {
+    use unisono_schedule::windows::stride;
+
+    assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 416));
+    assert_eq!(stride(1), 128);
+    assert_eq!(stride(64), 128);
+}
