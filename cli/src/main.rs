@@ -49,12 +49,12 @@ enum Command {
     Compare(cost::compare::Compare),
     Completions(generate::Completions),
     Man(generate::Man),
-    #[command(name = cost::rank::NAME, hide = true)]
-    MeasureRank(cost::rank::OneRank),
+    #[command(name = cost::measure_rank::NAME, hide = true)]
+    MeasureRank(cost::measure_rank::OneRank),
     #[command(name = run::guard::NAME, hide = true)]
     Guard(run::guard::Guard),
-    #[command(name = doctor::end::NAME, hide = true)]
-    DoctorEnd(doctor::end::End),
+    #[command(name = doctor::endpoint::NAME, hide = true)]
+    DoctorEndpoint(doctor::endpoint::OneEndpoint),
     #[command(name = doctor::group::NAME, hide = true)]
     DoctorRank(doctor::group::OneRank),
     #[command(name = run::rank::NAME, hide = true)]
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         Command::Man(man) => man.run(Unisono::command()),
         Command::MeasureRank(rank) => rank.run(),
         Command::Guard(guard) => guard.run(),
-        Command::DoctorEnd(end) => end.run(),
+        Command::DoctorEndpoint(endpoint) => endpoint.run(),
         Command::DoctorRank(rank) => rank.run(),
         Command::Rank(rank) => rank.run(),
     }

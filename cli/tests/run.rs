@@ -144,9 +144,9 @@ fn options_reach_the_environment_and_arguments_the_program() {
 
 #[test]
 fn sixteen_ranks_with_long_lines_do_not_mix() {
-    // Each rank writes 4 lines of 64 KiB of its own letter to each stream.
-    let long = "letter=$(printf \"\\\\$(printf %03o $((97 + RANK)))\"); \
-                for i in 1 2 3 4; do head -c 65536 /dev/zero | tr '\\0' $letter; echo; done | tee /dev/stderr";
+    // Each rank writes 4 lines of 64 KiB of its own character to each stream.
+    let long = "char=$(printf \"\\\\$(printf %03o $((97 + RANK)))\"); \
+                for i in 1 2 3 4; do head -c 65536 /dev/zero | tr '\\0' $char; echo; done | tee /dev/stderr";
     let output = script(16, long);
     assert!(output.status.success());
     for stream in [&output.stdout, &output.stderr] {

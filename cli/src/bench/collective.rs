@@ -14,7 +14,7 @@ use super::{
     compute::Crew,
     data::{self, Sample, with_dtype},
     progress::Progress,
-    raw,
+    put_pair,
     report::{Case, Report, Row},
     room,
 };
@@ -32,7 +32,7 @@ pub(super) fn sweep(
 ) -> Result<u64> {
     let crew = if bench.overlap { Some(Crew::new(group)?) } else { None };
     if crew.is_none() && !bench.no_raw {
-        report.raw = raw::bandwidth(group, options)?;
+        report.raw = put_pair::bandwidth(group, options)?;
     }
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
     let progress = Progress::new(sizes.len(), group.rank() == 0);

@@ -10,6 +10,7 @@ use super::{
     collective::{SECONDS, iterations},
     data::{self, Sample, with_dtype},
     progress::Progress,
+    ranks::partner,
     report::{MessageRow, Rates, Report, quantile},
     room,
 };
@@ -38,16 +39,6 @@ pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) ->
     }
     progress.end();
     Ok(wrong)
-}
-
-/// With whom this rank exchanges messages, and whether it begins.
-pub(super) fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {
-    let pairs = ranks / 2;
-    match rank {
-        rank if rank < pairs => Some((rank + pairs, true)),
-        rank if rank < 2 * pairs => Some((rank - pairs, false)),
-        _ => None,
-    }
 }
 
 fn measure<T: Sample>(group: &ProcessGroup, bench: &Bench, count: usize) -> Result<MessageRow> {
@@ -218,24 +209,5 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
     /// How many elements came out wrong.
     fn wrong(&self) -> u64 {
         self.into.iter().enumerate().map(|(k, into)| data::wrong_copied(self.partner, k, into)).sum()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::partner;
-
-    #[test]
-    fn pairs_are_mutual_and_each_has_one_that_begins() {
-        for ranks in 0..10 {
-            let alone = (0..ranks).filter(|&rank| partner(rank, ranks).is_none()).count();
-            assert_eq!(alone, ranks % 2);
-            for rank in 0..ranks {
-                if let Some((other, first)) = partner(rank, ranks) {
-                    assert_eq!(partner(other, ranks), Some((rank, !first)), "{rank} of {ranks}");
-                }
-            }
-        }
-        assert_eq!(partner(1, 4), Some((3, true)));
     }
 }

@@ -10,7 +10,8 @@ mod overlap;
 mod plot;
 pub(crate) mod progress;
 mod put;
-pub(crate) mod raw;
+pub(crate) mod put_pair;
+mod ranks;
 pub(crate) mod report;
 
 use std::{path::PathBuf, process::ExitCode};

@@ -8,7 +8,7 @@ use unisono_transport::ofi::Options;
 use super::{
     Bench, Result,
     progress::Progress,
-    raw::{self, Pair},
+    put_pair::{self, Pair},
     report::{PutRow, Rates, Report, micros, quantile},
 };
 
@@ -24,7 +24,7 @@ pub(super) fn sweep(
 ) -> Result<()> {
     let sizes: Vec<usize> = bench.sizes().into_iter().filter(|&bytes| bytes > 0).collect();
     let largest = sizes.last().copied().unwrap_or(1);
-    let mut pair = raw::pair(group, options, largest)?;
+    let mut pair = put_pair::pair(group, options, largest)?;
     let progress = Progress::new(sizes.len(), group.rank() == 0);
     for bytes in sizes {
         progress.size(bytes);

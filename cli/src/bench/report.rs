@@ -12,7 +12,7 @@ use serde_json::json;
 use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
-use super::{Bench, Result, What, raw::second};
+use super::{Bench, Result, What, ranks::second};
 use crate::tune::output::is_fifo;
 
 /// Where results go.

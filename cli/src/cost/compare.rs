@@ -9,7 +9,7 @@ use clap::builder::NonEmptyStringValueParser;
 use unisono::dtype::Dtype;
 use unisono_schedule::{Collective, cost::Fabric, price::price};
 
-use super::{Case, Result, describe, measure, rank::Found};
+use super::{Case, Result, describe, fit, measure_rank::Found};
 use crate::bench;
 use crate::words;
 
@@ -88,8 +88,8 @@ impl Compare {
         let fabric = match self.fabric {
             Some(fabric) => fabric,
             None => {
-                let fabric = measure::fabric(provider)?;
-                measure::print(&fabric)?;
+                let fabric = fit::fabric(provider)?;
+                fit::print(&fabric)?;
                 fabric
             }
         };
@@ -103,7 +103,7 @@ impl Compare {
             let sizes = super::distinct(sizes.iter().copied(), case);
             let list: Vec<_> = sizes.iter().map(|(bytes, _)| bytes.to_string()).collect();
             let arguments = [self.collective.name().to_owned(), format!("--bytes={}", list.join(","))];
-            let found = measure::run(ranks, fabric.at_once(ranks), provider, &arguments)?;
+            let found = fit::run(ranks, fabric.at_once(ranks), provider, &arguments)?;
             let mut out = io::stdout().lock();
             writeln!(out, "{} among {ranks} ranks over {}", self.collective.name(), found.library)?;
             writeln!(out, "predicted on {}", describe(&fabric, ranks))?;

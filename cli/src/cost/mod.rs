@@ -3,8 +3,8 @@
 
 pub(crate) mod compare;
 pub(crate) mod explain;
-mod measure;
-pub(crate) mod rank;
+mod fit;
+pub(crate) mod measure_rank;
 pub(crate) mod simulate;
 
 use std::{error::Error, io, process::ExitCode};

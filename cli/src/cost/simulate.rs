@@ -16,7 +16,7 @@ use unisono_schedule::{
     select::choose,
 };
 
-use super::{About, Case, Priced, Result, Shape, describe, fastest, measure};
+use super::{About, Case, Priced, Result, Shape, describe, fastest, fit};
 use crate::{
     chart::{self, Line, Panel},
     words,
@@ -87,7 +87,7 @@ impl Simulate {
         let fabric = self.fabric()?;
         let case = case.on(&fabric);
         if self.measure {
-            measure::print(&fabric)?;
+            fit::print(&fabric)?;
         }
         let priced = self.price(&case, &fabric, Effort::EXACT);
         let bound = lower_bound(self.about.collective, case.world.ranks, case.bytes(), &fabric);
@@ -133,7 +133,7 @@ impl Simulate {
     fn fabric(&self) -> Result<Fabric> {
         let fabric = match self.fabric {
             Some(fabric) => fabric,
-            None => measure::fabric(self.provider.as_deref())?,
+            None => fit::fabric(self.provider.as_deref())?,
         };
         Ok(Fabric {
             ranks_per_host: self.ranks_per_host.map_or(fabric.ranks_per_host, |ranks| ranks as usize),

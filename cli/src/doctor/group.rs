@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, ReduceOp};
 
 use super::report::{bytes, some};
-use crate::run::job::ITSELF;
+use crate::run::ITSELF;
 
 /// What the subcommand is called.
 pub(crate) const NAME: &str = "doctor-one-rank";

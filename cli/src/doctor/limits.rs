@@ -6,7 +6,7 @@ use unisono::config::Config;
 use unisono_schedule::{Topology, cost::control_memory, select::neighbours, windows::stride};
 
 use super::{
-    end::Opened,
+    endpoint::Opened,
     files::Files,
     report::{Section, bytes, some},
 };

@@ -16,7 +16,7 @@ use super::{
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Node {
+pub(super) struct NumaNode {
     /// Its number.
     pub(super) number: Option<usize>,
     /// Its cores.
@@ -48,7 +48,7 @@ pub(super) struct Layout {
     /// How many of these the control group has.
     pub(super) allowed: usize,
     /// NUMA nodes.
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<NumaNode>,
     /// Data caches, the largest first.
     pub(super) caches: Vec<Cache>,
 }
@@ -206,7 +206,7 @@ fn layout(topology: &Topology) -> Layout {
     let allowed = topology.allowed_cpuset();
     let threads = topology.objects_with_type(ObjectType::PU);
     let allowed = threads.filter(|thread| thread.is_inside_cpuset(&*allowed)).count();
-    let nodes = topology.objects_with_type(ObjectType::NUMANode).map(|node| Node {
+    let nodes = topology.objects_with_type(ObjectType::NUMANode).map(|node| NumaNode {
         number: node.os_index(),
         cores: topology
             .objects_with_type(ObjectType::Core)
@@ -311,7 +311,7 @@ mod tests {
         let topology = Topology::builder().from_synthetic(description).unwrap().build().unwrap();
         let layout = layout(&topology);
         assert_eq!((layout.packages, layout.cores, layout.threads, layout.allowed), (2, 16, 32, 32));
-        let node = |number| Node { number: Some(number), cores: 8, memory: Some(1 << 30) };
+        let node = |number| NumaNode { number: Some(number), cores: 8, memory: Some(1 << 30) };
         assert_eq!(layout.nodes, [node(0), node(1)]);
         assert_eq!(layout.caches[0], Cache { name: "L3".into(), size: Some(32 << 20), count: 4 });
         assert_eq!((layout.caches[1].name.as_str(), layout.caches[1].count), ("L2", 16));

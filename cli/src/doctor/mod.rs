@@ -20,7 +20,7 @@ use serde::Serialize;
 use unisono::config::StoreAddress;
 use unisono_transport::ofi::Options;
 
-pub(crate) mod end;
+pub(crate) mod endpoint;
 mod environment;
 mod files;
 pub(crate) mod group;

@@ -15,7 +15,7 @@ use serde::Serialize;
 use unisono_transport::ofi::Options;
 
 use super::{
-    end::{BYTES, Contact, End, Opened, Said, hear},
+    endpoint::{BYTES, Contact, OneEndpoint, Opened, Said, hear},
     group::{self, Reduced},
     providers::Providers,
     report::Section,
@@ -158,7 +158,7 @@ fn ours(options: &Options, first: bool) -> Command {
     // The link stays good when the file of this program has been replaced by a newer one.
     let mut command = Command::new("/proc/self/exe");
     // A crash shall show as the signal it was (see run/job.rs).
-    command.args(End::arguments(options, first)).env("IPATH_NO_BACKTRACE", "1");
+    command.args(OneEndpoint::arguments(options, first)).env("IPATH_NO_BACKTRACE", "1");
     command
 }
 

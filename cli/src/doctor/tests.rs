@@ -5,10 +5,10 @@ use std::{net::IpAddr, time::Duration};
 use unisono::config::Config;
 
 use super::{
-    end::Opened,
+    endpoint::Opened,
     interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
     limits::{HugePages, Limit, Limits, Windows},
-    machine::{Cache, Layout, Machine, Node, Ranks},
+    machine::{Cache, Layout, Machine, NumaNode, Ranks},
     providers::{Candidate, Providers, Way},
     report::Section,
     self_test::{SelfTest, Success, Trial},
@@ -90,7 +90,7 @@ fn machine(ranks: Option<usize>) -> Machine {
             threads: 32,
             allowed: 32,
             nodes: (0..2)
-                .map(|number| Node { number: Some(number), cores: 8, memory: Some(64 << 30) })
+                .map(|number| NumaNode { number: Some(number), cores: 8, memory: Some(64 << 30) })
                 .collect(),
             caches: vec![
                 Cache { name: "L3".into(), size: Some(32 << 20), count: 2 },

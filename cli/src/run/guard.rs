@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 pub(crate) const NAME: &str = "run-guard";
 
 /// What the launcher says when it has ended its ranks itself.
-const FAREWELL: &str = "done";
+const DONE: &str = "done";
 
 /// How long after its ranks' end it removes the shared memory that they have left.
 const REST: Duration = Duration::from_millis(500);
@@ -28,7 +28,7 @@ impl Guard {
     pub(crate) fn run(self) -> ExitCode {
         let mut groups = Vec::new();
         for line in io::stdin().lines().map_while(Result::ok) {
-            if line == FAREWELL {
+            if line == DONE {
                 return ExitCode::SUCCESS;
             }
             groups.extend(line.parse().ok().and_then(Pid::from_raw));
@@ -54,7 +54,7 @@ pub(super) struct Hold {
 impl Hold {
     /// Starts the guard, out of reach of the signals that a terminal sends to us.
     pub(super) fn start() -> io::Result<Self> {
-        let mut command = Command::new(super::job::ITSELF);
+        let mut command = Command::new(super::ITSELF);
         command.arg0("unisono").arg(NAME).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut guard = command.spawn()?;
@@ -69,7 +69,7 @@ impl Hold {
 
     /// Says that nobody is left to be ended.
     pub(super) fn release(mut self) {
-        let _ = writeln!(self.line, "{FAREWELL}");
+        let _ = writeln!(self.line, "{DONE}");
         drop(self.line);
         let _ = self.guard.wait();
     }

@@ -25,13 +25,11 @@ use unisono::rendezvous::TcpServer;
 use unisono_transport::ofi;
 
 use super::{
+    ITSELF,
     guard::Hold,
     lines::{Sink, Stream},
     rank, signals,
 };
-
-/// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
-pub(crate) const ITSELF: &str = "/proc/self/exe";
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);

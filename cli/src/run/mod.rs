@@ -13,6 +13,9 @@ use clap::builder::NonEmptyStringValueParser;
 use job::{Job, Output};
 use unisono::Config;
 
+/// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
+pub(crate) const ITSELF: &str = "/proc/self/exe";
+
 /// What people begin with.
 const EXAMPLES: &str = "\
 Examples:

@@ -17,7 +17,7 @@ use unisono_transport::{
 };
 
 /// What the subcommand is called.
-pub(crate) const NAME: &str = "doctor-one-end";
+pub(crate) const NAME: &str = "doctor-one-endpoint";
 
 /// How many puts there and back are timed, after a tenth as many to warm up.
 const ROUNDS: u32 = 500;
@@ -32,7 +32,7 @@ const IMMEDIATE: u32 = 7;
 
 /// One end of the self-test.
 #[derive(clap::Args)]
-pub(crate) struct End {
+pub(crate) struct OneEndpoint {
     /// Puts first, and takes the time.
     #[arg(long)]
     first: bool,
@@ -44,7 +44,7 @@ pub(crate) struct End {
     towards: Option<IpAddr>,
 }
 
-impl End {
+impl OneEndpoint {
     /// The arguments that make such an end.
     pub(super) fn arguments(options: &Options, first: bool) -> Vec<String> {
         let mut arguments = vec![NAME.to_owned()];

@@ -14,7 +14,7 @@ use unisono_schedule::{Collective, Topology, algorithm::find, select::Choice};
 
 use super::{Case, Result};
 use crate::{
-    bench::{progress::Progress, raw, report::quantile},
+    bench::{progress::Progress, put_pair, report::quantile},
     tune::measure::{self, Way},
 };
 
@@ -140,7 +140,7 @@ fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Resul
     // Short runs, the best of which other programs have not disturbed.
     const RUNS: u32 = 24;
     let first = group.rank() == 0;
-    let mut pair = raw::pair(group, options, LARGE)?.ok_or("raw puts need two ranks")?;
+    let mut pair = put_pair::pair(group, options, LARGE)?.ok_or("raw puts need two ranks")?;
     pair.ping_pong(8, 500, first)?;
     let mut times = pair.ping_pong(8, 4000, first)?;
     times.sort_unstable();

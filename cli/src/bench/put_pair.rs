@@ -10,7 +10,7 @@ use unisono_transport::{
     ofi::{Ofi, Options},
 };
 
-use super::{Result, messages::partner, room};
+use super::{Result, ranks::second, room};
 
 /// How many puts are under way at once in bandwidth tests: enough to keep a wire busy. All of them read the same
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
@@ -53,11 +53,6 @@ fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, uni
     // SAFETY: no put is under way yet.
     (0..bytes).step_by(PAGE).try_for_each(|page| unsafe { region.write(page, &[1]) })?;
     Ok(region)
-}
-
-/// With whom rank 0 of so many is a pair; `None` if it is alone.
-pub(crate) fn second(ranks: usize) -> Option<usize> {
-    partner(0, ranks).map(|(second, _)| second)
 }
 
 /// Makes endpoints on rank 0 and on the [`second`] with windows for puts of up to `bytes`; `None` on the others, which

@@ -11,9 +11,9 @@ use unisono_schedule::{Collective, cost::Fabric, price::price};
 
 use super::{
     Case, Result,
-    rank::{self, Found, Raw},
+    measure_rank::{self, Found, Raw},
 };
-use crate::{run::job::ITSELF, words};
+use crate::{run::ITSELF, words};
 
 /// With more cores than that a crowd is not measured: it would be too many processes.
 const MOST_CORES: usize = 16;
@@ -30,7 +30,7 @@ pub(super) fn run(
     let mut command = Command::new(ITSELF);
     // The launcher, and with it the ranks, ends with this process.
     command.args([crate::run::rank::NAME, &id().to_string(), "--", ITSELF]);
-    command.args(["run", "-n", &ranks.to_string(), "--", ITSELF, rank::NAME]).args(arguments);
+    command.args(["run", "-n", &ranks.to_string(), "--", ITSELF, measure_rank::NAME]).args(arguments);
     command.arg(format!("--at-once={at_once}")).args(provider.map(|name| format!("--provider={name}")));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cannot start this program again by {ITSELF}: {error}"))?;
