@@ -38,7 +38,7 @@ if nightly miri --version > /dev/null 2>&1 && [ -f "$source" ]; then
     echo "== Miri"
     # Proptest reads a file of old failures, and Miri is some thousand times slower than the machine.
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize/miri \
-        nightly miri test -p unisono --lib -- engine::flow engine::routes alarm:: --skip runs_are_cut_and_put_together
+        nightly miri test -p unisono --lib -- engine::flow engine::routes failure_latch:: --skip runs_are_cut_and_put_together
 else
     skip Miri "it is not there (rustup component add miri rust-src --toolchain nightly)"
 fi

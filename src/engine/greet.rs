@@ -112,7 +112,7 @@ impl Engine {
             self.wait.reset();
             return Ok(true);
         }
-        if supervisor.stopped() { Err(Stop::Alarm) } else { Ok(false) }
+        if supervisor.stopped() { Err(Stop::Failed) } else { Ok(false) }
     }
 
     /// Sends the next large message, if the transport takes it.

@@ -40,7 +40,7 @@ impl Engine {
         }
         loop {
             if supervisor.stopped() {
-                return Err(Stop::Alarm.into());
+                return Err(Stop::Failed.into());
             }
             // What has come may be for a receive that somebody kept.
             let moved = self.talk(supervisor)? | self.net.sweep()? | self.net.send_control()?;

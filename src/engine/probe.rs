@@ -168,7 +168,7 @@ fn refused(stop: Stop) -> Error {
     match stop {
         Stop::Failure(failure) => Error::Failed(*failure),
         Stop::Transport(broken) => broken.error.into(),
-        Stop::Alarm | Stop::Deadline => {
+        Stop::Failed | Stop::Deadline => {
             Error::Argument { call: "probe", problem: "its steps take too long".to_owned() }
         }
     }

@@ -264,7 +264,7 @@ impl Engine {
                 return Ok(());
             }
             if supervisor.stopped() {
-                return Err(Stop::Alarm.into());
+                return Err(Stop::Failed.into());
             }
             let now = Instant::now();
             let deadline = at.into_iter().fold(self.deadline(now)?, Instant::min);

@@ -16,8 +16,8 @@ pub(crate) enum Stop {
     Failure(Box<Failure>),
     /// The transport broke.
     Transport(Box<Broken>),
-    /// Someone else raised the alarm.
-    Alarm,
+    /// The group has failed, as the failure latch says.
+    Failed,
     /// The deadline has passed.
     Deadline,
 }

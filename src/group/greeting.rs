@@ -119,7 +119,7 @@ pub(super) fn meet(
             // A dead peer breaks the wire too, and then the store says who it was.
             Err(Stop::Transport(error)) => match guard.dead() {
                 None => Err(doubt(engine, rank, store, ways).map_or(Stop::Transport(error), Stop::from)),
-                Some(_) => Err(Stop::Alarm),
+                Some(_) => Err(Stop::Failed),
             },
             Err(stop) => Err(stop),
         };

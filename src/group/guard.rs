@@ -1,4 +1,4 @@
-//! What positions between a group and the fate of its ranks: the alarm, the watch, and where this rank positions.
+//! What positions between a group and the fate of its ranks: the latch, the watch, and where this rank positions.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,7 +12,7 @@ use crate::{
     config::Config,
     engine::{Call, Signature, StalledOperation, Stop, Supervisor},
     error::{Error, Failure, Result},
-    rendezvous::{Alarm, Position, PositionSource, Store, Watch, report, whereabouts},
+    rendezvous::{FailureLatch, Position, PositionSource, Store, Watch, report, whereabouts},
     signals::LastWords,
 };
 
@@ -35,7 +35,7 @@ pub(super) struct Guard {
     /// A world of one has none.
     pub watchdog: Option<Watchdog>,
     pub rank: Rank,
-    pub alarm: Arc<Alarm>,
+    pub latch: Arc<FailureLatch>,
     pub position: Arc<PositionSource>,
     pub doing: Arc<Doing>,
     /// A world of one has none.
@@ -46,7 +46,7 @@ pub(super) struct Guard {
 
 impl Supervisor for Guard {
     fn stopped(&self) -> bool {
-        self.alarm.raised()
+        self.latch.raised()
     }
 
     fn waits_longest(&self, call: Call, waits: Option<Rank>) {
@@ -67,7 +67,7 @@ impl Supervisor for Guard {
             // For something else than the last time.
             *asked = Duration::ZERO;
         }
-        let doubt = if self.alarm.somebody_leaves() { DOUBT_LEAVING } else { DOUBT };
+        let doubt = if self.latch.somebody_leaves() { DOUBT_LEAVING } else { DOUBT };
         if vainly >= (*asked * 2).max(doubt) {
             *asked = vainly;
             if let Some(watch) = &self.watch {
@@ -85,9 +85,9 @@ impl Guard {
     /// Begins to watch over the group whose store this is.
     pub(super) fn begin(config: &Config, store: Option<&dyn Store>) -> Result<Self> {
         let rank = config.rank;
-        let alarm = Arc::new(Alarm::new());
+        let latch = Arc::new(FailureLatch::new());
         let position = Arc::new(PositionSource::new());
-        let watch = store.map(|store| store.watch(Arc::clone(&alarm), Arc::clone(&position))).transpose()?;
+        let watch = store.map(|store| store.watch(Arc::clone(&latch), Arc::clone(&position))).transpose()?;
         let doing = Arc::new(Doing::new(Signature::call_of));
         let watch: Option<Arc<dyn Watch>> = watch.map(Arc::from);
         if let Some(watch) = &watch {
@@ -95,7 +95,7 @@ impl Guard {
         }
         let _last_words = watch.as_ref().map(|watch| LastWords::of(rank, watch));
         let asked = Mutex::default();
-        Ok(Self { watchdog: None, _last_words, rank, alarm, position, doing, watch, asked })
+        Ok(Self { watchdog: None, _last_words, rank, latch, position, doing, watch, asked })
     }
 
     /// Ends a joining that failed: the others are told why, and then this rank goes. Gives what it returns: an error of its
@@ -107,7 +107,7 @@ impl Guard {
             Error::Failed(failure) => Error::Failed(self.tell(failure)),
             // All who were there have come to the same, and whoever is late is told so.
             Error::Missing { .. } => error,
-            _ => match broken.then(|| self.alarm.wait(CULPRIT)).flatten() {
+            _ => match broken.then(|| self.latch.wait(CULPRIT)).flatten() {
                 Some(failure) => Error::Failed(failure),
                 None => {
                     self.tell(Failure::Joining { rank: self.rank, why: error.to_string() });
@@ -130,19 +130,19 @@ impl Guard {
 
     /// Who died, if the store comes to know that soon.
     pub(super) fn dead(&self) -> Option<Failure> {
-        self.alarm.wait(CULPRIT)
+        self.latch.wait(CULPRIT)
     }
 
     /// Tells the store, and gives back the failure that it heard of first.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
-        if let Some(first) = self.alarm.failure() {
+        if let Some(first) = self.latch.failure() {
             return first;
         }
         match &self.watch {
             Some(watch) => watch.report(&failure),
             None => {
-                self.alarm.raise(failure.clone());
-                self.alarm.failure().unwrap_or(failure)
+                self.latch.raise(failure.clone());
+                self.latch.failure().unwrap_or(failure)
             }
         }
     }
@@ -162,12 +162,12 @@ impl Guard {
         let StalledOperation { number, group, id, call, waited } = stalled;
         match stop {
             Stop::Failure(failure) => *failure,
-            Stop::Alarm => self.alarm.failure().unwrap_or_else(|| Failure::StoreLost {
-                how: "the alarm was raised without a reason".to_owned(),
+            Stop::Failed => self.latch.failure().unwrap_or_else(|| Failure::StoreLost {
+                how: "the latch was raised without a reason".to_owned(),
             }),
             Stop::Transport(broken) => {
                 // A dead peer breaks the wire too; the store knows better who it was.
-                let named = self.alarm.wait(CULPRIT);
+                let named = self.latch.wait(CULPRIT);
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,
                     doing: number.map_or_else(|| call.clone(), |op| format!("op {op} {call}")),

@@ -388,7 +388,7 @@ fn watchdog(
         limits,
         timeout: config.timeout,
         activity,
-        alarm: Arc::clone(&guard.alarm),
+        latch: Arc::clone(&guard.latch),
         doing: Arc::clone(&guard.doing),
         watch: Arc::clone(watch),
     };

@@ -517,7 +517,7 @@ impl Runtime {
         drop(queue);
         match failed {
             Some(failure) => Err(Error::Failed(failure)),
-            None => self.guard.alarm.failure().map_or(Ok(()), |failure| Err(self.fail(failure))),
+            None => self.guard.latch.failure().map_or(Ok(()), |failure| Err(self.fail(failure))),
         }
     }
 
@@ -535,7 +535,7 @@ impl Runtime {
     pub(super) fn check_calls(&self, call: &'static str) -> Result<()> {
         self.check_process()?;
         self.callers.enter();
-        if !self.closed.load(Ordering::Acquire) && !self.guard.alarm.raised() {
+        if !self.closed.load(Ordering::Acquire) && !self.guard.latch.raised() {
             return Ok(());
         }
         let queue = self.queue();
@@ -546,7 +546,7 @@ impl Runtime {
         self.check_desk(queue)
     }
 
-    /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the alarm is raised.
+    /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the latch is raised.
     pub(super) fn fail(&self, failure: Failure) -> Error {
         if let Err(error) = self.check_process() {
             return error;
@@ -559,7 +559,7 @@ impl Runtime {
 
     /// Whether all is over.
     pub(super) fn over(&self) -> bool {
-        self.queue().failed.is_some() || self.guard.alarm.raised()
+        self.queue().failed.is_some() || self.guard.latch.raised()
     }
 }
 

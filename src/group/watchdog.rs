@@ -23,7 +23,7 @@ use unisono_transport::{Activity, LibraryCall, Limits, Stay};
 use super::doing::Doing;
 use crate::{
     error::Failure,
-    rendezvous::{Alarm, Watch},
+    rendezvous::{FailureLatch, Watch},
 };
 
 /// The time between two looks.
@@ -43,7 +43,7 @@ pub(super) struct Subject {
     /// How long an operation may take.
     pub timeout: Duration,
     pub activity: Arc<Activity>,
-    pub alarm: Arc<Alarm>,
+    pub latch: Arc<FailureLatch>,
     pub doing: Arc<Doing>,
     pub watch: Arc<dyn Watch>,
 }
@@ -70,7 +70,7 @@ impl Watchdog {
                 if *wait.unwrap_or_else(PoisonError::into_inner).0 {
                     return;
                 }
-                let failed = subject.alarm.raised() || subject.doing.is_overdue(Instant::now());
+                let failed = subject.latch.raised() || subject.doing.is_overdue(Instant::now());
                 if let Some(stay) = looks.look(subject.activity.stay(), failed, subject.timeout) {
                     subject.end(stay);
                 }
@@ -134,7 +134,7 @@ impl Subject {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let doing = self.doing.snapshot().to_string();
         let call = stay.call.name();
-        let after = match self.alarm.failure() {
+        let after = match self.latch.failure() {
             Some(failure) => format!("after the group had failed ({failure})"),
             None => "after its deadline had passed".to_owned(),
         };
@@ -151,7 +151,7 @@ impl Subject {
         );
         // Whoever holds a lock of the log's may be the one that is stuck: first what needs none.
         let _ = std::io::stderr().write_all(words.as_bytes());
-        if !self.alarm.raised() {
+        if !self.latch.raised() {
             self.watch.report(&Failure::Transport {
                 rank: self.rank,
                 doing: doing.clone(),

@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] is a small key-value service that all ranks of a job reach: [`TcpStore`], served by rank 0's
 //! process or by a launcher, or [`FileStore`], a directory that all ranks share. Through it ranks exchange addresses ([`exchange`]) once; from then on it keeps one [`Watch`] per rank, which raises the rank's
-//! [`Alarm`] as soon as any rank died or reported a failure, and tells others where this rank positions.
+//! [`FailureLatch`] as soon as any rank died or reported a failure, and tells others where this rank positions.
 //!
 //! # Membership
 //! Opening a store makes this process its rank. From then on the rank is *alive* until it either leaves
@@ -14,24 +14,21 @@
 //! A child that a rank forks is no member: it finds `/dev/null` in place of the rank's connections and locks, so that the
 //! rank's death is noticed though a child lives on, and dropping what belongs to the rank does nothing there.
 
-mod alarm;
-mod client;
+mod exchange;
+mod failure_latch;
 mod file;
-mod position;
+mod position_source;
+mod protocol;
 mod seal;
 mod server;
-mod watch;
-mod wire;
+mod tcp_store;
+mod tcp_watch;
 
 use std::{
-    collections::HashMap,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
-
-use serde::{Deserialize, Serialize};
-use unisono_schedule::Rank;
 
 pub use crate::position::{
     Called, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report, whereabouts,
@@ -40,15 +37,16 @@ use crate::{
     config::{Member, StoreAddress},
     error::{Error, Failure, Result},
 };
-pub use alarm::Alarm;
-pub use client::TcpStore;
+pub use exchange::exchange;
+pub use failure_latch::FailureLatch;
 pub use file::FileStore;
-pub use position::PositionSource;
+pub use position_source::PositionSource;
 pub use server::TcpServer;
+pub use tcp_store::TcpStore;
 
 /// What a client reads, and what a server does among frames, in any bytes.
 #[cfg(any(test, fuzzing))]
-pub(crate) const FUZZ: [fn(&[u8]); 2] = [wire::fuzz, server::fuzz::frames];
+pub(crate) const FUZZ: [fn(&[u8]); 2] = [protocol::fuzz, server::fuzz::frames];
 
 /// How long the process that serves a tcp store stays for the others if it is no rank that has left: a launcher, or a rank
 /// that gave up.
@@ -112,14 +110,14 @@ pub trait Store: Send + Sync {
     fn add(&self, key: &str, delta: i64) -> Result<i64>;
 
     /// Begins to watch over the group, in a thread of its own. Once per store.
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>>;
+    fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>>;
 }
 
 /// This rank's side of the store's watch over the group. Dropping it without [`Watch::leave`] tells the
 /// others that this rank died.
 pub trait Watch: Send + Sync {
     /// Tells the store of a failure, and gives the one the store heard of first: the same on every rank.
-    /// Where the store does not answer within [`ECHO`], that is `failure` itself. The alarm is raised.
+    /// Where the store does not answer within [`ECHO`], that is `failure` itself. The latch is raised.
     fn report(&self, failure: &Failure) -> Failure;
 
     /// Asks all ranks where they position, and gives what came within `wait`: `None` for the silent.
@@ -136,7 +134,7 @@ pub trait Watch: Send + Sync {
     /// at once. Where nothing goes over a network of ours, that is all there is to know.
     fn be_patient(&self, _patience: Duration) {}
 
-    /// Tells the store of the failure by which this process is about to end. The alarm is not raised: nothing in this process
+    /// Tells the store of the failure by which this process is about to end. The latch is not raised: nothing in this process
     /// is to end it sooner, in another way.
     fn last_words(&self, failure: &Failure);
 
@@ -145,102 +143,6 @@ pub trait Watch: Send + Sync {
 
     /// Says shutdown: this rank goes in good order. Idempotent.
     fn leave(&self);
-}
-
-/// Gives every rank's bytes to every rank, in the order of ranks.
-///
-/// Rank 0 gathers and publishes one table, so that each rank makes two requests whatever the world size.
-/// `key` must be new for every exchange.
-///
-/// # Errors
-/// [`Error::Missing`], on every rank, with those that had not come when the first rank gave up waiting;
-/// [`Error::Failed`] if a rank died meanwhile.
-pub fn exchange(
-    store: &dyn Store,
-    key: &str,
-    rank: Rank,
-    ranks: usize,
-    bytes: &[u8],
-    deadline: Instant,
-) -> Result<Vec<Vec<u8>>> {
-    let begun = Instant::now();
-    let bad = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-    let table = format!("{key}/table");
-    let publish = |verdict: &Verdict| match postcard::to_allocvec(verdict) {
-        Ok(encoded) => store.set(&table, &encoded),
-        Err(error) => Err(bad(format!("encoding {table}: {error}"))),
-    };
-    store.set(&entry(key, rank), &[PRESENT, bytes].concat())?;
-
-    let verdict = if rank == 0 {
-        let verdict = verdict(key, ranks, store.collect(&entries(key), ranks, deadline)?);
-        publish(&verdict)?;
-        verdict
-    } else if let Some(encoded) = store.get(&table, deadline)? {
-        postcard::from_bytes(&encoded).map_err(|error| bad(format!("{table} cannot be read: {error}")))?
-    } else {
-        let missing = match verdict(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
-            Verdict::Missing(missing) => missing,
-            // All have come, but rank 0 has not said so in time.
-            Verdict::All(_) => vec![0],
-        };
-        // Rank 0 ends because nobody is left to wait for, and then whoever waits for the table: in this order,
-        // since those go as soon as they have it, and who goes is taken for dead by whoever still waits. With
-        // rank 0 the store may go too, which leaves nobody to tell.
-        let verdict = Verdict::Missing(missing.clone());
-        let told = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
-        if let Err(error) = told.and_then(|()| publish(&verdict)) {
-            tracing::debug!(rank, %error, "the others may not hear that this rank gave up waiting");
-        }
-        verdict
-    };
-    match verdict {
-        Verdict::All(all) if all.len() == ranks => Ok(all),
-        Verdict::All(all) => Err(bad(format!("{table} has {} entries for {ranks} ranks", all.len()))),
-        Verdict::Missing(missing) if missing.contains(&rank) => Err(bad(format!(
-            "rank {rank} came too late: the others had given up waiting for it; start all ranks closer together or \
-             set a longer UNISONO_JOIN_TIMEOUT"
-        ))),
-        Verdict::Missing(missing) => {
-            let (store, waited) = (store.name().to_owned(), begun.elapsed());
-            Err(Error::Missing { store, rank, ranks, missing, waited })
-        }
-    }
-}
-
-/// How an entry of an exchange begins: with a rank's bytes, or set by another that has given it up.
-const PRESENT: &[u8] = &[1];
-const ABSENT: &[u8] = &[0];
-
-/// What an exchange comes to.
-#[derive(Serialize, Deserialize)]
-enum Verdict {
-    All(Vec<Vec<u8>>),
-    Missing(Vec<Rank>),
-}
-
-fn entries(key: &str) -> String {
-    format!("{key}/of/")
-}
-
-/// Zero-padded, so that the order of names is the order of ranks.
-fn entry(key: &str, rank: Rank) -> String {
-    format!("{}{rank:020}", entries(key))
-}
-
-fn verdict(key: &str, ranks: usize, entries: Vec<(String, Vec<u8>)>) -> Verdict {
-    let mut here: HashMap<String, Vec<u8>> = entries.into_iter().collect();
-    let mut all = Vec::with_capacity(ranks);
-    let mut missing = Vec::new();
-    for rank in 0..ranks {
-        match here.remove(&entry(key, rank)) {
-            Some(bytes) if bytes.starts_with(PRESENT) => {
-                all.push(bytes.get(PRESENT.len()..).unwrap_or_default().to_vec())
-            }
-            _ => missing.push(rank),
-        }
-    }
-    if missing.is_empty() { Verdict::All(all) } else { Verdict::Missing(missing) }
 }
 
 /// Opens the store at `address` as `member`; waits until the deadline for it to be there.

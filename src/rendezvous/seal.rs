@@ -6,9 +6,10 @@
 //! number and of the frame. The first tag of each side proves that it knows the token. So a frame cannot be made by whoever
 //! does not know it, nor changed, left out, repeated, sent back, or taken from another connection. Nothing is encrypted.
 
-use std::{fmt, io};
+use std::{fmt, io, net::TcpStream};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use unisono_transport::fork::Unshared;
 
 use crate::config::Token;
 
@@ -83,6 +84,16 @@ impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seal").field("count", &self.count).finish_non_exhaustive()
     }
+}
+
+/// A connection on which both sides have proved that they know the token.
+#[derive(Debug)]
+pub(super) struct SealedStream {
+    pub(super) stream: Unshared<TcpStream>,
+    /// Seals what goes out.
+    pub(super) outgoing: Seal,
+    /// Opens what comes.
+    pub(super) incoming: Seal,
 }
 
 #[cfg(test)]

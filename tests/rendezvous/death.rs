@@ -81,9 +81,9 @@ fn a_rank_of_its_own() {
     std::process::exit(1);
 }
 
-/// What all alarms are raised with, which must be the same, within a second from `begun`.
+/// What all latches are raised with, which must be the same, within a second from `begun`.
 fn told(kind: Kind, all: &[One], begun: Instant) -> Failure {
-    let failures: Vec<Failure> = all.iter().map(|one| one.alarm.wait(SOON).unwrap()).collect();
+    let failures: Vec<Failure> = all.iter().map(|one| one.latch.wait(SOON).unwrap()).collect();
     let took = begun.elapsed();
     println!("{kind:?}: all knew after {took:.1?}: {}", failures[0]);
     assert!(took < Duration::from_secs(1), "{kind:?}: {took:?}");
@@ -102,7 +102,7 @@ fn a_killed_process_is_named_by_all_the_others_within_a_second() {
             let waiter = Arc::clone(&all[1].store);
             let waiter = thread::spawn(move || waiter.get("never", soon()));
             thread::sleep(Duration::from_millis(120));
-            assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?} {how}");
+            assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?} {how}");
             let begun = Instant::now();
             process.signal(Signal::KILL);
             let failure = told(kind, &all, begun);
@@ -163,7 +163,7 @@ fn a_stopped_process_is_alive_but_silent() {
         assert!(begun.elapsed() >= Duration::from_millis(400), "{kind:?}");
         assert!(stands[0].is_some() && stands[1].is_some() && stands[2].is_none(), "{kind:?}: {stands:?}");
         assert!(report(0, 0, &stands).contains("rank 2 gave no answer"), "{kind:?}");
-        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}: it may yet go on");
+        assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?}: it may yet go on");
         process.signal(Signal::CONT);
         assert!(all[1].watch.positions(SOON).unwrap().iter().all(Option::is_some), "{kind:?}: it has");
         drop(process);
@@ -196,7 +196,7 @@ fn what_dead_processes_left_behind_confuses_no_later_job() {
         let tables = together(&ranks, |rank, _| {
             let one = One::new(open(address, &member(rank, 2), soon()).unwrap());
             let table = exchange(one.store.as_ref(), "x", rank, 2, &[7], soon()).unwrap();
-            assert!(!one.alarm.raised());
+            assert!(!one.latch.raised());
             one.leave();
             table
         });
@@ -215,7 +215,7 @@ fn rank_0_may_leave_long_before_the_others() {
         assert_eq!(all[1].store.get("never", begun + LINGER + Duration::from_secs(1)).unwrap(), None);
         all[0].store.set("k", b"v").unwrap();
         assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
-        assert!(all.iter().all(|one| !one.alarm.raised()));
+        assert!(all.iter().all(|one| !one.latch.raised()));
         assert!(!leaves.is_finished());
         let left = Instant::now();
         part(all);
@@ -233,7 +233,7 @@ fn a_launcher_that_goes_before_its_ranks_is_told() {
     drop(server);
     assert!(begun.elapsed() >= LINGER, "{:?}", begun.elapsed());
     for one in &all {
-        let failure = one.alarm.wait(SOON).unwrap();
+        let failure = one.latch.wait(SOON).unwrap();
         assert!(matches!(&failure, Failure::StoreLost { how } if how.contains("launcher")), "{failure}");
     }
     part(all.into());
@@ -246,7 +246,7 @@ fn a_shared_directory_needs_no_rank_0_to_stay() {
     all[0].store.set("k", b"v").unwrap();
     assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     thread::sleep(Duration::from_millis(250));
-    assert!(all.iter().all(|one| !one.alarm.raised()));
+    assert!(all.iter().all(|one| !one.latch.raised()));
     part(all);
 }
 
@@ -269,7 +269,7 @@ fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
     let begun = Instant::now();
     drop(server);
     assert!(begun.elapsed() < Duration::from_secs(2), "a failed group keeps nobody: {:?}", begun.elapsed());
-    assert_eq!(all[0].alarm.wait(SOON), Some(failure));
+    assert_eq!(all[0].latch.wait(SOON), Some(failure));
     part(all.into());
 }
 
@@ -284,7 +284,7 @@ fn a_process_that_hears_of_a_death() {
     for kind in KINDS {
         let (_place, mut all) = world(kind, 2);
         drop(all.pop());
-        all[0].alarm.wait(SOON).unwrap();
+        all[0].latch.wait(SOON).unwrap();
     }
 }
 

@@ -108,7 +108,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
     assert_eq!(zero.store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     let took = begun.elapsed();
     flood.join().unwrap();
-    assert!(!zero.alarm.raised() && !one.alarm.raised());
+    assert!(!zero.latch.raised() && !one.latch.raised());
     part(vec![zero, one]);
     drop(silent);
     let log = store.log();

@@ -156,7 +156,7 @@ fn a_member_that_misbehaves_is_dead_to_the_others() {
     let one = One::new(open(&address, &member(0, 2), soon()).unwrap());
     let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     raw.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
-    let failure = one.alarm.wait(SOON).unwrap();
+    let failure = one.latch.wait(SOON).unwrap();
     assert!(failure.to_string().contains("rank 1 died (raw: "), "{failure}");
     one.leave();
 }
@@ -170,7 +170,7 @@ fn one_that_gave_up_before_it_was_let_in_may_come_again() {
     let _server = TcpServer::serve(listener, 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: at.port(), served: true };
     let all = [0, 1].map(|rank| One::new(open(&address, &member(rank, 2), soon()).unwrap()));
-    assert!(all.iter().all(|one| !one.alarm.raised()));
+    assert!(all.iter().all(|one| !one.latch.raised()));
     part(all.into());
 }
 

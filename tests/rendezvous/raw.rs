@@ -1,4 +1,4 @@
-//! The tcp store's protocol in plain bytes, made a second time: what `src/rendezvous/wire.rs` and `seal.rs` say of it.
+//! The tcp store's protocol in plain bytes, made a second time: what `src/rendezvous/protocol.rs` and `seal.rs` say of it.
 
 use std::{
     io::{self, Read, Write},

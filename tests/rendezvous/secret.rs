@@ -54,7 +54,7 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
                 || back == [&[2, 0, 0, 0], &UNPROVED[..]].concat()
         );
     }
-    assert!(all.iter().all(|one| !one.alarm.raised()), "{:?}", all[0].alarm.failure());
+    assert!(all.iter().all(|one| !one.latch.raised()), "{:?}", all[0].latch.failure());
     assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     // The rank itself still comes.
     let last = One::new(open(&address, &member(2, 3), soon()).unwrap());
@@ -149,7 +149,7 @@ fn what_is_changed_on_the_way_is_not_taken() {
     let store = TcpStore::join("127.0.0.1", way.port(), &member(1, 2), soon()).unwrap();
     let error = store.set("k", &[7; 8192]).unwrap_err();
     assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
-    let failure = other.alarm.wait(SOON).unwrap();
+    let failure = other.latch.wait(SOON).unwrap();
     assert!(matches!(failure, Failure::Died { rank: 1, .. }), "{failure}");
     assert_eq!(other.store.get("k", after(0)).unwrap(), None);
     other.leave();

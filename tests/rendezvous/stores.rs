@@ -15,8 +15,8 @@ use unisono::{
     config::StoreAddress,
     error::Refusal,
     rendezvous::{
-        Alarm, Called, GroupPosition, MAX_KEY, MAX_VALUE, Position, PositionSource, Running, Stage, Store,
-        Watch, exchange, open, report,
+        Called, FailureLatch, GroupPosition, MAX_KEY, MAX_VALUE, Position, PositionSource, Running, Stage,
+        Store, Watch, exchange, open, report,
     },
 };
 
@@ -184,8 +184,8 @@ impl Store for Slow {
         self.0.add(key, delta)
     }
 
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
-        self.0.watch(alarm, position)
+    fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
+        self.0.watch(latch, position)
     }
 }
 
@@ -196,7 +196,7 @@ fn those_that_go_at_once_are_not_taken_for_the_missing() {
         let all: Vec<_> = [0, 1, 3].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
         let errors = together(&all, |_, (rank, store)| {
             let store = store.lock().unwrap().take().unwrap();
-            let watch = store.watch(Arc::new(Alarm::new()), Arc::new(PositionSource::new()));
+            let watch = store.watch(Arc::new(FailureLatch::new()), Arc::new(PositionSource::new()));
             let _watch = watch.unwrap();
             // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
             let (store, deadline): (Arc<dyn Store>, _) =
@@ -238,7 +238,7 @@ fn strangers_are_refused_and_disturb_nobody() {
         assert_eq!(refusal(member(7, 2)), Refusal::NoSuchRank { ranks: 2 }, "{kind:?}");
         all[1].store.set("k", b"v").unwrap();
         assert_eq!(all[0].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]), "{kind:?}");
-        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}");
+        assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?}");
         part(all);
     }
 }
@@ -248,7 +248,7 @@ fn ranks_leave_in_any_order_and_meet_again() {
     for kind in KINDS {
         for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
             let (place, all) = world(kind, 3);
-            let alarms: Vec<_> = all.iter().map(|one| Arc::clone(&one.alarm)).collect();
+            let latches: Vec<_> = all.iter().map(|one| Arc::clone(&one.latch)).collect();
             let mut all: Vec<_> = all.into_iter().map(Some).collect();
             thread::scope(|scope| {
                 for rank in order {
@@ -259,7 +259,7 @@ fn ranks_leave_in_any_order_and_meet_again() {
                     thread::sleep(Duration::from_millis(10));
                 }
             });
-            assert!(alarms.iter().all(|alarm| !alarm.raised()), "{kind:?} {order:?}");
+            assert!(latches.iter().all(|latch| !latch.raised()), "{kind:?} {order:?}");
             if let Some(directory) = &place.directory {
                 assert_eq!(
                     directory.path().read_dir().unwrap().count(),
@@ -317,15 +317,15 @@ fn a_death_is_told_where_nothing_can_be_written() {
     let room = round(&place);
     // A failure cannot be latched, nor a question be answered.
     std::os::unix::fs::symlink("nowhere", room.join("failure")).unwrap();
-    fs::remove_dir(room.join("stands")).unwrap();
-    fs::write(room.join("stands"), "").unwrap();
+    fs::remove_dir(room.join("positions")).unwrap();
+    fs::write(room.join("positions"), "").unwrap();
     fs::write(room.join("asks/2-0"), "").unwrap();
     drop(all.pop());
-    let failure = all[1].alarm.wait(Duration::from_secs(5));
+    let failure = all[1].latch.wait(Duration::from_secs(5));
     assert!(matches!(failure, Some(Failure::Died { rank: 2, .. })), "{failure:?}");
     // It is told to all as soon as that can be done.
     fs::remove_file(room.join("failure")).unwrap();
-    assert_eq!(all[0].alarm.wait(Duration::from_secs(5)), failure);
+    assert_eq!(all[0].latch.wait(Duration::from_secs(5)), failure);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn who_has_left_is_not_heard_any_more() {
     let error = all[1].store.set("k", b"v").unwrap_err();
     assert!(error.to_string().contains("rank 1 has left the group"), "{error}");
     assert_eq!(all[0].store.get("k", after(0)).unwrap(), None);
-    assert!(all.iter().all(|one| !one.alarm.raised()));
+    assert!(all.iter().all(|one| !one.latch.raised()));
     part(all);
 }
 
@@ -364,7 +364,7 @@ fn whoever_drops_its_watch_without_farewell_is_dead() {
         let begun = Instant::now();
         drop(all.remove(1));
         for one in &all {
-            let failure = one.alarm.wait(SOON).unwrap();
+            let failure = one.latch.wait(SOON).unwrap();
             assert!(
                 matches!(&failure, Failure::Died { rank: 1, how } if how.contains("pid ")),
                 "{kind:?}: {failure}"
@@ -387,7 +387,7 @@ fn the_first_failure_wins_everywhere() {
         });
         assert!(reports.iter().all(|failure| *failure == reports[0]), "{kind:?}: {reports:?}");
         for one in &all {
-            assert_eq!(one.alarm.failure().as_ref(), Some(&reports[0]), "{kind:?}");
+            assert_eq!(one.latch.failure().as_ref(), Some(&reports[0]), "{kind:?}");
         }
         part(all);
     }
@@ -479,7 +479,7 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
         }
         together(&all, |_, one| one.watch.doubt());
         thread::sleep(Duration::from_millis(600));
-        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}");
+        assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?}");
         told(3, inside(4, 2, "barrier()", &[0]));
         let begun = Instant::now();
         // All that wait say so at about the same time, and one after the other.
@@ -488,7 +488,7 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
             one.watch.doubt();
         });
         for one in &all {
-            let failure = one.alarm.wait(SOON).unwrap();
+            let failure = one.latch.wait(SOON).unwrap();
             let wanted = "ranks wait for each other: rank 0 in op 2 barrier() of group g1 for rank 1, rank 1 in op 2 \
                           barrier() of group g2 for rank 2, rank 2 in op 2 barrier() of group g3 for rank 3, rank 3 \
                           in op 2 barrier() of group g4 for rank 0";
@@ -507,15 +507,15 @@ fn that_a_rank_leaves_is_told_to_all_and_nobody_waits_for_it() {
         all[2].position.set(|| Position::of(Stage::Calls));
         all[0].watch.leaves();
         let until = Instant::now() + SOON;
-        while !all.iter().all(|one| one.alarm.somebody_leaves()) {
+        while !all.iter().all(|one| one.latch.somebody_leaves()) {
             assert!(Instant::now() < until, "{kind:?}");
             thread::sleep(Duration::from_millis(5));
         }
-        assert!(all.iter().all(|one| !one.alarm.raised()), "{kind:?}: nobody waits for it");
+        assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?}: nobody waits for it");
         all[1].position.set(|| inside(1, 2, "barrier()", &[0]));
         all[1].watch.doubt();
         for one in &all {
-            let failure = one.alarm.wait(SOON).unwrap().to_string();
+            let failure = one.latch.wait(SOON).unwrap().to_string();
             let wanted = "rank 0 has left, and rank 1 waits for it in op 2 barrier() of group g1";
             assert_eq!(failure, wanted, "{kind:?}");
         }

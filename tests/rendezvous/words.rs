@@ -39,7 +39,7 @@ fn a_failure_is_told_in_one_line_of_words_whoever_reports_it() {
             let (_place, all) = world(kind, 2);
             let told = all[1].watch.report(&failure);
             for one in &all {
-                let heard = one.alarm.wait(SOON).unwrap();
+                let heard = one.latch.wait(SOON).unwrap();
                 assert_eq!(heard, told, "{kind:?}");
                 let (debug, text) = (format!("{heard:?}"), heard.to_string());
                 assert!(
@@ -63,7 +63,7 @@ fn the_store_cleans_what_a_member_says_past_the_library() {
     assert_eq!(watch.receive()[0], 0, "welcome");
     // Tell::Failure.
     watch.send(&(0_u32, Failure::Aborted { rank: 1, why: nasty() }));
-    let heard = zero.alarm.wait(SOON).unwrap();
+    let heard = zero.latch.wait(SOON).unwrap();
     assert!(is_clean(&heard.to_string()), "{heard:?}");
     zero.leave();
 }

@@ -1,4 +1,4 @@
-//! Worlds to test in: several ranks' stores, watches and alarms in one process.
+//! Worlds to test in: several ranks' stores, watches and latches in one process.
 
 use std::{
     net::TcpListener,
@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use unisono::{
     config::{Member, StoreAddress},
-    rendezvous::{Alarm, Position, PositionSource, Stage, Store, TcpStore, Watch, open},
+    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, TcpStore, Watch, open},
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -74,17 +74,17 @@ pub(crate) fn after(millis: u64) -> Instant {
 pub(crate) struct One {
     pub(crate) watch: Box<dyn Watch>,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) latch: Arc<FailureLatch>,
     pub(crate) position: Arc<PositionSource>,
 }
 
 impl One {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        let alarm = Arc::new(Alarm::new());
+        let latch = Arc::new(FailureLatch::new());
         let position = Arc::new(PositionSource::new());
         position.set(|| Position::of(Stage::Calls));
-        let watch = store.watch(Arc::clone(&alarm), Arc::clone(&position)).unwrap();
-        Self { watch, store, alarm, position }
+        let watch = store.watch(Arc::clone(&latch), Arc::clone(&position)).unwrap();
+        Self { watch, store, latch, position }
     }
 
     /// Leaves in good order and is gone.

@@ -106,7 +106,7 @@ impl Engine {
         self.alone = Some((comm_id, run));
         let ended = self.go_on_alone(supervisor);
         // It is there: a panic alone leaves it to whoever abandons the engine.
-        let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Alarm.into()) };
+        let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
             let number = run.operation.number;
             self.wind_up(comm_id, run)?;

@@ -3,7 +3,7 @@
 //!
 //! A job meets in a folder named by its id and token, which is its user's alone: that, and not the token, keeps others out, since
 //! whoever can write to it could do as it likes, and whoever cannot does not get in. Every time rank 0 opens the store it begins a new round, a
-//! folder of its own ([`room`]), and names it in `current`; the others join the round in which rank 0 is
+//! folder of its own ([`round`]), and names it in `current`; the others join the round in which rank 0 is
 //! alive, which its lock shows. So what an earlier job left behind confuses nobody, even with the same
 //! token. The last one to leave removes the round.
 //!
@@ -11,9 +11,9 @@
 //! looks at most. On a network file system the client's caches may add to that: NFS, as it is mounted by default,
 //! believes for 30 to 60 s that a file is not there which was not at the first look. `lookupcache=positive` mends it.
 
-mod inquiry;
-mod room;
-mod watch;
+mod comparison;
+mod file_watch;
+mod round;
 
 use std::{
     collections::HashMap,
@@ -30,10 +30,10 @@ use rustix::fs::FlockOperation;
 use unisono_transport::fork::Unshared;
 
 use self::{
-    room::{Room, Seat, there},
-    watch::FileWatch,
+    file_watch::FileWatch,
+    round::{RankState, Round, there},
 };
-use super::{Alarm, PositionSource, Store, Watch, limits};
+use super::{FailureLatch, PositionSource, Store, Watch, limits};
 use crate::{
     config::{Job, Member, StoreAddress, fnv},
     error::{Error, Failure, Refusal, Result},
@@ -60,9 +60,9 @@ type Entries = Vec<(String, Vec<u8>)>;
 #[derive(Debug)]
 pub struct FileStore {
     name: String,
-    room: Room,
+    round: Round,
     /// The lock that says that this rank lives; the watch takes it over.
-    seat: Mutex<Option<Unshared<File>>>,
+    lock: Mutex<Option<Unshared<File>>>,
     /// The keys of value files already seen, by their names.
     keys: Mutex<HashMap<String, String>>,
     /// Rank 0's, so that there is one rank 0.
@@ -122,33 +122,33 @@ impl FileStore {
 
     /// One attempt; [`Refusal::Left`] means that it may go better later.
     fn once(name: &str, base: &Path, member: &Member) -> io::Result<std::result::Result<Self, Refusal>> {
-        let room = |path| Room { path, rank: member.rank, ranks: member.ranks };
+        let round = |path| Round { path, rank: member.rank, ranks: member.ranks };
         if member.rank >= member.ranks {
             return Ok(Err(Refusal::NoSuchRank { ranks: member.ranks }));
         }
-        let (room, seat, host) = if member.rank == 0 {
+        let (round, lock, host) = if member.rank == 0 {
             let Some(host) = Host::take(base)? else {
-                let current = current(base)?.map(room);
+                let current = current(base)?.map(round);
                 return Ok(Err(match current {
-                    Some(room) if !room.has_left(0) && room.seat(0)? == Seat::Alive => {
-                        Refusal::Duplicate { holder: holder(&room)? }
+                    Some(round) if !round.has_left(0) && round.state(0)? == RankState::Alive => {
+                        Refusal::Duplicate { holder: holder(&round)? }
                     }
                     // It is going, or only just coming, or somebody tidies up.
                     _ => Refusal::Left,
                 }));
             };
-            let room = room(host.next_round()?);
-            room.create()?;
-            let seat = room.sit()?;
-            host.announce(&room)?;
-            (room, seat, Some(host))
+            let round = round(host.next_round()?);
+            round.create()?;
+            let lock = round.take_rank()?;
+            host.announce(&round)?;
+            (round, lock, Some(host))
         } else {
-            let Some(room) = current(base)?.map(room) else { return Ok(Err(Refusal::Left)) };
+            let Some(round) = current(base)?.map(round) else { return Ok(Err(Refusal::Left)) };
             // A round without a living rank 0 is an earlier job's, or over.
-            if room.seat(0)? != Seat::Alive || room.has_left(member.rank) {
+            if round.state(0)? != RankState::Alive || round.has_left(member.rank) {
                 return Ok(Err(Refusal::Left));
             }
-            match room.world()? {
+            match round.world()? {
                 Some(store) if store != member.ranks => {
                     // A rank that is in neither world is named as such.
                     return Ok(Err(if member.rank >= store {
@@ -160,26 +160,26 @@ impl FileStore {
                 Some(_) => {}
                 None => return Ok(Err(Refusal::Left)),
             }
-            if let Some(failure) = room.failure()? {
+            if let Some(failure) = round.failure()? {
                 // It has heard, and rank 0 need not stay for it. Where that has gone meanwhile, there is nobody to tell.
-                let _ = room.write(&format!("left-{}", room.rank), b"");
+                let _ = round.write(&format!("left-{}", round.rank), b"");
                 return Ok(Err(Refusal::Failed(Box::new(failure))));
             }
-            let seat = room.sit()?;
-            (room, seat, None)
+            let lock = round.take_rank()?;
+            (round, lock, None)
         };
-        let Some(seat) = seat else {
-            return Ok(Err(match room.seat(room.rank)? {
-                Seat::Alive => Refusal::Duplicate { holder: holder(&room)? },
-                Seat::Left | Seat::Absent => Refusal::Left,
-                Seat::Dead(who) => {
+        let Some(lock) = lock else {
+            return Ok(Err(match round.state(round.rank)? {
+                RankState::Alive => Refusal::Duplicate { holder: holder(&round)? },
+                RankState::Left | RankState::Absent => Refusal::Left,
+                RankState::Dead(who) => {
                     let how = format!("{who}: it let go of its lock in the store without a farewell");
-                    Refusal::Failed(Box::new(room.settle(Failure::Died { rank: room.rank, how })))
+                    Refusal::Failed(Box::new(round.settle(Failure::Died { rank: round.rank, how })))
                 }
             }));
         };
-        let (seat, keys) = (Mutex::new(Some(seat)), Mutex::default());
-        Ok(Ok(Self { name: name.to_owned(), room, seat, keys, _host: host }))
+        let (lock, keys) = (Mutex::new(Some(lock)), Mutex::default());
+        Ok(Ok(Self { name: name.to_owned(), round, lock, keys, _host: host }))
     }
 
     fn bad(&self, error: &io::Error) -> Error {
@@ -196,7 +196,7 @@ impl FileStore {
             }
             if patrolled.elapsed() >= LOOK {
                 patrolled = Instant::now();
-                if let Some(failure) = self.room.patrol().map_err(|error| self.bad(&error))? {
+                if let Some(failure) = self.round.patrol().map_err(|error| self.bad(&error))? {
                     return Err(Error::Failed(failure));
                 }
             }
@@ -207,9 +207,9 @@ impl FileStore {
     }
 
     fn value(&self, file: &str) -> io::Result<Option<(String, Vec<u8>)>> {
-        let Some(mut bytes) = self.room.read(&format!("values/{file}"))? else { return Ok(None) };
+        let Some(mut bytes) = self.round.read(&format!("values/{file}"))? else { return Ok(None) };
         let (key, from) =
-            split(&bytes).ok_or_else(|| super::wire::invalid(format!("values/{file} is damaged")))?;
+            split(&bytes).ok_or_else(|| super::protocol::invalid(format!("values/{file} is damaged")))?;
         bytes.drain(..from);
         Ok(Some((key, bytes)))
     }
@@ -218,7 +218,7 @@ impl FileStore {
     fn with(&self, prefix: &str, count: usize) -> io::Result<Option<Entries>> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
-        for file in self.room.names("values")? {
+        for file in self.round.names("values")? {
             if !keys.contains_key(&file) {
                 let Some((key, _)) = self.value(&file)? else { continue };
                 keys.insert(file.clone(), key);
@@ -244,7 +244,9 @@ impl Store for FileStore {
 
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         limits(&self.name, key, value.len())?;
-        self.room.write(&format!("values/{}", file(key)), &join(key, value)).map_err(|error| self.bad(&error))
+        self.round
+            .write(&format!("values/{}", file(key)), &join(key, value))
+            .map_err(|error| self.bad(&error))
     }
 
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
@@ -268,7 +270,7 @@ impl Store for FileStore {
     fn add(&self, key: &str, delta: i64) -> Result<i64> {
         limits(&self.name, key, 0)?;
         let change = || -> io::Result<Option<i64>> {
-            let lock = room::lockable(&self.room.path.join("lock"))?;
+            let lock = round::lockable(&self.round.path.join("lock"))?;
             // Held for as long as a small file takes; whoever dies with it lets go of it.
             let (mut pause, deadline) = (Pause::new(), Instant::now() + LOCK);
             while let Err(error) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -278,13 +280,13 @@ impl Store for FileStore {
             }
             let file = file(key);
             let name = format!("counters/{file}");
-            let old = match self.room.message::<(String, i64)>(&name)? {
+            let old = match self.round.message::<(String, i64)>(&name)? {
                 Some((found, old)) => same(&file, &found, key).map(|()| old)?,
                 None => 0,
             };
             let sum = old.checked_add(delta);
             if let Some(sum) = sum {
-                self.room.write_message(&name, &(key, sum))?;
+                self.round.write_message(&name, &(key, sum))?;
             }
             Ok(sum)
         };
@@ -293,11 +295,11 @@ impl Store for FileStore {
             .ok_or_else(|| problem(&self.name, format!("counter {key}: adding {delta} overflows")))
     }
 
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
-        let Some(seat) = self.seat.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+    fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
+        let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Err(problem(&self.name, "there is a watch already".into()));
         };
-        let watch = FileWatch::begin(self.room.clone(), seat, alarm, position);
+        let watch = FileWatch::begin(self.round.clone(), lock, latch, position);
         Ok(Box::new(watch.map_err(|error| self.bad(&error))?))
     }
 }
@@ -320,7 +322,7 @@ fn same(file: &str, found: &str, wanted: &str) -> io::Result<()> {
     }
     let problem =
         format!("{file} holds key {found:?}, and {wanted:?} is wanted: use keys of different hashes");
-    Err(super::wire::invalid(problem))
+    Err(super::protocol::invalid(problem))
 }
 
 fn file(key: &str) -> String {
@@ -344,9 +346,9 @@ fn current(base: &Path) -> io::Result<Option<PathBuf>> {
     Ok(name.strip_prefix("round-").and_then(|n| n.parse::<u64>().ok()).map(|_| base.join(&name)))
 }
 
-/// Who is this rank in the room.
-fn holder(room: &Room) -> io::Result<String> {
-    let who = room.read(&format!("rank-{}", room.rank))?.unwrap_or_default();
+/// Who is this rank in the round.
+fn holder(round: &Round) -> io::Result<String> {
+    let who = round.read(&format!("rank-{}", round.rank))?.unwrap_or_default();
     Ok(String::from_utf8_lossy(&who).into_owned())
 }
 
@@ -360,7 +362,7 @@ struct Host {
 impl Host {
     fn take(base: &Path) -> io::Result<Option<Self>> {
         let path = base.join("host");
-        let lock = room::lockable(&path)?;
+        let lock = round::lockable(&path)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             other => other?,
@@ -384,23 +386,24 @@ impl Host {
                 continue;
             };
             last = last.max(number);
-            let room = Room { path: entry.path(), rank: 0, ranks: 0 };
+            let round = Round { path: entry.path(), rank: 0, ranks: 0 };
             // Not by its world size: a crash of the machine may leave that file empty.
-            let seats = room.names("")?;
+            let seats = round.names("")?;
             let mut ranks = seats.iter().filter_map(|name| name.strip_prefix("rank-")?.parse().ok());
-            let anyone =
-                ranks.any(|rank| !matches!(room.seat(rank), Ok(Seat::Absent | Seat::Left | Seat::Dead(_))));
+            let anyone = ranks.any(|rank| {
+                !matches!(round.state(rank), Ok(RankState::Absent | RankState::Left | RankState::Dead(_)))
+            });
             if !anyone {
-                fs::remove_dir_all(room.path)?;
+                fs::remove_dir_all(round.path)?;
             }
         }
         Ok(self.base.join(format!("round-{}", last.saturating_add(1))))
     }
 
-    fn announce(&self, room: &Room) -> io::Result<()> {
-        let name = room.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        room.write("name", name.as_bytes())?;
-        fs::rename(room.path.join("name"), self.base.join("current"))
+    fn announce(&self, round: &Round) -> io::Result<()> {
+        let name = round.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        round.write("name", name.as_bytes())?;
+        fs::rename(round.path.join("name"), self.base.join("current"))
     }
 }
 
@@ -418,13 +421,13 @@ impl Drop for Host {
 
 /// Removes the round when nobody lives in it, and the job's folder with it. Nobody can come any more: that
 /// takes a living rank 0.
-fn tidy(room: &Room) {
-    let Some(base) = room.path.parent() else { return };
-    if (0..room.ranks).any(|rank| matches!(room.seat(rank), Err(_) | Ok(Seat::Alive))) {
+fn tidy(round: &Round) {
+    let Some(base) = round.path.parent() else { return };
+    if (0..round.ranks).any(|rank| matches!(round.state(rank), Err(_) | Ok(RankState::Alive))) {
         return;
     }
     // Others may be doing the same: what is gone already is no error.
-    let _ = fs::remove_dir_all(&room.path);
+    let _ = fs::remove_dir_all(&round.path);
     // If rank 0's store is still there, it does the rest when it goes.
     drop(Host::take(base));
 }

@@ -11,8 +11,8 @@ use unisono_transport::fork::Unshared;
 
 use super::{
     super::{
+        protocol::{self, Frame, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE},
         seal::{Seal, TAG, digest},
-        wire::{self, Frame, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE},
     },
     members::Role,
 };
@@ -67,13 +67,13 @@ pub(super) enum Opening {
 impl Connection {
     pub(super) fn new(stream: TcpStream, peer: SocketAddr, hello_until: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        wire::tune(&stream)?;
+        protocol::tune(&stream)?;
         Ok(Self {
             stream: stream.into(),
             peer,
             role: None,
             hello: None,
-            patience: wire::PATIENCE,
+            patience: protocol::PATIENCE,
             hello_until,
             incoming: None,
             outgoing: None,
@@ -90,12 +90,12 @@ impl Connection {
 
     pub(super) fn be_patient(&mut self, patience: Duration) -> io::Result<()> {
         self.patience = patience;
-        wire::be_patient(&self.stream, patience)
+        protocol::be_patient(&self.stream, patience)
     }
 
     /// For how long nothing has come, if that is why it broke.
     pub(super) fn silence(&self, error: &io::Error) -> Option<Duration> {
-        wire::is_silence(error).then_some(self.patience)
+        protocol::is_silence(error).then_some(self.patience)
     }
 
     pub(super) fn wants_read(&self) -> bool {
@@ -138,17 +138,17 @@ impl Connection {
 
     /// Judges the preamble as early as its first byte.
     pub(super) fn opening(&self) -> io::Result<Opening> {
-        let known = wire::MAGIC.len().min(self.input.len());
-        if self.input[..known] != wire::MAGIC[..known] {
-            return Err(wire::invalid("it does not speak this protocol"));
+        let known = protocol::MAGIC.len().min(self.input.len());
+        if self.input[..known] != protocol::MAGIC[..known] {
+            return Err(protocol::invalid("it does not speak this protocol"));
         }
         let Some(preamble) = self.input.first_chunk::<PREAMBLE>() else { return Ok(Opening::More) };
-        let version = wire::version(preamble)?;
-        if version != wire::VERSION {
+        let version = protocol::version(preamble)?;
+        if version != protocol::VERSION {
             return Ok(Opening::Version(version));
         }
         let rest = &self.input[PREAMBLE..];
-        Ok(match wire::length(rest, MAX_HELLO)? {
+        Ok(match protocol::length(rest, MAX_HELLO)? {
             Some(len) if rest.len() >= 4 + len => Opening::Hello,
             _ => Opening::More,
         })
@@ -157,9 +157,9 @@ impl Connection {
     /// Takes the opening out of the input: the preamble and the hello, and what is in the latter.
     pub(super) fn take_opening(&mut self) -> io::Result<Option<(Vec<u8>, Hello)>> {
         let len =
-            wire::length(self.input.get(PREAMBLE..).unwrap_or_default(), MAX_HELLO)?.unwrap_or_default();
+            protocol::length(self.input.get(PREAMBLE..).unwrap_or_default(), MAX_HELLO)?.unwrap_or_default();
         let Some(opening) = self.input.get(..PREAMBLE + 4 + len) else { return Ok(None) };
-        let hello = wire::decode(&opening[PREAMBLE + 4..])?;
+        let hello = protocol::decode(&opening[PREAMBLE + 4..])?;
         self.taken = opening.len();
         Ok(Some((opening.to_vec(), hello)))
     }
@@ -173,7 +173,7 @@ impl Connection {
     /// Takes the next whole frame out of the input, and says whether its tag is right; an empty input buffer is freed.
     pub(super) fn next_frame(&mut self, limit: usize) -> io::Result<Option<(Vec<u8>, bool)>> {
         let rest = self.input.get(self.taken..).unwrap_or_default();
-        if let Some(len) = wire::length(rest, limit)?
+        if let Some(len) = protocol::length(rest, limit)?
             && let Some((bytes, tag)) = rest.get(..4 + len + TAG).and_then(<[u8]>::split_last_chunk::<TAG>)
         {
             let frame = bytes.get(4..).unwrap_or_default().to_vec();

@@ -6,10 +6,10 @@ use std::{
 };
 
 use super::{
-    super::wire::{self, Hello, Purpose, Reply, Told},
-    Id, Mail,
-    board::Board,
+    super::protocol::{self, Hello, Purpose, Reply, ToWatch},
+    Id, Outbox,
     members::{Members, Role},
+    values::Values,
 };
 
 /// What one record of the bytes begins with: from which connection, what happens, and how long the frame is.
@@ -21,8 +21,8 @@ const CONNECTIONS: u8 = 8;
 /// Records, one after the other, as the server takes them when it has found out whose they are.
 pub(crate) fn frames(bytes: &[u8]) {
     let now = Instant::now();
-    let (mut members, mut board) = (Members::new(RANKS), Board::default());
-    let (mut mail, mut session) = (Mail::new(), 0);
+    let (mut members, mut values) = (Members::new(RANKS), Values::default());
+    let (mut outbox, mut session) = (Outbox::new(), 0);
     let mut roles: HashMap<Id, Role> = HashMap::new();
     let mut rest = bytes;
     while let Some((&[from, what, low, high], after)) = rest.split_first_chunk::<RECORD>() {
@@ -33,49 +33,49 @@ pub(crate) fn frames(bytes: &[u8]) {
         let mut failure = None;
         match (what % 4, roles.get(&id).copied()) {
             (0, None) => {
-                let Ok(mut hello) = wire::decode::<Hello>(frame) else { continue };
+                let Ok(mut hello) = protocol::decode::<Hello>(frame) else { continue };
                 if let Purpose::Watch { session: said } = &mut hello.purpose {
                     // Nobody could guess it.
                     *said = session;
                 }
-                if let Ok(role) = members.hello(id, &hello, &mut mail) {
+                if let Ok(role) = members.hello(id, &hello, &mut outbox) {
                     session = role.session;
                     roles.insert(id, role);
                 }
             }
             (2, Some(role)) => {
                 roles.remove(&id);
-                board.gone(id);
-                failure = members.closed(role, None, now, &mut mail);
+                values.gone(id);
+                failure = members.closed(role, None, now, &mut outbox);
             }
             (3, _) => {
                 let late = now + Duration::from_secs(1 << 32);
-                members.answer(late, &mut mail);
-                if let Ok(Some(reply)) = board.expire(id, late) {
-                    mail.push((id, reply));
+                members.answer(late, &mut outbox);
+                if let Ok(Some(reply)) = values.expire(id, late) {
+                    outbox.push((id, reply));
                 }
             }
             (_, Some(role)) if role.watch => {
-                if let Ok(tell) = wire::decode(frame) {
-                    failure = members.tell(id, role, tell, now, &mut mail);
+                if let Ok(tell) = protocol::decode(frame) {
+                    failure = members.tell(id, role, tell, now, &mut outbox);
                 }
             }
-            (_, Some(role)) if members.is_here(role) && !board.waits(id) => {
-                if let Ok(request) = wire::decode(frame) {
-                    drop(board.request(id, request, now, &mut mail));
+            (_, Some(role)) if members.is_here(role) && !values.waits(id) => {
+                if let Ok(request) = protocol::decode(frame) {
+                    drop(values.request(id, request, now, &mut outbox));
                 }
             }
             _ => {}
         }
         if let Some(failure) = failure {
-            drop(board.fail(&failure, &mut mail));
+            drop(values.fail(&failure, &mut outbox));
         }
         // Clients can read what they are sent.
-        for (to, frame) in mail.drain(..) {
+        for (to, frame) in outbox.drain(..) {
             let frame = frame.get(4..).unwrap_or_default();
             let read = match roles.get(&to) {
-                Some(role) if role.watch => wire::decode::<Told>(frame).map(drop),
-                Some(_) => wire::decode::<Reply<'_>>(frame).map(drop),
+                Some(role) if role.watch => protocol::decode::<ToWatch>(frame).map(drop),
+                Some(_) => protocol::decode::<Reply<'_>>(frame).map(drop),
                 None => Ok(()),
             };
             assert!(read.is_ok(), "{read:?}: {frame:02x?}");
@@ -89,7 +89,7 @@ mod tests {
     use std::{fs, path::Path};
 
     use super::{
-        super::super::wire::{Answer, Challenge, Request, Tell},
+        super::super::protocol::{Answer, Challenge, Request, ToServer},
         *,
     };
 
@@ -105,12 +105,12 @@ mod tests {
         for (file, bytes) in seeds("client") {
             let frame = &bytes[1..];
             let read = match file.split('-').next().unwrap() {
-                "reply" => wire::decode::<Reply<'_>>(frame).map(drop),
-                "told" => wire::decode::<Told>(frame).map(drop),
-                "welcome" => wire::decode::<Answer>(frame).map(drop),
-                "prove" => wire::decode::<Challenge>(frame).map(drop),
+                "reply" => protocol::decode::<Reply<'_>>(frame).map(drop),
+                "told" => protocol::decode::<ToWatch>(frame).map(drop),
+                "welcome" => protocol::decode::<Answer>(frame).map(drop),
+                "prove" => protocol::decode::<Challenge>(frame).map(drop),
                 _ => {
-                    assert_eq!(bytes.first_chunk(), Some(&wire::preamble()), "{file}");
+                    assert_eq!(bytes.first_chunk(), Some(&protocol::preamble()), "{file}");
                     continue;
                 }
             };
@@ -124,8 +124,8 @@ mod tests {
                 let (frame, after) = after.split_at(usize::from(u16::from_le_bytes([low, high])));
                 rest = after;
                 let (hello, tell) =
-                    (wire::decode::<Hello>(frame).is_ok(), wire::decode::<Tell>(frame).is_ok());
-                let request = wire::decode::<Request<'_>>(frame).is_ok();
+                    (protocol::decode::<Hello>(frame).is_ok(), protocol::decode::<ToServer>(frame).is_ok());
+                let request = protocol::decode::<Request<'_>>(frame).is_ok();
                 match what % 4 {
                     0 => assert!(hello, "{file}: {frame:02x?}"),
                     1 => {

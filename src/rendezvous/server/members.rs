@@ -10,9 +10,9 @@ use unisono_schedule::Rank;
 use super::{
     super::{
         GATHER,
-        wire::{Frame, Hello, MAX_WHO, Purpose, Tell, Told},
+        protocol::{Frame, Hello, MAX_WHO, Purpose, ToServer, ToWatch},
     },
-    Id, Mail,
+    Id, Outbox,
 };
 use crate::{
     error::{Failure, Refusal, clean},
@@ -25,10 +25,10 @@ const SPACING: Duration = Duration::from_millis(100);
 /// The longest a query for all positions may take, whatever was asked for.
 const MAX_QUERY: Duration = Duration::from_secs(10);
 
-/// The seats of a world, one per rank.
+/// The states of a world, one per rank.
 #[derive(Debug)]
 pub(super) struct Members {
-    seats: Vec<Seat>,
+    states: Vec<RankState>,
     sessions: u64,
     /// Whether this is not the first round.
     renewed: bool,
@@ -44,14 +44,14 @@ pub(super) struct Members {
 
 /// What became of a rank.
 #[derive(Debug)]
-enum Seat {
+enum RankState {
     Empty,
     Taken { session: u64, who: String, watch: Option<Id> },
     Left,
     Dead,
 }
 
-impl Seat {
+impl RankState {
     /// Whether its rank has not come, or does not watch yet.
     fn is_unheard(&self) -> bool {
         matches!(self, Self::Empty | Self::Taken { watch: None, .. })
@@ -80,7 +80,7 @@ struct Query {
 impl Members {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
-            seats: (0..ranks).map(|_| Seat::Empty).collect(),
+            states: (0..ranks).map(|_| RankState::Empty).collect(),
             sessions: 0,
             renewed: false,
             failure: None,
@@ -93,37 +93,38 @@ impl Members {
     }
 
     /// Gives a connection that has proved that it knows the token its role, or refuses it.
-    pub(super) fn hello(&mut self, id: Id, hello: &Hello, mail: &mut Mail) -> Result<Role, Refusal> {
-        let ranks = self.seats.len();
+    pub(super) fn hello(&mut self, id: Id, hello: &Hello, outbox: &mut Outbox) -> Result<Role, Refusal> {
+        let ranks = self.states.len();
         let ours = usize::try_from(hello.ranks).unwrap_or(usize::MAX);
         if ours != ranks {
             return Err(Refusal::WorldSize { store: ranks, ours });
         }
         let rank = usize::try_from(hello.rank).unwrap_or(usize::MAX);
-        let Some(seat) = self.seats.get_mut(rank) else {
+        let Some(state) = self.states.get_mut(rank) else {
             return Err(Refusal::NoSuchRank { ranks });
         };
-        match (hello.purpose, &mut *seat) {
-            (Purpose::Watch { session }, Seat::Taken { session: held, watch: watch @ None, .. })
+        match (hello.purpose, &mut *state) {
+            (Purpose::Watch { session }, RankState::Taken { session: held, watch: watch @ None, .. })
                 if session == *held =>
             {
                 *watch = Some(id);
-                if let Some(told) = self.failure.clone().and_then(|failure| frame(&Told::Failure(failure))) {
-                    mail.push((id, told));
+                if let Some(told) = self.failure.clone().and_then(|failure| frame(&ToWatch::Failure(failure)))
+                {
+                    outbox.push((id, told));
                 }
                 Ok(Role { rank, session, watch: true })
             }
-            (_, Seat::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
-            (_, Seat::Left) => Err(Refusal::Left),
-            (Purpose::Requests, Seat::Empty) if self.failure.is_none() => {
+            (_, RankState::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
+            (_, RankState::Left) => Err(Refusal::Left),
+            (Purpose::Requests, RankState::Empty) if self.failure.is_none() => {
                 self.sessions += 1;
                 let who = clean(&hello.who, MAX_WHO);
-                *seat = Seat::Taken { session: self.sessions, who, watch: None };
+                *state = RankState::Taken { session: self.sessions, who, watch: None };
                 Ok(Role { rank, session: self.sessions, watch: false })
             }
-            (_, Seat::Empty | Seat::Dead) => Err(match &self.failure {
+            (_, RankState::Empty | RankState::Dead) => Err(match &self.failure {
                 Some(failure) => {
-                    *seat = Seat::Dead;
+                    *state = RankState::Dead;
                     Refusal::Failed(Box::new(failure.clone()))
                 }
                 None => Refusal::Left,
@@ -136,52 +137,52 @@ impl Members {
         &mut self,
         id: Id,
         role: Role,
-        tell: Tell,
+        tell: ToServer,
         now: Instant,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) -> Option<Failure> {
         if !self.is_here(role) {
             return None;
         }
         match tell {
-            Tell::Failure(failure) => {
-                let Some(first) = &self.failure else { return self.fail(failure.cleaned(), mail) };
-                // Told before, but perhaps not yet read there; once more does no harm.
-                mail.extend(frame(&Told::Failure(first.clone())).map(|told| (id, told)));
+            ToServer::Failure(failure) => {
+                let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
+                // ToWatch before, but perhaps not yet read there; once more does no harm.
+                outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|told| (id, told)));
                 return None;
             }
-            Tell::Position { query: number, position } => {
+            ToServer::Position { query: number, position } => {
                 if let Some(query) = self.query.as_mut().filter(|query| query.number == number)
                     && let Some(slot) = query.positions.get_mut(role.rank)
                 {
                     *slot = Some(position.cleaned());
                 }
             }
-            Tell::WhereIsEveryone { number, wait } => {
+            ToServer::WhereIsEveryone { number, wait } => {
                 let until = now + Duration::from_millis(wait).min(MAX_QUERY);
-                self.ask(Some((id, number)), until, mail);
+                self.ask(Some((id, number)), until, outbox);
             }
-            Tell::Doubt => {
+            ToServer::Compare => {
                 self.doubt(now);
             }
-            Tell::Leaves => {
+            ToServer::Leaving => {
                 if !std::mem::replace(&mut self.leaving, true)
-                    && let Some(told) = frame(&Told::SomebodyLeaves)
+                    && let Some(told) = frame(&ToWatch::SomeoneLeaving)
                 {
-                    mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
+                    outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
                 }
                 self.doubt(now);
             }
             // Of its connections, which are not kept here.
-            Tell::Patience { .. } => {}
-            Tell::Farewell => {
-                if let Some(seat @ Seat::Taken { .. }) = self.seats.get_mut(role.rank) {
-                    *seat = Seat::Left;
+            ToServer::Patience { .. } => {}
+            ToServer::Leave => {
+                if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {
+                    *state = RankState::Left;
                 }
-                mail.extend(frame(&Told::Goodbye).map(|told| (id, told)));
+                outbox.extend(frame(&ToWatch::LeaveSeen).map(|told| (id, told)));
             }
         }
-        self.answer(now, mail)
+        self.answer(now, outbox)
     }
 
     /// Notes that a connection has closed, or, after `silence`, was given up. Gives the group's failure if this was the first
@@ -191,10 +192,10 @@ impl Members {
         role: Role,
         silence: Option<Duration>,
         now: Instant,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) -> Option<Failure> {
-        let seat = self.seats.get_mut(role.rank)?;
-        let Seat::Taken { session, who, watch } = seat else { return None };
+        let state = self.states.get_mut(role.rank)?;
+        let RankState::Taken { session, who, watch } = state else { return None };
         // Once there is a watch, it alone says whether the rank lives.
         if *session != role.session || (watch.is_some() && !role.watch) {
             return None;
@@ -212,19 +213,19 @@ impl Members {
                 Failure::Unreachable { rank, how }
             }
         };
-        *seat = Seat::Dead;
-        let failure = self.fail(failure, mail);
-        failure.or_else(|| self.answer(now, mail))
+        *state = RankState::Dead;
+        let failure = self.fail(failure, outbox);
+        failure.or_else(|| self.answer(now, outbox))
     }
 
     /// Latches the first failure and tells every watch.
-    pub(super) fn fail(&mut self, failure: Failure, mail: &mut Mail) -> Option<Failure> {
+    pub(super) fn fail(&mut self, failure: Failure, outbox: &mut Outbox) -> Option<Failure> {
         if self.failure.is_some() {
             return None;
         }
         tracing::info!("the group failed: {failure}");
-        if let Some(told) = frame(&Told::Failure(failure.clone())) {
-            mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
+        if let Some(told) = frame(&ToWatch::Failure(failure.clone())) {
+            outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
         self.failure = Some(failure.clone());
         Some(failure)
@@ -236,45 +237,45 @@ impl Members {
 
     /// Whether the group has failed before some ranks have come to hear of it.
     pub(super) fn owes_news(&self) -> bool {
-        self.failure.is_some() && self.seats.iter().any(Seat::is_unheard)
+        self.failure.is_some() && self.states.iter().any(RankState::is_unheard)
     }
 
     /// The same of one rank.
     pub(super) fn owes_news_to(&self, rank: u64) -> bool {
-        let seat = usize::try_from(rank).ok().and_then(|rank| self.seats.get(rank));
-        self.failure.is_some() && seat.is_some_and(Seat::is_unheard)
+        let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
+        self.failure.is_some() && state.is_some_and(RankState::is_unheard)
     }
 
     /// Whether a rank is there that has neither left nor died.
     pub(super) fn anyone(&self) -> bool {
-        self.seats.iter().any(|seat| matches!(seat, Seat::Taken { .. }))
+        self.states.iter().any(|state| matches!(state, RankState::Taken { .. }))
     }
 
     /// Those ranks.
     pub(super) fn here(&self) -> Vec<Rank> {
-        let seats = self.seats.iter().enumerate();
-        seats.filter(|(_, seat)| matches!(seat, Seat::Taken { .. })).map(|(rank, _)| rank).collect()
+        let states = self.states.iter().enumerate();
+        states.filter(|(_, state)| matches!(state, RankState::Taken { .. })).map(|(rank, _)| rank).collect()
     }
 
     /// Whether this rank has said shutdown.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
-        matches!(self.seats.get(rank), Some(Seat::Left))
+        matches!(self.states.get(rank), Some(RankState::Left))
     }
 
     /// Whether every rank has come and gone, so that a new round may begin.
     pub(super) fn all_gone(&self) -> bool {
-        self.seats.iter().all(|seat| matches!(seat, Seat::Left | Seat::Dead))
+        self.states.iter().all(|state| matches!(state, RankState::Left | RankState::Dead))
     }
 
     /// Whether a rank is gone, in this round or an earlier one: where a rank's process serves the store, it will end.
-    pub(super) fn parting(&self) -> bool {
-        let gone = |seat: &Seat| matches!(seat, Seat::Left | Seat::Dead);
-        self.failure.is_some() || self.renewed || self.seats.iter().any(gone)
+    pub(super) fn anyone_gone(&self) -> bool {
+        let gone = |state: &RankState| matches!(state, RankState::Left | RankState::Dead);
+        self.failure.is_some() || self.renewed || self.states.iter().any(gone)
     }
 
     /// Begins a new round. Sessions go on counting, so that old connections mean nothing in it.
     pub(super) fn renew(&mut self) {
-        self.seats.iter_mut().for_each(|seat| *seat = Seat::Empty);
+        self.states.iter_mut().for_each(|state| *state = RankState::Empty);
         self.renewed = true;
         self.failure = None;
         (self.query, self.doubted, self.spaced, self.leaving) = (None, None, None, false);
@@ -282,7 +283,7 @@ impl Members {
 
     /// Whether this connection's rank is there.
     pub(super) fn is_here(&self, role: Role) -> bool {
-        matches!(self.seats.get(role.rank), Some(Seat::Taken { session, .. }) if *session == role.session)
+        matches!(self.states.get(role.rank), Some(RankState::Taken { session, .. }) if *session == role.session)
     }
 
     /// When the query's time is over, or another is to begin.
@@ -292,11 +293,11 @@ impl Members {
 
     /// Begins a query if ranks doubt, and ends it if everyone has answered or its time is over. Gives the group's failure if
     /// one follows from what they answer, and this is the first word of it.
-    pub(super) fn answer(&mut self, now: Instant, mail: &mut Mail) -> Option<Failure> {
+    pub(super) fn answer(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
         if self.query.is_none() && self.doubted.is_some_and(|doubted| doubted <= now) {
             (self.doubted, self.spaced) = (None, Some(now + SPACING));
             if self.failure.is_none() {
-                self.ask(None, now + GATHER, mail);
+                self.ask(None, now + GATHER, outbox);
             }
         }
         let query = self.query.as_ref()?;
@@ -305,8 +306,8 @@ impl Members {
             return None;
         }
         let mut query = self.query.take()?;
-        for (seat, position) in self.seats.iter().zip(&mut query.positions) {
-            if matches!(seat, Seat::Left) {
+        for (state, position) in self.states.iter().zip(&mut query.positions) {
+            if matches!(state, RankState::Left) {
                 *position = Some(Position::of(Stage::Left));
             }
         }
@@ -315,10 +316,10 @@ impl Members {
         for (id, number) in query.askers {
             let told = frames
                 .entry(number)
-                .or_insert_with(|| frame(&Told::Positions { number, positions: query.positions.clone() }));
-            mail.extend(told.clone().map(|told| (id, told)));
+                .or_insert_with(|| frame(&ToWatch::Positions { number, positions: query.positions.clone() }));
+            outbox.extend(told.clone().map(|told| (id, told)));
         }
-        judge(&query.positions).filter(|_| query.judged).and_then(|failure| self.fail(failure, mail))
+        judge(&query.positions).filter(|_| query.judged).and_then(|failure| self.fail(failure, outbox))
     }
 
     /// All are to be asked as soon as may be.
@@ -328,41 +329,41 @@ impl Members {
     }
 
     /// Asks every watch, on behalf of one or to compare; a question of one's joins that which is under way.
-    fn ask(&mut self, asker: Option<(Id, u64)>, until: Instant, mail: &mut Mail) {
+    fn ask(&mut self, asker: Option<(Id, u64)>, until: Instant, outbox: &mut Outbox) {
         if let Some(query) = &mut self.query {
             query.askers.extend(asker);
             return;
         }
         self.queries += 1;
-        let positions = self.seats.iter().map(|_| None).collect();
+        let positions = self.states.iter().map(|_| None).collect();
         let (askers, judged) = (asker.into_iter().collect(), asker.is_none());
         self.query = Some(Query { number: self.queries, askers, judged, positions, until });
-        if let Some(told) = frame(&Told::WhereAreYou { query: self.queries }) {
-            mail.extend(self.watches().map(|(_, id)| (id, told.clone())));
+        if let Some(told) = frame(&ToWatch::WhereAreYou { query: self.queries }) {
+            outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
     }
 
     fn watches(&self) -> impl Iterator<Item = (Rank, Id)> {
-        self.seats.iter().enumerate().filter_map(|(rank, seat)| match seat {
-            Seat::Taken { watch: Some(id), .. } => Some((rank, *id)),
+        self.states.iter().enumerate().filter_map(|(rank, state)| match state {
+            RankState::Taken { watch: Some(id), .. } => Some((rank, *id)),
             _ => None,
         })
     }
 }
 
 /// What a watch is told. Encoding into memory fails only for a message longer than 4 GiB.
-fn frame(told: &Told) -> Option<Frame> {
+fn frame(told: &ToWatch) -> Option<Frame> {
     Frame::new(told).inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::wire, *};
+    use super::{super::super::protocol, *};
 
     #[test]
     fn all_that_ask_at_once_share_one_answer() {
         const RANKS: usize = 4096;
-        let (mut members, mut mail, now) = (Members::new(RANKS), Mail::new(), Instant::now());
+        let (mut members, mut outbox, now) = (Members::new(RANKS), Outbox::new(), Instant::now());
         let ranks = RANKS as u64;
         let mut hello = |rank: Rank, purpose| {
             let hello = Hello {
@@ -373,7 +374,7 @@ mod tests {
                 who: String::new(),
                 purpose,
             };
-            members.hello(rank as Id, &hello, &mut mail).unwrap()
+            members.hello(rank as Id, &hello, &mut outbox).unwrap()
         };
         let watches: Vec<Role> = (0..RANKS)
             .map(|rank| {
@@ -382,17 +383,17 @@ mod tests {
             })
             .collect();
         let mut tell = |rank: Rank, tell| {
-            let mut mail = Mail::new();
-            members.tell(rank as Id, watches[rank], tell, now, &mut mail);
-            mail
+            let mut outbox = Outbox::new();
+            members.tell(rank as Id, watches[rank], tell, now, &mut outbox);
+            outbox
         };
         // One of them has asked before.
         let number = |rank: Rank| if rank == 7 { 2 } else { 1 };
         let asked: Vec<_> = (0..RANKS)
-            .flat_map(|rank| tell(rank, Tell::WhereIsEveryone { number: number(rank), wait: 1000 }))
+            .flat_map(|rank| tell(rank, ToServer::WhereIsEveryone { number: number(rank), wait: 1000 }))
             .collect();
         assert_eq!(asked.len(), RANKS, "each is asked once");
-        let position = |rank: Rank| (rank, Tell::Position { query: 1, position: Position::default() });
+        let position = |rank: Rank| (rank, ToServer::Position { query: 1, position: Position::default() });
         let answers: Vec<_> =
             (0..RANKS).rev().map(position).flat_map(|(rank, position)| tell(rank, position)).collect();
         let mut ids: Vec<Id> = answers.iter().map(|(id, _)| *id).collect();
@@ -402,9 +403,9 @@ mod tests {
         let others: Vec<_> = rest.iter().filter(|(_, answer)| answer.as_ptr() != first.1.as_ptr()).collect();
         assert!(matches!(others[..], [(7, _)]), "{} answers of their own", others.len());
         for ((_, answer), wanted) in [(first, 1), (others[0], 2)] {
-            let told = wire::decode(&answer[4..]).unwrap();
+            let told = protocol::decode(&answer[4..]).unwrap();
             assert!(
-                matches!(told, Told::Positions { number, positions } if number == wanted && positions.len() == RANKS)
+                matches!(told, ToWatch::Positions { number, positions } if number == wanted && positions.len() == RANKS)
             );
         }
     }

@@ -1,12 +1,12 @@
 //! The tcp store's server: one thread, one poll loop, connections that never block it.
 
-mod board;
-mod complaints;
+mod admission;
 mod connection;
-mod entrance;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod members;
+mod values;
+mod warnings;
 
 use std::{
     cmp::Reverse,
@@ -27,11 +27,11 @@ use unisono_schedule::Rank;
 use unisono_transport::fork::{Process, Unshared};
 
 use self::{
-    board::Board, complaints::Complaints, connection::Connection, entrance::Strangers, members::Members,
+    admission::Strangers, connection::Connection, members::Members, values::Values, warnings::Warnings,
 };
 use super::{
     LATECOMERS, LINGER,
-    wire::{self, FORGED, Frame, MAX_FRAME, Reply, Tell},
+    protocol::{self, FORGED, Frame, MAX_FRAME, Reply, ToServer},
 };
 use crate::{
     config::Job,
@@ -50,7 +50,7 @@ const SEGMENT: u32 = 1220;
 type Id = u64;
 
 /// What is to be sent to whom.
-type Mail = Vec<(Id, Frame)>;
+type Outbox = Vec<(Id, Frame)>;
 
 /// Serves a job's store until it is dropped; then stays until all ranks have left. Where the process that serves it did not
 /// leave itself, as a launcher does not, it stays at most [`LINGER`].
@@ -125,14 +125,14 @@ impl TcpServer {
             host,
             connections: BTreeMap::new(),
             last: 0,
-            board: Board::default(),
+            values: Values::default(),
             members: Members::new(ranks),
             job,
             timers: BinaryHeap::new(),
-            mail: Vec::new(),
+            outbox: Vec::new(),
             scratch: vec![0; 64 << 10],
             strangers,
-            complaints: Complaints::default(),
+            warnings: Warnings::default(),
         };
         let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
         let (control, thread) = (Some(control.into()), Some(thread));
@@ -186,7 +186,7 @@ fn raise_file_limit(wanted: u64) {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Serving,
-    /// Told to end; stays for those that have not left. After the first time it says so, or ends all the same. Until the second
+    /// ToWatch to end; stays for those that have not left. After the first time it says so, or ends all the same. Until the second
     /// it stays for those that have yet to hear why the group failed.
     Lingering(Option<Instant>, Instant),
     /// Everything has been said; waits until it has been heard.
@@ -203,13 +203,13 @@ struct Server {
     host: Option<Rank>,
     connections: BTreeMap<Id, Connection>,
     last: Id,
-    board: Board,
+    values: Values,
     members: Members,
     timers: BinaryHeap<Reverse<(Instant, Id)>>,
-    mail: Mail,
+    outbox: Outbox,
     scratch: Vec<u8>,
     strangers: Strangers,
-    complaints: Complaints,
+    warnings: Warnings,
 }
 
 impl Server {
@@ -232,8 +232,8 @@ impl Server {
                 self.serve(id, flags, now);
             }
             self.expire(now);
-            self.complaints.expire(now);
-            let failure = self.members.answer(now, &mut self.mail);
+            self.warnings.expire(now);
+            let failure = self.members.answer(now, &mut self.outbox);
             if let Err(error) = self.spread(failure) {
                 tracing::error!("the store cannot tell of the failure: {error}");
             }
@@ -245,7 +245,7 @@ impl Server {
     fn advance(&mut self, now: Instant) {
         if self.members.all_gone() {
             self.members.renew();
-            self.board = Board::default();
+            self.values = Values::default();
         }
         if let Stage::Lingering(until, news) = self.stage {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
@@ -305,11 +305,11 @@ impl Server {
             Stage::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let until = [stage, timer, self.members.query_until(), self.accept_after, self.complaints.until()];
+        let until = [stage, timer, self.members.query_until(), self.accept_after, self.warnings.until()];
         let until = until.into_iter().flatten().chain(self.strangers_until()).min();
         // A millisecond more, so as not to wake just before the time.
         let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
-        let timeout = timeout.map(Timespec::try_from).transpose().map_err(wire::invalid)?;
+        let timeout = timeout.map(Timespec::try_from).transpose().map_err(protocol::invalid)?;
 
         let mut ids = Vec::with_capacity(self.connections.len() + 2);
         let mut fds = Vec::with_capacity(self.connections.len() + 2);
@@ -387,13 +387,13 @@ impl Server {
     }
 
     /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time
-    /// that the mail is delivered.
+    /// that the outbox is delivered.
     fn hear(&mut self, id: Id, now: Instant) -> io::Result<()> {
-        let (mut answered, mut seen) = (0, self.mail.len());
+        let (mut answered, mut seen) = (0, self.outbox.len());
         loop {
-            let new = self.mail.get(seen..).unwrap_or_default().iter();
+            let new = self.outbox.get(seen..).unwrap_or_default().iter();
             answered += new.filter(|(to, _)| *to == id).map(|(_, frame)| frame.len()).sum::<usize>();
-            seen = self.mail.len();
+            seen = self.outbox.len();
             let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.ending)
             else {
                 return Ok(());
@@ -404,35 +404,37 @@ impl Server {
                 }
                 continue;
             };
-            if self.board.waits(id) || connection.is_full(answered) {
+            if self.values.waits(id) || connection.is_full(answered) {
                 return Ok(());
             }
             let Some((frame, genuine)) = connection.next_frame(MAX_FRAME)? else { return Ok(()) };
             if !genuine {
-                return Err(wire::invalid(FORGED));
+                return Err(protocol::invalid(FORGED));
             }
             if role.watch {
-                let tell = wire::decode(&frame)?;
-                if let Tell::Patience { millis } = tell {
+                let tell = protocol::decode(&frame)?;
+                if let ToServer::Patience { millis } = tell {
                     let of_it = |connection: &&mut Connection| {
                         connection.role.is_some_and(|other| other.session == role.session)
                     };
                     let patience = Duration::from_millis(millis);
                     self.connections.values_mut().filter(of_it).try_for_each(|it| it.be_patient(patience))?;
                 }
-                let failure = self.members.tell(id, role, tell, now, &mut self.mail);
+                let failure = self.members.tell(id, role, tell, now, &mut self.outbox);
                 self.spread(failure)?;
             } else if !self.members.is_here(role) {
                 let reply = Reply::Impossible(format!("rank {} has left the group", role.rank));
-                self.mail.push((id, Frame::new(&reply)?));
-            } else if let Some(until) = self.board.request(id, wire::decode(&frame)?, now, &mut self.mail)? {
+                self.outbox.push((id, Frame::new(&reply)?));
+            } else if let Some(until) =
+                self.values.request(id, protocol::decode(&frame)?, now, &mut self.outbox)?
+            {
                 self.timers.push(Reverse((until, id)));
             }
         }
     }
 
     fn fail(&mut self, failure: Failure) {
-        let first = self.members.fail(failure, &mut self.mail);
+        let first = self.members.fail(failure, &mut self.outbox);
         if let Err(error) = self.spread(first) {
             tracing::error!("the store cannot tell of the failure: {error}");
         }
@@ -440,16 +442,16 @@ impl Server {
 
     /// Tells those that wait for a value of the group's failure.
     fn spread(&mut self, failure: Option<Failure>) -> io::Result<()> {
-        failure.map_or(Ok(()), |failure| self.board.fail(&failure, &mut self.mail))
+        failure.map_or(Ok(()), |failure| self.values.fail(&failure, &mut self.outbox))
     }
 
     fn close(&mut self, id: Id, silence: Option<Duration>, now: Instant) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        self.board.gone(id);
+        self.values.gone(id);
         match connection.role {
             None => self.strangers.gone(id),
             Some(role) => {
-                let failure = self.members.closed(role, silence, now, &mut self.mail);
+                let failure = self.members.closed(role, silence, now, &mut self.outbox);
                 if let Err(error) = self.spread(failure) {
                     tracing::error!("the store cannot tell of the failure: {error}");
                 }
@@ -464,22 +466,22 @@ impl Server {
                 return;
             }
             self.timers.pop();
-            match self.board.expire(id, now) {
-                Ok(reply) => self.mail.extend(reply.map(|reply| (id, reply))),
+            match self.values.expire(id, now) {
+                Ok(reply) => self.outbox.extend(reply.map(|reply| (id, reply))),
                 Err(error) => tracing::error!("the store cannot answer: {error}"),
             }
         }
     }
 
-    /// Sends the mail; a connection that cannot take it now gets it when it can. Those that go on from
+    /// Sends the outbox; a connection that cannot take it now gets it when it can. Those that go on from
     /// waiting may have said more meanwhile.
     fn deliver(&mut self) {
         let now = Instant::now();
-        while !self.mail.is_empty() {
+        while !self.outbox.is_empty() {
             // Before the rank that serves hears that it has left: it may be the next to serve there.
             self.free_port();
             let mut reached = BTreeSet::new();
-            for (id, frame) in std::mem::take(&mut self.mail) {
+            for (id, frame) in std::mem::take(&mut self.outbox) {
                 let Some(connection) = self.connections.get_mut(&id) else { continue };
                 connection.send(frame);
                 match connection.write() {
@@ -507,7 +509,7 @@ impl Server {
                 Some(role) if error.kind() != io::ErrorKind::InvalidData => {
                     tracing::debug!(%peer, rank = role.rank, "the store drops a connection: {error}");
                 }
-                _ => self.complaints.tell(now, peer, || format!("drops a connection: {error}")),
+                _ => self.warnings.tell(now, peer, || format!("drops a connection: {error}")),
             }
         }
         self.close(id, silence, now);

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use super::{super::GATHER, room::Room};
+use super::{super::GATHER, round::Round};
 use crate::{
     error::Failure,
     position::{Position, judge},
@@ -20,7 +20,7 @@ const DONE: &str = "compared";
 
 /// This rank's part in it.
 #[derive(Default)]
-pub(super) struct Inquiry {
+pub(super) struct Comparison {
     /// This rank doubts, until they have been compared so often.
     wanted: Option<u64>,
     open: Option<Open>,
@@ -34,44 +34,44 @@ struct Open {
     positions: Vec<Option<Position>>,
 }
 
-impl Inquiry {
+impl Comparison {
     /// Whether it is this rank's turn, and answers are waited for.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Does what is next. Gives what follows from where all position, if that was compared and anything does.
-    pub(super) fn go_on(&mut self, room: &Room, doubts: &AtomicBool) -> io::Result<Option<Failure>> {
+    pub(super) fn go_on(&mut self, round: &Round, doubts: &AtomicBool) -> io::Result<Option<Failure>> {
         if doubts.swap(false, Ordering::Relaxed) {
             // What is under way may have begun before this rank waited.
-            let under_way = u64::from(room.read(TURN)?.is_some());
-            self.wanted = Some(done(room)? + under_way + 1);
+            let under_way = u64::from(round.read(TURN)?.is_some());
+            self.wanted = Some(done(round)? + under_way + 1);
         }
         if let (None, Some(wanted)) = (&self.open, self.wanted) {
-            if done(room)? >= wanted {
+            if done(round)? >= wanted {
                 self.wanted = None;
-            } else if room.claim(TURN)? {
+            } else if round.claim(TURN)? {
                 self.asked += 1;
-                let ask = format!("{}-compares-{}", room.rank, self.asked);
-                room.write(&format!("asks/{ask}"), b"")?;
+                let ask = format!("{}-compares-{}", round.rank, self.asked);
+                round.write(&format!("asks/{ask}"), b"")?;
                 self.wanted = None;
                 self.open =
-                    Some(Open { ask, until: Instant::now() + GATHER, positions: vec![None; room.ranks] });
+                    Some(Open { ask, until: Instant::now() + GATHER, positions: vec![None; round.ranks] });
             }
         }
         let Some(open) = &mut self.open else { return Ok(None) };
-        if room.gather(&open.ask, &mut open.positions)? && Instant::now() < open.until {
+        if round.gather(&open.ask, &mut open.positions)? && Instant::now() < open.until {
             return Ok(None);
         }
         let Some(Open { ask, positions, .. }) = self.open.take() else { return Ok(None) };
-        room.forget(&ask)?;
-        room.write(DONE, (done(room)? + 1).to_string().as_bytes())?;
-        fs::remove_file(room.path.join(TURN))?;
+        round.forget(&ask)?;
+        round.write(DONE, (done(round)? + 1).to_string().as_bytes())?;
+        fs::remove_file(round.path.join(TURN))?;
         Ok(judge(&positions))
     }
 }
 
-fn done(room: &Room) -> io::Result<u64> {
-    let text = room.read(DONE)?.and_then(|text| String::from_utf8(text).ok());
+fn done(round: &Round) -> io::Result<u64> {
+    let text = round.read(DONE)?.and_then(|text| String::from_utf8(text).ok());
     Ok(text.and_then(|text| text.parse().ok()).unwrap_or_default())
 }

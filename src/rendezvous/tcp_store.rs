@@ -10,17 +10,16 @@ use std::{
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
 use unisono_schedule::Rank;
-use unisono_transport::fork::Unshared;
 
 use super::{
-    Alarm, PositionSource, Store, Watch, limits,
-    seal::{self, Seal},
-    server::{self, TcpServer},
-    watch::TcpWatch,
-    wire::{
+    FailureLatch, PositionSource, Store, Watch, limits,
+    protocol::{
         self, Answer, Challenge, FORGED, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Reply, Request,
         Verdict,
     },
+    seal::{self, Seal, SealedStream},
+    server::{self, TcpServer},
+    tcp_watch::TcpWatch,
 };
 use crate::{
     config::{Member, StoreAddress},
@@ -46,19 +45,9 @@ pub struct TcpStore {
     from: SocketAddr,
     at: SocketAddr,
     /// `None` after an error, which leaves no telling what the next reply belongs to.
-    stream: Mutex<Option<Sealed>>,
+    stream: Mutex<Option<SealedStream>>,
     // Last, so that this rank's connection is closed when the server begins to wait for the others.
     server: Option<Arc<TcpServer>>,
-}
-
-/// A connection on which both sides have proved that they know the token.
-#[derive(Debug)]
-pub(super) struct Sealed {
-    pub(super) stream: Unshared<TcpStream>,
-    /// Seals what goes out.
-    pub(super) outgoing: Seal,
-    /// Opens what comes.
-    pub(super) incoming: Seal,
 }
 
 impl TcpStore {
@@ -145,20 +134,20 @@ impl TcpStore {
         take: impl FnOnce(Reply<'_>) -> Option<T>,
     ) -> Result<T> {
         let mut slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Sealed { stream, outgoing, incoming }) = slot.as_mut() else {
+        let Some(SealedStream { stream, outgoing, incoming }) = slot.as_mut() else {
             return Err(self.problem("the connection broke earlier".into()));
         };
         let mut bytes = Vec::new();
         let mut ask = || -> io::Result<()> {
             stream.set_read_timeout(Some(wait.saturating_add(GRACE)))?;
-            wire::be_patient(stream, wait.saturating_add(GRACE))?;
-            wire::write(stream, request, outgoing)?;
-            match wire::read_frame(stream, MAX_FRAME, &mut bytes, incoming)? {
+            protocol::be_patient(stream, wait.saturating_add(GRACE))?;
+            protocol::write(stream, request, outgoing)?;
+            match protocol::read_frame(stream, MAX_FRAME, &mut bytes, incoming)? {
                 true => Ok(()),
-                false => Err(wire::invalid(FORGED)),
+                false => Err(protocol::invalid(FORGED)),
             }
         };
-        let reply = ask().and_then(|()| wire::decode::<Reply<'_>>(&bytes));
+        let reply = ask().and_then(|()| protocol::decode::<Reply<'_>>(&bytes));
         match reply {
             Ok(Reply::Failed(failure)) => Err(Error::Failed(failure)),
             Ok(Reply::Impossible(problem)) => Err(self.problem(problem)),
@@ -203,7 +192,7 @@ impl TcpStore {
     /// Whether the connection for requests is open, between two of them.
     fn is_connected(&self) -> bool {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        stream.as_ref().is_some_and(|Sealed { stream, .. }| {
+        stream.as_ref().is_some_and(|SealedStream { stream, .. }| {
             let peeked = recv(&**stream, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT);
             !matches!(peeked, Ok((0, _)) | Err(_)) || peeked == Err(rustix::io::Errno::AGAIN)
         })
@@ -255,14 +244,14 @@ impl Store for TcpStore {
         })
     }
 
-    fn watch(&self, alarm: Arc<Alarm>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
+    fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
         let mut tries = Tries { name: &self.name, member: &self.member, deadline: Instant::now() + GRACE };
         let purpose = Purpose::Watch { session: self.session };
         // While there is a connection for requests, there is a store that lets this rank watch.
         let gone = || (!self.is_connected()).then(|| self.lost());
         let (sealed, ..) = tries.until_deadline(purpose, || Ok(vec![self.at]), gone)?;
         let (member, server) = (self.member.clone(), self.server.clone());
-        let watch = TcpWatch::begin(sealed, member, (self.lost(), self.silent()), alarm, position, server);
+        let watch = TcpWatch::begin(sealed, member, (self.lost(), self.silent()), latch, position, server);
         Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
     }
 }
@@ -327,7 +316,7 @@ struct Tries<'a> {
 
 /// What came of one.
 enum Outcome {
-    In(Sealed, u64, Option<Rank>),
+    In(SealedStream, u64, Option<Rank>),
     /// May go better later; with what the store has said, if it did.
     Later(String, Option<Refusal>),
     Never(Error),
@@ -351,7 +340,7 @@ impl Tries<'_> {
         purpose: Purpose,
         resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
         gone: impl Fn() -> Option<Failure>,
-    ) -> Result<(Sealed, u64, Option<Rank>)> {
+    ) -> Result<(SealedStream, u64, Option<Rank>)> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(5);
         let mut said = false;
@@ -414,8 +403,8 @@ impl Tries<'_> {
         }
         match self.greet(&stream, purpose, left) {
             Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
-                match host.map(wire::rank).transpose() {
-                    Ok(host) => Outcome::In(Sealed { stream: stream.into(), outgoing, incoming }, session, host),
+                match host.map(protocol::rank).transpose() {
+                    Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
                     Err(error) => Outcome::Never(lost(self.name, &error)),
                 }
             }
@@ -448,29 +437,29 @@ impl Tries<'_> {
     }
 
     fn greet(&self, mut stream: &TcpStream, purpose: Purpose, left: Duration) -> io::Result<Greeting> {
-        wire::tune(stream)?;
+        protocol::tune(stream)?;
         stream.set_read_timeout(Some(left))?;
         stream.set_write_timeout(Some(GRACE))?;
         let hello = Hello {
             nonce: seal::nonce()?,
-            job: wire::job(&self.member.job.id),
+            job: protocol::job(&self.member.job.id),
             rank: self.member.rank as u64,
             ranks: self.member.ranks as u64,
-            who: wire::who(),
+            who: protocol::who(),
             purpose,
         };
-        let opening = wire::encode(wire::preamble().to_vec(), &hello)?;
+        let opening = protocol::encode(protocol::preamble().to_vec(), &hello)?;
         stream.write_all(&opening)?;
         let mut preamble = [0; PREAMBLE];
         stream.read_exact(&mut preamble)?;
-        let store = wire::version(&preamble)?;
-        if store != wire::VERSION {
-            let refusal = Refusal::Version { store, ours: wire::VERSION };
+        let store = protocol::version(&preamble)?;
+        if store != protocol::VERSION {
+            let refusal = Refusal::Version { store, ours: protocol::VERSION };
             return Ok(Greeting::Refused { refusal, ending: false });
         }
         let mut bytes = Vec::new();
-        let prefix = wire::read_plain(stream, MAX_HELLO, &mut bytes)?;
-        match wire::decode(&bytes)? {
+        let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        match protocol::decode(&bytes)? {
             Challenge::Prove(_) => {}
             // Nobody has proved anything yet: of what only the members are told nothing is believed.
             Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
@@ -480,16 +469,16 @@ impl Tries<'_> {
         }
         let challenge = [&preamble[..], &prefix, &bytes].concat();
         let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
-        wire::write(stream, &(), &mut outgoing)?;
-        wire::read_plain(stream, MAX_HELLO, &mut bytes)?;
-        if let Verdict::Unproved { ending } = wire::decode(&bytes)? {
+        protocol::write(stream, &(), &mut outgoing)?;
+        protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
             return Ok(Greeting::Refused { refusal: Refusal::Token, ending });
         }
-        if !wire::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
+        if !protocol::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
             return Ok(Greeting::False);
         }
         stream.set_read_timeout(None)?;
-        Ok(Greeting::Answer(wire::decode(&bytes)?, [outgoing, incoming]))
+        Ok(Greeting::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
     }
 }
 

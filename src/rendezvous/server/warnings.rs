@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts warnings.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct Warnings {
     /// When the interval ends.
     until: Option<Instant>,
     told: u32,
@@ -21,7 +21,7 @@ pub(super) struct Complaints {
     more: Option<(u64, SocketAddr)>,
 }
 
-impl Complaints {
+impl Warnings {
     /// Warns of what the store does with `peer`, or counts it.
     pub(super) fn tell(&mut self, now: Instant, peer: SocketAddr, what: impl FnOnce() -> String) {
         self.expire(now);
@@ -60,7 +60,7 @@ impl Complaints {
     }
 }
 
-impl Drop for Complaints {
+impl Drop for Warnings {
     fn drop(&mut self) {
         self.sum_up();
     }
@@ -72,22 +72,16 @@ mod tests {
 
     #[test]
     fn a_flood_is_counted() {
-        let (mut complaints, begun) = (Complaints::default(), Instant::now());
+        let (mut warnings, begun) = (Warnings::default(), Instant::now());
         let peer: SocketAddr = "127.0.0.1:1".parse().unwrap();
         for millis in 0..25_000 {
-            complaints.tell(begun + Duration::from_millis(millis), peer, || "drops it".to_owned());
-            assert!(
-                complaints.told <= SINGLY && complaints.told >= u32::try_from(millis).unwrap().min(SINGLY)
-            );
+            warnings.tell(begun + Duration::from_millis(millis), peer, || "drops it".to_owned());
+            assert!(warnings.told <= SINGLY && warnings.told >= u32::try_from(millis).unwrap().min(SINGLY));
         }
-        assert_eq!(complaints.more.map(|(more, _)| more), Some(5_000), "two intervals have been summed up");
-        complaints.expire(begun + Duration::from_secs(30));
-        assert!(complaints.until().is_some());
-        complaints.expire(begun + Duration::from_secs(40));
-        assert_eq!(
-            (complaints.until(), complaints.told),
-            (None, 0),
-            "all is told again after a quiet interval"
-        );
+        assert_eq!(warnings.more.map(|(more, _)| more), Some(5_000), "two intervals have been summed up");
+        warnings.expire(begun + Duration::from_secs(30));
+        assert!(warnings.until().is_some());
+        warnings.expire(begun + Duration::from_secs(40));
+        assert_eq!((warnings.until(), warnings.told), (None, 0), "all is told again after a quiet interval");
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use super::{
     super::{
+        protocol::{self, Answer, Challenge, Frame, Verdict},
         seal::{self, Seal},
-        wire::{self, Answer, Challenge, Frame, Verdict},
     },
     Connection, Id, Server, Stage,
     connection::Opening,
@@ -90,7 +90,7 @@ impl Server {
                     self.strangers.all.insert(self.last, peer.ip());
                     self.connections.insert(self.last, connection);
                 }
-                Err(error) => self.complaints.tell(now, peer, || format!("drops a connection: {error}")),
+                Err(error) => self.warnings.tell(now, peer, || format!("drops a connection: {error}")),
             }
         }
     }
@@ -102,7 +102,7 @@ impl Server {
         let Some(id) = self.strangers.least_welcome(silent) else { return false };
         if let Some(connection) = self.connections.get(&id) {
             let others = self.strangers.all.len() - 1;
-            self.complaints.tell(now, connection.peer, || {
+            self.warnings.tell(now, connection.peer, || {
                 format!(
                     "drops a connection: {others} others have not proved who they are, and one more has come"
                 )
@@ -125,7 +125,7 @@ impl Server {
                 Some(connection) if connection.hello_until > now => return,
                 Some(connection) => {
                     let what = || "drops a connection: it did not prove in time who it is".to_owned();
-                    self.complaints.tell(now, connection.peer, what);
+                    self.warnings.tell(now, connection.peer, what);
                     self.close(id, None, now);
                 }
                 None => self.strangers.gone(id),
@@ -142,9 +142,10 @@ impl Server {
         match connection.opening()? {
             Opening::More => Ok(false),
             Opening::Version(ours) => {
-                let what = || format!("refuses version {ours} of the protocol; it speaks {}", wire::VERSION);
-                self.complaints.tell(now, connection.peer, what);
-                connection.send_plain(Frame::of(wire::preamble().to_vec()));
+                let what =
+                    || format!("refuses version {ours} of the protocol; it speaks {}", protocol::VERSION);
+                self.warnings.tell(now, connection.peer, what);
+                connection.send_plain(Frame::of(protocol::preamble().to_vec()));
                 connection.ending = true;
                 Ok(true)
             }
@@ -163,7 +164,7 @@ impl Server {
 
     /// Whether another store may soon be where this one is.
     fn ending(&self) -> bool {
-        !matches!(self.stage, Stage::Serving) || self.host.is_some() && self.members.parting()
+        !matches!(self.stage, Stage::Serving) || self.host.is_some() && self.members.anyone_gone()
     }
 
     /// Answers a hello.
@@ -171,25 +172,27 @@ impl Server {
         let (hears, ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let Some((opening, hello)) = connection.take_opening()? else { return Ok(()) };
-        let job = wire::job(&self.job.id);
+        let job = protocol::job(&self.job.id);
         let refusal = if !hears {
             Some(Refusal::Left)
         } else if hello.job != job {
-            Some(Refusal::Job { store: job, ours: wire::job(&hello.job) })
+            Some(Refusal::Job { store: job, ours: protocol::job(&hello.job) })
         } else {
             None
         };
         match refusal {
             Some(refusal) => {
                 if !ending {
-                    self.complaints.tell(now, connection.peer, || format!("refuses a process: {refusal}"));
+                    self.warnings.tell(now, connection.peer, || format!("refuses a process: {refusal}"));
                 }
-                let no = wire::encode(wire::preamble().to_vec(), &Challenge::Refused { refusal, ending })?;
+                let no =
+                    protocol::encode(protocol::preamble().to_vec(), &Challenge::Refused { refusal, ending })?;
                 connection.send_plain(Frame::of(no));
                 connection.ending = true;
             }
             None => {
-                let prove = wire::encode(wire::preamble().to_vec(), &Challenge::Prove(seal::nonce()?))?;
+                let prove =
+                    protocol::encode(protocol::preamble().to_vec(), &Challenge::Prove(seal::nonce()?))?;
                 let seals = Seal::pair(&self.job.token, &opening, &prove);
                 connection.send_plain(Frame::of(prove));
                 connection.challenge(hello, seals);
@@ -205,11 +208,11 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
         let Some((_, genuine)) = connection.next_frame(0)? else { return Ok(false) };
         let Some(hello) = connection.hello.take() else { return Ok(false) };
-        let named = || format!("rank {} ({})", hello.rank, clean(&hello.who, wire::MAX_WHO));
+        let named = || format!("rank {} ({})", hello.rank, clean(&hello.who, protocol::MAX_WHO));
         if !genuine {
             if !ending {
                 let what = || format!("refuses {}: it does not know the token", named());
-                self.complaints.tell(now, connection.peer, what);
+                self.warnings.tell(now, connection.peer, what);
             }
             connection.send_plain(Frame::new(&Verdict::Unproved { ending })?);
             connection.ending = true;
@@ -218,8 +221,8 @@ impl Server {
         connection.send_plain(Frame::new(&Verdict::Genuine)?);
         // Whoever has yet to hear why this group failed is of this group, and not of one that meets here later.
         ending &= !self.members.owes_news_to(hello.rank);
-        let mut mail = Vec::new();
-        let judged = if hears { self.members.hello(id, &hello, &mut mail) } else { Err(Refusal::Left) };
+        let mut outbox = Vec::new();
+        let judged = if hears { self.members.hello(id, &hello, &mut outbox) } else { Err(Refusal::Left) };
         let answer = match judged {
             Ok(role) => {
                 connection.role = Some(role);
@@ -229,14 +232,14 @@ impl Server {
             Err(refusal) => {
                 // One that is only early for the next round tries again.
                 if refusal != Refusal::Left && !ending {
-                    self.complaints.tell(now, connection.peer, || format!("refuses {}: {refusal}", named()));
+                    self.warnings.tell(now, connection.peer, || format!("refuses {}: {refusal}", named()));
                 }
                 connection.ending = true;
                 Answer::Refused { refusal, ending }
             }
         };
         connection.send(Frame::new(&answer)?);
-        self.mail.append(&mut mail);
+        self.outbox.append(&mut outbox);
         Ok(true)
     }
 }

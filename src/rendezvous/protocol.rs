@@ -6,7 +6,7 @@
 //! | | [`MAGIC`], [`VERSION`], [`Challenge`] |
 //! | an empty frame, the first with a tag | |
 //! | | [`Verdict`], then the first frame with a tag: [`Answer`] |
-//! | [`Request`] or [`Tell`] ... | [`Reply`] or [`Told`] ... |
+//! | [`Request`] or [`ToServer`] ... | [`Reply`] or [`ToWatch`] ... |
 //!
 //! A frame is a length of 4 bytes, little endian, as many bytes of postcard, and from the third row on but for the verdict a tag
 //! ([`super::seal`]), which the length does not count. No length is believed before it was compared with a limit, and memory
@@ -76,7 +76,7 @@ pub(super) struct Hello {
 pub(super) enum Purpose {
     /// [`Request`]s and their replies; the first connection of a member.
     Requests,
-    /// [`Tell`] and [`Told`]; the member's second, with what [`Answer::Welcome`] gave to the first.
+    /// [`ToServer`] and [`ToWatch`]; the member's second, with what [`Answer::Welcome`] gave to the first.
     Watch { session: u64 },
 }
 
@@ -130,23 +130,23 @@ pub(super) enum Reply<'a> {
 
 /// From a watch to the server.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Tell {
+pub(super) enum ToServer {
     Failure(Failure),
-    /// The answer to [`Told::WhereAreYou`].
+    /// The answer to [`ToWatch::WhereAreYou`].
     Position {
         query: u64,
         position: Position,
     },
-    /// Wants [`Told::Positions`] with this number, after so many milliseconds at most.
+    /// Wants [`ToWatch::Positions`] with this number, after so many milliseconds at most.
     WhereIsEveryone {
         number: u64,
         wait: u64,
     },
     /// Wants that the server compare where all position.
-    Doubt,
+    Compare,
     /// Calls nothing but to leave from now on.
-    Leaves,
-    Farewell,
+    Leaving,
+    Leave,
     /// For so many milliseconds nothing may come from this member, on any of its connections, before it is given up.
     Patience {
         millis: u64,
@@ -155,7 +155,7 @@ pub(super) enum Tell {
 
 /// From the server to a watch.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum ToWatch {
     /// The group's first failure.
     Failure(Failure),
     WhereAreYou {
@@ -166,9 +166,9 @@ pub(super) enum Told {
         positions: Vec<Option<Position>>,
     },
     /// Some rank leaves.
-    SomebodyLeaves,
+    SomeoneLeaving,
     /// The shutdown was heard.
-    Goodbye,
+    LeaveSeen,
 }
 
 /// A whole frame but for its tag, shared by all that it is sent to: it is in memory, and hashed, once.
@@ -358,8 +358,8 @@ pub(super) fn fuzz(bytes: &[u8]) {
             }
         }
         1 => match decode(frame) {
-            Ok(Told::Failure(failure)) => tell(failure),
-            Ok(Told::Positions { positions, .. }) => {
+            Ok(ToWatch::Failure(failure)) => tell(failure),
+            Ok(ToWatch::Positions { positions, .. }) => {
                 let positions: Vec<_> = positions.into_iter().map(|it| it.map(Position::cleaned)).collect();
                 drop((super::report(0, 0, &positions), super::whereabouts(&positions)));
             }

@@ -10,20 +10,20 @@ use std::{
 
 use crate::error::Failure;
 
-/// Latches the first failure. The engine asks [`Alarm::raised`] in its loop; the watch raises it.
+/// Latches the first failure. The engine asks [`FailureLatch::raised`] in its loop; the watch raises it.
 ///
 /// An engine that sees a failure itself tells [`Watch::report`](super::Watch::report) rather than raising
-/// the alarm, so that every rank ends with the failure that the store heard of first.
+/// the latch, so that every rank ends with the failure that the store heard of first.
 #[derive(Debug, Default)]
-pub struct Alarm {
+pub struct FailureLatch {
     raised: AtomicBool,
     failure: Mutex<Option<Failure>>,
     leaving: AtomicBool,
     changed: Condvar,
 }
 
-impl Alarm {
-    /// An alarm nobody has raised.
+impl FailureLatch {
+    /// An latch nobody has raised.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -98,23 +98,23 @@ mod tests {
 
     #[test]
     fn the_first_failure_stays() {
-        let alarm = Alarm::new();
-        assert!(!alarm.raised() && alarm.failure().is_none());
-        assert!(alarm.raise(died(1)));
-        assert!(!alarm.raise(died(2)));
-        assert!(alarm.raised());
-        assert_eq!(alarm.failure(), Some(died(1)));
+        let latch = FailureLatch::new();
+        assert!(!latch.raised() && latch.failure().is_none());
+        assert!(latch.raise(died(1)));
+        assert!(!latch.raise(died(2)));
+        assert!(latch.raised());
+        assert_eq!(latch.failure(), Some(died(1)));
     }
 
     #[test]
     fn waiting_ends_with_the_failure_or_with_the_timeout() {
-        let alarm = Arc::new(Alarm::new());
-        assert_eq!(alarm.wait(Duration::from_millis(5)), None);
+        let latch = Arc::new(FailureLatch::new());
+        assert_eq!(latch.wait(Duration::from_millis(5)), None);
         let waiter = thread::spawn({
-            let alarm = Arc::clone(&alarm);
-            move || alarm.wait(Duration::from_secs(60))
+            let latch = Arc::clone(&latch);
+            move || latch.wait(Duration::from_secs(60))
         });
-        alarm.raise(died(3));
+        latch.raise(died(3));
         assert_eq!(waiter.join().unwrap(), Some(died(3)));
     }
 }

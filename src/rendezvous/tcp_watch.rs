@@ -12,11 +12,10 @@ use std::{
 use unisono_transport::fork::{Process, Unshared};
 
 use super::{
-    Alarm, ECHO, Position, PositionSource, Watch,
-    client::Sealed,
-    seal::Seal,
+    ECHO, FailureLatch, Position, PositionSource, Watch,
+    protocol::{self, MAX_FRAME, ToServer, ToWatch},
+    seal::{Seal, SealedStream},
     server::TcpServer,
-    wire::{self, MAX_FRAME, Tell, Told},
 };
 use crate::{config::Member, error::Failure};
 
@@ -45,7 +44,7 @@ struct Shared {
     lost: Failure,
     /// And if it says nothing.
     silent: Failure,
-    alarm: Arc<Alarm>,
+    latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
     state: Mutex<State>,
     changed: Condvar,
@@ -55,7 +54,7 @@ struct Shared {
 struct State {
     /// This rank has said shutdown or its last words, or is dropping its watch: the end of the connection means nothing.
     going: bool,
-    /// What it is told raises no alarm any more; and whether that was the group's failure.
+    /// What it is told raises no latch any more; and whether that was the group's failure.
     dying: bool,
     heard: bool,
     /// The thread has ended.
@@ -67,14 +66,14 @@ struct State {
 
 impl TcpWatch {
     pub(super) fn begin(
-        sealed: Sealed,
+        sealed: SealedStream,
         member: Member,
         (lost, silent): (Failure, Failure),
-        alarm: Arc<Alarm>,
+        latch: Arc<FailureLatch>,
         position: Arc<PositionSource>,
         server: Option<Arc<TcpServer>>,
     ) -> io::Result<Self> {
-        let Sealed { stream, outgoing, incoming } = sealed;
+        let SealedStream { stream, outgoing, incoming } = sealed;
         stream.set_write_timeout(Some(WRITE))?;
         let shared = Arc::new(Shared {
             stream,
@@ -82,7 +81,7 @@ impl TcpWatch {
             member,
             lost,
             silent,
-            alarm,
+            latch,
             position,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -109,11 +108,11 @@ impl Shared {
                 && error.kind() != io::ErrorKind::UnexpectedEof
             {
                 tracing::info!("rank {} lost its watch: {error}", self.member.rank);
-                if wire::is_silence(&error) {
+                if protocol::is_silence(&error) {
                     lost = &self.silent;
                 }
             }
-            self.alarm.raise(lost.clone());
+            self.latch.raise(lost.clone());
         }
         state.ended = true;
         self.changed.notify_all();
@@ -124,33 +123,33 @@ impl Shared {
 
     fn hear_all(&self, mut incoming: Seal) -> io::Result<()> {
         loop {
-            match wire::read(&self.stream, MAX_FRAME, &mut incoming)? {
-                Told::Failure(failure) => {
+            match protocol::read(&self.stream, MAX_FRAME, &mut incoming)? {
+                ToWatch::Failure(failure) => {
                     let mut state = self.state();
                     if !state.dying {
-                        self.alarm.raise(failure);
+                        self.latch.raise(failure);
                     }
                     state.heard = true;
                     self.changed.notify_all();
                 }
-                Told::WhereAreYou { query } => {
-                    self.say(&Tell::Position { query, position: self.position.position() })?;
+                ToWatch::WhereAreYou { query } => {
+                    self.say(&ToServer::Position { query, position: self.position.position() })?;
                 }
-                Told::Positions { number, positions } => {
+                ToWatch::Positions { number, positions } => {
                     if let Some(slot) = self.state().positions.get_mut(&number) {
                         *slot = Some(positions);
                     }
                     self.changed.notify_all();
                 }
-                Told::SomebodyLeaves => self.alarm.leave(),
-                Told::Goodbye => return Ok(()),
+                ToWatch::SomeoneLeaving => self.latch.leave(),
+                ToWatch::LeaveSeen => return Ok(()),
             }
         }
     }
 
-    fn say(&self, tell: &Tell) -> io::Result<()> {
+    fn say(&self, tell: &ToServer) -> io::Result<()> {
         let mut one_at_a_time = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        wire::write(&self.stream, tell, &mut one_at_a_time)
+        protocol::write(&self.stream, tell, &mut one_at_a_time)
     }
 
     /// Waits until `done` gives something, the thread has ended, or the time is over.
@@ -173,15 +172,15 @@ impl Shared {
 impl Watch for TcpWatch {
     fn report(&self, failure: &Failure) -> Failure {
         let failure = &failure.clone().cleaned();
-        if let Err(error) = self.shared.say(&Tell::Failure(failure.clone())) {
+        if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
             tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
         }
         // Where the store is gone, the thread may yet have its last words to hear.
-        if let Some(first) = self.shared.alarm.wait(ECHO) {
+        if let Some(first) = self.shared.latch.wait(ECHO) {
             return first;
         }
-        self.shared.alarm.raise(failure.clone());
-        self.shared.alarm.failure().unwrap_or_else(|| failure.clone())
+        self.shared.latch.raise(failure.clone());
+        self.shared.latch.failure().unwrap_or_else(|| failure.clone())
     }
 
     fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
@@ -193,13 +192,13 @@ impl Watch for TcpWatch {
             number
         };
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let said = self.shared.say(&Tell::WhereIsEveryone { number, wait: millis });
+        let said = self.shared.say(&ToServer::WhereIsEveryone { number, wait: millis });
         let answer = said
             .ok()
             .and_then(|()| self.shared.wait(wait + OWN, |state| state.positions.get_mut(&number)?.take()));
         self.shared.state().positions.remove(&number);
         if answer.is_none() {
-            return Err(self.shared.alarm.failure().unwrap_or_else(|| self.shared.silent.clone()));
+            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.silent.clone()));
         }
         let mut positions = answer.unwrap_or_default();
         positions.resize(self.shared.member.ranks, None);
@@ -210,15 +209,15 @@ impl Watch for TcpWatch {
     }
 
     fn doubt(&self) {
-        if let Err(error) = self.shared.say(&Tell::Doubt) {
+        if let Err(error) = self.shared.say(&ToServer::Compare) {
             tracing::debug!("rank {} cannot ask what the others call: {error}", self.shared.member.rank);
         }
     }
 
     fn be_patient(&self, patience: Duration) {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let tuned = wire::be_patient(&self.shared.stream, patience);
-        if let Err(error) = tuned.and_then(|()| self.shared.say(&Tell::Patience { millis })) {
+        let tuned = protocol::be_patient(&self.shared.stream, patience);
+        if let Err(error) = tuned.and_then(|()| self.shared.say(&ToServer::Patience { millis })) {
             tracing::info!("rank {} cannot say how patient it is: {error}", self.shared.member.rank);
         }
     }
@@ -227,7 +226,7 @@ impl Watch for TcpWatch {
         let mut state = self.shared.state();
         (state.going, state.dying, state.heard) = (true, true, false);
         drop(state);
-        match self.shared.say(&Tell::Failure(failure.clone())) {
+        match self.shared.say(&ToServer::Failure(failure.clone())) {
             Ok(()) => drop(self.shared.wait(ECHO, |state| state.heard.then_some(()))),
             Err(error) => {
                 tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
@@ -236,7 +235,7 @@ impl Watch for TcpWatch {
     }
 
     fn leaves(&self) {
-        if let Err(error) = self.shared.say(&Tell::Leaves) {
+        if let Err(error) = self.shared.say(&ToServer::Leaving) {
             tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
         }
     }
@@ -245,7 +244,7 @@ impl Watch for TcpWatch {
         if std::mem::replace(&mut self.shared.state().going, true) {
             return;
         }
-        match self.shared.say(&Tell::Farewell) {
+        match self.shared.say(&ToServer::Leave) {
             // The thread ends when the server has heard it.
             Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
             Err(error) => {

@@ -8,10 +8,11 @@ use std::{
 
 use super::{
     super::{
-        MAX_KEY, MAX_VALUE, too_long,
-        wire::{Frame, Reply, Request},
+        MAX_KEY, MAX_VALUE,
+        protocol::{Frame, Reply, Request},
+        too_long,
     },
-    Id, Mail,
+    Id, Outbox,
 };
 use crate::error::Failure;
 
@@ -25,7 +26,7 @@ const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 3600);
 
 /// Values, counters and waiting requests.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct Values {
     values: BTreeMap<String, Value>,
     total: usize,
     counters: HashMap<String, i64>,
@@ -70,14 +71,14 @@ struct Collect {
     have: usize,
 }
 
-impl Board {
+impl Values {
     /// Serves a request of `who`. `Some` if it waits, and until when.
     pub(super) fn request(
         &mut self,
         who: Id,
         request: Request<'_>,
         now: Instant,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) -> io::Result<Option<Instant>> {
         let reply = match request {
             Request::Set { key, .. }
@@ -88,7 +89,7 @@ impl Board {
             {
                 frame(&Reply::Impossible(too_long(key)))?
             }
-            Request::Set { key, value } => self.set(key, value, mail)?,
+            Request::Set { key, value } => self.set(key, value, outbox)?,
             Request::Add { key, delta } => self.add(key, delta)?,
             Request::Get { key, wait } => match self.values.get(key) {
                 Some(value) => value.reply.clone(),
@@ -112,7 +113,7 @@ impl Board {
                 }
             }
         };
-        mail.push((who, reply));
+        outbox.push((who, reply));
         Ok(None)
     }
 
@@ -145,16 +146,16 @@ impl Board {
     }
 
     /// Ends all waiting, now and from now on.
-    pub(super) fn fail(&mut self, failure: &Failure, mail: &mut Mail) -> io::Result<()> {
+    pub(super) fn fail(&mut self, failure: &Failure, outbox: &mut Outbox) -> io::Result<()> {
         self.failure = Some(failure.clone());
         self.gets.clear();
         self.collects.clear();
         let reply = self.failed()?;
-        mail.extend(self.waiting.drain().map(|(who, _)| (who, reply.clone())));
+        outbox.extend(self.waiting.drain().map(|(who, _)| (who, reply.clone())));
         Ok(())
     }
 
-    fn set(&mut self, key: &str, bytes: &[u8], mail: &mut Mail) -> io::Result<Frame> {
+    fn set(&mut self, key: &str, bytes: &[u8], outbox: &mut Outbox) -> io::Result<Frame> {
         let old = self.values.get(key).map(|value| value.bytes().len() + key.len());
         let total = self.total - old.unwrap_or_default() + bytes.len() + key.len();
         if bytes.len() > MAX_VALUE || total > MAX_TOTAL {
@@ -166,7 +167,7 @@ impl Board {
         let value = Value::new(bytes)?;
         for who in self.gets.remove(key).unwrap_or_default() {
             self.waiting.remove(&who);
-            mail.push((who, value.reply.clone()));
+            outbox.push((who, value.reply.clone()));
         }
         self.values.insert(key.to_owned(), value);
         self.total = total;
@@ -179,7 +180,7 @@ impl Board {
             self.collects = rest;
             for Collect { who, prefix, .. } in done {
                 self.waiting.remove(&who);
-                mail.push((who, self.entries(&prefix)?));
+                outbox.push((who, self.entries(&prefix)?));
             }
         }
         frame(&Reply::Done)
@@ -251,16 +252,16 @@ fn frame(reply: &Reply<'_>) -> io::Result<Frame> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::wire, *};
+    use super::{super::super::protocol, *};
 
     #[test]
     fn the_keys_of_counters_count() {
-        let mut board = Board { total: MAX_TOTAL - 5, ..Board::default() };
+        let mut values = Values { total: MAX_TOTAL - 5, ..Values::default() };
         let mut add = |key| {
-            let mut mail = Mail::new();
-            board.request(1, Request::Add { key, delta: 2 }, Instant::now(), &mut mail).unwrap();
-            let (_, reply) = mail.pop().unwrap();
-            match wire::decode(&reply[4..]).unwrap() {
+            let mut outbox = Outbox::new();
+            values.request(1, Request::Add { key, delta: 2 }, Instant::now(), &mut outbox).unwrap();
+            let (_, reply) = outbox.pop().unwrap();
+            match protocol::decode(&reply[4..]).unwrap() {
                 Reply::Count(sum) => Ok(sum),
                 Reply::Impossible(problem) => Err(problem),
                 other => panic!("{other:?}"),

@@ -15,10 +15,10 @@ use std::{
 use unisono_transport::fork::{Process, Unshared};
 
 use super::{
-    super::{Alarm, LATECOMERS, Position, PositionSource, Watch},
+    super::{FailureLatch, LATECOMERS, Position, PositionSource, Watch},
     LOOK, Pause,
-    inquiry::Inquiry,
-    room::Room,
+    comparison::Comparison,
+    round::Round,
     tidy,
 };
 use crate::error::Failure;
@@ -34,14 +34,14 @@ pub(super) struct FileWatch {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Held as long as this rank lives.
-    seat: Mutex<Option<Unshared<File>>>,
+    lock: Mutex<Option<Unshared<File>>>,
     process: Process,
     questions: AtomicU64,
 }
 
 struct Shared {
-    room: Room,
-    alarm: Arc<Alarm>,
+    round: Round,
+    latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
     /// Whether this rank doubts that the others call the same.
     doubts: AtomicBool,
@@ -52,19 +52,19 @@ struct Shared {
 
 impl FileWatch {
     pub(super) fn begin(
-        room: Room,
-        seat: Unshared<File>,
-        alarm: Arc<Alarm>,
+        round: Round,
+        lock: Unshared<File>,
+        latch: Arc<FailureLatch>,
         position: Arc<PositionSource>,
     ) -> io::Result<Self> {
         let (doubts, going, changed) = (AtomicBool::new(false), Mutex::new(false), Condvar::new());
-        let shared = Arc::new(Shared { room, alarm, position, doubts, going, changed });
+        let shared = Arc::new(Shared { round, latch, position, doubts, going, changed });
         let thread = thread::Builder::new().name("unisono-watch".into()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.look_until_gone()
         })?;
-        let (thread, seat) = (Mutex::new(Some(thread)), Mutex::new(Some(seat)));
-        Ok(Self { shared, thread, seat, process: Process::this(), questions: AtomicU64::new(0) })
+        let (thread, lock) = (Mutex::new(Some(thread)), Mutex::new(Some(lock)));
+        Ok(Self { shared, thread, lock, process: Process::this(), questions: AtomicU64::new(0) })
     }
 
     /// Ends the thread; `false` if it had been ended before.
@@ -81,15 +81,15 @@ impl FileWatch {
     }
 
     fn ask(&self, wait: Duration) -> io::Result<Vec<Option<Position>>> {
-        let room = &self.shared.room;
-        let ask = format!("{}-{}", room.rank, self.questions.fetch_add(1, Ordering::Relaxed));
-        room.write(&format!("asks/{ask}"), b"")?;
+        let round = &self.shared.round;
+        let ask = format!("{}-{}", round.rank, self.questions.fetch_add(1, Ordering::Relaxed));
+        round.write(&format!("asks/{ask}"), b"")?;
         let until = Instant::now() + wait;
-        let mut positions = vec![None; room.ranks];
-        while room.gather(&ask, &mut positions)? && Instant::now() < until {
+        let mut positions = vec![None; round.ranks];
+        while round.gather(&ask, &mut positions)? && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
         }
-        room.forget(&ask)?;
+        round.forget(&ask)?;
         Ok(positions)
     }
 }
@@ -97,7 +97,7 @@ impl FileWatch {
 impl Shared {
     fn look_until_gone(&self) {
         let mut asked = HashMap::new();
-        let mut inquiry = Inquiry::default();
+        let mut comparison = Comparison::default();
         let mut trouble = None;
         let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
         while !*going {
@@ -105,43 +105,43 @@ impl Shared {
             // The dead before those that ask: where nothing can be written, deaths can still be found.
             let looked = self.look();
             let answered = self.answer(&mut asked).and(looked);
-            match answered.and_then(|()| inquiry.go_on(&self.room, &self.doubts)) {
+            match answered.and_then(|()| comparison.go_on(&self.round, &self.doubts)) {
                 Ok(None) => trouble = None,
                 Ok(Some(failure)) => {
-                    self.alarm.raise(self.room.settle(failure));
+                    self.latch.raise(self.round.settle(failure));
                 }
                 Err(error) => {
                     let since = *trouble.get_or_insert_with(|| {
-                        tracing::warn!("rank {} cannot look after the store: {error}", self.room.rank);
+                        tracing::warn!("rank {} cannot look after the store: {error}", self.round.rank);
                         Instant::now()
                     });
-                    // It may be a bad moment of a network file system or of this process; a missing room is not.
-                    let missing = matches!(self.room.world(), Ok(None));
+                    // It may be a bad moment of a network file system or of this process; a missing round is not.
+                    let missing = matches!(self.round.world(), Ok(None));
                     if missing || since.elapsed() > TROUBLE {
-                        let how = format!("{} cannot be read any more: {error}", self.room.path.display());
-                        self.alarm.raise(Failure::StoreLost { how });
+                        let how = format!("{} cannot be read any more: {error}", self.round.path.display());
+                        self.latch.raise(Failure::StoreLost { how });
                     }
                 }
             }
             going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
             if !*going {
-                let look = if inquiry.is_open() { LOOK / 10 } else { LOOK };
+                let look = if comparison.is_open() { LOOK / 10 } else { LOOK };
                 going = self.changed.wait_timeout(going, look).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 
-    /// Looks after the others, and raises the alarm if the group failed.
+    /// Looks after the others, and raises the latch if the group failed.
     fn look(&self) -> io::Result<()> {
-        if let Some(failure) = self.alarm.failure() {
+        if let Some(failure) = self.latch.failure() {
             // Where it could not be told when it was found.
-            if self.room.failure()?.is_none() {
-                self.room.latch(&failure)?;
+            if self.round.failure()?.is_none() {
+                self.round.latch(&failure)?;
             }
-        } else if let Some(failure) = self.room.patrol()? {
-            self.alarm.raise(failure);
-        } else if !self.alarm.somebody_leaves() && self.room.read(LEAVING)?.is_some() {
-            self.alarm.leave();
+        } else if let Some(failure) = self.round.patrol()? {
+            self.latch.raise(failure);
+        } else if !self.latch.somebody_leaves() && self.round.read(LEAVING)?.is_some() {
+            self.latch.leave();
         }
         Ok(())
     }
@@ -150,18 +150,18 @@ impl Shared {
     /// answered is no trouble of the group's: it is tried again, and the one who asks waits no longer than it
     /// wanted to.
     fn answer(&self, asked: &mut HashMap<String, bool>) -> io::Result<()> {
-        let asks = self.room.names("asks")?;
+        let asks = self.round.names("asks")?;
         asked.retain(|ask, _| asks.contains(ask));
         for ask in asks {
             if asked.get(&ask) == Some(&true) {
                 continue;
             }
-            let position = format!("positions/{ask}-{}", self.room.rank);
-            let written = self.room.write_message(&position, &self.position.position());
+            let position = format!("positions/{ask}-{}", self.round.rank);
+            let written = self.round.write_message(&position, &self.position.position());
             if let Err(error) = &written
                 && !asked.contains_key(&ask)
             {
-                tracing::warn!("rank {} cannot write {position}: {error}", self.room.rank);
+                tracing::warn!("rank {} cannot write {position}: {error}", self.round.rank);
             }
             asked.insert(ask, written.is_ok());
         }
@@ -171,18 +171,18 @@ impl Shared {
 
 impl Watch for FileWatch {
     fn report(&self, failure: &Failure) -> Failure {
-        let first = self.shared.room.settle(failure.clone().cleaned());
-        self.shared.alarm.raise(first.clone());
-        self.shared.alarm.failure().unwrap_or(first)
+        let first = self.shared.round.settle(failure.clone().cleaned());
+        self.shared.latch.raise(first.clone());
+        self.shared.latch.failure().unwrap_or(first)
     }
 
     fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
-        let room = &self.shared.room;
+        let round = &self.shared.round;
         let mut positions = self.ask(wait).unwrap_or_else(|error| {
-            tracing::warn!("rank {} cannot ask where the others are: {error}", room.rank);
-            vec![None; room.ranks]
+            tracing::warn!("rank {} cannot ask where the others are: {error}", round.rank);
+            vec![None; round.ranks]
         });
-        if let Some(own) = positions.get_mut(room.rank) {
+        if let Some(own) = positions.get_mut(round.rank) {
             *own = Some(self.shared.position.position());
         }
         Ok(positions)
@@ -193,14 +193,14 @@ impl Watch for FileWatch {
     }
 
     fn last_words(&self, failure: &Failure) {
-        // The thread would raise the alarm.
+        // The thread would raise the latch.
         self.stop();
-        self.shared.room.settle(failure.clone());
+        self.shared.round.settle(failure.clone());
     }
 
     fn leaves(&self) {
-        if let Err(error) = self.shared.room.write(LEAVING, b"") {
-            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.room.rank);
+        if let Err(error) = self.shared.round.write(LEAVING, b"") {
+            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.round.rank);
         }
         self.doubt();
     }
@@ -209,18 +209,18 @@ impl Watch for FileWatch {
         if !self.stop() {
             return;
         }
-        let room = &self.shared.room;
-        if room.rank == 0 && self.shared.alarm.raised() {
+        let round = &self.shared.round;
+        if round.rank == 0 && self.shared.latch.raised() {
             // Those that have yet to come look for a round whose rank 0 lives.
             let mut pause = Pause::new();
             let until = Instant::now() + LATECOMERS;
-            while !room.is_full() && pause.sleep(until) {}
+            while !round.is_full() && pause.sleep(until) {}
         }
-        if let Err(error) = room.write(&format!("left-{}", room.rank), b"") {
-            tracing::debug!("rank {} left a store that is gone: {error}", room.rank);
+        if let Err(error) = round.write(&format!("left-{}", round.rank), b"") {
+            tracing::debug!("rank {} left a store that is gone: {error}", round.rank);
         }
-        *self.seat.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        tidy(room);
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        tidy(round);
     }
 }
 
@@ -232,8 +232,8 @@ impl Drop for FileWatch {
             return;
         }
         self.stop();
-        if self.seat.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
-            tidy(&self.shared.room);
+        if self.lock.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            tidy(&self.shared.round);
         }
     }
 }

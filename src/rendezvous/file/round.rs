@@ -25,7 +25,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use unisono_schedule::Rank;
 use unisono_transport::fork::Unshared;
 
-use super::super::wire;
+use super::super::protocol;
 use crate::{
     error::Failure,
     outside,
@@ -37,7 +37,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// One round's directory, as one rank sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(super) struct Round {
     pub(super) path: PathBuf,
     pub(super) rank: Rank,
     pub(super) ranks: usize,
@@ -45,7 +45,7 @@ pub(super) struct Room {
 
 /// What became of a rank.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seat {
+pub(super) enum RankState {
     Absent,
     Alive,
     Left,
@@ -53,7 +53,7 @@ pub(super) enum Seat {
     Dead(String),
 }
 
-impl Room {
+impl Round {
     /// Makes the directory; for rank 0.
     pub(super) fn create(&self) -> io::Result<()> {
         for part in ["values", "counters", "asks", "positions"] {
@@ -67,36 +67,36 @@ impl Room {
         let Some(text) = self.read("world")? else { return Ok(None) };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| {
-            wire::invalid(format!("{} is not a world size", self.path.join("world").display()))
+            protocol::invalid(format!("{} is not a world size", self.path.join("world").display()))
         })
     }
 
-    /// Takes this rank's seat; `None` if it is taken. The file is locked before it appears, so that nobody
+    /// Takes this rank's lock; `None` if it is taken. The file is locked before it appears, so that nobody
     /// ever sees it unlocked while this rank lives.
-    pub(super) fn sit(&self) -> io::Result<Option<Unshared<File>>> {
-        let (temporary, file) = self.temporary(wire::who().as_bytes())?;
+    pub(super) fn take_rank(&self) -> io::Result<Option<Unshared<File>>> {
+        let (temporary, file) = self.temporary(protocol::who().as_bytes())?;
         let file = Unshared::from(file);
         let locked = rustix::fs::flock(&*file, FlockOperation::NonBlockingLockExclusive);
         locked.inspect_err(|_| discard(&temporary))?;
         Ok(self.link(&temporary, &format!("rank-{}", self.rank))?.then_some(file))
     }
 
-    pub(super) fn seat(&self, rank: Rank) -> io::Result<Seat> {
+    pub(super) fn state(&self, rank: Rank) -> io::Result<RankState> {
         let left = || self.path.join(format!("left-{rank}")).try_exists();
         let Some((file, _)) = there(outside::open(&self.path.join(format!("rank-{rank}"))))? else {
-            return Ok(Seat::Absent);
+            return Ok(RankState::Absent);
         };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(Seat::Alive),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(RankState::Alive),
             other => other?,
         }
         // The shutdown is written before the lock is let go.
         if left()? {
-            return Ok(Seat::Left);
+            return Ok(RankState::Left);
         }
         let mut who = Vec::new();
-        file.take(wire::MAX_WHO as u64).read_to_end(&mut who)?;
-        Ok(Seat::Dead(String::from_utf8_lossy(&who).into_owned()))
+        file.take(protocol::MAX_WHO as u64).read_to_end(&mut who)?;
+        Ok(RankState::Dead(String::from_utf8_lossy(&who).into_owned()))
     }
 
     /// Whether this rank said shutdown.
@@ -139,13 +139,13 @@ impl Room {
             return Ok(Some(failure));
         }
         for rank in (self.rank + 1..self.ranks).chain(0..self.rank) {
-            match self.seat(rank)? {
-                Seat::Alive => break,
-                Seat::Dead(who) => {
+            match self.state(rank)? {
+                RankState::Alive => break,
+                RankState::Dead(who) => {
                     let how = format!("{who}: it let go of its lock in the store without a farewell");
                     return Ok(Some(self.settle(Failure::Died { rank, how })));
                 }
-                Seat::Left | Seat::Absent => {}
+                RankState::Left | RankState::Absent => {}
             }
         }
         Ok(None)
@@ -163,10 +163,10 @@ impl Room {
         for (rank, position) in positions.iter_mut().enumerate().filter(|(_, position)| position.is_none()) {
             *position = self.message(&format!("positions/{ask}-{rank}"))?.map(Position::cleaned);
             if position.is_none() {
-                match self.seat(rank)? {
-                    Seat::Alive => waiting = true,
-                    Seat::Left => *position = Some(Position::of(Stage::Left)),
-                    Seat::Absent | Seat::Dead(_) => {}
+                match self.state(rank)? {
+                    RankState::Alive => waiting = true,
+                    RankState::Left => *position = Some(Position::of(Stage::Left)),
+                    RankState::Absent | RankState::Dead(_) => {}
                 }
             }
         }
@@ -189,7 +189,7 @@ impl Room {
     }
 
     pub(super) fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
-        there(outside::read(&self.path.join(name), wire::MAX_FRAME as u64))
+        there(outside::read(&self.path.join(name), protocol::MAX_FRAME as u64))
     }
 
     /// Writes a message to a file that appears whole.
@@ -198,10 +198,10 @@ impl Room {
     }
 
     pub(super) fn message<M: DeserializeOwned>(&self, name: &str) -> io::Result<Option<M>> {
-        self.read(name)?.map(|bytes| wire::decode(&bytes)).transpose()
+        self.read(name)?.map(|bytes| protocol::decode(&bytes)).transpose()
     }
 
-    /// The names in a part of the room.
+    /// The names in a part of the round.
     pub(super) fn names(&self, part: &str) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(self.path.join(part))?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
@@ -257,7 +257,7 @@ fn discard(temporary: &Path) {
 }
 
 fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    postcard::to_allocvec(message).map_err(wire::invalid)
+    postcard::to_allocvec(message).map_err(protocol::invalid)
 }
 
 /// `None` for a file that is not there.
@@ -276,13 +276,13 @@ mod tests {
     #[test]
     fn what_others_are_writing_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let room = Room { path: directory.path().into(), rank: 3, ranks: 8 };
+        let round = Round { path: directory.path().into(), rank: 3, ranks: 8 };
         let next = LAST.load(Ordering::Relaxed);
         let others: Vec<PathBuf> =
-            (next..next + 8).map(|number| room.path.join(format!("tmp-3-{number}"))).collect();
+            (next..next + 8).map(|number| round.path.join(format!("tmp-3-{number}"))).collect();
         others.iter().for_each(|other| fs::write(other, "another's").unwrap());
-        room.write("world", b"8").unwrap();
-        assert_eq!(room.world().unwrap(), Some(8));
+        round.write("world", b"8").unwrap();
+        assert_eq!(round.world().unwrap(), Some(8));
         for other in others {
             assert_eq!(fs::read(other).unwrap(), b"another's");
         }
@@ -291,27 +291,27 @@ mod tests {
     #[test]
     fn files_that_never_end_are_errors() {
         let directory = tempfile::tempdir().unwrap();
-        let room = Room { path: directory.path().into(), rank: 0, ranks: 2 };
-        room.create().unwrap();
+        let round = Round { path: directory.path().into(), rank: 0, ranks: 2 };
+        round.create().unwrap();
         for name in ["failure", "rank-1", "values/a"] {
-            let path = room.path.join(name);
+            let path = round.path.join(name);
             rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         }
-        room.failure().unwrap_err();
-        room.seat(1).unwrap_err();
-        room.read("values/a").unwrap_err();
-        let fifo = room.path.join("lock");
+        round.failure().unwrap_err();
+        round.state(1).unwrap_err();
+        round.read("values/a").unwrap_err();
+        let fifo = round.path.join("lock");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         assert!(lockable(&fifo).is_err(), "it is not waited for");
-        File::create(room.path.join("values/b")).unwrap().set_len(1 << 42).unwrap();
-        assert_eq!(room.read("values/b").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        File::create(round.path.join("values/b")).unwrap().set_len(1 << 42).unwrap();
+        assert_eq!(round.read("values/b").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]
     fn what_cannot_be_written_leaves_nothing_behind() {
         let directory = tempfile::tempdir().unwrap();
-        let room = Room { path: directory.path().into(), rank: 0, ranks: 2 };
-        room.write("asks/0-0", b"").unwrap_err();
-        assert_eq!(room.names("").unwrap(), [""; 0]);
+        let round = Round { path: directory.path().into(), rank: 0, ranks: 2 };
+        round.write("asks/0-0", b"").unwrap_err();
+        assert_eq!(round.names("").unwrap(), [""; 0]);
     }
 }

@@ -1,0 +1,105 @@
+//! Gives every rank the bytes of every other rank, through a store, before ranks are connected.
+
+use std::{collections::HashMap, time::Instant};
+
+use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
+
+use super::Store;
+use crate::error::{Error, Result};
+
+/// Gives every rank's bytes to every rank, in the order of ranks.
+///
+/// Rank 0 gathers and publishes one table, so that each rank makes two requests whatever the world size.
+/// `key` must be new for every exchange.
+///
+/// # Errors
+/// [`Error::Missing`], on every rank, with those that had not come when the first rank gave up waiting;
+/// [`Error::Failed`] if a rank died meanwhile.
+pub fn exchange(
+    store: &dyn Store,
+    key: &str,
+    rank: Rank,
+    ranks: usize,
+    bytes: &[u8],
+    deadline: Instant,
+) -> Result<Vec<Vec<u8>>> {
+    let begun = Instant::now();
+    let bad = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+    let table = format!("{key}/table");
+    let publish = |verdict: &Verdict| match postcard::to_allocvec(verdict) {
+        Ok(encoded) => store.set(&table, &encoded),
+        Err(error) => Err(bad(format!("encoding {table}: {error}"))),
+    };
+    store.set(&entry(key, rank), &[PRESENT, bytes].concat())?;
+
+    let verdict = if rank == 0 {
+        let verdict = verdict(key, ranks, store.collect(&entries(key), ranks, deadline)?);
+        publish(&verdict)?;
+        verdict
+    } else if let Some(encoded) = store.get(&table, deadline)? {
+        postcard::from_bytes(&encoded).map_err(|error| bad(format!("{table} cannot be read: {error}")))?
+    } else {
+        let missing = match verdict(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
+            Verdict::Missing(missing) => missing,
+            // All have come, but rank 0 has not said so in time.
+            Verdict::All(_) => vec![0],
+        };
+        // Rank 0 ends because nobody is left to wait for, and then whoever waits for the table: in this order,
+        // since those go as soon as they have it, and who goes is taken for dead by whoever still waits. With
+        // rank 0 the store may go too, which leaves nobody to tell.
+        let verdict = Verdict::Missing(missing.clone());
+        let told = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
+        if let Err(error) = told.and_then(|()| publish(&verdict)) {
+            tracing::debug!(rank, %error, "the others may not hear that this rank gave up waiting");
+        }
+        verdict
+    };
+    match verdict {
+        Verdict::All(all) if all.len() == ranks => Ok(all),
+        Verdict::All(all) => Err(bad(format!("{table} has {} entries for {ranks} ranks", all.len()))),
+        Verdict::Missing(missing) if missing.contains(&rank) => Err(bad(format!(
+            "rank {rank} came too late: the others had given up waiting for it; start all ranks closer together or \
+             set a longer UNISONO_JOIN_TIMEOUT"
+        ))),
+        Verdict::Missing(missing) => {
+            let (store, waited) = (store.name().to_owned(), begun.elapsed());
+            Err(Error::Missing { store, rank, ranks, missing, waited })
+        }
+    }
+}
+
+/// How an entry of an exchange begins: with a rank's bytes, or set by another that has given it up.
+const PRESENT: &[u8] = &[1];
+const ABSENT: &[u8] = &[0];
+
+/// What an exchange comes to.
+#[derive(Serialize, Deserialize)]
+enum Verdict {
+    All(Vec<Vec<u8>>),
+    Missing(Vec<Rank>),
+}
+
+fn entries(key: &str) -> String {
+    format!("{key}/of/")
+}
+
+/// Zero-padded, so that the order of names is the order of ranks.
+fn entry(key: &str, rank: Rank) -> String {
+    format!("{}{rank:020}", entries(key))
+}
+
+fn verdict(key: &str, ranks: usize, entries: Vec<(String, Vec<u8>)>) -> Verdict {
+    let mut here: HashMap<String, Vec<u8>> = entries.into_iter().collect();
+    let mut all = Vec::with_capacity(ranks);
+    let mut missing = Vec::new();
+    for rank in 0..ranks {
+        match here.remove(&entry(key, rank)) {
+            Some(bytes) if bytes.starts_with(PRESENT) => {
+                all.push(bytes.get(PRESENT.len()..).unwrap_or_default().to_vec())
+            }
+            _ => missing.push(rank),
+        }
+    }
+    if missing.is_empty() { Verdict::All(all) } else { Verdict::Missing(missing) }
+}
