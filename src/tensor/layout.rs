@@ -62,6 +62,16 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Row-major elements of exactly as many bytes as the data has.
+    pub(super) fn exact_bytes(dtype: Dtype, bytes: usize, shape: &[usize]) -> Result<Self, TensorError> {
+        let layout = Self::contiguous(dtype, shape)?;
+        let wanted = layout.len() * dtype.size();
+        if wanted != bytes {
+            return Err(TensorError::Length { given: bytes, wanted, unit: "bytes", shape: shape.to_vec() });
+        }
+        Ok(layout)
+    }
+
     /// Any elements of data that has `len`.
     pub(super) fn strided(
         dtype: Dtype,

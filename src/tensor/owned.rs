@@ -253,6 +253,19 @@ impl Tensor {
     }
 }
 
+impl TensorView<'_> {
+    /// A copy whose elements lie in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Memory`].
+    pub fn pack(&self) -> Result<Tensor, TensorError> {
+        let mut tensor = Tensor::zeros(self.dtype(), self.shape())?;
+        self.write(tensor.bytes_mut());
+        Ok(tensor)
+    }
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor")

@@ -1,12 +1,9 @@
 //! Views to be read: borrowed bytes, and which of them are elements.
 
-use bytemuck::PodCastError;
-
 use super::{
     copy::copy,
     error::TensorError,
-    layout::{Layout, count},
-    owned::Tensor,
+    layout::Layout,
 };
 use crate::dtype::{Dtype, Element};
 
@@ -17,20 +14,6 @@ pub struct TensorView<'a> {
     dtype: Dtype,
     bytes: &'a [u8],
     layout: Layout,
-}
-
-/// That bytes are exactly those of a shape.
-pub(super) fn exact(dtype: Dtype, bytes: usize, shape: &[usize]) -> Result<Layout, TensorError> {
-    let wanted = count(dtype, shape)? * dtype.size();
-    if wanted != bytes {
-        return Err(TensorError::Length { given: bytes, wanted, unit: "bytes", shape: shape.to_vec() });
-    }
-    Layout::contiguous(dtype, shape)
-}
-
-/// What bytes are if they cannot be elements of this type where they lie.
-pub(super) fn misaligned<T: Element>(_: PodCastError) -> TensorError {
-    TensorError::Misaligned { dtype: T::DTYPE }
 }
 
 impl<'a> TensorView<'a> {
@@ -72,7 +55,7 @@ impl<'a> TensorView<'a> {
     ///
     /// [`TensorError::Length`] if the shape takes more or fewer bytes, [`TensorError::TooLarge`].
     pub fn from_bytes(dtype: Dtype, bytes: &'a [u8], shape: &[usize]) -> Result<Self, TensorError> {
-        Ok(Self::of(dtype, bytes, exact(dtype, bytes.len(), shape)?))
+        Ok(Self::of(dtype, bytes, Layout::exact_bytes(dtype, bytes.len(), shape)?))
     }
 
     /// The type of the elements.
@@ -147,7 +130,7 @@ impl<'a> TensorView<'a> {
         match self.reached() {
             // Nothing has no alignment: an empty slice may point anywhere.
             [] => Ok(&[]),
-            bytes => bytemuck::try_cast_slice(bytes).map_err(misaligned::<T>),
+            bytes => bytemuck::try_cast_slice(bytes).map_err(|_| TensorError::Misaligned { dtype: T::DTYPE }),
         }
     }
 
@@ -204,24 +187,13 @@ impl<'a> TensorView<'a> {
         Self::of(self.dtype, self.bytes, layout)
     }
 
-    /// A copy whose elements lie in row-major order.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorError::Memory`].
-    pub fn pack(&self) -> Result<Tensor, TensorError> {
-        let mut tensor = Tensor::zeros(self.dtype, self.shape())?;
-        self.write(tensor.bytes_mut());
-        Ok(tensor)
-    }
-
     /// Copies the elements in row-major order to bytes of exactly their length, at any alignment.
     ///
     /// # Errors
     ///
     /// [`TensorError::Length`]; nothing is written then.
     pub fn pack_into(&self, bytes: &mut [u8]) -> Result<(), TensorError> {
-        exact(self.dtype, bytes.len(), self.shape())?;
+        Layout::exact_bytes(self.dtype, bytes.len(), self.shape())?;
         self.write(bytes);
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::{
     copy::copy,
     error::TensorError,
     layout::Layout,
-    view::{TensorView, exact, misaligned},
+    view::TensorView,
 };
 use crate::dtype::{Dtype, Element};
 
@@ -60,7 +60,7 @@ impl<'a> TensorViewMut<'a> {
     ///
     /// [`TensorError::Length`] if the shape takes more or fewer bytes, [`TensorError::TooLarge`].
     pub fn from_bytes(dtype: Dtype, bytes: &'a mut [u8], shape: &[usize]) -> Result<Self, TensorError> {
-        let layout = exact(dtype, bytes.len(), shape)?;
+        let layout = Layout::exact_bytes(dtype, bytes.len(), shape)?;
         Ok(Self::of(dtype, bytes, layout))
     }
 
@@ -159,7 +159,7 @@ impl<'a> TensorViewMut<'a> {
         match self.reached() {
             // Nothing has no alignment: an empty slice may point anywhere.
             [] => Ok(&mut []),
-            bytes => bytemuck::try_cast_slice_mut(bytes).map_err(misaligned::<T>),
+            bytes => bytemuck::try_cast_slice_mut(bytes).map_err(|_| TensorError::Misaligned { dtype: T::DTYPE }),
         }
     }
 
@@ -224,7 +224,7 @@ impl<'a> TensorViewMut<'a> {
     ///
     /// [`TensorError::Length`] if there are more or fewer bytes than the elements have; nothing is written then.
     pub fn unpack_from(&mut self, bytes: &[u8]) -> Result<(), TensorError> {
-        let packed = exact(self.dtype, bytes.len(), self.layout.shape())?;
+        let packed = Layout::exact_bytes(self.dtype, bytes.len(), self.layout.shape())?;
         copy(self.dtype, self.bytes, &self.layout, bytes, &packed);
         Ok(())
     }
