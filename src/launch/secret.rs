@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::wrong;
+use super::variables::wrong;
 use crate::{config::Token, error::Result, outside};
 
 /// The longest token in a file, in bytes.

@@ -1,6 +1,6 @@
 //! What Slurm says in its own notation: lists of hosts and of tasks per node.
 
-use super::{number, wrong};
+use super::variables::{number, wrong};
 use crate::error::Result;
 
 /// The first machine of the step, on which task 0 runs; or of the job, whatever step this is.

@@ -1,10 +1,6 @@
 //! Views to be read: borrowed bytes, and which of them are elements.
 
-use super::{
-    copy::copy,
-    error::TensorError,
-    layout::Layout,
-};
+use super::{copy::copy, error::TensorError, layout::Layout};
 use crate::dtype::{Dtype, Element};
 
 /// Elements that lie in borrowed memory, at any alignment, with any strides; these may be negative, or 0, so that

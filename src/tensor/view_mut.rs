@@ -1,11 +1,6 @@
 //! Views to be changed: as those to be read, but no element is reached twice.
 
-use super::{
-    copy::copy,
-    error::TensorError,
-    layout::Layout,
-    view::TensorView,
-};
+use super::{copy::copy, error::TensorError, layout::Layout, view::TensorView};
 use crate::dtype::{Dtype, Element};
 
 /// Elements to be changed that lie in borrowed memory, at any alignment, with any strides that reach each of them
@@ -159,7 +154,9 @@ impl<'a> TensorViewMut<'a> {
         match self.reached() {
             // Nothing has no alignment: an empty slice may point anywhere.
             [] => Ok(&mut []),
-            bytes => bytemuck::try_cast_slice_mut(bytes).map_err(|_| TensorError::Misaligned { dtype: T::DTYPE }),
+            bytes => {
+                bytemuck::try_cast_slice_mut(bytes).map_err(|_| TensorError::Misaligned { dtype: T::DTYPE })
+            }
         }
     }
 

@@ -1,6 +1,8 @@
-//! What tells a job from others, and what proves that a process belongs to it.
+//! Who a process is: its rank, its job, and the token that proves that it belongs to the job.
 
 use std::fmt;
+
+use unisono_schedule::Rank;
 
 /// A job's secret: any text, the same on all its ranks. Empty where there is none, and then whoever reaches the store can
 /// become a rank. It is never shown: its `Debug` tells only whether it is there.
@@ -53,6 +55,17 @@ impl From<&str> for Job {
     fn from(token: &str) -> Self {
         Self { id: String::new(), token: token.into() }
     }
+}
+
+/// Who this process is, and in which job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its rank.
+    pub rank: Rank,
+    /// The world size.
+    pub ranks: usize,
+    /// The job.
+    pub job: Job,
 }
 
 #[cfg(test)]

@@ -155,4 +155,17 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn stores_are_written_as_they_are_read() {
+        for text in
+            ["tcp://node01:29500", "tcp://[::1]:0", "tcp+served://10.0.0.1:65535", "file:///shared/dir"]
+        {
+            assert_eq!(StoreAddress::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "node01:1", "tcp://node01", "tcp://:1", "tcp://a:65536", "file://here", "udp://a:1"]
+        {
+            assert!(StoreAddress::parse(text).is_err(), "{text}");
+        }
+    }
 }

@@ -1,4 +1,8 @@
-//! Text from outside, before it reaches a log, an error or a terminal.
+//! Texts of errors: text from outside made safe for a log and a terminal, and lists of ranks.
+
+use std::fmt;
+
+use unisono_schedule::Rank;
 
 /// How much of a text is kept, in characters: a report of where 16 ranks stand fits well.
 pub(crate) const MAX_TEXT: usize = 4000;
@@ -24,6 +28,33 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
 /// Whether it changes the direction of what follows, and so what a reader takes it for.
 fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// What another rank may have said, or a file's name, as it is shown: in one line that disturbs no terminal.
+pub(super) fn shown(what: impl fmt::Display) -> String {
+    clean(&what.to_string(), MAX_TEXT)
+}
+
+/// `0, 3, 5–9`: ranks as people read them.
+pub(crate) fn list(ranks: &[Rank]) -> String {
+    let mut out = String::new();
+    let mut i = 0;
+    while i < ranks.len() {
+        let mut j = i;
+        while j + 1 < ranks.len() && ranks[j].checked_add(1) == Some(ranks[j + 1]) {
+            j += 1;
+        }
+        if !out.is_empty() {
+            out.push_str(", ");
+        }
+        match j - i {
+            0 => out.push_str(&ranks[i].to_string()),
+            1 => out.push_str(&format!("{}, {}", ranks[i], ranks[j])),
+            _ => out.push_str(&format!("{}–{}", ranks[i], ranks[j])),
+        }
+        i = j + 1;
+    }
+    out
 }
 
 #[cfg(test)]

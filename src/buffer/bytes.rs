@@ -1,0 +1,142 @@
+//! Bytes that a step reads or writes, and what it does with them: copy, reduce, divide.
+#![allow(unsafe_code)]
+
+use std::{marker::PhantomData, slice};
+
+use unisono_transport::Region;
+
+use crate::reduce::{Kernel, KernelError};
+
+/// Bytes of a region or of pieces: what a step reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'a> {
+    pub(super) base: *mut u8,
+    pub len: usize,
+    pub(super) place: PhantomData<&'a Region>,
+}
+
+/// A step whose spans make no sense: a defect of an algorithm, which the checker would have found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpanError {
+    #[error("{len} bytes from {offset} leave a place of {place} bytes")]
+    Bounds { offset: usize, len: usize, place: usize },
+    #[error("a step's spans have different lengths, or overlap in part")]
+    Overlap,
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(region: &'a Region, offset: usize, len: usize) -> Result<Self, SpanError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= region.len() => {
+                Ok(Self { base: region.base().wrapping_add(offset), len, place: PhantomData })
+            }
+            _ => Err(SpanError::Bounds { offset, len, place: region.len() }),
+        }
+    }
+
+    /// `len` bytes from `from` on.
+    pub(crate) fn part(self, from: usize, len: usize) -> Self {
+        let from = from.min(self.len);
+        Self { base: self.base.wrapping_add(from), len: len.min(self.len - from), ..self }
+    }
+
+    fn same(self, other: Self) -> bool {
+        self.base == other.base && self.len == other.len
+    }
+
+    fn apart(self, other: Self) -> bool {
+        let (a, b) = (self.base as usize, other.base as usize);
+        a + self.len <= b || b + other.len <= a
+    }
+
+    /// # Safety
+    /// See [`reduce`].
+    unsafe fn read(self) -> &'a [u8] {
+        // SAFETY: in bounds, by `new` and `stretch`, of a region or pieces that live for `'a`; at rest by the caller's promise.
+        unsafe { slice::from_raw_parts(self.base, self.len) }
+    }
+
+    /// # Safety
+    /// See [`reduce`].
+    unsafe fn write(self) -> &'a mut [u8] {
+        // SAFETY: as in `read`, and exclusive by the caller's promise.
+        unsafe { slice::from_raw_parts_mut(self.base, self.len) }
+    }
+}
+
+/// `into = a ⊕ b`. `into` may be `a` or `b`, but not overlap either otherwise.
+///
+/// Only the engine calls this and [`copy`], from the one thread that drives it, with bytes that are at rest:
+/// a landed slot between its take and its free (its writer has no credit to write there again), or the
+/// operation's input and output, which the caller has borrowed. A put may be reading them, which is why
+/// schedules are checked for writes under a put.
+pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
+    if a.len != into.len || b.len != into.len {
+        return Err(SpanError::Overlap);
+    }
+    if into.len == 0 {
+        return Ok(());
+    }
+    // SAFETY: at rest, as said above; every `&mut` below is apart from the `&` beside it by the tests.
+    unsafe {
+        if into.same(a) && into.apart(b) {
+            kernel.fold(into.write(), b.read())?;
+        } else if into.same(b) && into.apart(a) {
+            kernel.fold(into.write(), a.read())?;
+        } else if into.apart(a) && into.apart(b) {
+            kernel.combine(a.read(), b.read(), into.write())?;
+        } else {
+            return Err(SpanError::Overlap);
+        }
+    }
+    Ok(())
+}
+
+/// `into = ((x0 ⊕ x1) ⊕ x2) ...`, as [`Kernel::total`]. `into` may be one of the contributions, but not overlap any
+/// otherwise.
+pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
+    /// What is in hand at once, and lies apart from all contributions until they have been read.
+    #[repr(align(64))]
+    struct Block([u8; 2048]);
+    let fits = |one: &Bytes<'_>| one.len == into.len && (into.same(*one) || into.apart(*one));
+    if !contributions.iter().all(fits) {
+        return Err(SpanError::Overlap);
+    }
+    let mut block = Block([0; 2048]);
+    let mut slices = Vec::with_capacity(contributions.len());
+    for from in (0..into.len).step_by(block.0.len()) {
+        let len = block.0.len().min(into.len - from);
+        let Some(sums) = block.0.get_mut(..len) else { continue };
+        slices.clear();
+        // SAFETY: at rest, as `reduce` says; nothing is written while these are read but the block, which is ours.
+        slices.extend(contributions.iter().map(|one| unsafe { one.part(from, len).read() }));
+        kernel.total(&slices, sums)?;
+        slices.clear();
+        // SAFETY: as in `reduce`; nothing reads the contributions any more.
+        unsafe { into.part(from, len).write() }.copy_from_slice(sums);
+    }
+    Ok(())
+}
+
+/// Divides a finished sum by the number of ranks.
+pub(crate) fn divide(kernel: &Kernel, into: Bytes<'_>, ranks: usize) -> Result<(), SpanError> {
+    if into.len == 0 {
+        return Ok(());
+    }
+    // SAFETY: as in `reduce`.
+    Ok(kernel.divide(unsafe { into.write() }, ranks)?)
+}
+
+/// `into = from`, unless they are the same memory.
+pub(crate) fn copy(from: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
+    if from.len != into.len || !(from.same(into) || from.apart(into)) {
+        return Err(SpanError::Overlap);
+    }
+    if into.len > 0 && !from.same(into) {
+        // SAFETY: as in `reduce`.
+        unsafe { into.write().copy_from_slice(from.read()) };
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Buffers in memory that is registered with the transport.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    slice,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use unisono_transport::Region;
+
+use crate::dtype::Element;
+
+/// Elements in memory that the transport knows: puts read it without a copy on every provider. Zeroed at
+/// first. It is a slice, and every call that takes a slice takes it, whole or in part.
+///
+/// Made by [`crate::ProcessGroup::buffer`]; may outlive the group.
+pub struct Buffer<T> {
+    region: Region,
+    len: usize,
+    registry: Arc<Registry>,
+    element: PhantomData<T>,
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        self.registry.lock().remove(&(self.region.base() as usize));
+    }
+}
+
+/// The registered buffers of a group, by address, so that a slice of one is known for what it is.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    regions: Mutex<BTreeMap<usize, Region>>,
+    /// Whether there ever was one, so that who has none need not lock.
+    used: AtomicBool,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Region>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, region: &Region) {
+        self.lock().insert(region.base() as usize, region.clone());
+        self.used.store(true, Ordering::Release);
+    }
+
+    /// The registered region that borrowed memory lies in, and where in it.
+    pub(crate) fn find(&self, borrowed: &Region) -> Option<(Region, usize)> {
+        if !self.used.load(Ordering::Acquire) {
+            return None;
+        }
+        let start = borrowed.base() as usize;
+        let regions = self.lock();
+        let (base, region) = regions.range(..=start).next_back()?;
+        let offset = start - base;
+        (offset + borrowed.len() <= region.len()).then(|| (region.clone(), offset))
+    }
+}
+
+impl<T: Element> Buffer<T> {
+    /// The first `len` elements of a region that is all zeros and all this buffer's; `None` if they do not
+    /// fit or are not aligned.
+    pub(crate) fn new(region: Region, len: usize, registry: &Arc<Registry>) -> Option<Self> {
+        let fits = len.checked_mul(size_of::<T>())? <= region.len();
+        let aligned = (region.base() as usize).is_multiple_of(align_of::<T>());
+        if !(fits && aligned) {
+            return None;
+        }
+        registry.insert(&region);
+        Some(Self { region, len, registry: Arc::clone(registry), element: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as
+        // `self`; any bits are a `T` (`Element: Pod`). Nobody writes to it but through `deref_mut` and in
+        // calls that borrow this buffer exclusively: peers are told of the region by those alone, and such a
+        // call ends only when all that they were to write has landed, or with the endpoint.
+        unsafe { slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
+    }
+}
+
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above; `&mut self` makes it exclusive.
+        unsafe { slice::from_raw_parts_mut(self.region.base().cast::<T>(), self.len) }
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

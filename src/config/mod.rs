@@ -1,0 +1,20 @@
+//! Settings: [`Config`], the environment variables that set its fields, and the checks of their values.
+
+mod fields;
+mod hash;
+mod member;
+mod parse;
+mod store_address;
+mod thread_cores;
+mod validate;
+mod variables;
+
+pub(crate) use self::hash::{fnv, fnv_of_words};
+pub use self::{
+    fields::Config,
+    member::{Job, Member, Token},
+    parse::{parse_duration, parse_size},
+    store_address::StoreAddress,
+    thread_cores::ThreadCores,
+    variables::Variable,
+};

@@ -1,0 +1,86 @@
+//! Checks the values of all settings together.
+
+use super::{Config, parse::YEAR};
+use crate::error::{Error, Result};
+
+impl Config {
+    /// Checks that the settings have sense together.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the field, what it was and what would be right.
+    pub fn validate(&self) -> Result<()> {
+        self.validate_meeting()?;
+        let ranks = self.ranks;
+        let within = |name: &str, value: usize, least: usize, most: usize| {
+            check(name, &value, (least..=most).contains(&value), || format!("must be from {least} to {most}"))
+        };
+        if let Some(local) = self.local_ranks {
+            within("local_ranks", local, 1, ranks)?;
+            if let Some(rank) = self.local_rank {
+                check("local_rank", &rank, rank < local, || {
+                    format!("must be less than local_ranks {local}")
+                })?;
+            }
+        }
+        if let Some(chunk) = self.chunk {
+            within("chunk", chunk, 16, 64 << 20)?;
+        }
+        within("lanes", self.lanes, 1, 64)?;
+        within("bulk_slots", self.bulk_slots, 2, 64)?;
+        check(
+            "lanes × bulk_slots",
+            &(self.lanes * self.bulk_slots),
+            self.lanes * self.bulk_slots <= 64,
+            || "must be at most 64: each is a chunk that a neighbour may send unasked".into(),
+        )?;
+        within("eager", self.eager, 128, 1 << 20)?;
+        within("eager_slots", self.eager_slots, 2, 64)?;
+        for (name, time) in [("timeout", self.timeout), ("join_timeout", self.join_timeout)] {
+            let sensible = !time.is_zero() && time <= YEAR;
+            check(name, &format!("{time:?}"), sensible, || {
+                "must be longer than 0 and at most a year".into()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The same of settings that [`set_from`](Self::set_from) has read: what is wrong has the name of the variable that
+    /// set it, and its text.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub fn validate_from(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
+        self.validate().map_err(|error| match error {
+            Error::Config { name, value, problem } => {
+                let name_of = |field: &str| format!("UNISONO_{}", field.to_uppercase());
+                let names: Vec<_> = name.split(" × ").map(name_of).collect();
+                match &names[..] {
+                    [one] if variable(one).is_some() => {
+                        Error::Config { name: one.clone(), value: variable(one), problem }
+                    }
+                    [_, _] => Error::Config { name: names.join(" × "), value, problem },
+                    _ => Error::Config { name, value, problem },
+                }
+            }
+            other => other,
+        })
+    }
+
+    /// Checks what it takes to meet the others, and so to tell them of what is wrong beyond that.
+    pub(crate) fn validate_meeting(&self) -> Result<()> {
+        let ranks = self.ranks;
+        check("ranks", &ranks, (1..=1 << 19).contains(&ranks), || format!("must be from 1 to {}", 1 << 19))?;
+        check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;
+        check("store", &"none", self.store.is_some() || ranks == 1, || {
+            format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
+        })?;
+        Ok(())
+    }
+}
+
+fn check(name: &str, value: &impl ToString, right: bool, wanted: impl FnOnce() -> String) -> Result<()> {
+    if right {
+        return Ok(());
+    }
+    Err(Error::Config { name: name.into(), value: Some(value.to_string()), problem: wanted() })
+}

@@ -1,0 +1,97 @@
+//! The variables by which launchers tell rank and world size.
+
+use super::variables::{number, wrong};
+use crate::error::{Error, Result};
+
+/// How a launcher names what every launcher tells.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) rank: &'static str,
+    pub(super) ranks: &'static str,
+    pub(super) local_rank: &'static str,
+    pub(super) local_ranks: &'static str,
+}
+
+/// In the order in which they are believed. An MPI's launcher goes before Slurm, because it starts its
+/// daemons by `srun`, and its ranks then see the daemons' task numbers (seen with Open MPI 5.0.11 and Slurm
+/// 22.05: 4 ranks in a step of 2 tasks).
+const FAMILIES: [Family; 5] = [
+    Family {
+        name: "unisono",
+        rank: "UNISONO_RANK",
+        ranks: "UNISONO_WORLD_SIZE",
+        local_rank: "UNISONO_LOCAL_RANK",
+        local_ranks: "UNISONO_LOCAL_WORLD_SIZE",
+    },
+    Family {
+        name: "torchrun",
+        rank: "RANK",
+        ranks: "WORLD_SIZE",
+        local_rank: "LOCAL_RANK",
+        local_ranks: "LOCAL_WORLD_SIZE",
+    },
+    Family {
+        name: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        ranks: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    },
+    Family {
+        name: "MPICH",
+        rank: "PMI_RANK",
+        ranks: "PMI_SIZE",
+        local_rank: "MPI_LOCALRANKID",
+        local_ranks: "MPI_LOCALNRANKS",
+    },
+    Family {
+        name: "Slurm",
+        rank: "SLURM_PROCID",
+        // Not SLURM_NTASKS, which a batch script has too, with SLURM_PROCID=0, though it is no step.
+        ranks: "SLURM_STEP_NUM_TASKS",
+        local_rank: "SLURM_LOCALID",
+        local_ranks: "SLURM_STEP_TASKS_PER_NODE",
+    },
+];
+
+/// What to do if the environment says nothing.
+const WAYS: &str = "this process does not know its rank. Start it in one of three ways: `unisono run -n 4 PROGRAM` on \
+    one machine; `torchrun`, `srun` or `mpirun`, which set what is needed; or by hand, with UNISONO_RANK, \
+    UNISONO_WORLD_SIZE and UNISONO_STORE=tcp://HOST:PORT of rank 0's machine";
+
+/// The launcher that has said both a rank and a world size, and the latter.
+pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<(&'static Family, usize)> {
+    for (i, family) in FAMILIES.iter().enumerate() {
+        let has = [family.rank, family.ranks].map(|name| variable(name).is_some());
+        // Half of our own set is an error whatever else there is.
+        if has[0] && has[1] || i == 0 && has[0] != has[1] {
+            let ranks = number(variable, family.ranks)?;
+            return match (ranks, has[0]) {
+                (Some(0), _) => Err(wrong(variable, family.ranks, "must be at least 1".into())),
+                (Some(ranks), true) => Ok((family, ranks)),
+                _ => Err(half(variable, family)),
+            };
+        }
+    }
+    if variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_some() {
+        return Err(wrong(
+            variable,
+            "SLURM_STEP_NUM_TASKS",
+            "is not set: this is a Slurm batch script, not a step with ranks; start the program by `srun` in it".into(),
+        ));
+    }
+    let halves =
+        FAMILIES.iter().find(|family| variable(family.rank).is_some() != variable(family.ranks).is_some());
+    Err(match halves {
+        Some(family) => half(variable, family),
+        None => wrong(variable, "UNISONO_RANK", format!("is not set, nor what a launcher would set: {WAYS}")),
+    })
+}
+
+fn half(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> Error {
+    let (there, missing) = match variable(family.rank) {
+        Some(_) => (family.rank, family.ranks),
+        None => (family.ranks, family.rank),
+    };
+    wrong(variable, missing, format!("is not set, though {there} is; {} sets both", family.name))
+}

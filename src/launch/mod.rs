@@ -1,0 +1,18 @@
+//! Who this process is: its rank, the world size, the job and the store, from the variables of torchrun, Slurm, Open MPI,
+//! MPICH, Intel MPI and this library. A launcher is one row of the table in `families.rs` and, if it names the place of the
+//! store, one arm in `meeting.rs`.
+
+mod detect;
+mod environment;
+mod families;
+mod meeting;
+mod secret;
+mod slurm;
+mod variables;
+
+pub(crate) use self::secret::{holds, private_directory};
+pub use self::{
+    detect::{Launch, detect},
+    meeting::{Meeting, host_in},
+    secret::token,
+};

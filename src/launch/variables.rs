@@ -1,0 +1,18 @@
+//! Values of variables that are given by name, and the errors that name them.
+
+use crate::error::{Error, Result};
+
+/// A number, if the variable is set.
+pub(super) fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> Result<Option<usize>> {
+    match variable(name).map(|text| text.trim().parse()) {
+        None => Ok(None),
+        Some(Ok(number)) if number < 1 << 31 => Ok(Some(number)),
+        Some(_) => Err(wrong(variable, name, "wanted a number from 0".into())),
+    }
+}
+
+pub(super) fn wrong(variable: &impl Fn(&str) -> Option<String>, name: &str, problem: String) -> Error {
+    // A secret is not shown, not even a wrong one.
+    let value = variable(name).filter(|_| name != "UNISONO_TOKEN");
+    Error::Config { name: name.into(), value, problem }
+}
