@@ -8,41 +8,41 @@ use unisono_transport::ofi::Interfaces;
 use super::{Job, Member, StoreAddress, ThreadCores, Token};
 use crate::reduce::Reduction;
 
-/// How a process joins a group and how the group works. Fields marked *alike* must be the same on every
-/// rank, which is checked at join; the others are each rank's own affair.
+/// How a process joins a group, and how the group works. Fields marked *alike* must be the same on every rank; ranks check
+/// that when they join. Each rank may choose the others for itself.
 ///
-/// The default is a world of one, with the defaults of [`Config::variables`].
+/// The default is a world of one rank, with the defaults of [`Config::variables`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This process's rank.
     pub rank: Rank,
     /// The world size, from 1 to 524288; alike.
     pub ranks: usize,
-    /// Its number among the ranks of this machine, where it is known.
+    /// This rank's number among the ranks of its host, if it is known.
     pub local_rank: Option<usize>,
-    /// How many ranks this machine has, where it is known.
+    /// The number of ranks on this host, if it is known.
     pub local_ranks: Option<usize>,
-    /// Where ranks meet; alike. A world of one needs none.
+    /// The store at which ranks meet; alike. A world of one rank needs none.
     pub store: Option<StoreAddress>,
-    /// What the launcher calls this job, which tells it from others that might meet it at the same store; alike. Not a secret.
+    /// The launcher's id of this job, which tells it from other jobs at the same store; alike. Not a secret.
     pub job: String,
-    /// What proves to the store, and the store's to this process, that both belong to the job; alike.
+    /// The job's secret, by which the store and this process prove to each other that they belong to the job; alike.
     pub token: Token,
-    /// The libfabric provider; alike. `None`: the first of efa, cxi, opx, verbs and tcp that works; `shm`, which ends at
-    /// the machine, and `psm3` are taken only if asked for.
+    /// The libfabric provider; alike. `None`: the first of efa, cxi, opx, verbs and tcp that works. `shm`, which works within one
+    /// host only, and `psm3` are used only if named here.
     pub provider: Option<String>,
-    /// The network interfaces or cards that may be used: names (`eth0`, `mlx5_0`), addresses and networks (`10.0.0.0/8`) after
-    /// commas, or, after a `^`, all but these. `None`: the one that leads to the store.
+    /// The network interfaces or cards that may be used: a list, separated by commas, of names (`eth0`, `mlx5_0`), addresses and
+    /// networks (`10.0.0.0/8`); after a `^`, all except these. `None`: the interface on the route to the store.
     pub interface: Option<Interfaces>,
-    /// How long anything that waits for another rank may take, 300 s by default.
+    /// The longest wait for another rank, 300 s by default.
     pub timeout: Duration,
-    /// How long joining may take, until the last rank has come: 60 s by default.
+    /// The longest that joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
     /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. `None`: 512 KiB if there are two ranks, on one host, and
-    /// 256 KiB otherwise. Where the limit on locked memory of any rank is too small for so large windows, all take a smaller
-    /// one, and that one warns of it.
+    /// 256 KiB otherwise. If the limit on locked memory of one rank is too small for the windows, that rank logs a warning and
+    /// all ranks use a smaller chunk.
     pub chunk: Option<usize>,
-    /// How many chunks are worked on side by side: from 1 to 64, 2 by default; alike. With `bulk_slots` at most 64 in all.
+    /// How many chunks are in work at the same time: from 1 to 64, 2 by default; alike. `lanes` × `bulk_slots` is at most 64.
     pub lanes: usize,
     /// How many chunks from one neighbour may wait on one lane: from 2 to 64, 2 by default; alike.
     pub bulk_slots: usize,
@@ -50,27 +50,24 @@ pub struct Config {
     pub eager: usize,
     /// How many such messages from one neighbour may wait: from 2 to 64, 8 by default; alike.
     pub eager_slots: usize,
-    /// Whether windows and buffers are asked for in huge pages, not by default; where there are none, they have others.
+    /// Whether windows and buffers use huge pages, if the system has any; not by default.
     pub huge_pages: bool,
-    /// How long a wait polls hot before it yields its processor between polls, for 200 µs at most, and then sleeps; both
-    /// get shorter where waits are long. `None`: 20 µs, but not at all where the ranks of this machine outnumber the
-    /// processors that they may run on.
+    /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
+    /// both times get shorter while waits are long. `None`: 20 µs, or 0 if this host has more ranks than processors for them.
     pub spin: Option<Duration>,
-    /// Where the thread runs that goes on with asynchronous calls while nobody waits, and wakes whoever awaits them.
-    /// `None`: wherever the process may.
+    /// The processors of the progress thread, which advances asynchronous calls while no thread waits for them, and runs their
+    /// wakers. `None`: all processors of the process.
     pub thread_cores: Option<ThreadCores>,
-    /// The algorithms that may be taken; alike. Names after commas, all but those after a `^`, lists for one
-    /// collective alone after its name and a colon, semicolons between lists: `ring`, `^ring`,
-    /// `all_reduce:two_shot,ring;broadcast:binomial`; one list for each, and one for all. Where none of them can do what is
-    /// called, others do it. `None`: all.
+    /// The algorithms that may be used; alike. A list of names separated by commas; after a `^`, all except these. A list for one
+    /// collective follows its name and a colon; semicolons separate lists. Examples: `ring`, `^ring`,
+    /// `all_reduce:two_shot,ring;broadcast:binomial`. If no algorithm of the list can do a call, another one does it. `None`: all.
     pub algorithm: Option<String>,
-    /// The file of a table of choices that `unisono tune` has measured; alike in its contents. `None`: the built-in
-    /// table alone.
+    /// A tuning file, written by `unisono tune`; its contents alike. `None`: the built-in table alone.
     pub tuning: Option<PathBuf>,
-    /// The most bytes that one object may take, 1 GiB by default; alike. What a rank is told to make room for is no more
-    /// than that, and a value that was not meant to be sent is an error on all ranks.
+    /// The largest object, in bytes: 1 GiB by default; alike. It bounds the memory that another rank can make this one
+    /// allocate. A larger object is an error on all ranks.
     pub object_limit: usize,
-    /// What is asked of reductions beyond their result; alike.
+    /// Whether reductions are fastest or reproducible; alike.
     pub reduction: Reduction,
 }
 
@@ -105,7 +102,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What must be alike on all ranks, by name.
+    /// The settings that must be alike on all ranks: names and values.
     #[must_use]
     pub fn alike(&self) -> Vec<(&'static str, String)> {
         let or_auto = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "auto".into());
@@ -124,7 +121,7 @@ impl Config {
         ]
     }
 
-    /// Who this process is, for the rendezvous.
+    /// Rank, world size and job of this process, for the rendezvous.
     #[must_use]
     pub fn member(&self) -> Member {
         let job = Job { id: self.job.clone(), token: self.token.clone() };

@@ -4,13 +4,13 @@ use std::fmt;
 
 use unisono_schedule::Rank;
 
-/// A job's secret: any text, the same on all its ranks. Empty where there is none, and then whoever reaches the store can
-/// become a rank. It is never shown: its `Debug` tells only whether it is there.
+/// A job's secret: any text, the same on all ranks. Empty if there is none; then any process that reaches the store can become
+/// a rank. `Debug` does not show it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// Whether there is none.
+    /// Whether there is no secret.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -44,23 +44,23 @@ impl fmt::Debug for Token {
 /// A job, as its members and its store know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// What the launcher calls it. It tells the job from others that may meet it at the same address, and proves nothing.
+    /// The launcher's id of the job. It tells the job from others at the same address, and proves nothing.
     pub id: String,
-    /// What proves that a process belongs to it.
+    /// The secret that proves that a process belongs to the job.
     pub token: Token,
 }
 
-/// A job that its token alone tells from others.
+/// A job without an id, with this token.
 impl From<&str> for Job {
     fn from(token: &str) -> Self {
         Self { id: String::new(), token: token.into() }
     }
 }
 
-/// Who this process is, and in which job.
+/// Rank, world size and job of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its rank.
+    /// The rank.
     pub rank: Rank,
     /// The world size.
     pub ranks: usize,

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The longest that anything may take.
+/// The longest time of a setting.
 pub(super) const YEAR: Duration = Duration::from_secs(365 * 86400);
 
 /// Reads a number of bytes: `4096`, `256K`, `4M`, `1G`; the letters are powers of 1024, and `KiB` or `KB`
 /// mean the same as `K`.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A sentence that says what is wrong with the text, and what is valid.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -31,7 +31,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 /// Reads a time: `300` (seconds), `1.5s`, `200ms`, `20us`, `10min`.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A sentence that says what is wrong with the text, and what is valid.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "wanted a time such as 300 (seconds), 5s, 200ms or 20us".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Where ranks meet, as it is written in the environment.
+//! The address of a store, as it is written in the environment.
 
 use std::{
     fmt,
@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddress {
     /// `tcp://host:port`, or `tcp+served://host:port` where a launcher serves it rather than rank 0.
@@ -23,18 +23,18 @@ pub enum StoreAddress {
 }
 
 impl StoreAddress {
-    /// Whether a machine knows itself by this name at an address that leads nowhere else: Debian's /etc/hosts has its own
-    /// name at 127.0.1.1. Whoever says `localhost`, or names such an address, means it.
+    /// Whether `host` is a name that this host resolves to a loopback address, which no other host can reach: Debian's
+    /// /etc/hosts has the host's own name at 127.0.1.1. `false` for `localhost` and for addresses, which are meant as given.
     #[must_use]
     pub fn names_itself(host: &str, address: IpAddr) -> bool {
         address.is_loopback() && host != "localhost" && host.parse::<IpAddr>().is_err()
     }
 
-    /// The host in a text that is to be one, and nothing else: a name, or an address, an IPv6 one with or without brackets and
-    /// zone (`[fe80::1%eth0]`).
+    /// The host in a text that must hold a host alone: a name or an address; an IPv6 address may have brackets and a zone
+    /// (`[fe80::1%eth0]`).
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A sentence that says what is wrong with the text.
     pub fn host_in(text: &str) -> Result<&str, String> {
         let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let host = bracketed.unwrap_or(text);
@@ -62,7 +62,7 @@ impl StoreAddress {
     /// brackets.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A sentence that says what is wrong with the text, and what is valid.
     pub fn parse(text: &str) -> Result<Self, String> {
         const WANTED: &str = "wanted tcp://host:port, tcp+served://host:port or file:///directory";
         let (scheme, rest) = text.split_once("://").ok_or_else(|| WANTED.to_owned())?;

@@ -1,26 +1,26 @@
-//! Where the thread is to run that goes on with operations while nobody waits for them.
+//! The processors of the progress thread.
 
 use std::fmt;
 
-/// The highest number that a processor may have here.
+/// The highest number of a processor.
 const MOST: usize = 1023;
 
-/// Processors for the threads that go on with asynchronous calls.
+/// The processors of progress threads, which advance asynchronous calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThreadCores {
-    /// A core of those that this process may run on: the last for the machine's first rank, the one before it for the
-    /// second, and so on, and over again where there are fewer. So ranks that are all bound alike keep apart, and
-    /// away from the cores on which programs start. Needs the feature `hwloc`.
+    /// One core of those that this process may run on: the last core for the host's first rank, the core before it for the
+    /// second, and so on; from the last again if there are fewer cores than ranks. Progress threads of ranks with the same
+    /// affinity so have cores of their own, away from the first ones. Needs the feature `hwloc`.
     Auto,
-    /// One processor for each of the machine's ranks, by the numbers that the system (and `taskset`) has for them.
+    /// One processor for each rank of the host, by the numbers of the system (and of `taskset`).
     Each(Vec<usize>),
 }
 
 impl ThreadCores {
-    /// Reads `auto`, or numbers and ranges after commas: `3`, `2,3`, `0,4-7`.
+    /// Reads `auto`, or numbers and ranges separated by commas: `3`, `2,3`, `0,4-7`.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A sentence that says what is wrong with the text, and what is valid.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text == "auto" {
             return Ok(Self::Auto);

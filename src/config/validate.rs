@@ -4,10 +4,10 @@ use super::{Config, parse::YEAR};
 use crate::error::{Error, Result};
 
 impl Config {
-    /// Checks that the settings have sense together.
+    /// Checks all settings, alone and together.
     ///
     /// # Errors
-    /// [`Error::Config`] names the field, what it was and what would be right.
+    /// [`Error::Config`] names a field whose value is not valid, its value, and the valid ones.
     pub fn validate(&self) -> Result<()> {
         self.validate_meeting()?;
         let ranks = self.ranks;
@@ -44,8 +44,7 @@ impl Config {
         Ok(())
     }
 
-    /// The same of settings that [`set_from`](Self::set_from) has read: what is wrong has the name of the variable that
-    /// set it, and its text.
+    /// As [`validate`](Self::validate), after [`set_from`](Self::set_from): errors name the variable and its text, not the field.
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -66,13 +65,13 @@ impl Config {
         })
     }
 
-    /// Checks what it takes to meet the others, and so to tell them of what is wrong beyond that.
+    /// Checks the settings that this process needs to meet the other ranks and tell them of any other error.
     pub(crate) fn validate_meeting(&self) -> Result<()> {
         let ranks = self.ranks;
         check("ranks", &ranks, (1..=1 << 19).contains(&ranks), || format!("must be from 1 to {}", 1 << 19))?;
         check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;
         check("store", &"none", self.store.is_some() || ranks == 1, || {
-            format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's machine")
+            format!("{ranks} ranks need a place to meet, for instance tcp://host:port of rank 0's host")
         })?;
         Ok(())
     }

@@ -11,14 +11,14 @@ use crate::{
 
 type Set = fn(&mut Config, &str) -> std::result::Result<(), String>;
 
-/// A variable of the environment that this library reads.
+/// An environment variable that this library reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// What it means and which values it takes.
+    /// Its meaning and its values.
     pub meaning: &'static str,
-    /// What holds where it is not set.
+    /// What holds if it is not set.
     pub default: &'static str,
     /// Sets the field; `None` for those that [`crate::launch`] reads.
     set: Option<Set>,
@@ -146,16 +146,17 @@ const fn knob(name: &'static str, meaning: &'static str, default: &'static str, 
 }
 
 impl Config {
-    /// All variables that this library reads of its own, for people to read.
+    /// All `UNISONO_` variables, with their meanings and defaults.
     #[must_use]
     pub fn variables() -> &'static [Variable] {
         VARIABLES
     }
 
-    /// Reads the settings (not who this process is) that `variable` gives by name.
+    /// Sets the fields whose variables are set; `variable` returns the value of a variable. Rank, world size, store and token are
+    /// read by [`crate::launch`].
     ///
     /// # Errors
-    /// [`Error::Config`] for a value that has no sense.
+    /// [`Error::Config`] names a variable whose value is not valid.
     pub fn set_from(&mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
         for row in VARIABLES {
             let (Some(set), Some(value)) = (row.set, variable(row.name)) else { continue };

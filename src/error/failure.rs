@@ -7,191 +7,192 @@ use unisono_schedule::Rank;
 
 use super::text::{MAX_TEXT, clean};
 
-/// Why a group ended, in a form that travels: the first failure is told to every rank through the store,
-/// and every rank returns it in the same words.
+/// Why a group ended. The store tells the first failure to every rank, and every rank returns it in the same words. Ranks are
+/// ranks in the world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// Two ranks do not call the same thing.
+    /// Two ranks made different calls.
     #[error("{}op {op}{}{call}: rank {} {}, rank {} {}", within(.group), if .call.is_empty() { "" } else { " " },
         .left.0, .left.1, .right.0, .right.1)]
     Mismatch {
-        /// The group's name and its ranks in the world, for instance `world/0:1 of ranks 1, 3`; empty if it is the world.
+        /// The group's name and its ranks, for instance `world/0:1 of ranks 1, 3`; empty for the world.
         group: Box<str>,
         /// The number of the operation in its group, counted from 0.
         op: u64,
-        /// What both agree on, for instance `all_reduce(f32, sum)`; empty if not even that.
+        /// The call, if both ranks made the same one, for instance `all_reduce(f32, sum)`; empty otherwise.
         call: String,
-        /// The lower of the two ranks and what it does, for instance `has 409600 elements`.
+        /// The lower rank and its side of the difference, for instance `has 409600 elements`.
         left: (Rank, String),
-        /// The higher of the two ranks and what it does.
+        /// The higher rank and its side.
         right: (Rank, String),
     },
-    /// A process is gone.
+    /// A rank's process ended, or dropped its group, without leaving.
     #[error("rank {rank} died ({how})")]
     Died {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// How that was seen, for instance `its connection to the store closed without a farewell`.
+        /// How it was noticed, for instance `its connection to the store closed before it left the group`.
         how: String,
     },
-    /// A rank came, but could not join.
+    /// A rank reached the store but could not join.
     #[error("rank {rank} could not join: {why}")]
     Joining {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// In the words of the error that it returns itself.
+        /// The error that the rank itself returns.
         why: String,
     },
-    /// Ranks that would join are configured differently, or in a way that does not fit where they are.
+    /// The ranks have different settings, or settings that do not fit their hosts.
     #[error("{name}: {problem}")]
     Settings {
-        /// What does not fit: a setting, the provider, the version of the wire.
+        /// What does not fit: a setting, the provider, the version of the protocol.
         name: String,
         /// Which ranks have what, and what to do.
         problem: String,
     },
-    /// Nothing has come from a process for as long as the group has patience: it may live, but cannot be reached.
+    /// Nothing arrived from a rank for longer than the group waits. Its process may live, but cannot be reached.
     #[error("rank {rank} is not reachable ({how})")]
     Unreachable {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// Which process that is, and since when nothing has come from it.
+        /// The process, and for how long nothing arrived from it.
         how: String,
     },
-    /// A process was ended by a signal, and said so.
+    /// A signal ended a rank's process, which reported it.
     #[error("rank {rank} was ended by {signal}")]
     Ended {
-        /// Which.
+        /// The rank.
         rank: Rank,
         /// The signal's name: `SIGTERM`.
         signal: String,
     },
-    /// An operation was not done before its deadline.
-    #[error("{}op {op} {call} was not done within {waited:.1?}, says rank {rank}: {report}", within(.group))]
+    /// A collective operation did not finish before its deadline.
+    #[error("{}op {op} {call} did not finish within {waited:.1?} on rank {rank}: {report}", within(.group))]
     Deadline {
-        /// The group's name and its ranks in the world; empty if it is the world.
+        /// The group's name and its ranks; empty for the world.
         group: Box<str>,
         /// The operation's number.
         op: u64,
-        /// What it is.
+        /// The call.
         call: String,
-        /// Who says so.
+        /// The rank on which the deadline passed.
         rank: Rank,
         /// How long it had waited.
         waited: Duration,
-        /// Where every rank stands: who has not entered, who waits for whom.
+        /// The positions of all ranks: which have not entered the operation, and which wait for which.
         report: String,
     },
-    /// Ranks wait for each other, each in another call or for another message, so that none can go on.
+    /// A deadlock: ranks wait for each other, each in another call or for another message.
     #[error("ranks wait for each other: {}", each(.waits))]
     Deadlock {
-        /// Each of them, what it is in, for instance `op 3 barrier() of group world/0 of ranks 0, 1`, and for whom it waits.
+        /// Each of these ranks, the call that it is in, for instance `op 3 barrier() of group world/0 of ranks 0, 1`, and the rank
+        /// that it waits for.
         waits: Vec<(Rank, String, Rank)>,
     },
-    /// A rank waits for one that has left, or leaves, and makes no other call.
+    /// A rank waits for one that has left or is leaving.
     #[error("rank {rank} has left, and rank {} waits for it in {}", .waits.0, .waits.1)]
     Left {
-        /// Who has left.
+        /// The rank that has left.
         rank: Rank,
-        /// Who waits for it, and in what: as in [`Deadlock`](Self::Deadlock).
+        /// The rank that waits for it, and the call: as in [`Deadlock`](Self::Deadlock).
         waits: (Rank, String),
     },
-    /// What is sent is not what is received.
+    /// A send and the receive that it matches differ.
     #[error("message {number} from rank {} to rank {}, tag {tag}: rank {} sends {}, rank {} receives {}",
         .sender.0, .receiver.0, .sender.0, .sender.1, .receiver.0, .receiver.1)]
     Message {
-        /// Its number among the messages from the one to the other, counted from 0.
+        /// Its number among the messages from the sender to the receiver, counted from 0.
         number: u64,
         /// Its tag.
         tag: u32,
-        /// Who sends it, and what, for instance `5 f32 elements`.
+        /// The sender and what it sends, for instance `5 f32 elements`.
         sender: (Rank, String),
-        /// Who receives it, and what it has asked for.
+        /// The receiver and what it asked for.
         receiver: (Rank, String),
     },
-    /// A message was not there before its deadline.
-    #[error("{call} was not done within {waited:.1?}, says rank {rank}: {report}")]
+    /// A send or receive did not finish before its deadline.
+    #[error("{call} did not finish within {waited:.1?} on rank {rank}: {report}")]
     Undelivered {
-        /// The call that waited for it, for instance `recv(f32, from 3, tag 7)`.
+        /// The call, for instance `recv(f32, from 3, tag 7)`.
         call: String,
-        /// Who says so.
+        /// The rank on which the deadline passed.
         rank: Rank,
         /// How long it had waited.
         waited: Duration,
-        /// Where every rank stands.
+        /// The positions of all ranks.
         report: String,
     },
     /// A rank's transport broke.
     #[error("rank {rank}, {doing}: {reason}")]
     Transport {
-        /// Whose.
+        /// The rank whose transport it is.
         rank: Rank,
-        /// What it was doing.
+        /// What the rank was doing.
         doing: String,
-        /// What the transport says.
+        /// The error of the transport.
         reason: String,
     },
     /// A peer sent what the protocol does not allow.
-    #[error("rank {rank} got from rank {from} what the protocol does not allow: {what}")]
+    #[error("rank {rank} received something from rank {from} that the protocol does not allow: {what}")]
     Protocol {
-        /// Who noticed.
+        /// The rank that noticed it.
         rank: Rank,
-        /// Who sent it.
+        /// The rank that sent it.
         from: Rank,
-        /// What was seen and what was expected.
+        /// What arrived and what was expected.
         what: String,
     },
-    /// The rendezvous is gone, and with it the means to tell who lives.
+    /// The store has ended, so that no rank can learn which ranks live.
     #[error("the store is gone: {how}")]
     StoreLost {
-        /// How that was seen and whose process held it.
+        /// How it was noticed, and which process served the store.
         how: String,
     },
-    /// The store does not answer: nobody can learn where the others position.
+    /// The store does not answer, so that no rank can learn the positions of the others.
     #[error("the store at {store} does not answer: {}, whose process serves it, is stopped or cut off",
         .host.map_or_else(|| "the launcher".to_owned(), |rank| format!("rank {rank}")))]
     StoreSilent {
         /// The store, for instance `tcp://10.0.0.1:29500`.
         store: String,
-        /// The rank in whose process it is, if it is one's.
+        /// The rank whose process serves it; `None` if a launcher does.
         host: Option<Rank>,
     },
-    /// When ranks met, what one sent did not reach another.
+    /// While ranks joined, a message from one did not reach another.
     #[error("rank {from} does not reach rank {to}: {how}")]
     NoWay {
-        /// Who sent.
+        /// The rank that sent it.
         from: Rank,
-        /// To whom.
+        /// The rank that was to receive it.
         to: Rank,
-        /// From which address and interface to which, what was seen, and what to do.
+        /// The addresses and interfaces on both sides, what was seen, and what to do.
         how: String,
     },
-    /// A rank gave up of its own accord.
+    /// A rank aborted the group.
     #[error("rank {rank} aborted the group: {why}")]
     Aborted {
-        /// Who.
+        /// The rank.
         rank: Rank,
-        /// In its own words.
+        /// The reason that it gave.
         why: String,
     },
-    /// Something arrived that no rank can have sent: a program that is not of this job reaches a rank's endpoint.
+    /// A message arrived that no rank can have sent: a program outside this job reaches a rank's endpoint.
     #[error(
-        "rank {rank} got a message that no rank sent: {what}; a program that is not of this job reaches {at}: let \
-        nobody but the job's hosts reach it, by a firewall or a network of their own (docs/security.md)"
+        "rank {rank} got a message that no rank sent: {what}; a program outside this job reaches {at}; give \
+        only the job's hosts access to it, by a firewall or a separate network (docs/security.md)"
     )]
     Forged {
-        /// Who got it.
+        /// The rank that received it.
         rank: Rank,
-        /// Where, for instance `tcp at 10.0.0.5:40711`.
+        /// Its endpoint, for instance `tcp at 10.0.0.5:40711`.
         at: String,
-        /// What was seen.
+        /// What arrived.
         what: String,
     },
 }
 
 impl Failure {
-    /// The same with texts that disturb no log and no terminal, whoever has made them.
+    /// The same with all texts made safe for a log and a terminal: another process may have made them.
     pub(crate) fn cleaned(mut self) -> Self {
         let texts: [Option<&mut String>; 2] = match &mut self {
             Self::Mismatch { group, call, left, right, .. } => {

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Failure;
 
-/// Why a store does not want a process.
+/// Why a store does not admit a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Another version of this library.
+    /// The process speaks another version of the protocol.
     #[error(
         "the store speaks version {store} of the protocol, this process version {ours}; \
         run the same build on all ranks"
@@ -19,13 +19,13 @@ pub enum Refusal {
         /// This process's.
         ours: u16,
     },
-    /// The store of another job, as launchers name them.
+    /// The store belongs to another job, by the name that the launcher gave it.
     #[error(
         "it belongs to {}, and this process to {}; start all ranks of a job by one launcher, and give jobs \
         different ports", job(.store), job(.ours)
     )]
     Job {
-        /// The store's; empty where no launcher has named it.
+        /// The store's job; empty if no launcher has named it.
         store: String,
         /// This process's.
         ours: String,
@@ -36,10 +36,9 @@ pub enum Refusal {
         give jobs different ports, and all ranks of one job the same token"
     )]
     Token,
-    /// Another world size.
+    /// The process has another world size than the store.
     #[error(
-        "this process was told that there are {ours} ranks, the store that there are {store}; \
-        start all ranks with the same world size"
+        "this process has world size {ours}, the store {store}; start all ranks with the same world size"
     )]
     WorldSize {
         /// The store's.
@@ -47,19 +46,19 @@ pub enum Refusal {
         /// This process's.
         ours: usize,
     },
-    /// A rank that cannot be.
-    #[error("there is no such rank in a world of {ranks}")]
+    /// The rank is not less than the world size.
+    #[error("there is no such rank: the world size is {ranks}; ranks are counted from 0")]
     NoSuchRank {
         /// The world size.
         ranks: usize,
     },
-    /// Another process is this rank.
+    /// Another process has this rank.
     #[error("that rank is taken by {holder}; give every process a rank of its own")]
     Duplicate {
-        /// Who.
+        /// The process that has it: `pid 17 on node03`.
         holder: String,
     },
-    /// This rank has left, and others are still there: a new round can begin when they have left too.
+    /// This rank has left, and other ranks have not yet. When all have left, a new group can meet at the store.
     #[error("that rank has left the group, and the group has not ended; wait until all ranks have left")]
     Left,
     /// The group has failed.
@@ -67,7 +66,7 @@ pub enum Refusal {
     Failed(Box<Failure>),
 }
 
-/// A job's id in a sentence.
+/// A job's id, as a sentence names it.
 fn job(id: &str) -> String {
     if id.is_empty() { "a job that no launcher has named".to_owned() } else { format!("job {id:?}") }
 }

@@ -11,19 +11,18 @@ use super::{
 };
 use crate::{object::ObjectError, tensor::TensorError};
 
-/// A result of this library.
+/// The result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The group has failed, here or elsewhere. Every rank of it gets the same failure, now and on every
-    /// later call.
+    /// The group has failed, on this rank or another. Every rank gets the same failure, from this call and from every later one.
     #[error("{0}")]
     Failed(Failure),
-    /// An argument does not fit, or there are no calls any more because this rank has left; the group still works. Where
-    /// only this rank finds it, the others wait for a call of this rank's that fits theirs, until their deadline.
+    /// An argument is not valid, or this rank has left and can make no call. The group still works. If only this rank has the
+    /// error, the other ranks wait for a matching call of this rank until their deadline.
     #[error("{call}: {problem}")]
     Argument {
         /// The method called.
@@ -31,9 +30,10 @@ pub enum Error {
         /// What was given and what was wanted.
         problem: String,
     },
-    /// This process is a child of the one that joined, which alone may call: its connections and threads are not here.
+    /// This process was forked from the one that joined. Only that process can use the group: it has the connections and the
+    /// threads.
     #[error(
-        "this process was forked from process {parent}, rank {rank}, whose groups only that process can use: execute \
+        "this process was forked from process {parent}, rank {rank}, and cannot use the groups of that process: execute \
         another program here, or join as a rank of its own"
     )]
     Forked {
@@ -50,17 +50,17 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A setting or a variable of the environment is missing or has no sense.
+    /// A setting or an environment variable is missing or not valid.
     #[error("{name}{}: {problem}", .value.as_ref().map(|value| format!("={value}")).unwrap_or_default())]
     Config {
         /// The variable or field.
         name: String,
-        /// What it was set to, if it was.
+        /// Its value, if it is set.
         value: Option<String>,
-        /// What is wrong and what would be right.
+        /// What is wrong with it, and which values are valid.
         problem: String,
     },
-    /// The rendezvous failed before there was a group.
+    /// The rendezvous failed; there is no group.
     #[error("rendezvous at {store}: {problem}")]
     Rendezvous {
         /// The store, for instance `tcp://10.0.0.1:29500`.
@@ -68,45 +68,45 @@ pub enum Error {
         /// What happened and what to do.
         problem: String,
     },
-    /// Ranks that should have come did not come in time.
+    /// Some ranks did not come to the rendezvous in time.
     #[error("rendezvous at {store}: after {waited:.1?} rank {rank} still waits for {} of {ranks} ranks: {}; \
         start them with the same address, or give them longer by UNISONO_JOIN_TIMEOUT", .missing.len(), list(.missing))]
     Missing {
         /// The store.
         store: String,
-        /// Who says so.
+        /// The rank that waited.
         rank: Rank,
         /// The world size.
         ranks: usize,
-        /// Who has not come.
+        /// The ranks that have not come.
         missing: Vec<Rank>,
         /// How long it waited.
         waited: Duration,
     },
-    /// The store does not want this process.
+    /// The store does not admit this process.
     #[error("the store at {store} refuses rank {rank}: {refusal}")]
     Refused {
         /// The store.
         store: String,
-        /// Who wanted to join.
+        /// The rank that tried to join.
         rank: Rank,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         refusal: Refusal,
     },
-    /// The transport failed before there was a group, or it has no memory for what was asked of it.
+    /// The transport failed while the group was made, or it has no memory for a buffer.
     #[error("transport: {0}")]
     Transport(Arc<unisono_transport::Error>),
-    /// A tensor or a view of one cannot be had, or parts of one do not fit together; the group still works.
+    /// A tensor or a view cannot be made, or parts of a tensor do not fit together. The group still works.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A rank's object cannot be sent, or is not of the type that was wanted here. The group still works.
+    /// An object cannot be sent, or is not of the type that this rank asked for. The group still works.
     #[error("{call}: the {type_name} of rank {rank}: {}", shown(.problem))]
     Object {
         /// The method called.
         call: &'static str,
-        /// Whose object it is: its rank in the world.
+        /// The rank, in the world, whose object it is.
         rank: Rank,
-        /// The type that was wanted.
+        /// The type that was asked for.
         type_name: &'static str,
         /// What is wrong with it.
         problem: ObjectError,

@@ -4,11 +4,11 @@ use std::fmt;
 
 use unisono_schedule::Rank;
 
-/// How much of a text is kept, in characters: a report of where 16 ranks stand fits well.
+/// The longest text that is kept, in characters: the positions of 16 ranks fit.
 pub(crate) const MAX_TEXT: usize = 4000;
 
-/// The text in one line and no longer than `most` characters: without what would move a cursor, change colours, begin a line or
-/// turn the direction of writing.
+/// The text in one line of at most `most` characters, without characters that move the cursor, change colours, begin a line or
+/// change the direction of writing.
 pub(crate) fn clean(text: &str, most: usize) -> String {
     let mut clean = String::new();
     for (number, c) in text.chars().enumerate() {
@@ -25,17 +25,17 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
     clean
 }
 
-/// Whether it changes the direction of what follows, and so what a reader takes it for.
+/// Whether the character changes the direction of the text that follows it.
 fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What another rank may have said, or a file's name, as it is shown: in one line that disturbs no terminal.
+/// A text of another rank, or a file's name, in one line that is safe for a terminal.
 pub(super) fn shown(what: impl fmt::Display) -> String {
     clean(&what.to_string(), MAX_TEXT)
 }
 
-/// `0, 3, 5–9`: ranks as people read them.
+/// A list of ranks: `0, 3, 5–9`.
 pub(crate) fn list(ranks: &[Rank]) -> String {
     let mut out = String::new();
     let mut i = 0;

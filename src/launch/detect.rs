@@ -11,37 +11,37 @@ use super::{
 };
 use crate::{config::Token, error::Result};
 
-/// What the environment says.
+/// What a launcher tells a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// By whose variables: `torchrun`, `Slurm`, `Open MPI`, `MPICH` or `unisono`.
+    /// The launcher whose variables were read: `torchrun`, `Slurm`, `Open MPI`, `MPICH` or `unisono`.
     pub launcher: &'static str,
     /// This process's rank.
     pub rank: Rank,
     /// The world size.
     pub ranks: usize,
-    /// Its number among the ranks of its machine, where that is told.
+    /// Its number among the ranks of its host, if the launcher tells it.
     pub local_rank: Option<usize>,
-    /// How many ranks its machine has, where that is told.
+    /// The number of ranks on its host, if the launcher tells it.
     pub local_ranks: Option<usize>,
     /// Where ranks meet.
     pub meeting: Meeting,
-    /// What the launcher calls this job; empty where it calls it nothing. No secret.
+    /// The launcher's id of this job; empty if it has none. Not a secret.
     pub job: String,
     /// The job's secret, if there is one.
     pub token: Token,
 }
 
-/// Reads what launchers set, out of variables given by name.
+/// Reads the variables that launchers set; `variable` returns the value of a variable.
 ///
 /// # Errors
-/// [`Error::Config`] names the variable, its value and what was wanted.
+/// [`Error::Config`](crate::Error::Config) names the variable, its value and what was wanted.
 pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     let (family, ranks) = family(variable)?;
     let rank = number(variable, family.rank)?.unwrap_or_default();
     let mut local_rank = number(variable, family.local_rank)?;
     let local_ranks;
-    // srun may also set MPICH's variables, but then not those of the machine.
+    // srun may also set MPICH's variables, but then not those of the host.
     let step = variable("SLURM_STEP_NUM_TASKS") == Some(ranks.to_string());
     if family.name == "Slurm" || family.name == "MPICH" && local_rank.is_none() && step {
         local_rank = number(variable, "SLURM_LOCALID")?;
@@ -68,7 +68,7 @@ pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, meeting, job, token })
 }
 
-/// What the launcher calls this job: the same on all its ranks, and known to others too.
+/// The launcher's id of this job: the same on all its ranks, and not a secret.
 fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
     let step = || Some(format!("slurm-{}.{}", variable("SLURM_JOB_ID")?, variable("SLURM_STEP_ID")?));
     let job = match family.name {

@@ -17,35 +17,31 @@ use crate::{
 const MAX_STAT: u64 = 4 << 10;
 
 impl Config {
-    /// Reads everything from the environment: who this process is from its launcher, the settings from the
+    /// Reads all settings from the environment: rank, world size, store and job as the launcher set them, the others from the
     /// `UNISONO_` variables.
     ///
     /// # Errors
-    /// [`Error::Config`] if something is missing, incomplete or has no sense. An environment that says
-    /// nothing is an error, not a world of one.
+    /// [`Error::Config`] if a variable is missing or not valid. If no variable names a rank, that is an error, not a world of one
+    /// rank.
     pub fn from_env() -> Result<Self> {
         Self::read_env().and_then(|(config, problem)| problem.map_or(Ok(config), Err))
     }
 
-    /// The same, also where settings have no sense: with the first problem, and defaults from there on. Such a rank can
-    /// still meet the others, and tell them.
+    /// As [`from_env`](Self::from_env), but returns the first error among the settings beside the settings that precede it, with
+    /// defaults for the rest. With these the rank can meet the others and tell them of the error.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         for row in Self::variables() {
             if env::var_os(row.name).is_some_and(|value| value.to_str().is_none()) {
-                return Err(wrong(
-                    &variable,
-                    row.name,
-                    "is not UTF-8, and would be read as something else".into(),
-                ));
+                return Err(wrong(&variable, row.name, "is not UTF-8; wanted text in UTF-8".into()));
             }
         }
         let launch = detect(&variable)?;
-        // Once is enough.
+        // One rank warns for all.
         for (name, _) in env::vars_os().filter(|_| launch.rank == 0) {
             let name = name.to_string_lossy();
             if name.starts_with("UNISONO_") && !Self::variables().iter().any(|row| row.name == name) {
-                tracing::warn!("{name} is set, but no variable of this version");
+                tracing::warn!("{name} is set, but this version has no such variable");
             }
         }
         let job = match launch.meeting {
@@ -53,7 +49,7 @@ impl Config {
                 let starter = daemon(launch.launcher).unwrap_or_else(parent_id);
                 format!("job-{starter}")
             }
-            // One Slurm step may start several: in an interactive one, or by daemons that no srun starts.
+            // One Slurm step may start several jobs: in an interactive step, or by daemons that srun did not start.
             Meeting::ThisMachine if launch.launcher == "MPICH" => match daemon(launch.launcher) {
                 Some(daemon) => format!("{}-{daemon}", launch.job),
                 None => launch.job,
@@ -79,7 +75,7 @@ impl Config {
     }
 }
 
-/// The directory in which jobs meet whose ranks are all on this machine: this user's alone.
+/// The directory for jobs whose ranks are all on this host; only this user has access.
 fn directory() -> Result<PathBuf> {
     let base = env::temp_dir().join(format!("unisono-{}", rustix::process::geteuid().as_raw()));
     private_directory(&base).map_err(|problem| Error::Rendezvous {
@@ -89,8 +85,8 @@ fn directory() -> Result<PathBuf> {
     Ok(base)
 }
 
-/// The nearest ancestor that is a launcher's daemon: the same process for all ranks that it has started on this machine,
-/// even if each has a shell script of its own above it.
+/// The process id of the nearest ancestor that is a launcher's daemon: the same for all ranks that it started on this host, even
+/// if a shell script stands between.
 fn daemon(launcher: &str) -> Option<u32> {
     let daemons: &[&str] =
         if launcher == "Open MPI" { &["prte", "orted", "mpirun"] } else { &["hydra_", "mpiexec"] };

@@ -3,7 +3,7 @@
 use super::variables::{number, wrong};
 use crate::error::{Error, Result};
 
-/// How a launcher names what every launcher tells.
+/// The variables of one launcher.
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) rank: &'static str,
@@ -12,9 +12,9 @@ pub(super) struct Family {
     pub(super) local_ranks: &'static str,
 }
 
-/// In the order in which they are believed. An MPI's launcher goes before Slurm, because it starts its
-/// daemons by `srun`, and its ranks then see the daemons' task numbers (seen with Open MPI 5.0.11 and Slurm
-/// 22.05: 4 ranks in a step of 2 tasks).
+/// All launchers; the first one whose variables are set counts. MPI launchers precede Slurm: they start their daemons by
+/// `srun`, and their ranks see the task numbers of the daemons (seen with Open MPI 5.0.11 and Slurm 22.05: 4 ranks in a step of
+/// 2 tasks).
 const FAMILIES: [Family; 5] = [
     Family {
         name: "unisono",
@@ -54,12 +54,12 @@ const FAMILIES: [Family; 5] = [
     },
 ];
 
-/// What to do if the environment says nothing.
+/// What a user can do if no variable is set.
 const WAYS: &str = "this process does not know its rank. Start it in one of three ways: `unisono run -n 4 PROGRAM` on \
-    one machine; `torchrun`, `srun` or `mpirun`, which set what is needed; or by hand, with UNISONO_RANK, \
-    UNISONO_WORLD_SIZE and UNISONO_STORE=tcp://HOST:PORT of rank 0's machine";
+    one host; `torchrun`, `srun` or `mpirun`, which set what is needed; or by hand, with UNISONO_RANK, \
+    UNISONO_WORLD_SIZE and UNISONO_STORE=tcp://HOST:PORT of rank 0's host";
 
-/// The launcher that has said both a rank and a world size, and the latter.
+/// The launcher that has set both a rank and a world size, and the world size.
 pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<(&'static Family, usize)> {
     for (i, family) in FAMILIES.iter().enumerate() {
         let has = [family.rank, family.ranks].map(|name| variable(name).is_some());

@@ -6,19 +6,19 @@ use crate::{
     error::Result,
 };
 
-/// Where ranks meet, as far as the environment says.
+/// Where the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meeting {
-    /// There.
+    /// At this store.
     At(StoreAddress),
-    /// All ranks are on this machine, and nothing more is told: they meet in a directory of its own.
+    /// In a directory of this host: all ranks are on it, and no variable names a store.
     ThisMachine,
-    /// A world of one meets nobody.
+    /// Nowhere: a world of one rank.
     Nowhere,
 }
 
-/// Where to meet: as our own variable says, else at MASTER_ADDR, else on a Slurm step's first machine, else
-/// on this machine if all ranks are here.
+/// The place to meet: `UNISONO_STORE`, else `MASTER_ADDR`, else the first host of the Slurm step, else this host if all ranks are
+/// on it.
 pub(super) fn meeting(
     variable: &impl Fn(&str) -> Option<String>,
     family: &Family,
@@ -29,8 +29,7 @@ pub(super) fn meeting(
     if let Some(text) = variable("UNISONO_STORE") {
         return match StoreAddress::parse(text.trim()) {
             Ok(StoreAddress::Tcp { port: 0, .. }) if ranks > 1 => {
-                let problem =
-                    "rank 0 would take any port, and nobody could tell the others which; wanted one from 1";
+                let problem = "port 0 takes any free port, which the other ranks cannot know; wanted a port from 1 to 65535";
                 Err(wrong(variable, "UNISONO_STORE", problem.into()))
             }
             Ok(address) => Ok(Meeting::At(address)),
@@ -96,10 +95,10 @@ pub(super) fn meeting(
     }
 }
 
-/// The host in what people write in `MASTER_ADDR`: a name or an address, an IPv6 one with or without brackets and zone.
+/// The host in a value of `MASTER_ADDR`: a name or an address; an IPv6 address may have brackets and a zone.
 ///
 /// # Errors
-/// What else is there, in words.
+/// A sentence that says what is wrong with the text, and what is valid.
 pub fn host_in(text: &str) -> std::result::Result<&str, String> {
     let wanted = "wanted rank 0's machine alone, its name or address";
     match StoreAddress::host_in(text.trim()) {
@@ -108,7 +107,8 @@ pub fn host_in(text: &str) -> std::result::Result<&str, String> {
     }
 }
 
-/// A port for jobs that are told none: from 20000 to 29999, below what Linux gives to clients (32768 and up).
+/// The port of a job for which no variable names one: from 20000 to 29999, below the ports that Linux gives to clients (32768 and
+/// up).
 fn port_of(job: &str) -> u16 {
     20000 + u16::try_from(fnv(job.as_bytes()) % 10000).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What is this user's alone: a job's token, the file it may be in, and directories in which only this user may write.
+//! The job's token, and checks that its file and the store's directories are this user's alone.
 
 use std::{
     fs::{self, Metadata},
@@ -15,10 +15,11 @@ const MAX_TOKEN: u64 = 4096;
 /// The bits of a mode by which others than the owner may do anything.
 const OTHERS: u32 = 0o077;
 
-/// The job's secret, as UNISONO_TOKEN or UNISONO_TOKEN_FILE has it, out of variables given by name.
+/// The job's secret: `UNISONO_TOKEN`, or the contents of the file that `UNISONO_TOKEN_FILE` names. `variable` returns the value of a
+/// variable.
 ///
 /// # Errors
-/// [`Error::Config`](crate::Error::Config) if both are set, or the file is not this user's alone or holds none.
+/// [`Error::Config`](crate::Error::Config) if both are set, or the file can be read by other users, or is empty.
 pub fn token(variable: &impl Fn(&str) -> Option<String>) -> Result<Token> {
     let name = "UNISONO_TOKEN_FILE";
     let (text, file) = (variable("UNISONO_TOKEN"), variable(name));
@@ -44,7 +45,7 @@ fn read(path: &Path) -> std::result::Result<Token, String> {
     }
 }
 
-/// Makes a directory that is this user's alone, unless it is there; it must be that then.
+/// Creates a directory that only this user can access, or checks that an existing one is such a directory.
 pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -53,7 +54,7 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
         _ => {}
     }
     let wrong = |problem: String| format!("{}: {problem}", path.display());
-    // Not what a link leads to: whoever has made the link can let it lead elsewhere.
+    // Of the link itself: its owner could change where it leads.
     let metadata = fs::symlink_metadata(path).map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_dir() {
         return Err(wrong("it is no directory".into()));
@@ -61,8 +62,7 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
     owned(&metadata, rustix::process::geteuid().as_raw()).and_then(|()| closed(&metadata)).map_err(wrong)
 }
 
-/// Whether what is in a directory stays what its owners have made it: in one that all may write to, anybody may put another in
-/// the place of anything, unless it is sticky.
+/// Checks that other users cannot replace the entries of a directory: it is not writable for all, or it is sticky.
 pub(crate) fn holds(path: &Path) -> std::result::Result<(), String> {
     let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     if metadata.mode() & 0o1002 == 0o002 {

@@ -1,9 +1,9 @@
-//! What Slurm says in its own notation: lists of hosts and of tasks per node.
+//! Slurm's notations for lists of hosts and of tasks per node.
 
 use super::variables::{number, wrong};
 use crate::error::Result;
 
-/// The first machine of the step, on which task 0 runs; or of the job, whatever step this is.
+/// The first host of the step, which runs task 0; or, with `of_job`, of the job.
 pub(super) fn first_host(variable: &impl Fn(&str) -> Option<String>, of_job: bool) -> Result<Option<String>> {
     let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
     for name in names.into_iter().skip(usize::from(of_job)) {
@@ -37,7 +37,7 @@ fn first(list: &str) -> Option<String> {
     }
 }
 
-/// How many tasks of the step this machine has.
+/// The number of tasks of the step on this host.
 pub(super) fn local_ranks(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<usize>> {
     let name = "SLURM_STEP_TASKS_PER_NODE";
     let (Some(list), Some(node)) = (variable(name), number(variable, "SLURM_NODEID")?) else {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// A number, if the variable is set.
+/// The number in a variable, if it is set.
 pub(super) fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> Result<Option<usize>> {
     match variable(name).map(|text| text.trim().parse()) {
         None => Ok(None),

@@ -1,5 +1,4 @@
-//! Whether ranks can go on, from where all of them position: calls that differ, waits for ranks that leave, and ranks that wait
-//! for each other.
+//! Finds the failure in the positions of all ranks: calls that differ, a wait for a rank that has left, or a deadlock.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -8,14 +7,14 @@ use unisono_schedule::Rank;
 use super::{Called, Position, Stage, Wait};
 use crate::error::Failure;
 
-/// For how long nothing of a rank must have moved, in milliseconds: longer than it takes to ask all ranks. So there was a
-/// moment at which all of them stood as they say.
+/// For how many milliseconds a rank must have been blocked: longer than it takes to ask all ranks, so that at one moment all of
+/// them were at the positions that they report.
 const QUIET: u64 = 700;
 
-/// How many waits a failure names.
+/// The most waits that a failure names.
 const NAMED: usize = 8;
 
-/// Why ranks cannot go on, if that is certain. A rank that computes, or does not answer, may yet do anything.
+/// The reason why ranks cannot continue, if it is certain. A rank that computes, or does not answer, may still do anything.
 pub(crate) fn judge(positions: &[Option<Position>]) -> Option<Failure> {
     differ(positions).or_else(|| leaves(positions)).or_else(|| deadlock(positions))
 }
@@ -27,7 +26,7 @@ fn known(positions: &[Option<Position>]) -> impl Iterator<Item = (Rank, &Positio
 /// A group, an operation, and two ranks.
 type At<'s> = (&'s str, u64, Rank, Rank);
 
-/// Two ranks whose operations of one number in one group differ: the first such operation, and the lowest ranks.
+/// Two ranks whose calls of one operation differ: the first such operation, and its lowest ranks.
 fn differ(positions: &[Option<Position>]) -> Option<Failure> {
     let mut first: BTreeMap<(u64, u64), (Rank, &str, &Called)> = BTreeMap::new();
     let mut found: Option<(At<'_>, Failure)> = None;
@@ -51,20 +50,19 @@ fn differ(positions: &[Option<Position>]) -> Option<Failure> {
     found.map(|(_, failure)| failure)
 }
 
-/// Whether a rank can do nothing before another does, and could not while all were asked.
+/// Whether a rank has been blocked for as long as it took to ask all ranks.
 fn is_stuck(position: &Position) -> bool {
     position.blocked.is_some_and(|blocked| blocked >= QUIET)
 }
 
-/// Whether all that one rank has sent another has arrived there.
+/// Whether all puts of one rank to another have arrived.
 fn settled(positions: &[Option<Position>], from: Rank, to: Rank) -> bool {
     let position = |rank: Rank| positions.get(rank).and_then(Option::as_ref);
     let sent = position(from).map(|position| position.traffic(to).map_or(0, |it| it.sent));
     sent.is_some() && sent == position(to).map(|position| position.traffic(from).map_or(0, |it| it.arrived))
 }
 
-/// A rank that waits for one that leaves, which has not entered that operation and never will, or sends it no message any
-/// more.
+/// A rank that waits for one that is leaving, and that will not enter the operation or send the message.
 fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
     let leaving = |rank: &&Rank| {
         let position = positions.get(**rank).and_then(Option::as_ref);
@@ -78,7 +76,7 @@ fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
                     gone && **other != rank && settled(positions, **other, rank)
                 });
                 let left = *without.next()?;
-                // What comes from any rank may yet come from another, or from another thread of this one.
+                // A message from any rank may still come from another rank, or from another thread of this one.
                 let itself =
                     wait.ranks.contains(&rank) && is_stuck(position) && settled(positions, rank, rank);
                 (wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself))
@@ -88,7 +86,7 @@ fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
     )
 }
 
-/// Ranks none of which can go on before another of them does.
+/// Ranks of which none can continue before another one does.
 fn deadlock(positions: &[Option<Position>]) -> Option<Failure> {
     let mut stuck: Vec<bool> = positions
         .iter()
@@ -113,7 +111,7 @@ fn deadlock(positions: &[Option<Position>]) -> Option<Failure> {
     Some(Failure::Deadlock { waits: cycle(positions, first) })
 }
 
-/// Who waits for whom in what, from this rank on until it comes to one that was named: that one and those behind it.
+/// The cycle of waits that is reached from rank `first`: each rank, its call, and the rank that it waits for.
 fn cycle(positions: &[Option<Position>], first: Rank) -> Vec<(Rank, String, Rank)> {
     let mut waits: Vec<(Rank, String, Rank)> = Vec::new();
     let mut at = first;
@@ -122,7 +120,7 @@ fn cycle(positions: &[Option<Position>], first: Rank) -> Vec<(Rank, String, Rank
             waits.drain(..from);
             break;
         }
-        // Rather for a rank that is elsewhere than for one in the same operation.
+        // A rank outside the operation is preferred to one inside it.
         let others = |wait: Wait<'_>| {
             let says = wait.says();
             let whom = wait.ranks.iter().map(move |&other| {

@@ -1,5 +1,5 @@
-//! Where ranks position: what each has called, group by group, and whom it waits for; and what follows from all of it. Pure
-//! data: a rank's engine gives its own, and whoever has those of all ranks compares them.
+//! Positions of ranks: the calls that each has made, by group, and the ranks that it waits for; and the failures that follow
+//! from the positions of all ranks. Pure data: the engine of a rank makes its own position, and the store compares all of them.
 
 mod judge;
 mod report;
@@ -11,47 +11,47 @@ pub(crate) use self::judge::judge;
 pub use self::report::{report, whereabouts};
 use crate::error::{Failure, clean};
 
-/// How many groups a rank tells of, how many of the latest calls of each, how many ranks that one call waits for, and how
-/// many bytes of a group's name: what all ranks tell is gathered in one place.
+/// Bounds of a position, since one process collects those of all ranks: the number of groups, of latest calls of each group, of
+/// ranks that a call waits for, and the length of a group's name in characters.
 pub(crate) const GROUPS: usize = 64;
 pub(crate) const CALLS: usize = 4;
 pub(crate) const PEERS: usize = 64;
 const LABEL: usize = 200;
 
-/// How much of a text that another rank tells is taken, in characters.
+/// The longest text of another rank that is kept, in characters.
 const MAX_TEXT: usize = 300;
 
-/// Where a rank stood when asked.
+/// The position of a rank at the time of the question.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// What it is about.
+    /// The state of the rank.
     pub stage: Stage,
-    /// For how many milliseconds nothing of it has moved, if it can do nothing before another rank does something: each of
-    /// its threads that calls this library waits, and nothing that it sends is under way.
+    /// For how many milliseconds the rank has been blocked; `None` if it is not. A rank is blocked if each of its threads in this
+    /// library waits for another rank and no put of it is in flight.
     pub blocked: Option<u64>,
-    /// Its groups: those with something under way first, then those that were used last.
+    /// Its groups: first those with calls in progress, then those used last.
     pub groups: Vec<GroupPosition>,
-    /// For each rank that anything went to or came from: how many puts did, of all groups together.
+    /// For each rank that puts went to or came from: their numbers, over all groups.
     pub traffic: Vec<Traffic>,
 }
 
-/// What a rank is about.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
     /// It has not joined yet.
     #[default]
     Joins,
-    /// It calls, or may call.
+    /// It has joined, and may be in calls.
     Calls,
-    /// Whoever drives its communication did not answer in time.
+    /// The thread that drives its communication did not answer in time.
     Busy,
-    /// It leaves, and makes no other call.
+    /// It is leaving, and makes no other call.
     Leaves,
     /// It has left in good order.
     Left,
 }
 
-/// How many puts went to a rank, and how many came from it.
+/// The numbers of puts to a rank and from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// The rank.
@@ -62,30 +62,30 @@ pub struct Traffic {
     pub arrived: u64,
 }
 
-/// Where a rank positions in one group.
+/// The position of a rank in one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupPosition {
-    /// The same on all members, and no other group's. Numbers of channels are each member's own.
+    /// The id of the group: the same on all members, and unique. (Communicator ids are each member's own.)
     pub id: u64,
-    /// What errors call it; nothing for the world.
+    /// The name of the group in errors; empty for the world.
     pub label: String,
-    /// How many collective operations have begun: the number of the next.
+    /// The number of collective operations that have begun, which is the number of the next one.
     pub begun: u64,
-    /// The latest of them, the last first.
+    /// The latest operations, the last one first.
     pub latest: Vec<Called>,
-    /// Whether the last is under way: how far it is.
+    /// The progress of the last operation, if it has not finished.
     pub running: Option<Running>,
-    /// Messages from point to point that are under way.
+    /// Sends and receives in progress.
     pub messages: Vec<MessagePosition>,
 }
 
 impl GroupPosition {
-    /// A name that is not longer than is told.
+    /// A group's name, cut to the longest that a position holds.
     pub(crate) fn named(label: Option<&str>) -> String {
         label.unwrap_or_default().chars().take(LABEL).collect()
     }
 
-    /// What the operation of this number was called as, if that is told.
+    /// The record of operation `op`, if the position holds it.
     fn called(&self, op: u64) -> Option<&Called> {
         let back = self.begun.checked_sub(op)?.checked_sub(1)?;
         self.latest.get(usize::try_from(back).ok()?)
@@ -99,45 +99,45 @@ impl GroupPosition {
     }
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
-    /// How many of its steps are done.
+    /// The number of its steps that are done.
     pub steps: u64,
-    /// The ranks of the world without which it cannot go on; none if it can.
+    /// The ranks, in the world, that it waits for; empty if it waits for none.
     pub waits: Vec<Rank>,
 }
 
-/// A message that is under way.
+/// A send or receive in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessagePosition {
     /// The call, for instance `recv(f32, from 0, tag 7)`.
     pub call: String,
     /// Whether it is a receive.
     pub receives: bool,
-    /// The ranks of the world of which one can end it; none if it ends by itself.
+    /// The ranks, in the world, one of which can end it; empty if it waits for none.
     pub waits: Vec<Rank>,
 }
 
-/// What ranks must agree on in an operation, in words and numbers.
+/// A record of a call: everything that ranks must agree on in an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Called {
     /// For instance `all_reduce(f32, sum)`.
     pub call: String,
-    /// How many elements.
+    /// The number of elements.
     pub count: u64,
     /// The algorithm's name.
     pub algorithm: String,
-    /// The root, or what else positions there.
+    /// The root, or a hash of types and shapes in calls that have no root.
     pub root: u32,
-    /// The most elements of a message.
+    /// The largest message, in elements.
     pub chunk: u32,
-    /// On how many lanes.
+    /// The number of lanes.
     pub lanes: u32,
 }
 
 impl Called {
-    /// What two ranks disagree on in an operation, in words that are the same whoever notices.
+    /// The failure that names the difference between the calls of two ranks, in the same words on every rank.
     pub(crate) fn differ(group: Box<str>, op: u64, one: (Rank, &Self), other: (Rank, &Self)) -> Failure {
         let (left, right) = if one.0 < other.0 { (one, other) } else { (other, one) };
         let (a, b) = (left.1, right.1);
@@ -166,13 +166,13 @@ impl Called {
 }
 
 impl Position {
-    /// The stand of a rank that is about this and tells nothing else.
+    /// A position that holds a state and nothing else.
     #[must_use]
     pub fn of(stage: Stage) -> Self {
         Self { stage, ..Self::default() }
     }
 
-    /// The same with texts that disturb no terminal, whoever has made them.
+    /// The same with all texts made safe for a terminal: another process has made them.
     pub(crate) fn cleaned(mut self) -> Self {
         for group in &mut self.groups {
             let called = group.latest.iter_mut().flat_map(|called| [&mut called.call, &mut called.algorithm]);
@@ -191,7 +191,7 @@ impl Position {
         self.traffic.iter().find(|traffic| traffic.rank == rank)
     }
 
-    /// All that it waits for, with the groups.
+    /// Everything that the rank waits for.
     fn waits(&self) -> impl Iterator<Item = Wait<'_>> {
         self.groups.iter().flat_map(|group| {
             let op = group.begun.saturating_sub(1);
@@ -214,12 +214,12 @@ impl Position {
     }
 }
 
-/// Something that waits for ranks.
+/// An operation or message that waits for ranks.
 #[derive(Clone, Copy)]
 struct Wait<'s> {
     group: &'s GroupPosition,
     call: &'s str,
-    /// Of a collective.
+    /// The number of the operation, if it is a collective.
     op: Option<u64>,
     receives: bool,
     ranks: &'s [Rank],
@@ -230,7 +230,7 @@ impl Wait<'_> {
         self.group.says(self.call, self.op)
     }
 
-    /// Whether a rank that positions so has not entered it, or is the other end of a message.
+    /// Whether a rank at `position` has not entered the operation, or this is a message.
     fn is_without(&self, position: &Position) -> bool {
         self.op.is_none_or(|op| position.group(self.group.id).is_none_or(|group| group.begun <= op))
     }

@@ -1,4 +1,4 @@
-//! Where ranks position, in words: for the error of an operation or a message that was not done in time.
+//! The positions of all ranks in words, for the error of an operation or message that missed its deadline.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ use unisono_schedule::Rank;
 use super::{Position, Stage};
 use crate::error::list;
 
-/// How many ranks a report describes one by one; the others are counted.
+/// The most ranks that a report describes one by one; it counts the others.
 const DETAILS: usize = 16;
 
-/// Says in one line who has not entered operation `op` of a group and who is stuck behind whom; `positions[r]` is what
-/// rank r told, or `None` if it gave no answer.
+/// Describes operation `op` of a group in one line: the ranks that have not entered it, and which rank is stuck behind which.
+/// `positions[r]` is the position of rank r, or `None` if it gave no answer.
 ///
 /// For instance: `rank 2 has not entered it (finished all_gather(f32) and called nothing since); ranks 0, 1, 3 are in it:
 /// rank 0 waits for rank 2 (5 steps done), ...`.
 #[must_use]
 pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
-    let mut places = Places::default();
+    let mut sentences = Sentences::default();
     let (mut silent, mut left, mut inside) = (Vec::new(), Vec::new(), Vec::new());
     for (rank, position) in positions.iter().enumerate() {
         let Some(position) = position else {
@@ -26,17 +26,17 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
         };
         match position.group(group) {
             _ if position.stage == Stage::Left => left.push(rank),
-            _ if position.stage == Stage::Busy => places.add(rank, false, BUSY.to_owned()),
+            _ if position.stage == Stage::Busy => sentences.add(rank, false, BUSY.to_owned()),
             // It is no member, or has called nothing in it.
             None if !position.groups.is_empty() && group != 0 => {}
             Some(it) if it.running.is_some() && it.begun.checked_sub(1) == Some(op) => inside.push(rank),
             Some(it) if it.begun > op => {
-                places.add(rank, true, format!("has finished it ({})", activity(position)))
+                sentences.add(rank, true, format!("has finished it ({})", activity(position)))
             }
-            _ => places.add(rank, false, format!("has not entered it ({})", activity(position))),
+            _ => sentences.add(rank, false, format!("has not entered it ({})", activity(position))),
         }
     }
-    let mut parts = places.told();
+    let mut parts = sentences.told();
     if !left.is_empty() {
         parts.push(format!("{} left the group", named(&left)));
     }
@@ -67,22 +67,22 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
     parts.join("; ")
 }
 
-/// Says in one line where every rank positions, whatever is asked of it; `positions` as in [`report`].
+/// Describes the positions of all ranks in one line; `positions` as in [`report`].
 ///
 /// For instance: `rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since`.
 #[must_use]
 pub fn whereabouts(positions: &[Option<Position>]) -> String {
-    let mut places = Places::default();
+    let mut sentences = Sentences::default();
     for (rank, position) in positions.iter().enumerate() {
-        places.add(rank, false, position.as_ref().map_or_else(|| SILENT.to_owned(), activity));
+        sentences.add(rank, false, position.as_ref().map_or_else(|| SILENT.to_owned(), activity));
     }
-    let mut parts = places.told();
+    let mut parts = sentences.told();
     parts.extend(lost(positions));
     parts.join("; ")
 }
 
-/// What has gone to ranks that wait for it and has not arrived there. The provider says nothing of it where a connection breaks
-/// after the bytes have left, and is made anew (libfabric 2.5 over TCP).
+/// Puts that have not arrived at ranks that wait for them. If a connection breaks after the bytes have left and is made again,
+/// the provider reports no error (libfabric 2.5 over TCP).
 fn lost(positions: &[Option<Position>]) -> Vec<String> {
     let mut found = Vec::new();
     for (to, waiting) in
@@ -110,7 +110,7 @@ fn lost(positions: &[Option<Position>]) -> Vec<String> {
 const SILENT: &str = "gave no answer (stopped, or cut off)";
 const BUSY: &str = "is held up in libfabric or in a copy, and did not answer";
 
-/// What a rank does, in all groups.
+/// What a rank is doing, in all groups.
 fn activity(position: &Position) -> String {
     match position.stage {
         Stage::Joins => return "has not joined yet".to_owned(),
@@ -136,12 +136,12 @@ fn activity(position: &Position) -> String {
     }
 }
 
-/// Ranks of which the same is to be said.
+/// Sentences, each with the ranks that it is about.
 #[derive(Default)]
-struct Places(Vec<(bool, String, Vec<Rank>)>);
+struct Sentences(Vec<(bool, String, Vec<Rank>)>);
 
-impl Places {
-    /// This is to be said of a rank; after all else, if it is `done`.
+impl Sentences {
+    /// Adds a sentence about a rank; it comes after the others if it is `done`.
     fn add(&mut self, rank: Rank, done: bool, words: String) {
         match self.0.iter_mut().find(|(_, known, _)| *known == words) {
             Some((.., ranks)) => ranks.push(rank),
@@ -166,7 +166,7 @@ fn named(ranks: &[Rank]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
-/// Follows who waits for whom: the ranks at which all waiting ends, or the communicator in which it turns.
+/// Follows the waits of ranks: to the ranks at which they end, or to a cycle.
 fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
     let mut ends: Vec<(Rank, Vec<Rank>)> = Vec::new();
     let mut cycle: Option<Vec<Rank>> = None;
@@ -175,10 +175,10 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
         let mut at = start;
         while let Some(to) = next(at) {
             if let Some(from) = path.iter().position(|&rank| rank == to) {
-                let mut turn = path.split_off(from);
-                let low = turn.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(i, _)| i);
-                turn.rotate_left(low);
-                cycle.get_or_insert(turn);
+                let mut around = path.split_off(from);
+                let low = around.iter().enumerate().min_by_key(|(_, rank)| **rank).map_or(0, |(i, _)| i);
+                around.rotate_left(low);
+                cycle.get_or_insert(around);
                 path.clear();
                 break;
             }
@@ -197,8 +197,8 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
         let verb = if behind.len() == 1 { "is" } else { "are" };
         words.push(format!("{} {verb} stuck behind rank {end}", named(behind)));
     }
-    if let Some(turn) = cycle {
-        let chain: Vec<String> = turn.iter().chain(turn.first()).map(ToString::to_string).collect();
+    if let Some(around) = cycle {
+        let chain: Vec<String> = around.iter().chain(around.first()).map(ToString::to_string).collect();
         words.push(format!("ranks {} wait for each other in a cycle", chain.join(" → ")));
     }
     words.join(", ")

@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 
 /// Gives every rank's bytes to every rank, in the order of ranks.
 ///
-/// Rank 0 gathers and publishes one table, so that each rank makes two requests whatever the world size.
+/// Rank 0 collects the bytes and publishes one table, so that each rank makes two requests whatever the world size.
 /// `key` must be new for every exchange.
 ///
 /// # Errors
-/// [`Error::Missing`], on every rank, with those that had not come when the first rank gave up waiting;
-/// [`Error::Failed`] if a rank died meanwhile.
+/// [`Error::Missing`], on every rank, names the ranks that had not come when the first rank stopped waiting;
+/// [`Error::Failed`] if a rank dies meanwhile.
 pub fn exchange(
     store: &dyn Store,
     key: &str,
@@ -45,13 +45,12 @@ pub fn exchange(
             // All have come, but rank 0 has not said so in time.
             Verdict::All(_) => vec![0],
         };
-        // Rank 0 ends because nobody is left to wait for, and then whoever waits for the table: in this order,
-        // since those go as soon as they have it, and who goes is taken for dead by whoever still waits. With
-        // rank 0 the store may go too, which leaves nobody to tell.
+        // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank
+        // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
         let verdict = Verdict::Missing(missing.clone());
         let told = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
         if let Err(error) = told.and_then(|()| publish(&verdict)) {
-            tracing::debug!(rank, %error, "the others may not hear that this rank gave up waiting");
+            tracing::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
         }
         verdict
     };
@@ -59,7 +58,7 @@ pub fn exchange(
         Verdict::All(all) if all.len() == ranks => Ok(all),
         Verdict::All(all) => Err(bad(format!("{table} has {} entries for {ranks} ranks", all.len()))),
         Verdict::Missing(missing) if missing.contains(&rank) => Err(bad(format!(
-            "rank {rank} came too late: the others had given up waiting for it; start all ranks closer together or \
+            "rank {rank} came too late: the other ranks had stopped waiting for it; start all ranks closer together or \
              set a longer UNISONO_JOIN_TIMEOUT"
         ))),
         Verdict::Missing(missing) => {
@@ -69,11 +68,11 @@ pub fn exchange(
     }
 }
 
-/// How an entry of an exchange begins: with a rank's bytes, or set by another that has given it up.
+/// The first byte of an entry: a rank's bytes follow, or another rank has stopped waiting for this one.
 const PRESENT: &[u8] = &[1];
 const ABSENT: &[u8] = &[0];
 
-/// What an exchange comes to.
+/// The result of an exchange.
 #[derive(Serialize, Deserialize)]
 enum Verdict {
     All(Vec<Vec<u8>>),

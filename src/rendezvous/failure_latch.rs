@@ -1,4 +1,4 @@
-//! The latch that ends a group: raised once, by whoever sees the first failure, and read on the hot path.
+//! The failure latch of a group: raised once, by the first failure, and read on the hot path.
 
 use std::{
     sync::{
@@ -10,10 +10,10 @@ use std::{
 
 use crate::error::Failure;
 
-/// Latches the first failure. The engine asks [`FailureLatch::raised`] in its loop; the watch raises it.
+/// Keeps the first failure of a group. The engine reads [`FailureLatch::raised`] in its loop; the watch raises it.
 ///
-/// An engine that sees a failure itself tells [`Watch::report`](super::Watch::report) rather than raising
-/// the latch, so that every rank ends with the failure that the store heard of first.
+/// An engine that sees a failure itself calls [`Watch::report`](super::Watch::report) and does not raise the latch, so that
+/// every rank ends with the failure that the store received first.
 #[derive(Debug, Default)]
 pub struct FailureLatch {
     raised: AtomicBool,
@@ -23,19 +23,19 @@ pub struct FailureLatch {
 }
 
 impl FailureLatch {
-    /// An latch nobody has raised.
+    /// A latch that is not raised.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Latches `failure` if it is the first, and says whether it was. The log tells of it.
+    /// Keeps and logs `failure` if it is the first. Returns whether it was.
     pub fn raise(&self, failure: Failure) -> bool {
         let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_some() {
             return false;
         }
-        // By a target of its own, for programs that tell their errors themselves.
+        // A target of its own, so that a program that prints its errors itself can filter it.
         tracing::error!(target: "unisono::failure", "the group has failed: {failure}");
         *slot = Some(failure);
         self.raised.store(true, Ordering::Release);
@@ -50,12 +50,12 @@ impl FailureLatch {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// Some rank leaves: whoever waits for it waits in vain.
+    /// Notes that a rank is leaving: a wait for it cannot end.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some rank leaves or has left.
+    /// Whether a rank is leaving or has left.
     #[must_use]
     pub fn somebody_leaves(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
@@ -70,7 +70,7 @@ impl FailureLatch {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a failure, `timeout` long at most.
+    /// Waits for a failure, at most for `timeout`.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<Failure> {
         // A year is as good as for ever, and the sum does not overflow.

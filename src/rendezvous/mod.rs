@@ -1,18 +1,18 @@
-//! How ranks find each other, and how each learns what became of the others.
+//! The rendezvous: ranks exchange addresses, and each learns if another fails.
 //!
-//! A [`Store`] is a small key-value service that all ranks of a job reach: [`TcpStore`], served by rank 0's
-//! process or by a launcher, or [`FileStore`], a directory that all ranks share. Through it ranks exchange addresses ([`exchange`]) once; from then on it keeps one [`Watch`] per rank, which raises the rank's
-//! [`FailureLatch`] as soon as any rank died or reported a failure, and tells others where this rank positions.
+//! A [`Store`] is a small key-value service that all ranks of a job reach: [`TcpStore`], served by the process of rank 0 or by
+//! a launcher, or [`FileStore`], a directory that all ranks share. Ranks exchange their addresses through it once
+//! ([`exchange`]). Afterwards each rank keeps a [`Watch`] at the store. A watch raises the rank's [`FailureLatch`] when any
+//! rank dies or reports a failure, and tells other ranks this rank's [`Position`].
 //!
 //! # Membership
-//! Opening a store makes this process its rank. From then on the rank is *alive* until it either leaves
-//! ([`Watch::leave`]) or is gone without a shutdown, which is a failure of the whole group: a process that
-//! ended, was killed, or dropped its watch without leaving. Drop the watch before the store. Dropping the
-//! last of both in the process that serves a tcp store waits until the other ranks have left; if this rank has not
-//! left itself, at most [`LINGER`].
+//! A process that opens a store becomes a rank of the job. The rank is alive until it leaves ([`Watch::leave`]) or
+//! disappears without leaving: its process ended, was killed, or dropped its watch. Disappearing is a failure of the whole
+//! group. Drop the watch before the store. In the process that serves a tcp store, dropping the last of both waits until the
+//! other ranks have left, but at most [`LINGER`] if this rank itself has not left.
 //!
-//! A child that a rank forks is no member: it finds `/dev/null` in place of the rank's connections and locks, so that the
-//! rank's death is noticed though a child lives on, and dropping what belongs to the rank does nothing there.
+//! A forked child of a rank is not a member. The rank's connections and locks are `/dev/null` in the child, so that the store
+//! notices the death of the rank while the child lives on. Dropping the rank's objects in the child does nothing.
 
 mod exchange;
 mod failure_latch;
@@ -48,15 +48,15 @@ pub use tcp_store::TcpStore;
 #[cfg(any(test, fuzzing))]
 pub(crate) const FUZZ: [fn(&[u8]); 2] = [protocol::fuzz, server::fuzz::frames];
 
-/// How long the process that serves a tcp store stays for the others if it is no rank that has left: a launcher, or a rank
-/// that gave up.
+/// How long the process that serves a tcp store waits for the other ranks to leave, if it is a launcher or a rank that has not
+/// left itself.
 pub const LINGER: Duration = Duration::from_secs(5);
 
-/// How long the store gathers for where all ranks stand to compare it: shorter than ranks must have stood so.
+/// How long the store collects the positions of all ranks to compare them: shorter than the time that a rank must have been
+/// blocked.
 const GATHER: Duration = Duration::from_millis(400);
 
-/// How long the process of rank 0, if the group fails while ranks join, stays for those that have yet to come, so that they
-/// hear why.
+/// How long the process of rank 0 stays if the group fails while ranks join, so that ranks that come later learn why.
 pub const LATECOMERS: Duration = Duration::from_secs(2);
 
 /// How long [`Watch::report`] waits for the store to say which failure came first.
@@ -68,8 +68,7 @@ pub const MAX_KEY: usize = 1024;
 /// The largest value, in bytes: a table of the addresses of 100,000 ranks fits well.
 pub const MAX_VALUE: usize = 64 << 20;
 
-/// What every store asks before it does anything: whether a key or the beginning of keys, and a value of so many bytes,
-/// are short enough.
+/// Checks the lengths of a key (or a prefix) and of a value, in bytes; every request of every store begins with it.
 fn limits(store: &str, key: &str, value: usize) -> Result<()> {
     let problem = if key.len() > MAX_KEY {
         too_long(key)
@@ -88,67 +87,71 @@ fn too_long(key: &str) -> String {
 /// A key-value service that all ranks of a job reach. Keys are at most [`MAX_KEY`] bytes long, values at
 /// most [`MAX_VALUE`]. After a failure of the group, whatever would have to wait fails with it.
 pub trait Store: Send + Sync {
-    /// Where it is, for errors: `tcp://10.0.0.1:29500`.
+    /// The store's address, as errors show it: `tcp://10.0.0.1:29500`.
     fn name(&self) -> &str;
 
-    /// By which addresses this process reaches it: its own and the store's. `None` if it does not go by IP.
+    /// The IP addresses of the connection to the store: this process's and the store's. `None` if the store is not reached by
+    /// IP.
     fn reached(&self) -> Option<(IpAddr, IpAddr)> {
         None
     }
 
-    /// Sets a value; whoever waits for it goes on.
+    /// Sets a value and wakes all that wait for it.
     fn set(&self, key: &str, value: &[u8]) -> Result<()>;
 
-    /// Waits until the key is set, and gives its value; `None` if it was not set before the deadline.
+    /// Waits until the key is set and returns its value; `None` if the deadline passes first.
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>>;
 
-    /// Waits until `count` keys begin with `prefix`, or for the deadline, and gives all that do by then, in
-    /// the order of their names.
+    /// Waits until `count` keys begin with `prefix` or the deadline passes, and returns all such keys and their values, sorted
+    /// by key.
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>>;
 
-    /// Adds to a counter, which begins at 0, and gives its new value. Counters and values live apart.
+    /// Adds to a counter, which begins at 0, and returns its new value. A counter and a value may have the same key.
     fn add(&self, key: &str, delta: i64) -> Result<i64>;
 
-    /// Begins to watch over the group, in a thread of its own. Once per store.
+    /// Starts this rank's watch, in a thread of its own. Can be called once for each store.
     fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>>;
 }
 
-/// This rank's side of the store's watch over the group. Dropping it without [`Watch::leave`] tells the
-/// others that this rank died.
+/// This rank's membership in the group, as the store sees it. Dropping it without [`Watch::leave`] tells the other ranks that
+/// this rank died.
 pub trait Watch: Send + Sync {
-    /// Tells the store of a failure, and gives the one the store heard of first: the same on every rank.
-    /// Where the store does not answer within [`ECHO`], that is `failure` itself. The latch is raised.
+    /// Reports a failure to the store and returns the first failure that the store received, which is the same on every rank;
+    /// `failure` itself if the store does not answer within [`ECHO`]. Raises the latch.
     fn report(&self, failure: &Failure) -> Failure;
 
-    /// Asks all ranks where they position, and gives what came within `wait`: `None` for the silent.
+    /// Asks all ranks for their positions and returns the answers that come within `wait`, by rank; `None` for a rank that did
+    /// not answer.
     ///
     /// # Errors
-    /// [`Failure::StoreSilent`] if the store itself says nothing.
+    /// [`Failure::StoreSilent`] if the store itself does not answer.
     fn positions(&self, wait: Duration) -> std::result::Result<Vec<Option<Position>>, Failure>;
 
-    /// This rank has waited in vain for a while: the store is to compare what all ranks have called and whom they wait for, and
-    /// to tell all of a [failure](Failure) that follows from it. Does not wait for that.
+    /// Asks the store to compare the positions of all ranks (their calls, and the ranks they wait for) and to report the
+    /// [failure](Failure) that follows, if any. Returns at once. A rank calls it when it has waited for a while without
+    /// progress.
     fn doubt(&self);
 
-    /// Says for how long the other side may be silent before it is given up; a process that is known to have ended is given up
-    /// at once. Where nothing goes over a network of ours, that is all there is to know.
+    /// Sets how long nothing may arrive from the store, and at the store from this rank, before the connection counts as lost.
+    /// A process that is known to have ended is lost at once. Does nothing for a store without connections.
     fn be_patient(&self, _patience: Duration) {}
 
-    /// Tells the store of the failure by which this process is about to end. The latch is not raised: nothing in this process
-    /// is to end it sooner, in another way.
+    /// Reports the failure by which this process is about to end. Does not raise the latch, so that no other thread ends the
+    /// process first.
     fn last_words(&self, failure: &Failure);
 
-    /// This rank leaves, and makes no other call: ranks that wait for one of it are to be told. Does not wait for that.
+    /// Tells the store that this rank is leaving and makes no other call, so that a rank that waits for one fails. Returns at
+    /// once.
     fn leaves(&self);
 
-    /// Says shutdown: this rank goes in good order. Idempotent.
+    /// Leaves in good order. Further calls do nothing.
     fn leave(&self);
 }
 
-/// Opens the store at `address` as `member`; waits until the deadline for it to be there.
+/// Opens the store at `address` as `member`, and waits for the store until the deadline.
 ///
 /// # Errors
-/// [`Error::Rendezvous`] if it cannot be reached, [`Error::Refused`] if it does not want this process.
+/// [`Error::Rendezvous`] if the store cannot be reached, [`Error::Refused`] if it does not admit this process.
 pub fn open(address: &StoreAddress, member: &Member, deadline: Instant) -> Result<Arc<dyn Store>> {
     Ok(match address {
         StoreAddress::Tcp { host, port, served } => {

@@ -1,4 +1,4 @@
-//! How a watch learns where this rank positions.
+//! How a watch asks for the position of its rank.
 
 use std::{
     fmt,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::position::Position;
 
-/// Says where this rank positions, once somebody knows.
+/// Returns the position of this rank, by a function that is set once the rank has joined.
 #[derive(Default)]
-pub struct PositionSource(Mutex<Option<Box<Says>>>);
+pub struct PositionSource(Mutex<Option<Box<Source>>>);
 
-type Says = dyn Fn() -> Position + Send;
+type Source = dyn Fn() -> Position + Send;
 
 impl fmt::Debug for PositionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,21 +20,22 @@ impl fmt::Debug for PositionSource {
 }
 
 impl PositionSource {
-    /// Of a rank that has not joined yet.
+    /// For a rank that has not joined yet: its position is the default one.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From now on this says it, from the watch's thread, and soon. What said it before does so no more when this returns.
-    pub fn set(&self, says: impl Fn() -> Position + Send + 'static) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(says));
+    /// Sets the function. The watch's thread calls it, and it must return soon. The function set before is not called after
+    /// this returns.
+    pub fn set(&self, source: impl Fn() -> Position + Send + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(source));
     }
 
-    /// Where this rank positions.
+    /// The position of this rank.
     #[must_use]
     pub fn position(&self) -> Position {
-        let says = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        says.as_ref().map(|says| says()).unwrap_or_default()
+        let source = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        source.as_ref().map(|source| source()).unwrap_or_default()
     }
 }

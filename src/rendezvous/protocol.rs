@@ -1,4 +1,4 @@
-//! What the tcp store's connections carry, and how it is cut into frames.
+//! The protocol of the tcp store: its messages and frames.
 //!
 //! | from the client | from the server |
 //! |---|---|
@@ -8,10 +8,10 @@
 //! | | [`Verdict`], then the first frame with a tag: [`Answer`] |
 //! | [`Request`] or [`ToServer`] ... | [`Reply`] or [`ToWatch`] ... |
 //!
-//! A frame is a length of 4 bytes, little endian, as many bytes of postcard, and from the third row on but for the verdict a tag
-//! ([`super::seal`]), which the length does not count. No length is believed before it was compared with a limit, and memory
-//! grows with the bytes that really came. What is said before the tags can be forged by whoever is on the way: it can keep a
-//! process out, which cutting the connection does too.
+//! A frame is a length of 4 bytes, little endian, and as many bytes of postcard. From the third row on, except for the verdict,
+//! a tag follows ([`super::seal`]), which the length does not count. Every length is compared with a limit, and memory
+//! grows only with the bytes that arrive. Messages without a tag can be forged on the way: a forger can keep a process out, as
+//! he could by cutting the connection.
 
 use std::{
     io::{self, Read, Write},
@@ -49,16 +49,16 @@ pub(super) const MAX_HELLO: usize = 1024;
 /// The longest frame from a member: a value, its key and change.
 pub(super) const MAX_FRAME: usize = MAX_VALUE + MAX_KEY + 64;
 
-/// How long a process may describe itself, in characters.
+/// The longest description of a process, in characters.
 pub(super) const MAX_WHO: usize = 200;
 
-/// How much of a job's id is told.
+/// The longest job id in a message, in characters.
 const MAX_JOB: usize = 128;
 
-/// What a frame is whose tag is wrong.
+/// The error for a frame whose tag is wrong.
 pub(super) const FORGED: &str = "a frame has a wrong tag: the other side did not send it";
 
-/// What opens a connection.
+/// The first message of a connection.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) nonce: Nonce,
@@ -71,7 +71,7 @@ pub(super) struct Hello {
     pub(super) purpose: Purpose,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Purpose {
     /// [`Request`]s and their replies; the first connection of a member.
@@ -80,34 +80,34 @@ pub(super) enum Purpose {
     Watch { session: u64 },
 }
 
-/// What the server says to [`Hello`].
+/// The server's answer to [`Hello`], before the client has proved anything.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Challenge {
-    /// Wants to see that the client knows the token.
+    /// The client must prove that it knows the token.
     Prove(Nonce),
-    /// No. If it is `ending`, another store may soon be there.
+    /// The process is not admitted. If the server is `ending`, another store may soon be there.
     Refused { refusal: Refusal, ending: bool },
 }
 
-/// What the server says to the client's first tag.
+/// The server's answer to the client's first tag.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Verdict {
-    /// Its answer follows, with its own first tag.
+    /// The tag is right. [`Answer`] follows, with the server's first tag.
     Genuine,
     /// The client knows another token. If the server is `ending`, another store may soon be there.
     Unproved { ending: bool },
 }
 
-/// The answer to [`Hello`].
+/// The server's answer to a client that has proved that it knows the token.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// `host` is the rank whose process serves the store, if it is a rank.
+    /// The process is admitted. `host` is the rank whose process serves the store, if a rank's does.
     Welcome { session: u64, host: Option<u64> },
-    /// No. If it is `ending`, another store may soon be there.
+    /// The process is not admitted. If the server is `ending`, another store may soon be there.
     Refused { refusal: Refusal, ending: bool },
 }
 
-/// What a member wants of the store. Waits are in milliseconds.
+/// A request of a member. Waits are in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request<'a> {
     Set { key: &'a str, value: &'a [u8] },
@@ -116,7 +116,7 @@ pub(super) enum Request<'a> {
     Add { key: &'a str, delta: i64 },
 }
 
-/// What it gets; one for each request, in order.
+/// The reply to a request; one for each, in order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply<'a> {
     Done,
@@ -137,17 +137,18 @@ pub(super) enum ToServer {
         query: u64,
         position: Position,
     },
-    /// Wants [`ToWatch::Positions`] with this number, after so many milliseconds at most.
+    /// Asks for [`ToWatch::Positions`] with this number, after at most `wait` milliseconds.
     WhereIsEveryone {
         number: u64,
         wait: u64,
     },
-    /// Wants that the server compare where all position.
+    /// Asks the server to compare the positions of all ranks.
     Compare,
-    /// Calls nothing but to leave from now on.
+    /// This rank is leaving and makes no other call.
     Leaving,
+    /// This rank has left.
     Leave,
-    /// For so many milliseconds nothing may come from this member, on any of its connections, before it is given up.
+    /// This member counts as lost after so many milliseconds in which nothing arrives from it, on each of its connections.
     Patience {
         millis: u64,
     },
@@ -165,13 +166,13 @@ pub(super) enum ToWatch {
         number: u64,
         positions: Vec<Option<Position>>,
     },
-    /// Some rank leaves.
+    /// A rank is leaving.
     SomeoneLeaving,
-    /// The shutdown was heard.
+    /// The server has noted that this rank has left.
     LeaveSeen,
 }
 
-/// A whole frame but for its tag, shared by all that it is sent to: it is in memory, and hashed, once.
+/// A frame without its tag. All connections that it is sent on share it: it is in memory, and hashed, once.
 #[derive(Clone, Debug)]
 pub(super) struct Frame(Arc<(Vec<u8>, Digest)>);
 
@@ -287,14 +288,14 @@ pub(super) fn read<M: DeserializeOwned>(stream: &TcpStream, limit: usize, seal: 
     decode(&bytes)
 }
 
-/// For how long nothing may come from the other side before it is known how patient the group is.
+/// How long nothing may arrive before a connection counts as lost, until the group's own limit is known.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The least: what is asked only every few seconds is not known sooner.
+/// The least such limit: keepalive probes go out only every few seconds.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sets what both sides of a connection want: small messages at once, and a peer whose host has vanished noticed when its
-/// time is over (a dead process is noticed at once, since its kernel closes the connection).
+/// Sets the options of a connection: small messages go out at once, and a peer whose host has vanished is noticed when its
+/// time is over. (A dead process is noticed at once, since its kernel closes the connection.)
 pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -303,12 +304,12 @@ pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
     be_patient(stream, PATIENCE)
 }
 
-/// Sets for how long nothing may come from the other side before the connection is given up.
+/// Sets how long nothing may arrive before the connection counts as lost.
 pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     let patience = patience.max(LEAST_PATIENCE);
     #[cfg(target_os = "linux")]
     {
-        // It goes before the count of probes.
+        // It overrides the count of probes.
         let millis = i32::try_from(patience.as_millis()).unwrap_or(i32::MAX);
         sockopt::set_tcp_user_timeout(stream, millis.unsigned_abs())?;
     }
@@ -318,19 +319,19 @@ pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<(
     Ok(())
 }
 
-/// A job's id as it is told and compared: a longer one is cut, and a number tells it from others with the same beginning.
+/// A job's id as messages have it: a longer one is cut and ends with its hash.
 pub(super) fn job(id: &str) -> String {
     let told: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
     if told == id { told } else { format!("{told}#{:016x}", fnv(id.as_bytes())) }
 }
 
-/// Whether a connection broke because nothing came: the other side's kernel has not said that it is gone.
+/// Whether a connection broke because nothing arrived: the kernel of the other side has not closed it.
 pub(super) fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkDown | NetworkUnreachable)
 }
 
-/// This process, in words.
+/// This process, in words: `pid 17 on node03`.
 pub(super) fn who() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     clean(&format!("pid {} on {host}", std::process::id()), MAX_WHO)
@@ -341,7 +342,7 @@ pub(super) fn rank(number: u64) -> io::Result<Rank> {
     usize::try_from(number).map_err(invalid)
 }
 
-/// What does not follow the protocol.
+/// The error for data that does not follow the protocol.
 pub(super) fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }

@@ -1,10 +1,10 @@
-//! What proves that both sides of a connection know the job's token, and that a frame comes from the other side.
+//! Proofs that both sides of a connection know the job's token, and that each frame comes from the other side.
 //!
-//! Each side says a random number first, the client with its hello, the server with its challenge. The keys of a connection,
-//! one for each direction, are keyed hashes (BLAKE3, under a key derived from the token) of all that was said until then: both
-//! versions, both numbers, the job, rank, world size and purpose. From then on every frame has a tag: a keyed hash of its
-//! number and of the frame. The first tag of each side proves that it knows the token. So a frame cannot be made by whoever
-//! does not know it, nor changed, left out, repeated, sent back, or taken from another connection. Nothing is encrypted.
+//! First each side sends a random number, the client in its hello, the server in its challenge. A connection has one key for
+//! each direction: a keyed hash (BLAKE3, under a key derived from the token) of all bytes sent until then, which hold both
+//! versions, both numbers, the job, rank, world size and purpose. Every later frame has a tag: a keyed hash of its number and
+//! its bytes. The first tag of each side proves that it knows the token. Without the token nobody can make a frame, change it,
+//! leave it out, repeat it, send it back, or move it to another connection. Nothing is encrypted.
 
 use std::{fmt, io, net::TcpStream};
 

@@ -29,10 +29,10 @@ use crate::{
 /// How long one attempt to connect may take; then the next address is tried.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
-/// How much later than asked for the server's answer may come before it is given up.
+/// How much later than the time that was asked for the server's answer may come.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long the rank that serves looks for its own host by name: others have until the deadline.
+/// How long the rank that serves the store tries to resolve its own host; other ranks try until the deadline.
 const RESOLVE: Duration = Duration::from_secs(1);
 
 /// A store served over TCP.
@@ -44,9 +44,9 @@ pub struct TcpStore {
     host: Option<Rank>,
     from: SocketAddr,
     at: SocketAddr,
-    /// `None` after an error, which leaves no telling what the next reply belongs to.
+    /// `None` after an error: it is not known then which request the next reply would belong to.
     stream: Mutex<Option<SealedStream>>,
-    // Last, so that this rank's connection is closed when the server begins to wait for the others.
+    // Last: this rank's connection must be closed when the server begins to wait for the others.
     server: Option<Arc<TcpServer>>,
 }
 
@@ -71,7 +71,7 @@ impl TcpStore {
         Ok(Self { name: self::name(host, store.at.port()), ..store })
     }
 
-    /// The same at a listener that is bound already, so that nobody else can take its port.
+    /// As [`host`](Self::host), at a listener that is bound already, so that no other process can take its port.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the listener cannot be used.
@@ -92,11 +92,11 @@ impl TcpStore {
         Ok(Self { server: Some(Arc::new(server)), ..store })
     }
 
-    /// Joins a store that another process serves, which may yet have to begin.
+    /// Joins a store that another process serves, and waits until the deadline for it to begin.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] if it was not reached before the deadline, [`Error::Refused`] if it does not
-    /// want this process.
+    /// [`Error::Rendezvous`] if it is not reached before the deadline, [`Error::Refused`] if it does
+    /// not admit this process.
     pub fn join(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
         Self::enter(name(host, port), member, deadline, || {
             Ok((host, port)
@@ -120,13 +120,13 @@ impl TcpStore {
         Ok(Self { name, member: member.clone(), session, host, from, at, stream, server: None })
     }
 
-    /// Where it is reached from here.
+    /// The address at which this process reaches the store.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.at
     }
 
-    /// Sends a request and hands its reply to `take`, which gives `None` for a reply that is no answer.
+    /// Sends a request and passes its reply to `take`, which returns `None` for a reply that does not fit the request.
     fn request<T>(
         &self,
         request: &Request<'_>,
@@ -151,12 +151,10 @@ impl TcpStore {
         match reply {
             Ok(Reply::Failed(failure)) => Err(Error::Failed(failure)),
             Ok(Reply::Impossible(problem)) => Err(self.problem(problem)),
-            Ok(reply) => {
-                take(reply).ok_or_else(|| self.problem("it answered something else than was asked".into()))
-            }
+            Ok(reply) => take(reply).ok_or_else(|| self.problem("its reply does not fit the request".into())),
             Err(error) => {
                 *slot = None;
-                // The watch, where there is one, tells the same in the words that all ranks use.
+                // The watch, if there is one, reports the same in the words that all ranks use.
                 Err(match (error.kind(), self.host) {
                     (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => Error::Failed(self.silent()),
                     (io::ErrorKind::InvalidData, _) => lost(&self.name, &error),
@@ -171,11 +169,11 @@ impl TcpStore {
         Error::Rendezvous { store: self.name.clone(), problem }
     }
 
-    /// What it means that the store is gone. In the same words on every rank.
+    /// The failure if the store closes the connection, in the same words on every rank.
     fn lost(&self) -> Failure {
         match self.host {
             Some(rank) => {
-                let how = "the store, which its process served, closed without a farewell".into();
+                let how = "its process served the store, which closed before the rank left the group".into();
                 Failure::Died { rank, how }
             }
             None => Failure::StoreLost {
@@ -184,7 +182,7 @@ impl TcpStore {
         }
     }
 
-    /// What it means that the store does not answer.
+    /// The failure if the store does not answer.
     fn silent(&self) -> Failure {
         Failure::StoreSilent { store: self.name.clone(), host: self.host }
     }
@@ -264,13 +262,13 @@ fn name(host: &str, port: u16) -> String {
     StoreAddress::Tcp { host: host.to_owned(), port, served: false }.to_string()
 }
 
-/// What is left until the deadline, and the same in whole milliseconds, rounded up.
+/// The time until the deadline, and the same in whole milliseconds, rounded up.
 fn until(deadline: Instant) -> (Duration, u64) {
     let left = deadline.saturating_duration_since(Instant::now());
     (left, u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
-/// The addresses of a host, with port 0. One that is only just known, such as a new container's, may take a moment.
+/// The addresses of a host, with port 0. The name of a new container may take a moment to be known.
 fn resolve(host: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
     loop {
         match (host, 0).to_socket_addrs() {
@@ -289,7 +287,9 @@ fn listen(host: &str, port: u16, addresses: &[SocketAddr]) -> io::Result<TcpList
         return TcpListener::bind((host, port));
     }
     if addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
-        tracing::warn!("{host} is no address of this machine, which is to serve the store there as rank 0");
+        tracing::warn!(
+            "{host} is no address of this host, and rank 0, which runs here, is to serve the store there"
+        );
     }
     listen_to_all(port).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
@@ -307,30 +307,30 @@ fn listen_to_all(port: u16) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Attempts to be let in.
+/// Attempts to be admitted by a store.
 struct Tries<'a> {
     name: &'a str,
     member: &'a Member,
     deadline: Instant,
 }
 
-/// What came of one.
+/// The outcome of an attempt.
 enum Outcome {
     In(SealedStream, u64, Option<Rank>),
-    /// May go better later; with what the store has said, if it did.
+    /// A later attempt may succeed. The refusal, if the store sent one.
     Later(String, Option<Refusal>),
     Never(Error),
 }
 
-/// What a store says.
+/// The greeting of a store.
 enum Greeting {
     Answer(Answer, [Seal; 2]),
-    /// No; if it is ending, another may soon be there.
+    /// The process is not admitted. If the store is `ending`, another may soon be there.
     Refused {
         refusal: Refusal,
         ending: bool,
     },
-    /// It does not know the token, and says that it does.
+    /// It claims to be the store of the job, and does not know the token.
     False,
 }
 
@@ -367,7 +367,7 @@ impl Tries<'_> {
                 }
                 let problem = format!(
                     "rank {} did not reach it within {:.1?}: {why}; is rank 0 running, and are the address and the \
-                     port the same on all ranks and open between their machines?",
+                     port the same on all ranks and open between their hosts?",
                     self.member.rank,
                     begun.elapsed()
                 );
@@ -397,7 +397,7 @@ impl Tries<'_> {
             Ok(stream) => stream,
             Err(error) => return Outcome::Later(format!("{at}: {error}"), None),
         };
-        // Where nobody listens on a port of this machine's ephemeral range, TCP may connect to itself.
+        // If nobody listens on a port of this host's ephemeral range, TCP may connect to itself.
         if stream.local_addr().ok() == Some(at) {
             return Outcome::Later(format!("{at}: nobody listens there yet"), None);
         }
@@ -414,18 +414,18 @@ impl Tries<'_> {
             ) => match refusal {
                 Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
                 Refusal::Left => Outcome::Later(refusal.to_string(), None),
-                // Whoever is let in here later is of the job that comes after.
+                // A later store at this address belongs to the next job.
                 refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
                 refusal => Outcome::Never(self.refused(refusal)),
             },
             Ok(Greeting::False) => Outcome::Never(self.problem(format!(
-                "what answers at {at} says that it is the store, and does not know the job's token: another process has \
-                 the port; choose another one (MASTER_PORT or UNISONO_STORE), or end that process"
+                "the process that answers at {at} claims to be the store but does not know the job's token: another process \
+                 has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
             ))),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
                 "{at} is not a store of this library ({error}): another program has the port"
             ))),
-            // What a read that waited long enough says.
+            // A read timed out.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"), None)
             }
@@ -461,7 +461,7 @@ impl Tries<'_> {
         let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
         match protocol::decode(&bytes)? {
             Challenge::Prove(_) => {}
-            // Nobody has proved anything yet: of what only the members are told nothing is believed.
+            // The store has not proved anything yet: only refusals that need no proof are believed.
             Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
                 return Ok(Greeting::Refused { refusal, ending });
             }

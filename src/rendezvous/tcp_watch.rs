@@ -1,4 +1,4 @@
-//! This rank's watch at a tcp store: a thread that sleeps in `read` until the server has something to say.
+//! The watch of a rank at a tcp store: a thread that sleeps in `read` until a message of the server arrives.
 
 use std::{
     collections::HashMap,
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{config::Member, error::Failure};
 
-/// How long a message to the server may take; it goes into the kernel's buffer as a rule.
+/// How long writing a message to the server may take; the kernel buffers it as a rule.
 const WRITE: Duration = Duration::from_secs(1);
 
-/// How much longer than for the ranks the server's answer is waited for, which comes when their time is over.
+/// How much longer than the ranks have to answer this rank waits for the server's answer, which comes after their time.
 const OWN: Duration = Duration::from_millis(1500);
 
 /// See the module.
@@ -35,14 +35,14 @@ pub(super) struct TcpWatch {
 }
 
 struct Shared {
-    /// As long as it is open this rank lives, and none of its children keeps it open.
+    /// The connection. While it is open this rank lives; forked children do not keep it open.
     stream: Unshared<TcpStream>,
-    /// Seals what this rank says.
+    /// Seals the messages of this rank.
     outgoing: Mutex<Seal>,
     member: Member,
-    /// What it means if the server is gone.
+    /// The failure if the connection closes.
     lost: Failure,
-    /// And if it says nothing.
+    /// The failure if the server does not answer.
     silent: Failure,
     latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
@@ -52,15 +52,15 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// This rank has said shutdown or its last words, or is dropping its watch: the end of the connection means nothing.
+    /// This rank has left, has reported its end, or is dropping its watch: the end of the connection is no failure.
     going: bool,
-    /// What it is told raises no latch any more; and whether that was the group's failure.
+    /// The process is ending: a failure no longer raises the latch. `heard`: a failure has arrived since.
     dying: bool,
     heard: bool,
     /// The thread has ended.
     ended: bool,
     last: u64,
-    /// Answers to questions still waited for.
+    /// Answers that this rank waits for, by the number of the question.
     positions: HashMap<u64, Option<Vec<Option<Position>>>>,
 }
 
@@ -117,7 +117,7 @@ impl Shared {
         state.ended = true;
         self.changed.notify_all();
         drop(state);
-        // The server may be waiting for this before it ends; if it is gone there is nobody to tell.
+        // The server may wait for this before it ends. If it has ended, the error does not matter.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -175,7 +175,7 @@ impl Watch for TcpWatch {
         if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
             tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
         }
-        // Where the store is gone, the thread may yet have its last words to hear.
+        // If the store has ended, its last message may still be unread.
         if let Some(first) = self.shared.latch.wait(ECHO) {
             return first;
         }
@@ -210,7 +210,10 @@ impl Watch for TcpWatch {
 
     fn doubt(&self) {
         if let Err(error) = self.shared.say(&ToServer::Compare) {
-            tracing::debug!("rank {} cannot ask what the others call: {error}", self.shared.member.rank);
+            tracing::debug!(
+                "rank {} cannot ask the store to compare calls: {error}",
+                self.shared.member.rank
+            );
         }
     }
 
@@ -218,7 +221,10 @@ impl Watch for TcpWatch {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let tuned = protocol::be_patient(&self.shared.stream, patience);
         if let Err(error) = tuned.and_then(|()| self.shared.say(&ToServer::Patience { millis })) {
-            tracing::info!("rank {} cannot say how patient it is: {error}", self.shared.member.rank);
+            tracing::info!(
+                "rank {} cannot set the limit for silent connections: {error}",
+                self.shared.member.rank
+            );
         }
     }
 
@@ -245,7 +251,7 @@ impl Watch for TcpWatch {
             return;
         }
         match self.shared.say(&ToServer::Leave) {
-            // The thread ends when the server has heard it.
+            // The thread ends when the server has noted it.
             Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
             Err(error) => {
                 tracing::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)

@@ -151,7 +151,7 @@ fn misfits(provider: &str) -> Outcome {
     }
     let told = same(&ends, "round 3")?;
     let wanted =
-        ["recv(u16, from 1, tag 6) was not done within 1.0s", "rank 1 called barrier(), waits for rank 0"];
+        ["recv(u16, from 1, tag 6) did not finish within 1.0s", "rank 1 called barrier(), waits for rank 0"];
     ensure!(wanted.iter().all(|words| told.contains(words)), "{told}");
     Ok(Verdict::Passed)
 }

@@ -411,7 +411,7 @@ fn whatever_one_rank_does_otherwise_all_are_told_the_same_and_soon() {
         let other = changed(&program, at, change, &mut random, ranks);
         let (ends, took) = run(ranks, odd, [&program, &other]);
         (slowest, told) = (slowest.max(took), told + u32::from(ends[0].is_some()));
-        let late = took > SOON || ends.iter().flatten().any(|end| end.contains("was not done within"));
+        let late = took > SOON || ends.iter().flatten().any(|end| end.contains("did not finish within"));
         let silent = ends[0].is_none() && must_be_told(change, &program, (at, odd), ranks);
         if late || silent || ends.iter().any(|end| *end != ends[0]) {
             let _ = writeln!(

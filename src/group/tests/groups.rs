@@ -301,7 +301,7 @@ fn a_group_is_named_where_its_calls_do_not_fit_or_end() {
         failed.to_string()
     });
     for told in told {
-        let begins = "group world/0 of ranks 1, 0: op 0 barrier() was not done within ";
+        let begins = "group world/0 of ranks 1, 0: op 0 barrier() did not finish within ";
         let ends = "rank 0 has not entered it (finished new_group() and called nothing since); rank 1 is in it: rank 1 \
                     waits for rank 0 (0 steps done); rank 1 is stuck behind rank 0";
         assert!(told.starts_with(begins) && told.ends_with(ends), "{told}");

@@ -335,7 +335,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
         group.barrier().unwrap_err().to_string()
     });
     assert_eq!(told[0], told[1]);
-    let wanted = ["recv(f32, from 1, tag 9) was not done within", "says rank 0", "rank 1 called nothing yet"];
+    let wanted = ["recv(f32, from 1, tag 9) did not finish within", "on rank 0", "rank 1 called nothing yet"];
     wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
     // A large one that nobody receives, in a group; errors name ranks of the world.
     let told = world(3, impatient, |group| {
@@ -346,7 +346,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
         }
     });
     assert!(told.iter().all(|it| it == &told[0]), "{told:?}");
-    let wanted = ["send(u8, to 0, tag 9) was not done within", "says rank 2", "waits for rank 0"];
+    let wanted = ["send(u8, to 0, tag 9) did not finish within", "on rank 2", "waits for rank 0"];
     wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
 }
 

@@ -132,7 +132,7 @@ fn ranks_that_do_not_come_are_named() {
             failed.unwrap_err().to_string()
         });
         assert_eq!(told[0], told[1]);
-        assert!(told[0].starts_with(wanted) && told[0].contains(" was not done within "), "{told:?}");
+        assert!(told[0].starts_with(wanted) && told[0].contains(" did not finish within "), "{told:?}");
     }
 }
 

@@ -173,7 +173,7 @@ impl FileStore {
                 RankState::Alive => Refusal::Duplicate { holder: holder(&round)? },
                 RankState::Left | RankState::Absent => Refusal::Left,
                 RankState::Dead(who) => {
-                    let how = format!("{who}: it let go of its lock in the store without a farewell");
+                    let how = format!("{who}: it released its lock in the store before it left the group");
                     Refusal::Failed(Box::new(round.settle(Failure::Died { rank: round.rank, how })))
                 }
             }));

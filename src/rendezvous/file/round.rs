@@ -142,7 +142,7 @@ impl Round {
             match self.state(rank)? {
                 RankState::Alive => break,
                 RankState::Dead(who) => {
-                    let how = format!("{who}: it let go of its lock in the store without a farewell");
+                    let how = format!("{who}: it released its lock in the store before it left the group");
                     return Ok(Some(self.settle(Failure::Died { rank, how })));
                 }
                 RankState::Left | RankState::Absent => {}

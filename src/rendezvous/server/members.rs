@@ -203,7 +203,7 @@ impl Members {
         let rank = role.rank;
         let failure = match silence {
             None => {
-                let how = format!("{who}: its connection to the store closed without a farewell");
+                let how = format!("{who}: its connection to the store closed before it left the group");
                 Failure::Died { rank, how }
             }
             Some(silence) => {
