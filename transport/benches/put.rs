@@ -1,4 +1,4 @@
-//! What a put costs: one way there, bytes per second, and messages per second, over `memory` and libfabric.
+//! What a put costs: one way there, bytes per second, and messages per second, in process and over libfabric.
 //!
 //! Two endpoints in two threads. `UNISONO_BENCH_PROVIDERS` names the libfabric providers (default `tcp,shm`).
 //! libfabric's own figures on the same machine come from `fi_rma_pingpong -o writedata` and
@@ -74,7 +74,7 @@ impl End {
         Ok((arrived, all - arrived))
     }
 
-    /// Answers until told to end.
+    /// Answers until asked to end.
     fn serve(mut self, len_of_answer: &mpsc::Receiver<usize>) -> Result<(), Failure> {
         let mut answer = 1;
         loop {

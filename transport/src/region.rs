@@ -181,7 +181,7 @@ impl Region {
     /// Copies bytes out of the region, from `offset` on.
     ///
     /// # Safety
-    /// Nobody writes to these bytes meanwhile: no other clone of the region, and no put. Whoever has been told of the last
+    /// Nobody writes to these bytes meanwhile: no other clone of the region, and no put. One who has been notified of the last
     /// put's arrival, and has not yet allowed the next, may read.
     ///
     /// # Errors

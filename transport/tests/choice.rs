@@ -93,16 +93,16 @@ fn ranks_that_meet_beside_the_cards_network_use_the_cards_all_the_same() {
         let of = survey(&options).unwrap().into_iter().filter(|candidate| candidate.name.starts_with(name));
         of.filter_map(|candidate| candidate.address).collect()
     };
-    let cards = addresses("verbs", "verbs;ofi_rxm");
+    let nics = addresses("verbs", "verbs;ofi_rxm");
     let others = addresses("tcp", if library_version() >= (1, 18) { "tcp" } else { "net" });
-    let beside = others.into_iter().find(|ip| ip.is_ipv4() && !ip.is_loopback() && !cards.contains(ip));
-    let (Some(beside), false) = (beside, cards.is_empty()) else {
+    let beside = others.into_iter().find(|ip| ip.is_ipv4() && !ip.is_loopback() && !nics.contains(ip));
+    let (Some(beside), false) = (beside, nics.is_empty()) else {
         let required = std::env::var("UNISONO_TEST_PROVIDERS").is_ok_and(|names| names.contains("verbs"));
         assert!(
             !required,
-            "it must run here, but the cards have {cards:?}, and beside them there is {beside:?}"
+            "it must run here, but the NICs have {nics:?}, and beside them there is {beside:?}"
         );
-        println!("SKIPPED: there is no RDMA card with an address beside another network");
+        println!("SKIPPED: there is no RDMA NIC with an address beside another network");
         return;
     };
     let verbs = Options { provider: Some("verbs".into()), towards: Some(beside), ..Options::default() };
@@ -110,8 +110,8 @@ fn ranks_that_meet_beside_the_cards_network_use_the_cards_all_the_same() {
         let survey = survey(&options).unwrap();
         let taken = survey.iter().find(|candidate| candidate.taken).unwrap();
         assert_eq!(taken.name, "verbs;ofi_rxm", "{options:?}: {survey:?}");
-        assert!(cards.iter().any(|card| taken.address == Some(*card)), "{taken:?}");
-        assert!(taken.reason.contains("is no card's address"), "{}", taken.reason);
+        assert!(nics.iter().any(|nic| taken.address == Some(*nic)), "{taken:?}");
+        assert!(taken.reason.contains("is no NIC's address"), "{}", taken.reason);
         assert_eq!(Ofi::open(&options).unwrap().limits().provider, taken.name);
     }
 }

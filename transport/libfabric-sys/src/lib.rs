@@ -6,7 +6,7 @@
 //! Where pkg-config, libfabric, libclang or a C compiler is missing, the build says which package to install. Documentation on
 //! docs.rs is built from `src/docs_rs.inc` instead, without any of these.
 //!
-//! Build scripts of crates that depend on this one directly are told (`DEP_FABRIC_RPATH`) in which directory libfabric is, if the
+//! Build scripts of crates that depend on this one directly find libfabric's directory in `DEP_FABRIC_RPATH`, if the
 //! loader would not look there by itself.
 #![allow(
     unsafe_code,

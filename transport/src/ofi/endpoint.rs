@@ -138,7 +138,7 @@ unsafe impl Transport for Ofi {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        if self.facts.one_per_process
+        if self.facts.shares_mapping
             && *address != self.address
             && shm_process::unreachable(address, library_version())
         {
@@ -314,7 +314,7 @@ impl Drop for Ofi {
         self.registrar.unbind();
         // SAFETY: taken out once, here, and not touched again.
         let live = unsafe { ManuallyDrop::take(&mut self.live) };
-        if self.facts.one_per_process {
+        if self.facts.shares_mapping {
             shm_process::retire(&self.address, live);
         } else if self.facts.crashes_on_close {
             // It stays open until the process ends, and is not driven: nothing lands any more.

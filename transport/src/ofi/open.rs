@@ -103,7 +103,7 @@ impl Ofi {
         let named = named.transpose()?;
         let info = named.as_ref().unwrap_or(info);
         let fabric = Fabric::open(info, activity)?;
-        let serial = if facts.one_per_process { shm_process::serial() } else { Arc::default() };
+        let serial = if facts.shares_mapping { shm_process::serial() } else { Arc::default() };
         let domain = Domain::open(&fabric, info, serial)?;
         let av = Av::open(&domain, info)?;
         let queue =
@@ -155,7 +155,7 @@ impl Ofi {
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let waker = Arc::new(EventFd::new()?);
         let address = Address(address);
-        if facts.one_per_process {
+        if facts.shares_mapping {
             shm_process::enter(&address);
         }
         let mut ofi = Self {

@@ -38,14 +38,14 @@ pub(super) struct Provider {
     /// Whether its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
     /// polling alone.
     pub(super) stuck_descriptor: bool,
-    /// Whether endpoints of one process access one another's memory even after it was closed: one at a time is safe.
-    pub(super) one_per_process: bool,
+    /// Whether endpoints of one process share a mapping, which closing one of them unmaps: they are closed together.
+    pub(super) shares_mapping: bool,
     /// Whether it reaches peers of this host only, through memory in /dev/shm under a name that an endpoint's source address
     /// contains.
     pub(super) one_host: bool,
     /// Whether an endpoint crashes that has yet to answer the first put of a peer which is closed meanwhile.
     pub(super) crashes_on_lost_peer: bool,
-    /// Whether closing an endpoint while puts arrive may crash.
+    /// Whether closing an endpoint while puts arrive may crash, so that it polls until none does.
     pub(super) drains_before_close: bool,
     /// Whether closing an endpoint may crash.
     pub(super) crashes_on_close: bool,
@@ -79,7 +79,7 @@ const UNKNOWN: Provider = Provider {
     sockets: false,
     writes_to_itself: true,
     stuck_descriptor: false,
-    one_per_process: false,
+    shares_mapping: false,
     one_host: false,
     crashes_on_lost_peer: false,
     drains_before_close: false,
@@ -111,7 +111,7 @@ const PROVIDERS: &[Provider] = &[
         // FI_REMOTE_CQ_DATA is no flag of its fi_writemsg (prov/cxi/src/cxip_rma.c, CXIP_WRITEMSG_ALLOWED_FLAGS).
         one_source: true,
         // Writes with immediate data came with 2.5, and are off by default (man/fi_cxi.7.md).
-        remedy: "it needs a Slingshot card (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1; for more than 16 \
+        remedy: "it needs a Slingshot NIC (/dev/cxi*), libfabric 2.5 or later and FI_CXI_ENABLE_WRITEDATA=1; for more than 16 \
                ranks FI_UNIVERSE_SIZE too, 65 times as many",
         ..UNKNOWN
     },
@@ -119,7 +119,7 @@ const PROVIDERS: &[Provider] = &[
         name: "psm3",
         // Only polling raises it, when it finds something; no NIC does (prov/psm3/src/psmx3_cq.c, psmx3_cq_enqueue_event).
         stuck_descriptor: true,
-        remedy: "it needs an Omni-Path or RoCE card it knows and a libfabric built with psm3",
+        remedy: "it needs an Omni-Path or RoCE NIC it knows and a libfabric built with psm3",
         ..UNKNOWN
     },
     Provider {
@@ -130,7 +130,7 @@ const PROVIDERS: &[Provider] = &[
         // It has no fi_inject_writedata, not even one that says so (prov/opx/src/fi_opx_rma.c).
         one_source: true,
         // Writes with immediate data came with 2.1.
-        remedy: "it needs an Omni-Path card (/dev/hfi1_*) and libfabric 2.1 or later, built with opx",
+        remedy: "it needs an Omni-Path NIC (/dev/hfi1_*) and libfabric 2.1 or later, built with opx",
         ..UNKNOWN
     },
     Provider {
@@ -140,7 +140,7 @@ const PROVIDERS: &[Provider] = &[
         // Each write with immediate data consumes a posted receive of the connection; ofi_rxm posts
         // FI_OFI_RXM_MSG_RX_SIZE of them (prov/rxm/src/rxm_init.c, default 128).
         arrivals_per_peer: 128,
-        remedy: "it needs an RDMA card with an IP address (`rdma link`, `ibv_devices`) that has immediate data; \
+        remedy: "it needs an RDMA NIC with an IP address (`rdma link`, `ibv_devices`) that has immediate data; \
                on soft-RoCE set FI_UNIVERSE_SIZE=32, for its completion queues are short",
         ..UNKNOWN
     },
@@ -183,7 +183,7 @@ const PROVIDERS: &[Provider] = &[
         reports_len: true,
         // Endpoints of one process share one mapping, which closing one of them unmaps
         // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
-        one_per_process: true,
+        shares_mapping: true,
         one_host: true,
         // A first put asks the peer to map the sender's region by its name, which closing the sender takes away; then
         // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it

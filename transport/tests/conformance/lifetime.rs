@@ -22,7 +22,7 @@ pub(crate) fn source_let_go(opener: &mut Opener) -> Outcome {
             && put_all(&mut *here, held, remote(&window)?, 0, 8)? == Posted::Yes
         {
             source = None;
-            // Whoever gets the pages next writes to them.
+            // Their next owner writes to the pages.
             for _ in 0..4 {
                 scribbled.push(filled(&mut *here, &vec![0xff; len])?);
             }

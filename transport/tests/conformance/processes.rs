@@ -49,7 +49,7 @@ struct End {
 }
 
 impl End {
-    /// Opens an endpoint, tells the other process where it is, and hears the same.
+    /// Opens an endpoint, and exchanges addresses with the other process.
     fn meet(options: &Options, to: &mut impl Write, from: &mut impl BufRead) -> Result<Self, Failure> {
         let mut endpoint = Ofi::open(options)?;
         let window = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
@@ -172,7 +172,7 @@ impl End {
     }
 }
 
-/// The other process, and the way to talk to it.
+/// The other process, and the pipes to it.
 struct Other {
     child: Child,
     input: ChildStdin,
@@ -205,7 +205,7 @@ impl Drop for Other {
 /// The longest the other process may take: by far more than it needs in an emulated machine on a busy host.
 const LONGEST: Duration = PATIENCE.saturating_mul(10);
 
-/// The other process: rounds, then what it is told: to flood, or to put some, until it is killed; or to end.
+/// The other process: rounds, then what it is asked: to flood, or to put some, until it is killed; or to end.
 pub(crate) fn child(provider: &str) -> ExitCode {
     // Neither an end of the suite nor a call that hangs leaves it running; and who waits for it waits no longer.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));

@@ -165,7 +165,7 @@ pub(crate) fn guessed_keys(opener: &mut Opener) -> Outcome {
     let window = filled(&mut *there, &[0x11; 256])?;
     let own = remote(&window)?;
     if own.key <= u64::from(u32::MAX) && own.key > GUESSES {
-        // The card's driver has chosen it, and nobody can help that (docs/security.md).
+        // The NIC's driver has chosen it (docs/security.md).
         return still_works(&mut *here, &mut *there);
     }
     still_works(&mut *here, &mut *there)?;

@@ -88,7 +88,7 @@ pub(crate) fn wake(opener: &mut Opener) -> Outcome {
         }
         Ok(began.elapsed())
     });
-    // Those without a descriptor to wait on nap; of them nobody can tell.
+    // Those without a descriptor to wait on nap, and when they wake is not judged.
     while !sleeper.is_finished() && woken < 100 {
         std::thread::sleep(Duration::from_millis(20));
         if woken == 2 {

@@ -1,4 +1,4 @@
-//! Providers whose endpoints access one another's memory within a process (`one_per_process` in `provider.rs`).
+//! Providers whose endpoints of one process share a mapping (`shares_mapping` in `provider.rs`).
 //!
 //! Calls are serialised over the whole process. And an endpoint that is dropped retires, with the puts it
 //! has under way, and is closed together with the last one of this process; it is not driven any more, so
