@@ -59,6 +59,7 @@ mod outside;
 mod position;
 pub mod reduce;
 pub mod rendezvous;
+mod runtime;
 mod signals;
 pub mod tensor;
 pub mod work;

@@ -3,35 +3,15 @@
 //! Here arguments are checked, an algorithm is chosen and the operation is handed to the engine; here the
 //! first failure is latched, told to the others, and returned by every later call.
 
-mod begin;
-mod blobs;
-mod buckets;
-mod calls;
-mod cores;
-mod doing;
-mod follow;
-mod greeting;
-mod groups;
-mod guard;
-mod host;
-mod join;
-mod mail;
-mod messages;
-mod objects;
-mod pair;
-mod parts;
-mod pin;
+mod collective;
+mod membership;
+mod p2p;
 mod plan;
-mod reach;
-mod request;
-mod runtime;
 mod sequence;
 mod shared;
-mod tensors;
 #[cfg(test)]
 mod tests;
-mod uneven;
-mod watchdog;
+mod typed;
 
 use std::{fmt, sync::Arc};
 
@@ -42,11 +22,11 @@ use unisono_schedule::{
 use unisono_transport::{Limits, Memory};
 
 pub use self::{
-    buckets::GradientBuckets,
-    messages::{Message, Source},
+    p2p::{Message, Source},
+    typed::buckets::GradientBuckets,
 };
 use self::{
-    request::{CallOptions, CallSpec, Pipeline},
+    plan::spec::{CallOptions, CallSpec, Pipeline},
     shared::{Membership, Shared},
 };
 pub use crate::engine::Traced;

@@ -16,21 +16,21 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{
-    ProcessGroup,
-    request::CallSpec,
-    shared::{Shared, State},
-};
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
     engine::{Come, Done, Held, Step, What},
     error::{Error, Failure, Result},
+    group::{
+        ProcessGroup,
+        plan::spec::CallSpec,
+        shared::{Shared, State},
+    },
     work::{Opening, Work},
 };
 
 /// By what a call does its operations.
-pub(super) struct Sequence<'s> {
+pub(crate) struct Sequence<'s> {
     how: How<'s>,
     /// The number of the call's latest operation.
     latest: Option<u64>,
@@ -63,7 +63,7 @@ impl Between {
 
 impl Sequence<'_> {
     /// Does a collective. What is borrowed to it must not be touched before it has ended.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         &mut self,
         group: &ProcessGroup,
         dtype: Dtype,
@@ -95,7 +95,7 @@ impl Sequence<'_> {
     }
 
     /// What an error is to the call: once it has done an operation, the others go on, and this rank cannot.
-    pub(super) fn stuck(&self, group: &ProcessGroup, error: impl Into<Error>) -> Error {
+    pub(crate) fn stuck(&self, group: &ProcessGroup, error: impl Into<Error>) -> Error {
         match self.latest {
             Some(_) => Error::Failed(group.shared.midway(error.into())),
             None => error.into(),
@@ -104,7 +104,7 @@ impl Sequence<'_> {
 
     /// Sends, receives, or does several of these side by side; gives what each receive among them has got. Memory as of
     /// [`run`](Self::run).
-    pub(super) async fn messages(&mut self, group: &ProcessGroup, what: What) -> Result<Come> {
+    pub(crate) async fn messages(&mut self, group: &ProcessGroup, what: What) -> Result<Come> {
         match &self.how {
             How::Now(_) | How::Beside => Ok(group.wait(what)?.received),
             How::Later(between) => Ok(between.ask(what).await.received),
@@ -112,20 +112,20 @@ impl Sequence<'_> {
     }
 
     /// The number of the operation that was done last.
-    pub(super) fn op(&self) -> u64 {
+    pub(crate) fn op(&self) -> u64 {
         self.latest.unwrap_or_default()
     }
 }
 
 impl ProcessGroup {
     /// Does a call of collectives, and waits for its end.
-    pub(super) fn now<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
+    pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
         let mut state = self.shared.state()?;
         self.at_once(How::Now(&mut state), call)
     }
 
     /// Does a call of messages, and waits for its end.
-    pub(super) fn beside<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
+    pub(crate) fn beside<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
         self.at_once(How::Beside, call)
     }
 
@@ -140,7 +140,7 @@ impl ProcessGroup {
     }
 
     /// Begins a call, and makes what comes back of what it gives: on the thread that waits.
-    pub(super) fn later<R, T, F>(
+    pub(crate) fn later<R, T, F>(
         &self,
         name: &'static str,
         call: impl FnOnce(Sequence<'static>) -> F,

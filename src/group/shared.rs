@@ -7,11 +7,6 @@ use std::{
 
 use unisono_schedule::{CallSchedule, Collective, Rank, Topology, algorithm, select::table::Table};
 
-use super::{
-    plan::{Known, Plan, Plans},
-    request::{CallOptions, CallSpec},
-    runtime::Runtime,
-};
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
@@ -19,6 +14,11 @@ use crate::{
         Asked, CommId, Held, LEAVING, Operation, SHUTDOWN, StalledOperation, Stop, Task, Ticket, WORLD, What,
     },
     error::{Error, Failure, Result},
+    group::plan::{
+        Known, Plan, Plans,
+        spec::{CallOptions, CallSpec},
+    },
+    runtime::Runtime,
 };
 
 /// After so long a rank that leaves says for whom it waits.
@@ -27,7 +27,7 @@ const NOTICE: Duration = Duration::from_secs(30);
 /// The timeout of an operation that has none: longer than any that can be configured.
 const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-pub(super) struct Shared {
+pub(crate) struct Shared {
     pub runtime: Arc<Runtime>,
     pub comm_id: CommId,
     /// In the group.
@@ -49,7 +49,7 @@ pub(super) struct Shared {
 
 /// What a group's handles have in common with none of its operations: the group ends when it goes. Operations under way
 /// keep [`Shared`], which is why this is another.
-pub(super) struct Membership {
+pub(crate) struct Membership {
     pub shared: Arc<Shared>,
     /// In the group that it comes from, which ends after it; the world comes from none.
     #[expect(dead_code, reason = "kept for its drop")]
@@ -57,7 +57,7 @@ pub(super) struct Membership {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// The number of the latest operation that a call has waited for.
     pub latest: Option<u64>,
     /// How many groups were made of this one.
@@ -68,18 +68,18 @@ pub(super) struct State {
 
 impl State {
     /// The number of the operation that has just been waited for.
-    pub(super) fn op(&self) -> u64 {
+    pub(crate) fn op(&self) -> u64 {
         self.latest.unwrap_or_default()
     }
 }
 
 impl Shared {
     /// Of errors.
-    pub(super) fn group_name(&self) -> Box<str> {
+    pub(crate) fn group_name(&self) -> Box<str> {
         self.label.as_deref().unwrap_or_default().into()
     }
 
-    pub(super) fn state(&self) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.runtime.check_process()?;
         Ok(match self.state.try_lock() {
             Ok(state) => state,
@@ -93,19 +93,19 @@ impl Shared {
     }
 
     /// Ends all groups.
-    pub(super) fn fail(&self, failure: Failure) -> Error {
+    pub(crate) fn fail(&self, failure: Failure) -> Error {
         self.runtime.fail(failure)
     }
 
     /// How many operations have begun. Of a group that is over: as far as calls have waited for them.
-    pub(super) fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         let begun = self.runtime.with(|engine| engine.begun(self.comm_id));
         let waited_for = || self.state().ok()?.latest.map(|latest| latest + 1);
         begun.unwrap_or_else(|_| waited_for().unwrap_or_default())
     }
 
     /// Runs a collective on borrowed memory; a failure ends the group.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         state: &mut State,
         dtype: Dtype,
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// Begins a collective on memory that is a part of `held`.
-    pub(super) fn begin<B: Send + 'static>(
+    pub(crate) fn begin<B: Send + 'static>(
         &self,
         dtype: Dtype,
         request: &CallSpec<'_>,
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Hands in what nobody waits for yet.
-    pub(super) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
+    pub(crate) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
         self.runtime.check_process()?;
         // Before the turn, which what is held may want when it is dropped.
         self.runtime.prepare()?;
@@ -152,7 +152,7 @@ impl Shared {
 
     /// A collective, to be handed in. Whoever drives the engine may call this. Its input may be in `aside` afterwards, which
     /// is to be kept as what was borrowed is.
-    pub(super) fn collective(
+    pub(crate) fn collective(
         &self,
         dtype: Dtype,
         request: &CallSpec<'_>,
@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// What an error is to a call under way: the others go on.
-    pub(super) fn midway(&self, error: Error) -> Failure {
+    pub(crate) fn midway(&self, error: Error) -> Failure {
         match error {
             Error::Failed(failure) => failure,
             error => Failure::Aborted { rank: self.runtime.rank, why: error.to_string() },
@@ -178,7 +178,7 @@ impl Shared {
     }
 
     /// What a call gets that ends so: all is over.
-    pub(super) fn over(&self, failure: Failure) -> Error {
+    pub(crate) fn over(&self, failure: Failure) -> Error {
         // Whoever failed first is right.
         match self.runtime.check() {
             Ok(()) => self.fail(failure),
@@ -215,13 +215,13 @@ impl Shared {
     }
 
     /// The engine could not do it: all is over.
-    pub(super) fn stopped(&self, stop: Stop, doing: &str, waited: Duration) -> Error {
+    pub(crate) fn stopped(&self, stop: Stop, doing: &str, waited: Duration) -> Error {
         let stalled = StalledOperation { call: doing.to_owned(), waited, ..StalledOperation::default() };
-        self.fail(self.runtime.guard.explain(stop, stalled))
+        self.fail(self.runtime.monitor.explain(stop, stalled))
     }
 
     /// Says shutdown.
-    pub(super) fn part(&self) -> Result<()> {
+    pub(crate) fn part(&self) -> Result<()> {
         self.runtime.check_process()?;
         if self.comm_id != WORLD {
             return Ok(());
@@ -265,7 +265,7 @@ impl Shared {
             self.runtime.leaves();
         }
         if !self.runtime.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
-            let (rank, others) = (self.runtime.rank, self.runtime.guard.whereabouts());
+            let (rank, others) = (self.runtime.rank, self.runtime.monitor.whereabouts());
             tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
         }
         state.latest = self.runtime.wait(&ticket)?.number;

@@ -1,0 +1,531 @@
+//! How ranks become a group: store, watch, transport, exchange, greetings, one barrier.
+
+use std::{
+    collections::BTreeMap,
+    net::ToSocketAddrs,
+    sync::{Arc, Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use unisono_schedule::{
+    Rank, Topology,
+    select::{self, Selection, table::Table},
+};
+use unisono_transport::{
+    Activity, Address, Limits, Memory, RemoteRegion, Transport,
+    ofi::{Ofi, Options},
+};
+
+use crate::{
+    config::{Config, StoreAddress, fnv},
+    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
+    error::{Error, Failure, Result, clean, list},
+    group::{
+        ProcessGroup,
+        membership::{
+            address,
+            greeting::{self, Way},
+        },
+        plan::{Plans, spec::CallOptions},
+        shared::Shared,
+    },
+    outside,
+    rendezvous::{self, LINGER, Store, exchange},
+    runtime::{
+        Runtime,
+        affinity::Affinity,
+        host::Host,
+        monitor::Monitor,
+        peer::{self, PeerInfo},
+        watchdog::{Subject, Watchdog},
+    },
+};
+
+/// How long to poll hot where every rank has a core of its own, before giving way: a few times what a
+/// message takes over TCP on the loopback (5 µs). Longer brought nothing there, and cost dearly where
+/// another program had taken one of the cores.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// How long to poll and yield before sleeping on the transport.
+const GIVE_WAY: Duration = Duration::from_micros(200);
+
+/// The same where every rank has a core of its own and nobody else wants it: longer than what others wait for while
+/// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
+const ALONE: Duration = Duration::from_millis(1);
+
+/// How long at most who has waited for the other of two ranks lets it catch up, over sockets of one machine: more than a rank
+/// that is late by its packets is late by. Who has waited longer has waited for something else, and waits little longer for
+/// it: docs/decisions/049-skew-delay.md.
+const BREATH: Duration = Duration::from_micros(3);
+
+/// What every rank tells all others when they join.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Card {
+    /// The version of the wire.
+    wire: u32,
+    /// Everything in the configuration that must be alike, by name.
+    settings: Vec<(String, String)>,
+    provider: String,
+    address: Vec<u8>,
+    mailbox: [u64; 3],
+    /// With what immediates to it are masked.
+    mask: u32,
+    /// Where it takes large greetings.
+    area: [u64; 3],
+    way: Way,
+    /// The largest chunk whose windows this rank can register.
+    chunk_bytes: u64,
+    /// Where it runs, to count who shares what.
+    place: PeerInfo,
+}
+
+impl Card {
+    /// Gives it to everyone and gets everyone's.
+    fn exchange(&self, store: &dyn Store, rank: Rank, ranks: usize, deadline: Instant) -> Result<Vec<Self>> {
+        let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+        let bytes = postcard::to_allocvec(self).map_err(|error| broken(error.to_string()))?;
+        let cards = exchange(store, "cards", rank, ranks, &bytes, deadline)?;
+        let read = |(from, bytes): (Rank, &Vec<u8>)| {
+            postcard::from_bytes(bytes)
+                .map_err(|error| broken(format!("rank {from} sent what is no card: {error}")))
+        };
+        cards.iter().enumerate().map(read).collect()
+    }
+}
+
+impl ProcessGroup {
+    /// Joins the group that the environment describes: torchrun's, Slurm's, Open MPI's, MPICH's or
+    /// `unisono run`'s variables (see [`crate::launch`]), and the settings of [`Config`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] if variables are missing or senseless, otherwise as [`Self::join`].
+    pub fn from_env() -> Result<Self> {
+        let (config, problem) = Config::read_env()?;
+        match problem {
+            None => Self::join(config),
+            Some(problem) => Err(excuse(&config, problem)),
+        }
+    }
+
+    /// Joins the group that a configuration describes. Returns when all ranks have met.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a setting has no sense or cannot be had here; [`Error::Tuning`] if the file that `UNISONO_TUNING`
+    /// names cannot be read or is not well-formed; [`Error::Rendezvous`] if the store cannot be reached or used, or this
+    /// rank comes too late; [`Error::Refused`] if the store does not want this rank; [`Error::Missing`] if ranks do not
+    /// come; [`Error::Transport`] if no provider fits or there is no memory. The others are told, and get
+    /// [`Error::Failed`], as do all if a rank dies or fails meanwhile, they are configured differently, or the first
+    /// contact fails.
+    pub fn join(config: Config) -> Result<Self> {
+        if let Err(problem) = config.validate() {
+            return Err(excuse(&config, problem));
+        }
+        let deadline = Instant::now() + config.join_timeout;
+        let store = match &config.store {
+            Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
+            None => None,
+        };
+        let activity = Arc::default();
+        Self::enter(deadline, config, store.clone(), Arc::clone(&activity), |config| {
+            let asked = Self::transport_options(config);
+            let towards = match &store {
+                Some(store) => address::towards(config, &**store, asked.towards, deadline)?,
+                None => asked.towards,
+            };
+            let options = Options { deadline: Some(deadline), towards, ..asked };
+            Ok(Box::new(Ofi::open_watched(&options, &activity)?))
+        })
+    }
+
+    /// What a configuration asks of libfabric. Without an interface, the one that leads to the store is used, unless the
+    /// store's machine knows itself by a loopback address, at which ranks of other machines would not reach it.
+    #[must_use]
+    pub fn transport_options(config: &Config) -> Options {
+        let towards = match &config.store {
+            Some(StoreAddress::Tcp { host, port, .. }) => {
+                let address = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .ok()
+                    .and_then(|mut all| all.next())
+                    .map(|at| at.ip());
+                let here = config.local_ranks == Some(config.ranks);
+                address.filter(|&address| here || !StoreAddress::names_itself(host, address))
+            }
+            _ => None,
+        };
+        Options {
+            provider: config.provider.clone(),
+            interface: config.interface.clone(),
+            towards,
+            process: config.local_rank.unwrap_or(0),
+            arrivals: Options::default().arrivals.max(windows(config).arrivals_among(config.ranks)),
+            deadline: None,
+        }
+    }
+
+    /// Joins a group over a given transport and store: how tests and doctests run ranks as threads.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn with(
+        config: Config,
+        transport: Box<dyn Transport>,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Self> {
+        config.validate()?;
+        let activity = transport.activity();
+        Self::enter(Instant::now() + config.join_timeout, config, store, activity, |_| Ok(transport))
+    }
+
+    /// Meets the others: tells them all there is to know, learns the same of them, and greets them.
+    fn until(
+        deadline: Instant,
+        config: &Config,
+        mut transport: Box<dyn Transport>,
+        monitor: &Monitor,
+        store: Option<&dyn Store>,
+    ) -> Result<Met> {
+        let (rank, ranks) = (config.rank, config.ranks);
+        if ranks > MAX_RANKS {
+            return Err(Error::Config {
+                name: "ranks".to_owned(),
+                value: Some(ranks.to_string()),
+                problem: format!("the wire counts at most {MAX_RANKS}"),
+            });
+        }
+        let options = CallOptions {
+            selection: selection(config)?,
+            reduction: config.reduction,
+            ..CallOptions::default()
+        };
+        let (tuned, hash) = tuning(config)?;
+        let affinity = Affinity::of(config)?;
+        let mut settings = windows(config);
+        let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
+        if wanted > most {
+            return Err(Error::Config {
+                name: "UNISONO_LANES, UNISONO_BULK_SLOTS, UNISONO_EAGER_SLOTS".to_owned(),
+                value: None,
+                problem: format!(
+                    "with these, {wanted} puts of one peer may be under way, and {} takes {most}; use fewer",
+                    transport.limits().provider
+                ),
+            });
+        }
+        let (wanted, limits) = (settings.arrivals_among(ranks - 1), transport.limits());
+        if wanted > limits.arrivals {
+            let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
+            tracing::warn!(
+                rank, %provider, wanted, most, more,
+                "some calls among all ranks may fail: more puts may be under way to one than its provider holds"
+            );
+        }
+        settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
+        let mut engine = Engine::new(transport, rank, ranks, settings)?;
+        if ranks > 1 {
+            engine.take_large_greetings(settings.chunk_bytes)?;
+        }
+        let contact = engine.contact();
+        let limits = engine.limits().clone();
+        let place = PeerInfo::here();
+        let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
+        let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
+        let card = Card {
+            wire: VERSION,
+            settings: alike,
+            provider: limits.provider.clone(),
+            way: Way::here(&limits, &contact, store, &place.host),
+            address: contact.address.0,
+            mailbox: region(contact.mailbox),
+            mask: contact.mask,
+            area: region(contact.area),
+            chunk_bytes: settings.chunk_bytes as u64,
+            place,
+        };
+        let cards = match store {
+            Some(store) => card.exchange(store, rank, ranks, deadline)?,
+            None => vec![card.clone()],
+        };
+        agree(&cards)?;
+
+        if limits.one_host
+            && let Some(problem) = Host::apart(&cards.iter().map(|card| &card.place.host).collect::<Vec<_>>())
+        {
+            let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
+            let name = format!("UNISONO_PROVIDER={}", limits.provider);
+            return Err(Error::Failed(Failure::Settings { name, problem }));
+        }
+        let peers: Vec<PeerInfo> = cards.iter().map(|card| card.place.clone()).collect();
+        let (ranks_here, cores) = card.place.shared_by(peers.iter());
+        let crowded = ranks_here > cores;
+        let patience = Patience {
+            spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
+            give_way: GIVE_WAY,
+            alone: if crowded { GIVE_WAY } else { ALONE },
+            skew_delay: if limits.sockets && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
+        };
+        let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
+        let world = peer::topology(&peers);
+        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(world.chunk(config.chunk));
+        tracing::info!(
+            rank,
+            ranks,
+            provider = %limits.provider,
+            version = %limits.version,
+            ranks_here,
+            cores,
+            chunk_bytes,
+            "joined"
+        );
+
+        let ways: Vec<Way> = cards.iter().map(|card| card.way.clone()).collect();
+        let contacts = cards
+            .into_iter()
+            .map(|card| {
+                let remote = |[base, key, len]: [u64; 3]| RemoteRegion { base, key, len };
+                let (mailbox, area) = (remote(card.mailbox), remote(card.area));
+                let (address, host) = (Address(card.address), card.place.host.name);
+                Contact { address, host, mailbox, mask: card.mask, area }
+            })
+            .collect();
+        let hosts: Vec<_> = peers.iter().map(|place| place.host.clone()).collect();
+        let meeting = (contacts, chunk_bytes, patience);
+        greeting::meet(&mut engine, monitor, store, (&hosts, &ways), meeting, deadline)?;
+        Ok(Met {
+            engine,
+            settings: Settings { chunk_bytes, ..settings },
+            world,
+            peers,
+            tuned,
+            affinity,
+            options,
+        })
+    }
+
+    /// Joins by a store that is open. Whatever goes wrong from here on, the others are told.
+    fn enter(
+        deadline: Instant,
+        config: Config,
+        store: Option<Arc<dyn Store>>,
+        activity: Arc<Activity>,
+        open: impl FnOnce(&Config) -> Result<Box<dyn Transport>>,
+    ) -> Result<Self> {
+        let mut monitor = Monitor::begin(&config, store.as_deref())?;
+        let opened = Arc::default();
+        monitor.current.due_by(deadline);
+        let watched = watchdog(&monitor, &config, activity, Arc::clone(&opened))
+            .map(|watchdog| monitor.watchdog = watchdog);
+        let met = watched.and_then(|()| open(&config)).and_then(|transport| {
+            opened.get_or_init(|| transport.limits().clone());
+            Self::until(deadline, &config, transport, &monitor, store.as_deref())
+        });
+        let Met { engine, settings, world, peers, tuned, affinity, options } = match met {
+            Ok(met) => met,
+            Err(error) => return Err(monitor.give_up(error)),
+        };
+        monitor.current.finish(None);
+        if let Some(watch) = &monitor.watch {
+            watch.be_patient(config.timeout);
+        }
+        let (rank, ranks) = (config.rank, config.ranks);
+        let runtime = Arc::new(Runtime::new(
+            (rank, config, monitor),
+            engine,
+            settings,
+            (peers, tuned.clone(), affinity),
+            store,
+        ));
+        runtime.callers.enter();
+        let weak = Arc::downgrade(&runtime);
+        runtime
+            .monitor
+            .position
+            .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
+        let shared = Shared {
+            runtime,
+            comm_id: WORLD,
+            rank,
+            world,
+            members: (0..ranks).collect(),
+            name: "world".to_owned(),
+            label: None,
+            id: 0,
+            tuned: tuned.of(ranks),
+            plans: Plans::default(),
+            state: Mutex::default(),
+        };
+        Ok(Self::of(shared, options, None))
+    }
+}
+
+/// What a group is made of, once all have met.
+struct Met {
+    engine: Engine,
+    settings: Settings,
+    world: Topology,
+    peers: Vec<PeerInfo>,
+    tuned: Table,
+    affinity: Affinity,
+    options: CallOptions,
+}
+
+/// Tells the others, if it reaches them, why this rank does not come: by its configuration it cannot. Gives that back.
+fn excuse(config: &Config, problem: Error) -> Error {
+    let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
+        return problem;
+    };
+    tracing::error!(rank = config.rank, %problem, "this rank cannot join");
+    let store = rendezvous::open(address, &config.member(), Instant::now() + LINGER);
+    match store.and_then(|store| Monitor::begin(config, Some(&*store)).map(|monitor| (store, monitor))) {
+        Ok((_store, monitor)) => monitor.give_up(problem),
+        Err(error) => {
+            tracing::warn!(rank = config.rank, %error, "the others are not told");
+            problem
+        }
+    }
+}
+
+/// Looks after the calls of the transport's library; in a world of one there is nobody to wait for.
+fn watchdog(
+    monitor: &Monitor,
+    config: &Config,
+    activity: Arc<Activity>,
+    limits: Arc<OnceLock<Limits>>,
+) -> Result<Option<Watchdog>> {
+    let Some(watch) = monitor.watch.as_ref().filter(|_| config.ranks > 1) else { return Ok(None) };
+    let subject = Subject {
+        rank: monitor.rank,
+        limits,
+        timeout: config.timeout,
+        activity,
+        latch: Arc::clone(&monitor.latch),
+        current: Arc::clone(&monitor.current),
+        watch: Arc::clone(watch),
+    };
+    Watchdog::begin(subject).map(Some).map_err(|error| Error::Config {
+        name: "a thread that looks after the provider".to_owned(),
+        value: None,
+        problem: format!("cannot be had: {error}; raise the limit on processes (ulimit -u)"),
+    })
+}
+
+/// Base, key and length.
+const fn region(region: RemoteRegion) -> [u64; 3] {
+    [region.base, region.key, region.len]
+}
+
+/// The windows that a configuration asks for.
+const fn windows(config: &Config) -> Settings {
+    Settings {
+        eager_bytes: config.eager,
+        eager_slots: config.eager_slots,
+        // Whether all are on one host is known when they have met.
+        chunk_bytes: Topology { hosts: 1, ..Topology::new(config.ranks) }.chunk(config.chunk),
+        bulk_slots: config.bulk_slots,
+        lanes: config.lanes,
+        huge_pages: config.huge_pages,
+    }
+}
+
+/// The algorithms that may be taken.
+fn selection(config: &Config) -> Result<Selection> {
+    let Some(text) = &config.algorithm else { return Ok(Selection::default()) };
+    Selection::parse(text).map_err(|problem| Error::Config {
+        name: "UNISONO_ALGORITHM".to_owned(),
+        value: Some(text.clone()),
+        problem,
+    })
+}
+
+/// The longest tuning file: some 100,000 rows.
+const MAX_TUNING: u64 = 8 << 20;
+
+/// What was measured, if a file says it, and a hash of the whole by which ranks compare.
+fn tuning(config: &Config) -> Result<(Table, String)> {
+    let Some(file) = &config.tuning else { return Ok((Table::default(), "none".to_owned())) };
+    let wrong = |problem: String| Error::Tuning { file: file.clone(), problem };
+    let text = outside::read_text(file, MAX_TUNING).map_err(|error| wrong(error.to_string()))?;
+    let table = Table::parse(&text).map_err(wrong)?;
+    Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
+}
+
+/// The largest chunk, from the configured one down, whose windows can be registered here: the limit on
+/// locked memory may be small. All ranks use the smallest of theirs.
+fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: usize) -> Result<usize> {
+    /// Below this pipelining is not worth its messages.
+    const LEAST: usize = 4 << 10;
+    let mut chunk = settings.chunk_bytes;
+    if transport.limits().cheap_registration {
+        return Ok(chunk);
+    }
+    loop {
+        let (eager, bulk) = select::neighbours(ranks);
+        let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate(eager, bulk);
+        match transport.register(Memory::map(bytes, settings.huge_pages)?) {
+            Ok(_) => break,
+            Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
+                tracing::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; smaller ones serve");
+                chunk /= 2;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(chunk)
+}
+
+/// All ranks must speak the same wire, over the same kind of provider, with the same settings.
+fn agree(cards: &[Card]) -> Result<()> {
+    /// How much is shown of a rank's setting, in characters.
+    const SHOWN: usize = 200;
+    let differs = |name: &str, what: &dyn Fn(&Card) -> String, advice: &str| {
+        let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+        for (rank, card) in cards.iter().enumerate() {
+            camps.entry(clean(&what(card), SHOWN)).or_default().push(rank);
+        }
+        if camps.len() <= 1 {
+            return Ok(());
+        }
+        let camps: Vec<_> =
+            camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
+        let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
+        Err(Error::Failed(Failure::Settings { name: name.to_owned(), problem }))
+    };
+    differs("the version of the wire", &|card| card.wire.to_string(), "")?;
+    let advice =
+        "; set it to one that all hosts have: `unisono doctor` says on each what the others lack there";
+    differs("the provider (UNISONO_PROVIDER)", &|card| card.provider.clone(), advice)?;
+    let mut settings = cards.first().into_iter().flat_map(|card| &card.settings);
+    settings.try_for_each(|(wanted, _)| {
+        let of = |card: &Card| {
+            let setting = card.settings.iter().find(|(name, _)| name == wanted);
+            setting.map_or_else(|| "unknown".to_owned(), |(_, value)| value.clone())
+        };
+        differs(wanted, &of, "")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn tuning_files_that_are_none_are_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        mknodat(CWD, at("fifo"), FileType::Fifo, 0o600.into(), 0).unwrap();
+        std::fs::File::create(at("long")).unwrap().set_len(1 << 42).unwrap();
+        for (file, words) in [
+            ("/dev/zero".into(), "it is a character device, and a regular file is wanted"),
+            (at("fifo"), "it is a FIFO, and a regular file is wanted"),
+            (at(""), "it is a directory, and a regular file is wanted"),
+            (at("long"), "it is longer than 8388608 bytes, the most that such a file may have"),
+        ] {
+            let config = Config { tuning: Some(file.clone()), ..Config::default() };
+            let told = tuning(&config).map(drop).unwrap_err().to_string();
+            assert_eq!(told, format!("tuning file {}: {words}", file.display()));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! On which processors the thread runs that goes on with operations while nobody waits for them, and how urgently: what it
+//! wakes or drops runs so too.
+
+use rustix::{
+    process::getpriority_process,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use thread_priority::{
+    NormalThreadSchedulePolicy::{Batch, Other},
+    ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id, thread_schedule_policy,
+};
+
+use crate::{
+    config::{Config, ThreadCores},
+    error::{Error, Result, list},
+};
+
+/// The processors of that thread; none if it may run wherever the process may.
+#[derive(Debug)]
+pub(crate) struct Affinity(Vec<usize>);
+
+impl Affinity {
+    /// What the configuration asks for, if this process may have it.
+    pub(crate) fn of(config: &Config) -> Result<Self> {
+        let Some(asked) = &config.thread_cores else { return Ok(Self(Vec::new())) };
+        let problem = |problem: String| Error::Config {
+            name: "UNISONO_THREAD_CORES".to_owned(),
+            value: Some(asked.to_string()),
+            problem,
+        };
+        let local = config.local_rank.or_else(|| (config.ranks == 1).then_some(0));
+        let allowed = processors().map_err(|error| {
+            problem(format!("the system does not tell which processors this process may run on: {error}"))
+        })?;
+        match asked {
+            ThreadCores::Each(each) => one_of(each, local, &allowed).map(|one| vec![one]),
+            // Whose machine's first rank is not known, its number among all ranks keeps them apart as well.
+            ThreadCores::Auto => {
+                own_core(&allowed).map(|cores| from_the_last(cores, local.unwrap_or(config.rank)))
+            }
+        }
+        .map(Self)
+        .map_err(problem)
+    }
+
+    /// Binds the thread that calls it.
+    pub(crate) fn bind(&self) -> std::io::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let mut set = CpuSet::new();
+        self.0.iter().for_each(|&processor| set.set(processor));
+        Ok(sched_setaffinity(None, &set)?)
+    }
+}
+
+/// The processors on which this process may run.
+pub(crate) fn processors() -> std::io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
+}
+
+/// Lets the thread that calls it, when it wakes up, wait until its processor is free or its turn has come. Otherwise
+/// it would be put on the processor of the thread that has just begun an operation, which goes to computing, and take it
+/// away from that one at once. Its share of a processor stays the same (`SCHED_BATCH` of sched(7)).
+pub(crate) fn defer() {
+    let batch = ThreadSchedulePolicy::Normal(Batch);
+    // Who runs by real-time rules has asked for them.
+    if !matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Normal(Other))) {
+        return;
+    }
+    // The niceness, which is set as well, as it is.
+    let nice = getpriority_process(None);
+    let priority = (0..=*ThreadPriorityValue::MAX)
+        .filter_map(|value| ThreadPriorityValue::try_from(value).ok().map(ThreadPriority::Crossplatform))
+        .find(|priority| priority.to_posix(batch).ok() == nice.ok());
+    let done = priority.map(|priority| set_thread_priority_and_policy(thread_native_id(), priority, batch));
+    if !matches!(done, Some(Ok(()))) {
+        tracing::debug!(?done, "the thread that goes on with operations is as urgent as others");
+    }
+}
+
+/// The processor that a list gives to one of the machine's ranks.
+fn one_of(each: &[usize], local: Option<usize>, allowed: &[usize]) -> std::result::Result<usize, String> {
+    let count = each.len();
+    let one = match (local, each) {
+        (None, &[one]) => one,
+        (None, _) => {
+            return Err(format!(
+                "it has a processor for each of {count} ranks of a machine, and which of them this is is not known; \
+                 set UNISONO_LOCAL_RANK"
+            ));
+        }
+        (Some(local), _) => *each.get(local).ok_or_else(|| {
+            format!("it has a processor for each of {count} ranks of a machine, and this is number {local}, from 0")
+        })?,
+    };
+    if allowed.contains(&one) {
+        return Ok(one);
+    }
+    Err(format!("this process may not run on processor {one}, or there is none; it may on {}", list(allowed)))
+}
+
+/// The core of a rank, where all ranks take theirs from the last on.
+fn from_the_last(mut cores: Vec<Vec<usize>>, local: usize) -> Vec<usize> {
+    let back = local % cores.len().max(1);
+    let core = cores.len().checked_sub(1 + back);
+    core.map(|core| cores.swap_remove(core)).unwrap_or_default()
+}
+
+/// The cores that have processors on which this process may run, and those.
+#[cfg(feature = "hwloc")]
+fn own_core(allowed: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
+    use hwlocality::{Topology, object::types::ObjectType};
+
+    let topology = Topology::new().map_err(|error| format!("hwloc does not tell the cores: {error}"))?;
+    let cores = topology.objects_with_type(ObjectType::Core).filter_map(|core| {
+        let processors = core.cpuset()?;
+        let processors = processors.iter_set().map(usize::from);
+        Some(processors.filter(|processor| allowed.contains(processor)).collect::<Vec<_>>())
+    });
+    let mut cores: Vec<_> = cores.filter(|core| !core.is_empty()).collect();
+    if cores.is_empty() {
+        // Where nobody knows which processors share a core.
+        cores = allowed.iter().map(|&processor| vec![processor]).collect();
+    }
+    Ok(cores)
+}
+
+#[cfg(not(feature = "hwloc"))]
+fn own_core(_: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
+    Err("this library was built without its feature hwloc, which tells cores; name processors instead"
+        .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::setpriority_process;
+
+    use super::*;
+
+    #[test]
+    fn each_rank_of_a_machine_has_its_own() {
+        assert_eq!(one_of(&[4, 2, 4], Some(1), &[0, 2, 4]), Ok(2));
+        assert_eq!(one_of(&[4], None, &[0, 2, 4]), Ok(4));
+        let told = |result: std::result::Result<usize, String>| result.unwrap_err();
+        assert!(told(one_of(&[4, 2], None, &[2, 4])).contains("UNISONO_LOCAL_RANK"));
+        assert!(
+            told(one_of(&[4, 2], Some(2), &[2, 4]))
+                .ends_with("of 2 ranks of a machine, and this is number 2, from 0")
+        );
+        let words = "this process may not run on processor 3, or there is none; it may on ";
+        assert!(told(one_of(&[3], Some(0), &[0, 1, 2, 5])).starts_with(words));
+    }
+
+    #[test]
+    fn cores_are_taken_from_the_last_and_over_again() {
+        let cores = vec![vec![0, 4], vec![1, 5], vec![2]];
+        let taken: Vec<_> = (0..5).map(|local| from_the_last(cores.clone(), local)).collect();
+        assert_eq!(taken, [vec![2], vec![1, 5], vec![0, 4], vec![2], vec![1, 5]]);
+        assert_eq!(from_the_last(Vec::new(), 3), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_thread_that_defers_is_as_nice_as_before() {
+        let deferred = |nice| {
+            std::thread::spawn(move || {
+                setpriority_process(None, nice).unwrap();
+                defer();
+                (thread_schedule_policy().unwrap(), getpriority_process(None).unwrap())
+            })
+        };
+        let nice = getpriority_process(None).unwrap();
+        for nice in nice..=19 {
+            assert_eq!(deferred(nice).join().unwrap(), (ThreadSchedulePolicy::Normal(Batch), nice));
+        }
+        assert_eq!(getpriority_process(None), Ok(nice), "of this thread");
+    }
+
+    #[test]
+    fn what_there_is_not_is_refused() {
+        let asked = |cores| Affinity::of(&Config { thread_cores: Some(cores), ..Config::default() });
+        let error = asked(ThreadCores::Each(vec![1023])).unwrap_err().to_string();
+        assert!(error.contains("UNISONO_THREAD_CORES") && error.contains("1023"), "{error}");
+        let allowed = processors().unwrap();
+        assert_eq!(asked(ThreadCores::Each(vec![allowed[0]])).unwrap().0, [allowed[0]]);
+        match asked(ThreadCores::Auto) {
+            Ok(Affinity(core)) => assert!(core.contains(allowed.last().unwrap()), "{core:?} of {allowed:?}"),
+            Err(error) => assert!(!cfg!(feature = "hwloc") && error.to_string().contains("hwloc"), "{error}"),
+        }
+        assert!(Affinity::of(&Config::default()).unwrap().0.is_empty());
+    }
+}

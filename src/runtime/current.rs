@@ -1,0 +1,234 @@
+//! What this rank does: written by its engine without a lock, and read by the watchdog, also while the engine is stuck in a call
+//! of libfabric's. What others are told is more (`engine/position.rs`), and is told by whoever drives.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering, fence},
+    time::Instant,
+};
+
+use unisono_schedule::Rank;
+
+/// The bit of a phase that says that a message is waited for.
+const BESIDE: u64 = 1 << 63;
+
+/// What this rank does. One writer (the engine), any number of readers.
+///
+/// Writing is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next,
+/// except that the operation's number and call always belong together.
+#[derive(Debug)]
+pub(crate) struct CurrentOperation {
+    /// Twice the operation's number, plus one while inside it, plus two so that 0 means "none yet"; with [`BESIDE`] while
+    /// waiting for a message after that operation.
+    phase: AtomicU64,
+    call: [AtomicU64; 2],
+    /// 0, or one more than the rank waited for.
+    waits: AtomicU64,
+    /// 0, or the deadline of what is waited for in milliseconds from `since`, and one more.
+    due: AtomicU64,
+    since: Instant,
+    render: fn([u64; 2]) -> String,
+}
+
+impl CurrentOperation {
+    /// A position before any operation. `render` turns the call, as the engine encodes it, into words such
+    /// as `all_reduce(f32, sum)`; it is called by readers only.
+    pub(crate) fn new(render: fn([u64; 2]) -> String) -> Self {
+        Self {
+            phase: AtomicU64::new(0),
+            call: [AtomicU64::new(0), AtomicU64::new(0)],
+            waits: AtomicU64::new(0),
+            due: AtomicU64::new(0),
+            since: Instant::now(),
+            render,
+        }
+    }
+
+    /// Enters operation `op`.
+    pub(crate) fn enter(&self, op: u64, call: [u64; 2]) {
+        self.go((op << 1) + 3, call);
+    }
+
+    /// Waits for a message, after operation `op` or before any.
+    pub(crate) fn beside(&self, op: Option<u64>, call: [u64; 2]) {
+        self.go(BESIDE | after(op), call);
+    }
+
+    fn go(&self, phase: u64, call: [u64; 2]) {
+        // A reader that sees a new call also sees the phase cleared or renewed, and reads again.
+        self.phase.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.call[0].store(call[0], Ordering::Relaxed);
+        self.call[1].store(call[1], Ordering::Relaxed);
+        self.waits.store(0, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
+        self.phase.store(phase, Ordering::Release);
+    }
+
+    /// Has finished operation `op`, or a message after it; or a message before any.
+    pub(crate) fn finish(&self, op: Option<u64>) {
+        self.waits.store(0, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
+        self.phase.store(after(op), Ordering::Release);
+    }
+
+    /// Waits until then at most.
+    pub(crate) fn due_by(&self, deadline: Instant) {
+        let millis = deadline.saturating_duration_since(self.since).as_millis();
+        self.due.store(u64::try_from(millis).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
+    }
+
+    /// Whether what it waits for was due before `now`.
+    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        due > 0 && now.saturating_duration_since(self.since).as_millis() >= u128::from(due)
+    }
+
+    /// Can do nothing until `rank` does something.
+    pub(crate) fn waits_for(&self, rank: Rank) {
+        self.waits.store(rank as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Waits for nobody.
+    pub(crate) fn goes_on(&self) {
+        self.waits.store(0, Ordering::Relaxed);
+    }
+
+    /// What can be told of it.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut phase = self.phase.load(Ordering::Acquire);
+        // The engine may be entering just now: the few stores it needs take nanoseconds unless it is
+        // descheduled between them, and then it is told without a call.
+        let call = (0..1000).find_map(|_| {
+            let call = [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)];
+            fence(Ordering::Acquire);
+            let before = std::mem::replace(&mut phase, self.phase.load(Ordering::Acquire));
+            std::hint::spin_loop();
+            (phase == before && phase != 0).then_some(call)
+        });
+        let Some(call) = call else { return Snapshot { phase: Phase::Nowhere, waits_for: None } };
+        let op = (phase & !BESIDE).checked_sub(2).map(|phase| phase >> 1);
+        let call = (self.render)(call);
+        let waits_for = self.waits.load(Ordering::Relaxed).checked_sub(1);
+        Snapshot {
+            phase: match op {
+                _ if phase & BESIDE != 0 => Phase::Beside(call),
+                Some(op) if phase & 1 == 1 => Phase::In(op, call),
+                Some(op) => Phase::After(op, call),
+                None => Phase::Nowhere,
+            },
+            waits_for: waits_for.and_then(|rank| usize::try_from(rank).ok()),
+        }
+    }
+}
+
+/// The phase of who has finished operation `op`, or none yet.
+fn after(op: Option<u64>) -> u64 {
+    op.map_or(0, |op| (op << 1) + 2)
+}
+
+/// Between, in or after operations, which are counted from 0; and their call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Has not entered an operation yet.
+    Nowhere,
+    /// Is in this one.
+    In(u64, String),
+    /// Has finished this one and entered no other.
+    After(u64, String),
+    /// Waits for a message.
+    Beside(String),
+}
+
+/// What a rank did when it was looked at, and the rank without which it could not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    phase: Phase,
+    waits_for: Option<Rank>,
+}
+
+impl fmt::Display for Snapshot {
+    /// What it does, for instance `in op 3 all_reduce(f32, sum), waiting for rank 2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.phase {
+            Phase::Nowhere => write!(f, "before its first call")?,
+            Phase::In(op, call) => write!(f, "in op {op} {call}")?,
+            Phase::After(op, call) => write!(f, "after op {op} {call}")?,
+            Phase::Beside(call) => write!(f, "in {call}")?,
+        }
+        match self.waits_for {
+            Some(rank) => write!(f, ", waiting for rank {rank}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn what_waits_is_overdue_after_its_deadline_and_until_it_ends() {
+        let (doing, second) = (CurrentOperation::new(|_| "barrier".to_owned()), Duration::from_secs(1));
+        let overdue = |after| doing.is_overdue(Instant::now() + after);
+        doing.enter(4, [0; 2]);
+        doing.waits_for(2);
+        assert!(!overdue(1000 * second), "no deadline is known");
+        doing.due_by(Instant::now() + 10 * second);
+        assert!(!overdue(9 * second) && overdue(11 * second));
+        assert_eq!(doing.snapshot().to_string(), "in op 4 barrier, waiting for rank 2");
+        doing.finish(Some(4));
+        assert!(!overdue(11 * second));
+        assert_eq!(doing.snapshot().to_string(), "after op 4 barrier");
+        doing.due_by(Instant::now());
+        doing.enter(5, [0; 2]);
+        assert!(!overdue(second));
+    }
+
+    #[test]
+    fn a_message_is_waited_for_beside_operations() {
+        let doing = CurrentOperation::new(|[call, _]| format!("recv {call}"));
+        doing.beside(None, [7, 0]);
+        doing.waits_for(2);
+        assert_eq!(doing.snapshot().to_string(), "in recv 7, waiting for rank 2");
+        doing.finish(None);
+        assert_eq!(doing.snapshot().to_string(), "before its first call");
+        doing.beside(Some(3), [8, 0]);
+        assert_eq!(doing.snapshot().to_string(), "in recv 8");
+        doing.finish(Some(3));
+        assert_eq!(doing.snapshot().to_string(), "after op 3 recv 8");
+    }
+
+    #[test]
+    fn a_snapshot_never_mixes_one_call_with_anothers_number() {
+        let doing = Arc::new(CurrentOperation::new(|call| format!("{} {}", call[0], call[1])));
+        assert_eq!(doing.snapshot().phase, Phase::Nowhere);
+        let last = 200_000;
+        let writer = thread::spawn({
+            let doing = Arc::clone(&doing);
+            move || {
+                for op in 0..=last {
+                    doing.enter(op, [op * 3, op * 5]);
+                    doing.waits_for(7);
+                    doing.finish(Some(op));
+                }
+            }
+        });
+        loop {
+            let phase = doing.snapshot().phase;
+            match &phase {
+                Phase::Nowhere => {}
+                Phase::In(op, call) | Phase::After(op, call) => {
+                    assert_eq!(*call, format!("{} {}", op * 3, op * 5));
+                }
+                Phase::Beside(_) => panic!("{phase:?}"),
+            }
+            if matches!(phase, Phase::After(op, _) if op == last) {
+                break;
+            }
+        }
+        writer.join().unwrap();
+    }
+}

@@ -1,0 +1,66 @@
+//! Where this rank stands, for the watch, which asks from a thread of its own.
+
+use std::{
+    sync::{Arc, TryLockError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use super::{Request, Runtime};
+use crate::{
+    engine::PositionQuery,
+    rendezvous::{Position, Stage},
+};
+
+/// How long whoever drives may take to answer: longer than it copies or reduces at a time.
+const ANSWER: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether somebody drives.
+const LOOK: Duration = Duration::from_millis(2);
+
+impl Runtime {
+    /// Where this rank stands: whoever drives says it, or this thread, if nobody does.
+    pub(crate) fn position(&self) -> Position {
+        // Before it is asked: where it stood a moment before it left may be within a call that it has made since.
+        let leaves = self.leaves.load(Ordering::Acquire);
+        // Whoever does not wait before and after did not meanwhile, if nothing moved.
+        let waited = self.callers.all_wait();
+        let position = self.ask_position();
+        let blocked = position.blocked.filter(|_| waited && self.callers.all_wait());
+        let stage = if leaves && position.stage == Stage::Calls { Stage::Leaves } else { position.stage };
+        Position { stage, blocked, ..position }
+    }
+
+    fn ask_position(&self) -> Position {
+        let question = Arc::new(PositionQuery::default());
+        let mut queue = self.queue();
+        queue.requests.push_back((0, Request::Position(Arc::clone(&question))));
+        self.asked.store(true, Ordering::Release);
+        if queue.asleep {
+            self.waker.wake();
+        }
+        drop(queue);
+        let until = Instant::now() + ANSWER;
+        let answer = loop {
+            if let Some(position) = question.wait(LOOK) {
+                break Position { stage: Stage::Calls, ..position };
+            }
+            let slot = match self.engine.try_lock() {
+                Ok(slot) => slot,
+                Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => continue,
+                Err(TryLockError::WouldBlock) => break Position::of(Stage::Busy),
+            };
+            break match &*slot {
+                // Nobody drives: nobody waits for anything.
+                Some(engine) => Position { stage: Stage::Calls, blocked: None, ..engine.position() },
+                None => Position::of(Stage::Calls),
+            };
+        };
+        let mut queue = self.queue();
+        queue.requests.retain(
+            |(_, request)| !matches!(request, Request::Position(other) if Arc::ptr_eq(other, &question)),
+        );
+        self.asked.store(!queue.requests.is_empty(), Ordering::Release);
+        answer
+    }
+}

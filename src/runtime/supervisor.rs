@@ -1,0 +1,91 @@
+//! The node as its engine sees it, and as whoever waits for an operation does.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use unisono_schedule::Rank;
+
+use super::Runtime;
+use crate::{
+    engine::{Call, CommId, Operation, Request, Rest, Supervisor, Ticket},
+    error::{Failure, Result},
+    work::Driver,
+};
+
+impl Supervisor for Runtime {
+    fn stopped(&self) -> bool {
+        self.monitor.stopped()
+    }
+
+    fn waits_longest(&self, call: Call, waits: Option<Rank>) {
+        self.monitor.waits_longest(call, waits);
+    }
+
+    fn waits(&self, vainly: Duration) {
+        self.monitor.waits(vainly);
+    }
+
+    fn until(&self, deadline: Instant) {
+        self.monitor.until(deadline);
+    }
+
+    fn began(&self, operation: &Operation) {
+        self.monitor.current.enter(operation.number, operation.signature.bits());
+    }
+
+    fn ended(&self, number: Option<u64>, rest: Rest) {
+        self.monitor.current.finish(number);
+        self.open.fetch_sub(1, Ordering::Release);
+        let queue = self.queue();
+        let waiting = queue.waiting > 0;
+        if rest.is_none() {
+            // As mostly: to move it and have it found so costs more.
+            drop(queue);
+        } else {
+            self.leave_to_others(queue, [rest]);
+        }
+        // It may be another's than the one's who leads.
+        if waiting {
+            self.changed.notify_all();
+        }
+    }
+
+    fn asked(&self) -> Option<(CommId, Request)> {
+        if !self.asks() {
+            return None;
+        }
+        let mut queue = self.queue();
+        let request = queue.requests.pop_front();
+        self.asked.store(!queue.requests.is_empty(), Ordering::Release);
+        request
+    }
+
+    fn asks(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    fn wanted(&self) -> bool {
+        self.claims.load(Ordering::Relaxed) > 0 || self.waiters.load(Ordering::Relaxed) > 0
+    }
+
+    fn sleeps(&self, asleep: bool) {
+        self.queue().asleep = asleep;
+    }
+}
+
+impl Driver for Runtime {
+    fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
+        self.wait_until(ticket, until)
+    }
+
+    fn failed(&self) -> Option<Failure> {
+        let queue = self.queue();
+        queue.failed.clone().filter(|_| queue.gone)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        Self::check_process(self)
+    }
+}

@@ -1,0 +1,220 @@
+//! Ends the process, with words, if a provider does not return when it should.
+//!
+//! No deadline reaches a thread that is inside a call of libfabric's. Where a call never returns (a peer that was killed
+//! while it held a spin lock in shared memory leaves it locked for good), nobody could end the operation, and the process
+//! would compute for ever. So a thread looks twice a second where the one is that drives the engine. If the group has failed,
+//! or the deadline of what is waited for has passed, and the driver is found in the same call of the library
+//! at so many looks in a row, the process is aborted: memory that the library may still write to cannot be given back.
+//!
+//! Looks are counted, not time: whoever is stopped or suspended does not look meanwhile, and then the driver has all of
+//! them to go on. Who computes is in no call of the library.
+
+use std::{
+    io::Write,
+    process,
+    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use unisono_schedule::Rank;
+use unisono_transport::{Activity, LibraryCall, Limits, Stay};
+
+use super::current::CurrentOperation;
+use crate::{
+    error::Failure,
+    rendezvous::{FailureLatch, Watch},
+};
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// At so many looks in a row, after a failure or a deadline, the driver must have been in the same call.
+const LOOKS: u32 = 10;
+
+/// The same while memory is registered: to pin 100 GB may take half a minute.
+const LOOKS_REGISTERING: u32 = 100;
+
+/// What it looks at.
+pub(crate) struct Subject {
+    pub rank: Rank,
+    /// Once there is an endpoint.
+    pub limits: Arc<OnceLock<Limits>>,
+    /// How long an operation may take.
+    pub timeout: Duration,
+    pub activity: Arc<Activity>,
+    pub latch: Arc<FailureLatch>,
+    pub current: Arc<CurrentOperation>,
+    pub watch: Arc<dyn Watch>,
+}
+
+/// The thread that looks; it ends when this is dropped.
+pub(crate) struct Watchdog {
+    end: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// # Errors
+    /// If there is no thread to be had.
+    pub(crate) fn begin(subject: Subject) -> std::io::Result<Self> {
+        let end = Arc::<(Mutex<bool>, Condvar)>::default();
+        let ends = Arc::clone(&end);
+        let (ready, begun) = mpsc::channel();
+        let looks = move || {
+            let mut looks = Looks::default();
+            drop(ready);
+            loop {
+                let ended = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let wait = ends.1.wait_timeout_while(ended, LOOK, |ended| !*ended);
+                if *wait.unwrap_or_else(PoisonError::into_inner).0 {
+                    return;
+                }
+                let failed = subject.latch.raised() || subject.current.is_overdue(Instant::now());
+                if let Some(stay) = looks.look(subject.activity.stay(), failed, subject.timeout) {
+                    subject.end(stay);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("unisono-watchdog".to_owned()).spawn(looks)?;
+        // A thread begins with what the loader guards, and libfabric may wait for ever while it loads a provider.
+        let _: Result<(), _> = begun.recv();
+        Ok(Self { end, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        *self.end.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.end.1.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the watchdog's thread panicked");
+        }
+    }
+}
+
+/// What was seen so far.
+#[derive(Default)]
+struct Looks {
+    stay: Option<Stay>,
+    /// How often in a row this stay was found; and how often since all should have ended.
+    found: u32,
+    late: u32,
+}
+
+impl Looks {
+    /// Takes in where the driver is, and whether what it does should have ended. Gives the stay that will never end.
+    fn look(&mut self, stay: Option<Stay>, failed: bool, timeout: Duration) -> Option<Stay> {
+        if self.stay != stay || stay.is_none() {
+            *self = Self { stay, found: 0, late: 0 };
+        }
+        let stay = stay?;
+        self.found = self.found.saturating_add(1);
+        // What began before the call has passed its deadline at the latest when the call alone has lasted as long.
+        // Joining has a deadline of its own.
+        if failed || !stay.call.opens() && LOOK.saturating_mul(self.found) > timeout {
+            self.late += 1;
+        }
+        let patience = if stay.call == LibraryCall::Register { LOOKS_REGISTERING } else { LOOKS };
+        (self.late > patience).then_some(stay)
+    }
+}
+
+impl Subject {
+    /// Tells everybody, and ends the process.
+    fn end(&self, stay: Stay) -> ! {
+        let limits = self.limits.get();
+        let whose = limits.map_or_else(
+            || "libfabric".to_owned(),
+            |Limits { provider, version, .. }| format!("{version}'s {provider}"),
+        );
+        let caution = limits.map_or("", |limits| limits.caution);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let doing = self.current.snapshot().to_string();
+        let call = stay.call.name();
+        let after = match self.latch.failure() {
+            Some(failure) => format!("after the group had failed ({failure})"),
+            None => "after its deadline had passed".to_owned(),
+        };
+        let mend = if caution.is_empty() {
+            "try another provider (UNISONO_PROVIDER) or another version of libfabric"
+        } else {
+            caution
+        };
+        let seconds = (LOOK * LOOKS).as_secs();
+        let reason = format!("{call} of {whose} did not return for {seconds} s {after}; {mend}");
+        let words = format!(
+            "unisono: rank {} on {host}, {doing}: {reason}. This process cannot go on and aborts (SIGABRT)\n",
+            self.rank
+        );
+        // Whoever holds a lock of the log's may be the one that is stuck: first what needs none.
+        let _ = std::io::stderr().write_all(words.as_bytes());
+        if !self.latch.raised() {
+            self.watch.report(&Failure::Transport {
+                rank: self.rank,
+                doing: doing.clone(),
+                reason: reason.clone(),
+            });
+        }
+        if stay.call.opens() {
+            // So does the log; and all is said.
+            process::abort();
+        }
+        tracing::error!(rank = self.rank, %host, %doing, %reason, "the provider does not return; aborting");
+        process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(300);
+
+    /// At which look the end comes, if it does.
+    fn ended(looks: usize, timeout: Duration, see: impl Fn(usize) -> (Option<Stay>, bool)) -> Option<usize> {
+        let mut seen = Looks::default();
+        (1..=looks).find(|&look| {
+            let (stay, failed) = see(look);
+            seen.look(stay, failed, timeout).is_some()
+        })
+    }
+
+    fn stay(call: LibraryCall, number: usize) -> Option<Stay> {
+        Some(Stay { call, number: number as u64 })
+    }
+
+    #[test]
+    fn a_call_that_does_not_return_after_a_failure_ends_the_process() {
+        let poll = stay(LibraryCall::Poll, 7);
+        assert_eq!(ended(100, LONG, |_| (poll, true)), Some(LOOKS as usize + 1));
+        // It counts from the failure on.
+        assert_eq!(ended(100, LONG, |look| (poll, look > 50)), Some(50 + LOOKS as usize + 1));
+        assert_eq!(ended(100, LONG, |_| (poll, false)), None);
+    }
+
+    #[test]
+    fn a_call_that_outlasts_every_deadline_ends_the_process_though_nobody_has_told_of_one() {
+        let poll = stay(LibraryCall::Poll, 7);
+        assert_eq!(ended(100, Duration::from_secs(10), |_| (poll, false)), Some(20 + LOOKS as usize + 1));
+    }
+
+    #[test]
+    fn who_comes_back_or_computes_goes_on() {
+        // One call after the other, whatever has failed.
+        assert_eq!(ended(1000, LONG, |look| (stay(LibraryCall::Poll, look), true)), None);
+        assert_eq!(ended(1000, LONG, |look| (stay(LibraryCall::Poll, look / 9), true)), None);
+        // In none.
+        assert_eq!(ended(1000, LONG, |_| (None, true)), None);
+        assert_eq!(
+            ended(1000, LONG, |look| (stay(LibraryCall::Close, 1).filter(|_| look % 8 > 0), true)),
+            None
+        );
+        // Pinning memory takes its time, but not for ever.
+        let register = stay(LibraryCall::Register, 1);
+        assert_eq!(ended(60, LONG, |_| (register, true)), None);
+        assert!(ended(1000, LONG, |_| (register, true)).is_some());
+    }
+}
