@@ -63,9 +63,9 @@ impl<T: Send + 'static> Work<T> {
         Self { ticket, driver, open: |done| held(done.held).map(Ok), end: None }
     }
 
-    /// Of a collective, which also holds what was copied aside for it.
-    pub(crate) fn begun(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
-        let open = |done: Done| held::<(T, Vec<u8>)>(done.held).map(|(held, _)| Ok(held));
+    /// Of a collective, which also keeps a `K` until it has ended.
+    pub(crate) fn begun<K: 'static>(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
+        let open = |done: Done| held::<(T, K)>(done.held).map(|(held, _)| Ok(held));
         let driver = Arc::downgrade(driver);
         Self { ticket, driver, open, end: None }
     }

@@ -88,13 +88,13 @@ impl ProcessGroup {
     /// This process's rank in this group, from 0; [`global_rank`](Self::global_rank) is that in the world.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        self.shared.rank
+        self.shared.planner.rank
     }
 
     /// How many ranks this group has.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.shared.world.ranks
+        self.shared.planner.topology.ranks
     }
 
     /// The configuration in force.
@@ -150,9 +150,7 @@ impl ProcessGroup {
     /// As [`Self::algorithm`].
     pub fn choice(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<Choice> {
         self.shared.runtime.check()?;
-        let request = CallSpec::new(collective, count);
-        let (algorithm, shape) = request.choose(&self.shared, dtype.size(), &self.options)?;
-        Ok(Choice { algorithm, chunk_bytes: shape.chunk * dtype.size(), lanes: shape.lanes })
+        self.shared.planner.choose(&CallSpec::new(collective, count), dtype.size(), &self.options)
     }
 
     /// The number of the group's operations begun so far.
@@ -205,7 +203,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
         let config = &self.shared.runtime.config;
-        let chunk = self.shared.world.chunk(config.chunk);
+        let chunk = self.shared.planner.topology.chunk(config.chunk);
         let most = [("chunk_bytes", chunk_bytes, chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
             most.into_iter().find(|&(_, value, most)| value == 0 || value > most)

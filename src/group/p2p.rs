@@ -10,9 +10,8 @@ use crate::{
     engine::{Asked, Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
     error::{Error, Result},
     group::{ProcessGroup, sequence::Sequence},
-    runtime::Runtime,
     tensor::Tensor,
-    work::{Driver, Work},
+    work::Work,
 };
 
 /// From whom a message is received.
@@ -121,7 +120,7 @@ impl ProcessGroup {
             Form::Plain,
         )?;
         let ticket = self.start(what, Some(Box::new(data)))?;
-        Ok(Work::new(ticket, &self.driver()))
+        Ok(Work::new(ticket, &self.shared.driver()))
     }
 
     /// Begins a [`recv`](Self::recv); `data`, filled, and who sent it come back from [`Work::wait`].
@@ -132,7 +131,7 @@ impl ProcessGroup {
         let borrowed = Borrowed::kept(&mut Vec::<u8>::new(), &mut data);
         let what = self.inbound::<B::Element>(&borrowed, from.into(), tag)?;
         let ticket = self.start(what, Some(Box::new(data)))?;
-        Ok(Work::received(ticket, &self.driver()))
+        Ok(Work::received(ticket, &self.shared.driver()))
     }
 
     /// Begins a [`recv_vec`](Self::recv_vec).
@@ -203,7 +202,7 @@ impl ProcessGroup {
         }
         let works = ready.into_iter().map(|(what, data, to)| {
             let ticket = self.start(what, Some(Box::new((data, to))))?;
-            Ok(Work::either(ticket, &self.driver()))
+            Ok(Work::either(ticket, &self.shared.driver()))
         });
         works.collect()
     }
@@ -268,10 +267,6 @@ impl ProcessGroup {
     /// Begins it.
     fn start(&self, what: What, kept: Kept) -> Result<Arc<Ticket>> {
         self.shared.hand_in(MESSAGE, what, Held::Back(kept))
-    }
-
-    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
-        Arc::<Runtime>::clone(&self.shared.runtime)
     }
 }
 

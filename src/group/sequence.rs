@@ -154,28 +154,28 @@ impl ProcessGroup {
         self.shared.runtime.check_calls(name)?;
         let between = Between::default();
         let call = Box::pin(call(Sequence { how: How::Later(between.clone()), latest: None }));
-        let mut call = Call { shared: Arc::clone(&self.shared), call, between, open };
+        let mut call = UnderWay { shared: Arc::clone(&self.shared), call, between, open };
         if let Poll::Ready(end) = call.look() {
-            let done = end.and_then(call.open).map(|done| Work::done(done, &self.driver()));
+            let done = end.and_then(call.open).map(|done| Work::done(done, &self.shared.driver()));
             return done.map_err(|error| match error {
                 Error::Failed(failure) => self.shared.over(failure),
                 error => error,
             });
         }
         let (what, held) = call.rest().map_err(|failure| self.shared.over(failure))?;
-        Ok(Work::opened(self.shared.hand_in(name, what, held)?, &self.driver()))
+        Ok(Work::opened(self.shared.hand_in(name, what, held)?, &self.shared.driver()))
     }
 }
 
 /// A call under way.
-struct Call<R, O> {
+struct UnderWay<R, O> {
     shared: Arc<Shared>,
     call: Pin<Box<dyn Future<Output = Result<R>> + Send>>,
     between: Between,
     open: O,
 }
 
-impl<R, O, T> Call<R, O>
+impl<R, O, T> UnderWay<R, O>
 where
     R: Send + 'static,
     T: Send + 'static,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_schedule::{CallSchedule, Collective, Rank, Topology, algorithm, select::table::Table};
+use unisono_schedule::{CallSchedule, Collective, Rank, algorithm};
 
 use crate::{
     buffer::Borrowed,
@@ -15,10 +15,11 @@ use crate::{
     },
     error::{Error, Failure, Result},
     group::plan::{
-        Known, Plan, Plans,
+        CallTraits, PlannedCall, Planner,
         spec::{CallOptions, CallSpec},
     },
     runtime::Runtime,
+    work::{Driver, Work},
 };
 
 /// After so long a rank that leaves says for whom it waits.
@@ -30,10 +31,8 @@ const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 pub(crate) struct Shared {
     pub runtime: Arc<Runtime>,
     pub comm_id: CommId,
-    /// In the group.
-    pub rank: Rank,
-    /// How many ranks it has, and how many cores for them.
-    pub world: Topology,
+    /// Knows this rank in the group, and how its ranks are spread over hosts and cores.
+    pub planner: Planner,
     /// Their ranks in the world.
     pub members: Vec<Rank>,
     pub name: String,
@@ -41,9 +40,6 @@ pub(crate) struct Shared {
     pub label: Option<Arc<str>>,
     /// The same on all members, and no other group's; 0 of the world.
     pub id: u64,
-    /// What was measured for groups of this size.
-    pub tuned: Table,
-    pub plans: Plans,
     pub state: Mutex<State>,
 }
 
@@ -77,6 +73,10 @@ impl Shared {
     /// Of errors.
     pub(crate) fn group_name(&self) -> Box<str> {
         self.label.as_deref().unwrap_or_default().into()
+    }
+
+    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
+        Arc::<Runtime>::clone(&self.runtime)
     }
 
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
@@ -121,19 +121,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins a collective on memory that is a part of `held`.
-    pub(crate) fn begin<B: Send + 'static>(
+    /// Begins a collective on memory that `held` and `kept` own; the work returns `held`.
+    pub(crate) fn begin<B: Send + 'static, K: Send + 'static>(
         &self,
         dtype: Dtype,
         request: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
-        held: B,
+        (held, kept): (B, K),
         options: &CallOptions,
-    ) -> Result<Arc<Ticket>> {
+    ) -> Result<Work<B>> {
         let mut aside = Vec::new();
         let (operation, schedule) = self.collective(dtype, request, borrowed, &mut aside, options)?;
-        let held = Held::Back(Some(Box::new((held, aside))));
-        self.hand_in(request.collective.name(), What::Collective(operation, schedule), held)
+        let held = Held::Back(Some(Box::new((held, (kept, aside)))));
+        let what = What::Collective(operation, schedule);
+        let ticket = self.hand_in(request.collective.name(), what, held)?;
+        Ok(Work::begun::<(K, Vec<u8>)>(ticket, &self.driver()))
     }
 
     /// Hands in what nobody waits for yet.
@@ -160,12 +162,12 @@ impl Shared {
         aside: &mut Vec<u8>,
         options: &CallOptions,
     ) -> Result<(Box<Operation>, CallSchedule)> {
-        let plan = self.plan(dtype, request, options)?;
-        if !plan.known.needs_apart(&borrowed) {
+        let plan = self.planner.plan(dtype, request, options)?;
+        if !plan.traits.needs_apart(&borrowed) {
             return Ok(self.operation(plan, borrowed));
         }
         // Long writes need an output in which nothing waits to be sent.
-        let apart = borrowed.aside(aside).map_err(|error| plan.known.argument(error.to_string()))?;
+        let apart = borrowed.aside(aside).map_err(|error| plan.traits.argument(error.to_string()))?;
         Ok(self.operation(plan, apart))
     }
 
@@ -186,21 +188,24 @@ impl Shared {
         }
     }
 
-    fn operation(&self, plan: Plan, borrowed: Borrowed<'_>) -> (Box<Operation>, CallSchedule) {
-        let Plan { known: Known { collective, signature, kernel, average, size, long }, schedule } = plan;
+    fn operation(&self, plan: PlannedCall, borrowed: Borrowed<'_>) -> (Box<Operation>, CallSchedule) {
+        let PlannedCall {
+            traits: CallTraits { collective, signature, kernel, average, size, long },
+            schedule,
+        } = plan;
         let registry = &self.runtime.registry;
         let operation = Box::new(Operation {
             number: 0,
             signature,
             group: self.label.clone(),
             group_id: self.id,
-            ranks: self.world.ranks,
+            ranks: self.planner.topology.ranks,
             kernel,
             average,
             size,
             long,
             fixed: borrowed.fixed,
-            pair: self.world.is_pair(),
+            pair: self.planner.topology.is_pair(),
             writable: !borrowed.fixed
                 && borrowed.pieces.is_none()
                 && (!collective.exchanges() || borrowed.is_apart()),

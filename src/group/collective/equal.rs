@@ -1,128 +1,87 @@
-//! The collectives, as calls on slices.
+//! Collectives to which all ranks give equally much: each blocking call beside its `_async` twin. Both are checked by
+//! [`Checked::in_place`] or [`Checked::apart`]; one then waits for the operation, the other keeps what it works on.
 
 use std::ops::Range;
 
-use bytemuck::Zeroable;
 use unisono_schedule::{Collective, Rank};
 
 use crate::{
-    buffer::Borrowed,
+    buffer::{Borrowed, Owned},
     dtype::Element,
     error::{Error, Result},
     group::{ProcessGroup, plan::spec::CallSpec},
     reduce::{Kernel, ReduceOp},
+    work::Work,
 };
 
 impl ProcessGroup {
-    /// Every rank gets the reduction of all ranks' `data`, in place.
+    /// Reduces all ranks' `data`, element by element; every rank gets the result, in place.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the operation does not fit the type; [`Error::Failed`] if the ranks disagree
-    /// or the group is over.
+    /// [`Error::Argument`] if the operation does not fit the type; [`Error::Failed`] if the ranks disagree (other length,
+    /// type, operation or call) or the group is over.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
-        self.within(Collective::AllReduce, data, op, 0).map(drop)
+        self.in_place(Collective::AllReduce, data, op, 0).map(drop)
     }
 
-    /// Every rank gets the reduction of all ranks' `input` in `output`, which has the same length.
+    /// Begins an [`all_reduce`](Self::all_reduce); [`Work::wait`] returns `data`, reduced.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let work = group.all_reduce_async(vec![1.0_f32; 1000], ReduceOp::Sum)?;
+    /// // Compute something else meanwhile.
+    /// let data = work.wait()?;
+    /// assert_eq!(data[0], group.size() as f32);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), here or from the wait.
+    pub fn all_reduce_async<B: Owned>(&self, data: B, op: ReduceOp) -> Result<Work<B>> {
+        self.begin_in_place(Collective::AllReduce, data, op, 0, |data, _| data)
+    }
+
+    /// Reduces all ranks' `input`; every rank gets the result in `output`, which must be as long.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if the lengths differ.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        same_length(Collective::AllReduce, input.len(), output.len())?;
-        if let ReduceOp::PreMulSum(_) = op {
-            output.copy_from_slice(input);
-            return self.all_reduce(output, op);
-        }
-        let count = output.len();
-        self.run::<T>(
-            &CallSpec { op, ..CallSpec::new(Collective::AllReduce, count) },
-            Borrowed::apart(input, output),
-        )
+        self.apart(Collective::AllReduce, input, output, op, 0)
     }
 
-    /// Rank r gets, in `output`, the r-th of `size` equal blocks of the reduction of all ranks' `input`.
+    /// Begins an [`all_reduce_into`](Self::all_reduce_into); [`Work::wait`] returns both, `input` unchanged.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `input` is `size` times as long
-    /// as `output`.
-    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        self.blocks(Collective::ReduceScatter, output.len(), input.len())?;
-        let scaled = scaled(Collective::ReduceScatter, input, op)?;
-        let count = output.len();
-        self.run::<T>(
-            &CallSpec { op, ..CallSpec::new(Collective::ReduceScatter, count) },
-            Borrowed::apart(scaled.as_deref().unwrap_or(input), output),
-        )
+    /// As [`all_reduce_into`](Self::all_reduce_into), here or from the wait.
+    pub fn all_reduce_into_async<I, O>(&self, input: I, output: O, op: ReduceOp) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::AllReduce, input, output, op, 0)
     }
 
-    /// Like [`reduce_scatter`](Self::reduce_scatter), leaving this rank's block where it lies in `data`
-    /// (the r-th of `size` equal blocks), which is returned. The other blocks keep their contents, but for
-    /// [`ReduceOp::PreMulSum`], which scales all of `data`.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `size` divides the length.
-    pub fn reduce_scatter_in_place<'d, T: Element>(
-        &self,
-        data: &'d mut [T],
-        op: ReduceOp,
-    ) -> Result<&'d mut [T]> {
-        let block = self.within(Collective::ReduceScatter, data, op, 0)?;
-        Ok(data.get_mut(block).unwrap_or_default())
-    }
-
-    /// Every rank gets all ranks' `input`, one after the other in the order of ranks, in `output`.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] unless `output` is `size` times as long as `input`; [`Error::Failed`] if the
-    /// ranks disagree or the group is over.
-    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        self.blocks(Collective::AllGather, input.len(), output.len())?;
-        let count = input.len();
-        self.run::<T>(&CallSpec::new(Collective::AllGather, count), Borrowed::apart(input, output))
-    }
-
-    /// Like [`all_gather`](Self::all_gather), with this rank's contribution already in its place in `data`
-    /// (the r-th of `size` equal blocks).
-    ///
-    /// # Errors
-    /// As [`all_gather`](Self::all_gather); `size` must divide the length.
-    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
-        self.within(Collective::AllGather, data, ReduceOp::Sum, 0).map(drop)
-    }
-
-    /// Rank r gets, in `output`, the r-th of `size` equal blocks of every rank's `input`, one after the other in the
-    /// order of ranks.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] unless `size` divides the length, which is the same for both; [`Error::Failed`] if the
-    /// ranks disagree or the group is over.
-    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        same_length(Collective::AllToAll, input.len(), output.len())?;
-        let count = self.own_block(Collective::AllToAll, input.len())?.len();
-        self.run::<T>(&CallSpec::new(Collective::AllToAll, count), Borrowed::apart(input, output))
-    }
-
-    /// Like [`all_to_all`](Self::all_to_all), where what a rank gets takes the place of what it gave.
-    ///
-    /// # Errors
-    /// As [`all_to_all`](Self::all_to_all).
-    pub fn all_to_all_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
-        self.within(Collective::AllToAll, data, ReduceOp::Sum, 0).map(drop)
-    }
-
-    /// The root gets the reduction of all ranks' `data`, in place; elsewhere `data` is only read.
+    /// Reduces all ranks' `data`; the root gets the result, in place. Elsewhere `data` is only read.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if there is no such root.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        if self.rank() != root {
-            return self.reduce_into(data, &mut [], op, root);
-        }
-        self.within(Collective::Reduce, data, op, root).map(drop)
+        self.in_place(Collective::Reduce, data, op, root).map(drop)
     }
 
-    /// The root gets the reduction of all ranks' `input` in `output`, which has the same length there and is not
-    /// looked at elsewhere: it may be empty.
+    /// Begins a [`reduce`](Self::reduce); [`Work::wait`] returns `data`, unchanged except at the root.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce), here or from the wait.
+    pub fn reduce_async<B: Owned>(&self, data: B, op: ReduceOp, root: Rank) -> Result<Work<B>> {
+        self.begin_in_place(Collective::Reduce, data, op, root, |data, _| data)
+    }
+
+    /// Reduces all ranks' `input`; the root gets the result in `output`, which must be as long there. Elsewhere `output` is
+    /// not used and may be empty.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce), and [`Error::Argument`] if the lengths differ at the root.
@@ -133,116 +92,377 @@ impl ProcessGroup {
         op: ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        self.known(Collective::Reduce, root)?;
-        let output = if self.rank() == root { output } else { &mut [] };
-        if self.rank() == root {
-            same_length(Collective::Reduce, input.len(), output.len())?;
-        }
-        let request = CallSpec { root, op, ..CallSpec::new(Collective::Reduce, input.len()) };
-        let scaled = scaled(Collective::Reduce, input, op)?;
-        self.run::<T>(&request, Borrowed::apart(scaled.as_deref().unwrap_or(input), output))
+        self.apart(Collective::Reduce, input, output, op, root)
     }
 
-    /// The root gets all ranks' `input`, one after the other in the order of ranks, in `output`, which is not looked
-    /// at elsewhere: it may be empty.
+    /// Begins a [`reduce_into`](Self::reduce_into); [`Work::wait`] returns both, `input` unchanged.
+    ///
+    /// # Errors
+    /// As [`reduce_into`](Self::reduce_into), here or from the wait.
+    pub fn reduce_into_async<I, O>(
+        &self,
+        input: I,
+        output: O,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::Reduce, input, output, op, root)
+    }
+
+    /// Reduces all ranks' `input` and cuts the result into one block per rank: rank r gets the r-th in `output`. `input` is
+    /// as long as all ranks' outputs together: `size` times `output`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `input` is `size` times as long as `output`.
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        self.apart(Collective::ReduceScatter, input, output, op, 0)
+    }
+
+    /// Begins a [`reduce_scatter`](Self::reduce_scatter); [`Work::wait`] returns both, `input` unchanged.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter`](Self::reduce_scatter), here or from the wait.
+    pub fn reduce_scatter_async<I, O>(&self, input: I, output: O, op: ReduceOp) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::ReduceScatter, input, output, op, 0)
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), in place: the result replaces this rank's block of `data`, the r-th of
+    /// `size` equal ones, which is returned. The other blocks keep their contents, except that [`ReduceOp::PreMulSum`]
+    /// scales all of `data`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `size` divides the length.
+    pub fn reduce_scatter_in_place<'d, T: Element>(
+        &self,
+        data: &'d mut [T],
+        op: ReduceOp,
+    ) -> Result<&'d mut [T]> {
+        let block = self.in_place(Collective::ReduceScatter, data, op, 0)?;
+        Ok(data.get_mut(block).unwrap_or_default())
+    }
+
+    /// Begins a [`reduce_scatter_in_place`](Self::reduce_scatter_in_place); [`Work::wait`] returns `data` and the range of
+    /// this rank's block in it.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), here or from the wait.
+    pub fn reduce_scatter_in_place_async<B: Owned>(
+        &self,
+        data: B,
+        op: ReduceOp,
+    ) -> Result<Work<(B, Range<usize>)>> {
+        self.begin_in_place(Collective::ReduceScatter, data, op, 0, |data, block| (data, block))
+    }
+
+    /// Every rank gets all ranks' `input` in `output`, in the order of ranks; `output` is `size` times as long as `input`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless `output` is `size` times as long as `input`; [`Error::Failed`] if the ranks disagree or
+    /// the group is over.
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.apart(Collective::AllGather, input, output, ReduceOp::Sum, 0)
+    }
+
+    /// Begins an [`all_gather`](Self::all_gather); [`Work::wait`] returns both.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather), here or from the wait.
+    pub fn all_gather_async<I, O>(&self, input: I, output: O) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::AllGather, input, output, ReduceOp::Sum, 0)
+    }
+
+    /// As [`all_gather`](Self::all_gather), in place: `data` has a block for each rank, and this rank's own, the r-th of
+    /// `size` equal ones, is already filled.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather); `size` must divide the length.
+    pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        self.in_place(Collective::AllGather, data, ReduceOp::Sum, 0).map(drop)
+    }
+
+    /// Begins an [`all_gather_in_place`](Self::all_gather_in_place); [`Work::wait`] returns `data`.
+    ///
+    /// # Errors
+    /// As [`all_gather_in_place`](Self::all_gather_in_place), here or from the wait.
+    pub fn all_gather_in_place_async<B: Owned>(&self, data: B) -> Result<Work<B>> {
+        self.begin_in_place(Collective::AllGather, data, ReduceOp::Sum, 0, |data, _| data)
+    }
+
+    /// Every rank sends a block to every rank: rank r gets the r-th of `size` equal blocks of each rank's `input`, in the
+    /// order of ranks, in `output`. Both have the same length.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless both are equally long and `size` divides the length; [`Error::Failed`] if the ranks
+    /// disagree or the group is over.
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        self.apart(Collective::AllToAll, input, output, ReduceOp::Sum, 0)
+    }
+
+    /// Begins an [`all_to_all`](Self::all_to_all); [`Work::wait`] returns both.
+    ///
+    /// # Errors
+    /// As [`all_to_all`](Self::all_to_all), here or from the wait.
+    pub fn all_to_all_async<I, O>(&self, input: I, output: O) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::AllToAll, input, output, ReduceOp::Sum, 0)
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), in place: what a rank gets replaces what it gave.
+    ///
+    /// # Errors
+    /// As [`all_to_all`](Self::all_to_all).
+    pub fn all_to_all_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
+        self.in_place(Collective::AllToAll, data, ReduceOp::Sum, 0).map(drop)
+    }
+
+    /// Begins an [`all_to_all_in_place`](Self::all_to_all_in_place); [`Work::wait`] returns `data`.
+    ///
+    /// # Errors
+    /// As [`all_to_all_in_place`](Self::all_to_all_in_place), here or from the wait.
+    pub fn all_to_all_in_place_async<B: Owned>(&self, data: B) -> Result<Work<B>> {
+        self.begin_in_place(Collective::AllToAll, data, ReduceOp::Sum, 0, |data, _| data)
+    }
+
+    /// The root gets all ranks' `input` in `output`, in the order of ranks: there `output` is `size` times as long as
+    /// `input`. Elsewhere it is not used and may be empty.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `output` is `size` times as long as
     /// `input`; [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
-        self.known(Collective::Gather, root)?;
-        let output = if self.rank() == root { output } else { &mut [] };
-        if self.rank() == root {
-            self.blocks(Collective::Gather, input.len(), output.len())?;
-        }
-        let request = CallSpec { root, ..CallSpec::new(Collective::Gather, input.len()) };
-        self.run::<T>(&request, Borrowed::apart(input, output))
+        self.apart(Collective::Gather, input, output, ReduceOp::Sum, root)
     }
 
-    /// Like [`gather`](Self::gather). At the root `data` is the whole, with its own contribution already in its place
-    /// (the r-th of `size` equal blocks); elsewhere it is the contribution, and only read.
+    /// Begins a [`gather`](Self::gather); [`Work::wait`] returns both.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather), here or from the wait.
+    pub fn gather_async<I, O>(&self, input: I, output: O, root: Rank) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::Gather, input, output, ReduceOp::Sum, root)
+    }
+
+    /// As [`gather`](Self::gather), in place. At the root `data` has a block for each rank, and the root's own, the r-th of
+    /// `size` equal ones, is already filled. Elsewhere `data` is the block that this rank gives, and only read.
     ///
     /// # Errors
     /// As [`gather`](Self::gather); at the root `size` must divide the length.
     pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
-        self.within(Collective::Gather, data, ReduceOp::Sum, root).map(drop)
+        self.in_place(Collective::Gather, data, ReduceOp::Sum, root).map(drop)
     }
 
-    /// Rank r gets, in `output`, the r-th of `size` equal blocks of the root's `input`, which is not looked at
-    /// elsewhere: it may be empty.
+    /// Begins a [`gather_in_place`](Self::gather_in_place); [`Work::wait`] returns `data`, unchanged except at the root.
+    ///
+    /// # Errors
+    /// As [`gather_in_place`](Self::gather_in_place), here or from the wait.
+    pub fn gather_in_place_async<B: Owned>(&self, data: B, root: Rank) -> Result<Work<B>> {
+        self.begin_in_place(Collective::Gather, data, ReduceOp::Sum, root, |data, _| data)
+    }
+
+    /// Rank r gets the r-th of `size` equal blocks of the root's `input` in `output`. `input` is `size` times as long as
+    /// `output` at the root; elsewhere it is not used and may be empty.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `input` is `size` times as long as
     /// `output`; [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
-        self.known(Collective::Scatter, root)?;
-        let input = if self.rank() == root { input } else { &[] };
-        if self.rank() == root {
-            self.blocks(Collective::Scatter, output.len(), input.len())?;
-        }
-        let request = CallSpec { root, ..CallSpec::new(Collective::Scatter, output.len()) };
-        self.run::<T>(&request, Borrowed::apart(input, output))
+        self.apart(Collective::Scatter, input, output, ReduceOp::Sum, root)
     }
 
-    /// Like [`scatter`](Self::scatter), leaving the root's own block where it lies in `data`, which is the whole
-    /// there, unchanged. Elsewhere `data` is the block, and filled. The rank's block is returned.
+    /// Begins a [`scatter`](Self::scatter); [`Work::wait`] returns both.
+    ///
+    /// # Errors
+    /// As [`scatter`](Self::scatter), here or from the wait.
+    pub fn scatter_async<I, O>(&self, input: I, output: O, root: Rank) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        self.begin_apart(Collective::Scatter, input, output, ReduceOp::Sum, root)
+    }
+
+    /// As [`scatter`](Self::scatter), in place. At the root `data` has a block for each rank and stays unchanged; elsewhere
+    /// `data` is the block, and is filled. This rank's block is returned.
     ///
     /// # Errors
     /// As [`scatter`](Self::scatter); at the root `size` must divide the length.
     pub fn scatter_in_place<'d, T: Element>(&self, data: &'d mut [T], root: Rank) -> Result<&'d mut [T]> {
-        let block = self.within(Collective::Scatter, data, ReduceOp::Sum, root)?;
+        let block = self.in_place(Collective::Scatter, data, ReduceOp::Sum, root)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
-    /// Every rank gets the root's `data`.
+    /// Begins a [`scatter_in_place`](Self::scatter_in_place); [`Work::wait`] returns `data` and the range of this rank's
+    /// block in it, which is all of it except at the root.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group
-    /// is over.
-    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
-        self.within(Collective::Broadcast, data, ReduceOp::Sum, root).map(drop)
+    /// As [`scatter_in_place`](Self::scatter_in_place), here or from the wait.
+    pub fn scatter_in_place_async<B: Owned>(&self, data: B, root: Rank) -> Result<Work<(B, Range<usize>)>> {
+        self.begin_in_place(Collective::Scatter, data, ReduceOp::Sum, root, |data, block| (data, block))
     }
 
-    /// Returns when every rank has come here.
+    /// Every rank gets the root's `data`, which is equally long on all.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group is over.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
+        self.in_place(Collective::Broadcast, data, ReduceOp::Sum, root).map(drop)
+    }
+
+    /// Begins a [`broadcast`](Self::broadcast); [`Work::wait`] returns `data`.
+    ///
+    /// # Errors
+    /// As [`broadcast`](Self::broadcast), here or from the wait.
+    pub fn broadcast_async<B: Owned>(&self, data: B, root: Rank) -> Result<Work<B>> {
+        self.begin_in_place(Collective::Broadcast, data, ReduceOp::Sum, root, |data, _| data)
+    }
+
+    /// Returns when every rank has called it.
     ///
     /// # Errors
     /// [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn barrier(&self) -> Result<()> {
-        self.within::<u8>(Collective::Barrier, &mut [], ReduceOp::Sum, 0).map(drop)
+        self.in_place::<u8>(Collective::Barrier, &mut [], ReduceOp::Sum, 0).map(drop)
     }
 
-    /// Does it in place, and tells where its output lies.
-    fn within<T: Element>(
+    /// Begins a [`barrier`](Self::barrier): its work ends when every rank has begun it.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier), here or from the wait.
+    pub fn barrier_async(&self) -> Result<Work<()>> {
+        self.begin_in_place(Collective::Barrier, Vec::<u8>::new(), ReduceOp::Sum, 0, |_, _| ())
+    }
+
+    /// Runs a collective in place, and returns where its output lies.
+    fn in_place<T: Element>(
         &self,
         collective: Collective,
         data: &mut [T],
         op: ReduceOp,
         root: Rank,
     ) -> Result<Range<usize>> {
-        let (request, [input, output]) = self.in_place(collective, data, op, root)?;
+        let Checked { spec, input, output, scaled } = Checked::in_place(self, collective, data, op, root)?;
         let len = data.len();
-        let borrowed =
-            Borrowed::within(data, input, output.clone()).ok_or_else(|| outside(collective.name(), len))?;
-        self.run::<T>(&request, borrowed)?;
+        let borrowed = match &scaled {
+            Some(scaled) => Some(Borrowed::apart(scaled, &mut [])),
+            None => Borrowed::within(data, input, output.clone()),
+        };
+        self.run::<T>(&spec, borrowed.ok_or_else(|| outside(collective.name(), len))?)?;
         Ok(output)
     }
 
-    /// What a call in place asks for, whose data is multiplied if it is to be; and which of it is input, and which output.
-    pub(crate) fn in_place<T: Element>(
+    /// Begins a collective in place. `back` makes what the work returns of the data and of where the output lies in it.
+    pub(crate) fn begin_in_place<B: Owned, R: Send + 'static>(
         &self,
+        collective: Collective,
+        mut data: B,
+        op: ReduceOp,
+        root: Rank,
+        back: impl FnOnce(B, Range<usize>) -> R,
+    ) -> Result<Work<R>> {
+        let Checked { spec, input, output, mut scaled } =
+            Checked::in_place(self, collective, data.elements(), op, root)?;
+        let len = data.elements().len();
+        let borrowed = match &mut scaled {
+            Some(scaled) => Some(Borrowed::kept(scaled, &mut Vec::<B::Element>::new())),
+            None => Borrowed::kept_within(&mut data, input, output.clone()),
+        };
+        let borrowed = borrowed.ok_or_else(|| outside(collective.name(), len))?;
+        self.begin::<B::Element, _, _>(&spec, borrowed, back(data, output), scaled)
+    }
+
+    /// Runs a collective that reads one slice and writes another.
+    fn apart<T: Element>(
+        &self,
+        collective: Collective,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        let checked = Checked::apart(self, collective, input, output.len(), (op, root))?;
+        let input = checked.scaled.as_deref().unwrap_or_else(|| &input[checked.input]);
+        self.run::<T>(&checked.spec, Borrowed::apart(input, &mut output[checked.output]))
+    }
+
+    /// Begins a collective that reads one owner's elements and writes another's; the work returns both.
+    fn begin_apart<I, O>(
+        &self,
+        collective: Collective,
+        mut input: I,
+        mut output: O,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        let len = output.elements().len();
+        let Checked { spec, mut scaled, .. } =
+            Checked::apart(self, collective, input.elements(), len, (op, root))?;
+        let borrowed = match &mut scaled {
+            Some(scaled) => Borrowed::kept(scaled, &mut output),
+            None => Borrowed::kept(&mut input, &mut output),
+        };
+        self.begin::<I::Element, _, _>(&spec, borrowed, (input, output), scaled)
+    }
+
+    /// Begins a collective on memory that `held` and `kept` own; the work returns `held`.
+    fn begin<T: Element, B: Send + 'static, K: Send + 'static>(
+        &self,
+        spec: &CallSpec<'_>,
+        borrowed: Borrowed<'static>,
+        held: B,
+        kept: K,
+    ) -> Result<Work<B>> {
+        self.shared.begin(T::DTYPE, spec, borrowed, (held, kept), &self.options)
+    }
+}
+
+/// A call whose arguments fit: what it does, and which elements it reads and writes.
+struct Checked<T> {
+    spec: CallSpec<'static>,
+    input: Range<usize>,
+    output: Range<usize>,
+    /// What is read instead of the input: its multiples, where the operation multiplies and the input must not change.
+    scaled: Option<Vec<T>>,
+}
+
+impl<T: Element> Checked<T> {
+    /// Of a call in place. The data of a pre-multiplied sum is multiplied here.
+    fn in_place(
+        group: &ProcessGroup,
         collective: Collective,
         data: &mut [T],
         op: ReduceOp,
         root: Rank,
-    ) -> Result<(CallSpec<'static>, [Range<usize>; 2])> {
-        self.known(collective, root)?;
+    ) -> Result<Self> {
+        check_root(group, collective, root)?;
         let whole = 0..data.len();
-        let elsewhere = collective.has_root() && self.rank() != root;
+        let elsewhere = collective.has_root() && group.rank() != root;
         let block = match collective.has_blocks() && !elsewhere {
-            true => self.own_block(collective, data.len())?,
+            true => own_block(group, collective, data.len())?,
             false => whole.clone(),
         };
-        let count = block.len();
+        let spec = CallSpec { root, op, ..CallSpec::new(collective, block.len()) };
         let (input, output) = match collective {
             Collective::Reduce | Collective::Gather if elsewhere => (whole, 0..0),
             Collective::Scatter if elsewhere => (0..0, whole),
@@ -250,45 +470,81 @@ impl ProcessGroup {
             Collective::ReduceScatter | Collective::Scatter => (whole, block),
             _ => (whole.clone(), whole),
         };
-        let op = premultiply(collective, data, op)?;
-        Ok((CallSpec { root, op, ..CallSpec::new(collective, count) }, [input, output]))
+        let mut scaled = None;
+        if elsewhere {
+            scaled = self::scaled(collective, data, op)?;
+        } else {
+            premultiply(collective, data, op)?;
+        }
+        Ok(Self { spec, input, output, scaled })
     }
 
-    pub(crate) fn known(&self, collective: Collective, root: Rank) -> Result<()> {
-        if root < self.size() || !collective.has_root() {
-            return Ok(());
-        }
-        Err(Error::Argument {
-            call: collective.name(),
-            problem: format!("the root is rank {root}; there are ranks 0 to {}", self.size() - 1),
+    /// Of a call that reads `input` and writes an output of so many elements.
+    fn apart(
+        group: &ProcessGroup,
+        collective: Collective,
+        input: &[T],
+        output: usize,
+        (op, root): (ReduceOp, Rank),
+    ) -> Result<Self> {
+        check_root(group, collective, root)?;
+        let at_root = group.rank() == root;
+        let (inputs, outputs) = (input.len(), output);
+        // Elsewhere than at the root only one of the two counts.
+        let count = match collective {
+            Collective::Gather | Collective::Reduce if !at_root => inputs,
+            Collective::Scatter if !at_root => outputs,
+            Collective::Gather | Collective::AllGather => one_block(group, collective, inputs, outputs)?,
+            Collective::Scatter | Collective::ReduceScatter => one_block(group, collective, outputs, inputs)?,
+            Collective::AllToAll => {
+                same_length(collective, inputs, outputs)?;
+                own_block(group, collective, inputs)?.len()
+            }
+            _ => same_length(collective, inputs, outputs)?,
+        };
+        let reads = !matches!(collective, Collective::Scatter) || at_root;
+        let writes = !matches!(collective, Collective::Gather | Collective::Reduce) || at_root;
+        Ok(Self {
+            spec: CallSpec { root, op, ..CallSpec::new(collective, count) },
+            input: 0..if reads { inputs } else { 0 },
+            output: 0..if writes { outputs } else { 0 },
+            scaled: scaled(collective, input, op)?,
         })
     }
+}
 
-    pub(crate) fn blocks(&self, collective: Collective, block: usize, whole: usize) -> Result<()> {
-        let wanted = block.checked_mul(self.size());
-        if wanted == Some(whole) {
-            return Ok(());
-        }
-        Err(Error::Argument {
-            call: collective.name(),
-            problem: format!(
-                "{whole} elements on the long side and {block} on the other; with {} ranks the long side must have {}",
-                self.size(),
-                wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
-            ),
-        })
+fn check_root(group: &ProcessGroup, collective: Collective, root: Rank) -> Result<()> {
+    if root < group.size() || !collective.has_root() {
+        return Ok(());
     }
+    let problem = format!("the root is rank {root}; there are ranks 0 to {}", group.size() - 1);
+    Err(Error::Argument { call: collective.name(), problem })
+}
 
-    pub(crate) fn own_block(&self, collective: Collective, len: usize) -> Result<Range<usize>> {
-        if !len.is_multiple_of(self.size()) {
-            return Err(Error::Argument {
-                call: collective.name(),
-                problem: format!("{len} elements cannot be cut into {} equal blocks", self.size()),
-            });
-        }
-        let block = len / self.size();
-        Ok(self.rank() * block..(self.rank() + 1) * block)
+/// The length of a block, if the whole has one for each rank.
+fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: usize) -> Result<usize> {
+    let wanted = block.checked_mul(group.size());
+    if wanted == Some(whole) {
+        return Ok(block);
     }
+    Err(Error::Argument {
+        call: collective.name(),
+        problem: format!(
+            "{whole} elements on the long side and {block} on the other; with {} ranks the long side must have {}",
+            group.size(),
+            wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
+        ),
+    })
+}
+
+/// This rank's block of so many elements.
+fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result<Range<usize>> {
+    if !len.is_multiple_of(group.size()) {
+        let problem = format!("{len} elements cannot be cut into {} equal blocks", group.size());
+        return Err(Error::Argument { call: collective.name(), problem });
+    }
+    let block = len / group.size();
+    Ok(group.rank() * block..(group.rank() + 1) * block)
 }
 
 /// The blocks would leave the data, which its length rules out.
@@ -296,34 +552,28 @@ pub(crate) fn outside(call: &'static str, len: usize) -> Error {
     Error::Argument { call, problem: format!("the blocks leave the {len} elements given") }
 }
 
-pub(crate) fn same_length(collective: Collective, input: usize, output: usize) -> Result<()> {
+/// The length of both.
+fn same_length(collective: Collective, input: usize, output: usize) -> Result<usize> {
     if input == output {
-        return Ok(());
+        return Ok(input);
     }
-    Err(Error::Argument {
-        call: collective.name(),
-        problem: format!(
-            "the input has {input} elements and the output {output}; they must have equally many"
-        ),
-    })
+    let problem =
+        format!("the input has {input} elements and the output {output}; they must have equally many");
+    Err(Error::Argument { call: collective.name(), problem })
 }
 
-/// Scales the data of a pre-multiplied sum, whose factor is each rank's own affair; what remains is a sum
-/// that keeps its name, so that ranks which do not pre-multiply are noticed.
-pub(crate) fn premultiply<T: Element + Zeroable>(
-    collective: Collective,
-    data: &mut [T],
-    op: ReduceOp,
-) -> Result<ReduceOp> {
+/// Multiplies the data of a pre-multiplied sum by this rank's factor. The operation keeps its name, so that ranks which do
+/// not pre-multiply are noticed.
+pub(crate) fn premultiply<T: Element>(collective: Collective, data: &mut [T], op: ReduceOp) -> Result<()> {
     if let ReduceOp::PreMulSum(_) = op {
         let argument = |error: String| Error::Argument { call: collective.name(), problem: error };
         let kernel = Kernel::new(T::DTYPE, op).map_err(|error| argument(error.to_string()))?;
         kernel.scale_in_place(bytemuck::cast_slice_mut(data)).map_err(|error| argument(error.to_string()))?;
     }
-    Ok(op)
+    Ok(())
 }
 
-/// A scaled copy of the data of a pre-multiplied sum, where the caller's is only read; nothing for other operations.
+/// The multiples of the data of a pre-multiplied sum, where the caller's is only read; `None` for other operations.
 pub(crate) fn scaled<T: Element>(collective: Collective, data: &[T], op: ReduceOp) -> Result<Option<Vec<T>>> {
     let ReduceOp::PreMulSum(_) = op else { return Ok(None) };
     let mut scaled = data.to_vec();

@@ -1,6 +1,6 @@
-//! The collectives on slices: `equal` has those whose ranks all give equally much, `uneven` those whose names end in `_v`.
+//! Collectives on slices. `equal` has those to which all ranks give equally much, `uneven` those whose names end in `_v`,
+//! `lengths` how ranks learn each other's lengths first.
 
 pub(crate) mod equal;
-mod equal_async;
-pub(crate) mod uneven;
-mod uneven_async;
+pub(crate) mod lengths;
+mod uneven;

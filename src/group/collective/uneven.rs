@@ -1,94 +1,185 @@
-//! The collectives whose blocks need not be equally long: the calls whose names end in `_v`.
-//!
-//! A rank says how much it gives; how much the others give it learns first, by an exchange of lengths that travels
-//! under the call's own name. So a call is two operations, the second of which knows every length.
+//! Collectives whose blocks may differ in length: the calls whose names end in `_v`, each blocking call beside its `_async`
+//! twin. Both run the same steps of [`UnevenCall`].
 
 use std::ops::Range;
 
-use unisono_schedule::{Collective, Rank, Uneven};
+use unisono_schedule::{Collective, Rank};
 
 use crate::{
-    buffer::Borrowed,
-    dtype::{Dtype, Element},
+    buffer::Owned,
+    dtype::Element,
     engine::Cargo,
-    error::{Error, Failure, Result},
+    error::Result,
     group::{
         ProcessGroup,
-        collective::equal::{outside, premultiply, scaled},
-        plan::spec::{CallSpec, Prepared},
-        sequence::Sequence,
+        collective::{equal::scaled, lengths::UnevenCall},
+        plan::spec::CallId,
     },
-    reduce::{Kernel, ReduceOp},
+    reduce::ReduceOp,
+    work::Work,
 };
 
-/// A call, as far as learning the lengths needs to know it.
-pub(crate) struct Call {
-    pub group: ProcessGroup,
-    /// What is done with the elements.
-    pub prepared: Prepared,
-    /// Its name, for errors.
-    pub name: &'static str,
-}
-
 impl ProcessGroup {
-    /// Every rank gets all ranks' `input`, one after the other in the order of ranks, and how long each is. No rank
-    /// need know how much the others have.
+    /// Every rank gets all ranks' `input`, in the order of ranks, and the length of each. The lengths may differ, and no rank
+    /// needs to know the others'.
     ///
     /// # Errors
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
-        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
+        let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
         self.now(async |turn| call.gather_all(turn, input).await)
     }
 
-    /// Like [`all_gather_v`](Self::all_gather_v) where every rank knows all lengths: `data` has room for all blocks,
-    /// and this rank's own is already in its place.
+    /// Begins an [`all_gather_v`](Self::all_gather_v); [`Work::wait`] returns `input` too, first.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](Self::all_gather_v), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "the input and the result")]
+    pub fn all_gather_v_async<B: Owned>(
+        &self,
+        mut input: B,
+    ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
+        let call = self.uneven::<B::Element>(Collective::AllGather, ReduceOp::Sum, 0)?;
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let (output, lengths) = call.gather_all(&mut turn, input.elements()).await?;
+                Ok((input, output, lengths))
+            },
+            Ok,
+        )
+    }
+
+    /// As [`all_gather_v`](Self::all_gather_v), in place, where every rank knows all lengths: `data` has a block for each rank,
+    /// and this rank's own is already filled.
     ///
     /// # Errors
     /// [`Error::Argument`] unless `lengths` has one for each rank and `data` is as long as their sum;
     /// [`Error::Failed`] if the ranks do not know the same lengths, disagree otherwise, or the group is over.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
-        let call = self.call::<T>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0)?;
+        let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
         self.now(async |turn| call.gather_in_place(turn, data, lengths).await)
     }
 
-    /// The root gets all ranks' `input`, one after the other in the order of ranks, and how long each is; the others
-    /// get an empty vector, and the lengths. No rank need know how much the others have.
+    /// Begins an [`all_gather_v_in_place`](Self::all_gather_v_in_place).
+    ///
+    /// # Errors
+    /// As [`all_gather_v_in_place`](Self::all_gather_v_in_place), here or from the wait.
+    pub fn all_gather_v_in_place_async<B: Owned>(&self, mut data: B, lengths: &[usize]) -> Result<Work<B>> {
+        let call = self.uneven::<B::Element>(Collective::AllGather, ReduceOp::Sum, 0)?;
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut turn| async move {
+                call.gather_in_place(&mut turn, data.elements(), &lengths).await?;
+                Ok(data)
+            },
+            Ok,
+        )
+    }
+
+    /// The root gets all ranks' `input`, in the order of ranks, and the length of each; the others get an empty vector and the
+    /// lengths. The lengths may differ, and no rank needs to know the others'.
     ///
     /// # Errors
     /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`] if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
-        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
+        let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
         self.now(async |turn| call.gather_all(turn, input).await)
     }
 
-    /// Like [`gather_v`](Self::gather_v) where the root knows all lengths. At the root `data` has room for all
-    /// blocks, and its own is already in its place; elsewhere `data` is the block, only read, and `lengths` is not
-    /// looked at.
+    /// Begins a [`gather_v`](Self::gather_v); [`Work::wait`] returns `input` too, first.
+    ///
+    /// # Errors
+    /// As [`gather_v`](Self::gather_v), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "the input and the result")]
+    pub fn gather_v_async<B: Owned>(
+        &self,
+        mut input: B,
+        root: Rank,
+    ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
+        let call = self.uneven::<B::Element>(Collective::Gather, ReduceOp::Sum, root)?;
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let (output, lengths) = call.gather_all(&mut turn, input.elements()).await?;
+                Ok((input, output, lengths))
+            },
+            Ok,
+        )
+    }
+
+    /// As [`gather_v`](Self::gather_v), in place, where the root knows all lengths. At the root `data` has a block for each rank,
+    /// and its own is already filled; elsewhere `data` is the block that this rank gives, only read, and `lengths` is not used.
     ///
     /// # Errors
     /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`] unless `lengths` has one for each rank and
     /// `data` is as long as their sum, and [`Error::Failed`] if they are not what the ranks have.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
-        let call = self.call::<T>(Collective::Gather, "gather_v", ReduceOp::Sum, root)?;
+        let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
         self.now(async |turn| call.gather_in_place(turn, data, lengths).await)
     }
 
-    /// Rank r gets the r-th of the blocks that lie one after the other in the root's `input`; `lengths` says how long
-    /// they are. Elsewhere neither is looked at: they may be empty.
+    /// Begins a [`gather_v_in_place`](Self::gather_v_in_place); [`Work::wait`] returns `data`, unchanged
+    /// except at the root.
+    ///
+    /// # Errors
+    /// As [`gather_v_in_place`](Self::gather_v_in_place), here or from the wait.
+    pub fn gather_v_in_place_async<B: Owned>(
+        &self,
+        mut data: B,
+        lengths: &[usize],
+        root: Rank,
+    ) -> Result<Work<B>> {
+        let call = self.uneven::<B::Element>(Collective::Gather, ReduceOp::Sum, root)?;
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut turn| async move {
+                call.gather_in_place(&mut turn, data.elements(), &lengths).await?;
+                Ok(data)
+            },
+            Ok,
+        )
+    }
+
+    /// Rank r gets the r-th block of the root's `input`, which has one for each rank, of these `lengths`. Elsewhere neither is used:
+    /// they may be empty.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `lengths` has one for each rank and
     /// `input` is as long as their sum; [`Error::Failed`] if the ranks disagree, one of them has no memory for its
     /// block, or the group is over.
     pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
-        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
+        let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
         self.now(async |turn| call.scatter_all(turn, input, lengths).await)
     }
 
-    /// Like [`scatter_v`](Self::scatter_v), leaving the root's own block where it lies in `data`, which is the whole
-    /// there, unchanged. Elsewhere `data` has room for the block, which must fit exactly, and `lengths` is not looked
-    /// at. The rank's block is returned.
+    /// Begins a [`scatter_v`](Self::scatter_v); [`Work::wait`] returns `input`, which may be empty except at the
+    /// root, and this rank's block.
+    ///
+    /// # Errors
+    /// As [`scatter_v`](Self::scatter_v), here or from the wait.
+    pub fn scatter_v_async<B: Owned>(
+        &self,
+        mut input: B,
+        lengths: &[usize],
+        root: Rank,
+    ) -> Result<Work<(B, Vec<B::Element>)>> {
+        let call = self.uneven::<B::Element>(Collective::Scatter, ReduceOp::Sum, root)?;
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let output = call.scatter_all(&mut turn, input.elements(), &lengths).await?;
+                Ok((input, output))
+            },
+            Ok,
+        )
+    }
+
+    /// As [`scatter_v`](Self::scatter_v), in place. At the root `data` has a block for each rank and stays unchanged; elsewhere
+    /// `data` must be exactly as long as the block, and is filled, and `lengths` is not used. This rank's block is returned.
     ///
     /// # Errors
     /// As [`scatter_v`](Self::scatter_v), and [`Error::Failed`] if a rank's `data` is not as long as its block.
@@ -98,28 +189,80 @@ impl ProcessGroup {
         lengths: &[usize],
         root: Rank,
     ) -> Result<&'d mut [T]> {
-        let call = self.call::<T>(Collective::Scatter, "scatter_v", ReduceOp::Sum, root)?;
+        let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
         let own = self.now(async |turn| call.scatter_in_place(turn, data, lengths).await)?;
         Ok(data.get_mut(own).unwrap_or_default())
     }
 
-    /// Rank r gets, in `output`, its block of the reduction of all ranks' `input`, in which a block for every rank
-    /// lies, one after the other in the order of ranks, each as long as that rank's `output`. No rank need know how
-    /// long the others' are.
+    /// Begins a [`scatter_v_in_place`](Self::scatter_v_in_place); [`Work::wait`] returns `data` and the
+    /// range of this rank's block in it, which is all of it except at the root.
+    ///
+    /// # Errors
+    /// As [`scatter_v_in_place`](Self::scatter_v_in_place), here or from the wait.
+    pub fn scatter_v_in_place_async<B: Owned>(
+        &self,
+        mut data: B,
+        lengths: &[usize],
+        root: Rank,
+    ) -> Result<Work<(B, Range<usize>)>> {
+        let call = self.uneven::<B::Element>(Collective::Scatter, ReduceOp::Sum, root)?;
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let block = call.scatter_in_place(&mut turn, data.elements(), &lengths).await?;
+                Ok((data, block))
+            },
+            Ok,
+        )
+    }
+
+    /// Reduces all ranks' `input` and cuts the result into one block per rank, in the order of ranks, each as long as that rank's
+    /// `output`: rank r gets the r-th. No rank needs to know how long the others' outputs are.
     ///
     /// # Errors
     /// As [`reduce_scatter`](Self::reduce_scatter), and [`Error::Failed`] unless every rank's `input` is as long as all
     /// ranks' outputs together.
     pub fn reduce_scatter_v<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
+        let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
         let scaled = scaled(Collective::ReduceScatter, input, op)?;
         let input = scaled.as_deref().unwrap_or(input);
         self.now(async |turn| call.reduce_all(turn, input, output).await)
     }
 
-    /// Like [`reduce_scatter_v`](Self::reduce_scatter_v), leaving this rank's block, which has `own` elements, where it
-    /// lies in `data`, which is returned. The other blocks keep their contents, but for [`ReduceOp::PreMulSum`], which
-    /// scales all of `data`.
+    /// Begins a [`reduce_scatter_v`](Self::reduce_scatter_v); [`Work::wait`] returns both, `input` unchanged.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter_v`](Self::reduce_scatter_v), here or from the wait.
+    pub fn reduce_scatter_v_async<I, O>(
+        &self,
+        mut input: I,
+        mut output: O,
+        op: ReduceOp,
+    ) -> Result<Work<(I, O)>>
+    where
+        I: Owned,
+        O: Owned<Element = I::Element>,
+    {
+        let call = self.uneven::<I::Element>(Collective::ReduceScatter, op, 0)?;
+        let scaled = scaled(Collective::ReduceScatter, input.elements(), op)?;
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let given: &[I::Element] = match &scaled {
+                    Some(scaled) => scaled,
+                    None => input.elements(),
+                };
+                call.reduce_all(&mut turn, given, output.elements()).await?;
+                Ok((input, output))
+            },
+            Ok,
+        )
+    }
+
+    /// As [`reduce_scatter_v`](Self::reduce_scatter_v), in place: the result replaces this rank's block of `data`, which has `own`
+    /// elements and is returned. The other blocks keep their contents, except that [`ReduceOp::PreMulSum`] scales all of
+    /// `data`.
     ///
     /// # Errors
     /// As [`reduce_scatter_v`](Self::reduce_scatter_v).
@@ -129,406 +272,107 @@ impl ProcessGroup {
         own: usize,
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
-        let call = self.call::<T>(Collective::ReduceScatter, "reduce_scatter_v", op, 0)?;
+        let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
         let block = self.now(async |turn| call.reduce_in_place(turn, data, own).await)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
-    /// Rank r gets the r-th of the blocks that lie one after the other in every rank's `input`; `lengths` says how
-    /// long they are. Gives what came, in the order of ranks, and how much from each. No rank need know how much the
-    /// others have for it.
+    /// Begins a [`reduce_scatter_v_in_place`](Self::reduce_scatter_v_in_place); [`Work::wait`] returns
+    /// `data` and the range of this rank's block in it.
+    ///
+    /// # Errors
+    /// As [`reduce_scatter_v_in_place`](Self::reduce_scatter_v_in_place), here or from the wait.
+    pub fn reduce_scatter_v_in_place_async<B: Owned>(
+        &self,
+        mut data: B,
+        own: usize,
+        op: ReduceOp,
+    ) -> Result<Work<(B, Range<usize>)>> {
+        let call = self.uneven::<B::Element>(Collective::ReduceScatter, op, 0)?;
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let block = call.reduce_in_place(&mut turn, data.elements(), own).await?;
+                Ok((data, block))
+            },
+            Ok,
+        )
+    }
+
+    /// Every rank sends a block to every rank: rank r gets the r-th of the blocks of each rank's `input`, whose `lengths` its owner
+    /// gives. Returns what came, in the order of ranks, and how much from each. No rank needs to know how much it will get.
     ///
     /// # Errors
     /// [`Error::Argument`] unless `lengths` has one for each rank and `input` is as long as their sum;
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
-        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
+        let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
         self.now(async |turn| call.all_to_all(turn, input, lengths).await)
     }
 
-    /// Like [`all_to_all_v`](Self::all_to_all_v), where what a rank gets takes the place of what it gave: any two ranks
-    /// have equally much for each other.
+    /// Begins an [`all_to_all_v`](Self::all_to_all_v); [`Work::wait`] returns `input` too, first.
+    ///
+    /// # Errors
+    /// As [`all_to_all_v`](Self::all_to_all_v), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "the input and the result")]
+    pub fn all_to_all_v_async<B: Owned>(
+        &self,
+        mut input: B,
+        lengths: &[usize],
+    ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
+        let call = self.uneven::<B::Element>(Collective::AllToAll, ReduceOp::Sum, 0)?;
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut turn| async move {
+                let (output, gets) = call.all_to_all(&mut turn, input.elements(), &lengths).await?;
+                Ok((input, output, gets))
+            },
+            Ok,
+        )
+    }
+
+    /// As [`all_to_all_v`](Self::all_to_all_v), in place: what a rank gets replaces what it gave, so any two ranks must have equally
+    /// much for each other.
     ///
     /// # Errors
     /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`] if two ranks have not equally much for each other.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
-        let call = self.call::<T>(Collective::AllToAll, "all_to_all_v", ReduceOp::Sum, 0)?;
+        let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
         self.now(async |turn| call.all_to_all_in_place(turn, data, lengths).await)
     }
 
-    /// A call whose lengths have to be learned.
-    pub(crate) fn prepare(&self, name: &'static str, prepared: Prepared) -> Result<Call> {
-        let Prepared { dtype, op, root, .. } = prepared;
-        let argument = |problem: String| Error::Argument { call: name, problem };
-        if root >= self.size() {
-            return Err(argument(format!(
-                "the root is rank {root}; there are ranks 0 to {}",
-                self.size() - 1
-            )));
-        }
-        Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
-        Ok(Call { group: self.under_way(), prepared, name })
+    /// Begins an [`all_to_all_v_in_place`](Self::all_to_all_v_in_place).
+    ///
+    /// # Errors
+    /// As [`all_to_all_v_in_place`](Self::all_to_all_v_in_place), here or from the wait.
+    pub fn all_to_all_v_in_place_async<B: Owned>(&self, mut data: B, lengths: &[usize]) -> Result<Work<B>> {
+        let call = self.uneven::<B::Element>(Collective::AllToAll, ReduceOp::Sum, 0)?;
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut turn| async move {
+                call.all_to_all_in_place(&mut turn, data.elements(), &lengths).await?;
+                Ok(data)
+            },
+            Ok,
+        )
     }
 
-    pub(crate) fn call<T: Element>(
+    /// One of these calls, named after its collective.
+    pub(crate) fn uneven<T: Element>(
         &self,
         collective: Collective,
-        name: &'static str,
         op: ReduceOp,
         root: Rank,
-    ) -> Result<Call> {
-        self.prepare(name, Prepared { collective, dtype: T::DTYPE, op, root, cargo: Cargo::Elements })
-    }
-}
-
-impl Call {
-    /// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
-    pub(crate) fn own(&self, lengths: &[usize], len: usize) -> Result<Range<usize>> {
-        let argument = |problem: String| Err(Error::Argument { call: self.name, problem });
-        let ranks = self.group.size();
-        if lengths.len() != ranks {
-            return argument(format!("{} lengths were given; there are {ranks} ranks", lengths.len()));
-        }
-        match sum(lengths) {
-            None => argument("the lengths add up to more than can be addressed".to_owned()),
-            Some(sum) if sum != len => {
-                argument(format!("the lengths add up to {sum}, and there are {len} elements"))
-            }
-            Some(_) => {
-                let start = lengths.iter().take(self.group.rank()).sum();
-                Ok(start..start + lengths.get(self.group.rank()).copied().unwrap_or_default())
-            }
-        }
-    }
-
-    fn within<'d, T: Element>(
-        &self,
-        data: &'d mut [T],
-        input: Range<usize>,
-        output: Range<usize>,
-    ) -> Result<Borrowed<'d>> {
-        let len = data.len();
-        Borrowed::within(data, input, output).ok_or_else(|| outside(self.name, len))
-    }
-
-    /// What two ranks disagree on in the operation of that number.
-    fn mismatch(&self, op: u64, one: (Rank, String), other: (Rank, String)) -> Error {
-        let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
-        sides.sort();
-        let [left, right] = sides;
-        let (group, call) = (self.group.shared.group_name(), self.name.to_owned());
-        Error::Failed(Failure::Mismatch { group, op, call, left, right })
-    }
-
-    /// Lengths that a rank knew must be those that it has learned.
-    fn agree(&self, op: u64, known: &[usize], learned: &[usize]) -> Result<()> {
-        let differs = known.iter().zip(learned).position(|(known, learned)| known != learned);
-        let Some(other) = differs else { return Ok(()) };
-        let (expects, has) = (known[other], learned[other]);
-        Err(self.mismatch(
-            op,
-            (self.group.rank(), format!("expects {expects} elements of rank {}", self.group.global(other))),
-            (other, format!("has {has}")),
-        ))
-    }
-
-    /// Runs an exchange of lengths: `said` is what this rank has to say, and gives so many numbers that it hears.
-    pub(crate) async fn exchange(
-        &self,
-        turn: &mut Sequence<'_>,
-        collective: Collective,
-        count: usize,
-        said: &[u64],
-        hears: usize,
-    ) -> Result<Vec<usize>> {
-        let mut heard = vec![0; hears];
-        let root = if collective.has_root() { self.prepared.root } else { 0 };
-        let request = CallSpec { root, prepares: Some(self.prepared), ..CallSpec::new(collective, count) };
-        turn.run(&self.group, Dtype::U64, &request, Borrowed::apart(said, &mut heard)).await?;
-        Ok(heard.into_iter().map(length).collect())
-    }
-
-    /// Everyone's numbers, by rank.
-    pub(crate) async fn everyone<const N: usize>(
-        &self,
-        turn: &mut Sequence<'_>,
-        mine: [usize; N],
-    ) -> Result<[Vec<usize>; N]> {
-        let mine = mine.map(|number| number as u64);
-        let all = self.exchange(turn, Collective::AllGather, N, &mine, N * self.group.size()).await?;
-        Ok(by_rank(&all))
-    }
-
-    /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
-    async fn blocks_of_root(
-        &self,
-        turn: &mut Sequence<'_>,
-        lengths: &[usize],
-    ) -> Result<(Vec<usize>, usize)> {
-        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
-        let told = self.exchange(turn, Collective::Scatter, 2, &said, 2).await?;
-        let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
-        let blocks = match self.at_root() {
-            true => lengths.to_vec(),
-            false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
+    ) -> Result<UnevenCall> {
+        let name = match collective {
+            Collective::AllGather => "all_gather_v",
+            Collective::Gather => "gather_v",
+            Collective::Scatter => "scatter_v",
+            Collective::ReduceScatter => "reduce_scatter_v",
+            _ => "all_to_all_v",
         };
-        Ok((blocks, longest))
+        self.uneven_call(name, CallId { collective, dtype: T::DTYPE, op, root, cargo: Cargo::Elements })
     }
-
-    /// How much each rank has for this one, and the longest block that any has for any.
-    async fn of_each(&self, turn: &mut Sequence<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let (said, hears) = (with_longest(lengths), 2 * self.group.size());
-        let told = self.exchange(turn, Collective::AllToAll, 2, &said, hears).await?;
-        let [gets, longests] = by_rank(&told);
-        Ok((gets, longest(&longests)))
-    }
-
-    /// Zeros for blocks of these lengths. All is over if there is no memory for them, since the others go on.
-    pub(crate) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
-        let sum = sum(lengths);
-        let bytes = sum
-            .and_then(|sum| sum.checked_mul(size_of::<T>()))
-            .filter(|&bytes| isize::try_from(bytes).is_ok());
-        let room = bytes.and(sum).and_then(|sum| bytemuck::allocation::try_zeroed_vec(sum).ok());
-        room.ok_or_else(|| {
-            let what = bytes
-                .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
-            let why = format!("{}: no memory for the {what} that come here", self.name);
-            Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
-        })
-    }
-
-    /// `gather` and `all_gather` of blocks whose lengths all know.
-    pub(crate) async fn gather(
-        &self,
-        turn: &mut Sequence<'_>,
-        lengths: &[usize],
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        let longest = longest(lengths);
-        self.finish(turn, Uneven { input: &[], output: lengths }, longest, borrowed).await
-    }
-
-    /// The same of blocks whose lengths only their owners know.
-    pub(crate) async fn gather_all<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        input: &[T],
-    ) -> Result<(Vec<T>, Vec<usize>)> {
-        let [lengths] = self.everyone(turn, [input.len()]).await?;
-        let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
-        self.gather(turn, &lengths, Borrowed::apart(input, &mut output)).await?;
-        Ok((output, lengths))
-    }
-
-    /// The same of blocks each of which lies in its place already where they are gathered; there their lengths are known.
-    pub(crate) async fn gather_in_place<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<()> {
-        let own = if self.gets() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let [learned] = self.everyone(turn, [own.len()]).await?;
-        if self.gets() {
-            self.agree(turn.op(), lengths, &learned)?;
-        }
-        let whole = if self.gets() { 0..data.len() } else { 0..0 };
-        self.gather(turn, &learned, self.within(data, own, whole)?).await
-    }
-
-    pub(crate) async fn scatter(
-        &self,
-        turn: &mut Sequence<'_>,
-        blocks: &[usize],
-        longest: usize,
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        self.finish(turn, Uneven { input: blocks, output: &[] }, longest, borrowed).await
-    }
-
-    /// The same of blocks whose lengths only the root knows.
-    pub(crate) async fn scatter_all<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        input: &[T],
-        lengths: &[usize],
-    ) -> Result<Vec<T>> {
-        let input = if self.at_root() { input } else { &[] };
-        if self.at_root() {
-            self.own(lengths, input.len())?;
-        }
-        let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
-        let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
-        let mut output = self.room::<T>(&[own])?;
-        self.scatter(turn, &blocks, longest, Borrowed::apart(input, &mut output)).await?;
-        Ok(output)
-    }
-
-    /// The same where the root's own block stays where it lies, and the others have room for theirs. Gives this rank's.
-    pub(crate) async fn scatter_in_place<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<Range<usize>> {
-        let own = if self.at_root() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
-        let given = blocks.get(self.group.rank()).copied().unwrap_or_default();
-        if given != own.len() {
-            let (has, gets) = (own.len(), given);
-            return Err(self.mismatch(
-                turn.op(),
-                (self.group.rank(), format!("has room for {has} elements")),
-                (self.prepared.root, format!("has {gets} for it")),
-            ));
-        }
-        let whole = if self.at_root() { 0..data.len() } else { 0..0 };
-        self.scatter(turn, &blocks, longest, self.within(data, whole, own.clone())?).await?;
-        Ok(own)
-    }
-
-    pub(crate) async fn all_to_all<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        input: &[T],
-        lengths: &[usize],
-    ) -> Result<(Vec<T>, Vec<usize>)> {
-        self.own(lengths, input.len())?;
-        let (gets, longest) = self.of_each(turn, lengths).await?;
-        let mut output = self.room::<T>(&gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        self.finish(turn, uneven, longest, Borrowed::apart(input, &mut output)).await?;
-        Ok((output, gets))
-    }
-
-    /// The same where what comes takes the place of what goes.
-    pub(crate) async fn all_to_all_in_place<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<()> {
-        self.own(lengths, data.len())?;
-        let (gets, longest) = self.of_each(turn, lengths).await?;
-        self.agree(turn.op(), lengths, &gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        let whole = 0..data.len();
-        self.finish(turn, uneven, longest, self.within(data, whole.clone(), whole)?).await
-    }
-
-    /// Reduces `input`, which was multiplied if it is to be.
-    pub(crate) async fn reduce_all<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<()> {
-        let lengths = self.learn_fitting(turn, output.len(), input.len()).await?;
-        self.reduce_scatter(turn, &lengths, Borrowed::apart(input, output)).await
-    }
-
-    /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
-    pub(crate) async fn reduce_in_place<T: Element>(
-        &self,
-        turn: &mut Sequence<'_>,
-        data: &mut [T],
-        own: usize,
-    ) -> Result<Range<usize>> {
-        premultiply(self.prepared.collective, data, self.prepared.op)?;
-        let lengths = self.learn_fitting(turn, own, data.len()).await?;
-        let start = lengths.iter().take(self.group.rank()).sum();
-        let (whole, block) = (0..data.len(), start..start + own);
-        self.reduce_scatter(turn, &lengths, self.within(data, whole, block.clone())?).await?;
-        Ok(block)
-    }
-
-    async fn reduce_scatter(
-        &self,
-        turn: &mut Sequence<'_>,
-        lengths: &[usize],
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        let uneven = Uneven { input: lengths, output: &[] };
-        self.finish(turn, uneven, longest(lengths), borrowed).await
-    }
-
-    /// Learns the lengths of everyone's blocks, and makes sure that they fit everyone's input.
-    async fn learn_fitting(&self, turn: &mut Sequence<'_>, own: usize, whole: usize) -> Result<Vec<usize>> {
-        self.fits_alone(own, whole)?;
-        let learned = self.everyone(turn, [own, whole]).await?;
-        self.fits_all(turn.op(), &learned)?;
-        let [lengths, _] = learned;
-        Ok(lengths)
-    }
-
-    /// Of one rank alone it is the caller who knows both.
-    fn fits_alone(&self, own: usize, whole: usize) -> Result<()> {
-        if self.group.size() > 1 || own == whole {
-            return Ok(());
-        }
-        let problem = format!("the input has {whole} elements, and the output {own}");
-        Err(Error::Argument { call: self.name, problem })
-    }
-
-    /// Everyone's input must be as long as all outputs.
-    fn fits_all(&self, op: u64, [lengths, wholes]: &[Vec<usize>; 2]) -> Result<()> {
-        let sum = sum(lengths);
-        // All see the same rank first.
-        let misfit = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum);
-        let Some((rank, has)) = misfit else { return Ok(()) };
-        let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
-        let other = usize::from(rank == 0);
-        let part = lengths.get(other).copied().unwrap_or_default();
-        Err(self.mismatch(
-            op,
-            (rank, format!("has an input of {has} elements")),
-            (other, format!("has an output of {part}, of {together} in all")),
-        ))
-    }
-
-    /// Does what the call is for, once all lengths are known.
-    async fn finish(
-        &self,
-        turn: &mut Sequence<'_>,
-        uneven: Uneven<'_>,
-        longest: usize,
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        let Prepared { collective, dtype, op, root, cargo } = self.prepared;
-        let request =
-            CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
-        turn.run(&self.group, dtype, &request, borrowed).await
-    }
-}
-
-/// The numbers of all ranks, each of which has told so many: the first of each, the second of each, and so on.
-fn by_rank<const N: usize>(told: &[usize]) -> [Vec<usize>; N] {
-    std::array::from_fn(|which| told.iter().copied().skip(which).step_by(N).collect())
-}
-
-/// The first of them.
-pub(crate) fn numbers<const N: usize>(told: &[usize]) -> [usize; N] {
-    std::array::from_fn(|which| told.get(which).copied().unwrap_or_default())
-}
-
-/// Lengths, and with each the longest of them.
-fn with_longest(lengths: &[usize]) -> Vec<u64> {
-    let longest = longest(lengths);
-    lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect()
-}
-
-/// A length that another rank tells.
-fn length(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
-/// All of them together; `None` if that does not fit in a `usize`.
-fn sum(lengths: &[usize]) -> Option<usize> {
-    lengths.iter().try_fold(0, |sum: usize, &length| sum.checked_add(length))
-}
-
-/// The longest of them; 0 of none.
-pub(crate) fn longest(lengths: &[usize]) -> usize {
-    lengths.iter().copied().max().unwrap_or_default()
 }

@@ -27,7 +27,7 @@ use crate::{
             address,
             greeting::{self, Way},
         },
-        plan::{Plans, spec::CallOptions},
+        plan::{Planner, spec::CallOptions},
         shared::Shared,
     },
     outside,
@@ -266,8 +266,9 @@ impl ProcessGroup {
             skew_delay: if limits.sockets && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
-        let world = peer::topology(&peers);
-        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(world.chunk(config.chunk));
+        let topology = peer::topology(&peers);
+        let chunk_bytes =
+            usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(topology.chunk(config.chunk));
         tracing::info!(
             rank,
             ranks,
@@ -295,7 +296,7 @@ impl ProcessGroup {
         Ok(Met {
             engine,
             settings: Settings { chunk_bytes, ..settings },
-            world,
+            topology,
             peers,
             tuned,
             affinity,
@@ -320,7 +321,7 @@ impl ProcessGroup {
             opened.get_or_init(|| transport.limits().clone());
             Self::until(deadline, &config, transport, &monitor, store.as_deref())
         });
-        let Met { engine, settings, world, peers, tuned, affinity, options } = match met {
+        let Met { engine, settings, topology, peers, tuned, affinity, options } = match met {
             Ok(met) => met,
             Err(error) => return Err(monitor.give_up(error)),
         };
@@ -342,17 +343,16 @@ impl ProcessGroup {
             .monitor
             .position
             .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
+        let tuned = tuned.of(ranks);
+        let planner = Planner::new(rank, topology, tuned, settings, runtime.limits.cheap_registration);
         let shared = Shared {
             runtime,
             comm_id: WORLD,
-            rank,
-            world,
+            planner,
             members: (0..ranks).collect(),
             name: "world".to_owned(),
             label: None,
             id: 0,
-            tuned: tuned.of(ranks),
-            plans: Plans::default(),
             state: Mutex::default(),
         };
         Ok(Self::of(shared, options, None))
@@ -363,7 +363,7 @@ impl ProcessGroup {
 struct Met {
     engine: Engine,
     settings: Settings,
-    world: Topology,
+    topology: Topology,
     peers: Vec<PeerInfo>,
     tuned: Table,
     affinity: Affinity,

@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
-        plan::{Plans, spec::CallSpec},
+        plan::{Planner, spec::CallSpec},
         shared::{Shared, State},
     },
     runtime::peer,
@@ -304,17 +304,17 @@ impl ProcessGroup {
         introduced
             .map_err(|stop| self.shared.stopped(stop, "a group's making", std::time::Duration::ZERO))?;
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
+        let tuned = runtime.tuned.clone().of(members.len());
+        let cheap = runtime.limits.cheap_registration;
+        let planner = Planner::new(me, peer::topology(&peers), tuned, runtime.settings, cheap);
         let shared = Shared {
             runtime: Arc::clone(runtime),
             comm_id,
-            rank: me,
-            world: peer::topology(&peers),
-            tuned: runtime.tuned.clone().of(members.len()),
+            planner,
             label: Some(label),
             id,
             name,
             members: global,
-            plans: Plans::default(),
             state: Mutex::default(),
         };
         Ok(Some(Self::of(shared, self.options, Some(self))))

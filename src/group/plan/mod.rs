@@ -1,50 +1,51 @@
-//! How calls are to be done: by which algorithm, by what schedule, and what ranks compare. What was found for a call
-//! serves the next one like it.
+//! Plans a group's calls: chooses the algorithm and how messages are cut, makes the schedule and what ranks compare. The plans
+//! of the latest calls are kept for the next call like one of them.
 
 pub(crate) mod spec;
 
 use std::sync::{Mutex, PoisonError};
 
-use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded, algorithm::Algorithm};
+use unisono_schedule::{
+    CallSchedule, Collective, Job, Rank, Recorded, Topology,
+    algorithm::{self, Algorithm},
+    select::{self, Choice, table::Table},
+};
 
+use self::spec::{CallOptions, CallSpec, Pipeline};
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
-    engine::{Cargo, Signature},
+    engine::{Cargo, Settings, Signature},
     error::{Error, Result},
-    group::{
-        plan::spec::{CallOptions, CallSpec, Shape},
-        shared::Shared,
-    },
-    reduce::{Kernel, ReduceOp},
+    reduce::{Kernel, ReduceOp, Reduction},
 };
 
-/// How many calls' plans are kept, and the most steps of a schedule that is. Programs call a few collectives in turn; where
-/// there are more steps, making them is little beside doing them.
+/// How many plans are kept, and the most steps of a schedule that is. Programs repeat a few calls; where a schedule has more
+/// steps, making it takes little beside running it.
 const KEPT: usize = 8;
 const STEPS: usize = 32;
 
-/// A collective, but for its number and its memory.
-pub(crate) struct Plan {
-    pub known: Known,
+/// A collective that is ready to run, except for its number and its memory.
+pub(crate) struct PlannedCall {
+    pub traits: CallTraits,
     pub schedule: CallSchedule,
 }
 
-/// What a plan is but for its schedule.
+/// All of a planned call except its schedule.
 #[derive(Clone, Copy)]
-pub(crate) struct Known {
+pub(crate) struct CallTraits {
     pub collective: Collective,
     pub signature: Signature,
     pub kernel: Kernel,
     pub average: bool,
     /// Bytes of an element.
     pub size: usize,
-    /// Whether others write into the output for granted.
+    /// Whether peers write results straight into the output.
     pub long: bool,
 }
 
-impl Known {
-    /// Whether input and output must have no byte in common, and have.
+impl CallTraits {
+    /// Whether input and output overlap although this call needs them apart.
     pub(crate) fn needs_apart(&self, borrowed: &Borrowed<'_>) -> bool {
         self.long && self.collective.exchanges() && !borrowed.is_apart()
     }
@@ -54,18 +55,26 @@ impl Known {
     }
 }
 
+/// The part of a [`Job`] that is chosen.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// The most elements of a message.
+    chunk: usize,
+    lanes: usize,
+    direct: bool,
+    long: bool,
+    ordered: bool,
+}
+
 /// The plans of the latest calls that differed.
 #[derive(Default)]
-pub(crate) struct Plans(Mutex<Latest>);
-
-#[derive(Default)]
 struct Latest {
-    kept: Vec<(Key, Known, Recorded)>,
-    /// The one that goes next.
+    kept: Vec<(Key, CallTraits, Recorded)>,
+    /// The one that is replaced next.
     oldest: usize,
 }
 
-/// All that a plan depends on and that is not the same for all calls of a group.
+/// All that a plan depends on and that may differ between calls of a group.
 #[derive(Clone, Copy, PartialEq)]
 struct Key {
     collective: Collective,
@@ -79,9 +88,9 @@ struct Key {
 }
 
 impl Key {
-    /// Nothing, where blocks are uneven or a call only prepares another: these are not kept.
+    /// `None` where blocks are uneven or the operation is a part of another call: these are not kept.
     fn of(request: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
-        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, prepares: None } =
+        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, part_of: None } =
             *request
         else {
             return None;
@@ -91,13 +100,13 @@ impl Key {
 }
 
 impl Latest {
-    fn find(&self, key: &Key) -> Option<Plan> {
-        let (_, known, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
-        Some(Plan { known: *known, schedule: CallSchedule::Recorded(recorded.clone()) })
+    fn find(&self, key: &Key) -> Option<PlannedCall> {
+        let (_, traits, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
+        Some(PlannedCall { traits: *traits, schedule: CallSchedule::Recorded(recorded.clone()) })
     }
 
-    fn keep(&mut self, key: Key, known: Known, recorded: Recorded) {
-        let kept = (key, known, recorded);
+    fn keep(&mut self, key: Key, traits: CallTraits, recorded: Recorded) {
+        let kept = (key, traits, recorded);
         match self.kept.get_mut(self.oldest) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
@@ -106,66 +115,152 @@ impl Latest {
     }
 }
 
-impl Shared {
-    /// How a collective is to be done.
-    pub(crate) fn plan(&self, dtype: Dtype, request: &CallSpec<'_>, options: &CallOptions) -> Result<Plan> {
+/// What the plans of a group's calls depend on, alike for all of them; and the latest plans.
+pub(crate) struct Planner {
+    pub rank: Rank,
+    pub topology: Topology,
+    /// What was measured for groups of this size.
+    tuned: Table,
+    settings: Settings,
+    /// Whether registering memory costs nothing.
+    cheap_registration: bool,
+    latest: Mutex<Latest>,
+}
+
+impl Planner {
+    pub(crate) fn new(
+        rank: Rank,
+        topology: Topology,
+        tuned: Table,
+        settings: Settings,
+        cheap_registration: bool,
+    ) -> Self {
+        Self { rank, topology, tuned, settings, cheap_registration, latest: Mutex::default() }
+    }
+
+    /// Plans a collective.
+    pub(crate) fn plan(
+        &self,
+        dtype: Dtype,
+        request: &CallSpec<'_>,
+        options: &CallOptions,
+    ) -> Result<PlannedCall> {
         let key = Key::of(request, dtype, options);
-        let latest = || self.plans.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = key.and_then(|key| latest().find(&key)) {
             return Ok(plan);
         }
-        let (known, algorithm, job) = self.think(dtype, request, options)?;
+        let (traits, algorithm, job) = self.make(dtype, request, options)?;
         let make = || {
             let schedule = algorithm.make(&job);
-            schedule.ok_or_else(|| known.argument(format!("algorithm {} cannot do it", algorithm.name)))
+            schedule.ok_or_else(|| traits.argument(format!("algorithm {} cannot do it", algorithm.name)))
         };
         let schedule = make()?;
         if let Some(key) = key.filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS)
         {
-            latest().keep(key, known, recorded);
+            latest().keep(key, traits, recorded);
         }
-        Ok(Plan { known, schedule: CallSchedule::Made(schedule) })
+        Ok(PlannedCall { traits, schedule: CallSchedule::Made(schedule) })
     }
 
-    /// The same, of a call that is not known: with the algorithm that makes its schedule, and what of.
-    fn think<'r>(
+    /// Plans a call unlike the latest: returns all but the schedule, the algorithm that makes that, and what it makes it of.
+    fn make<'r>(
         &self,
         dtype: Dtype,
         request: &CallSpec<'r>,
         options: &CallOptions,
-    ) -> Result<(Known, &'static Algorithm, Job<'r>)> {
+    ) -> Result<(CallTraits, &'static Algorithm, Job<'r>)> {
         let CallSpec { collective, op, .. } = *request;
         let kernel = Kernel::new(dtype, op)
             .map_err(|error| Error::Argument { call: collective.name(), problem: error.to_string() })?;
-        let (algorithm, shape) = request.choose(self, dtype.size(), options)?;
+        let (algorithm, shape) = self.choose_shape(request, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
-        let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self) };
-        // What has no root has other calls' names for it: the shutdown is a barrier.
+        let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self.rank, self.topology.ranks) };
+        // Calls without a root use the field to tell themselves apart: the shutdown is a barrier.
         let planned = Job { root: if collective.has_root() { job.root } else { 0 }, ..job };
         let signature = request.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
-        let known = Known { collective, signature, kernel, average, size: dtype.size(), long };
-        Ok((known, algorithm, planned))
+        let traits = CallTraits { collective, signature, kernel, average, size: dtype.size(), long };
+        Ok((traits, algorithm, planned))
+    }
+
+    /// How a collective of elements of so many bytes is done.
+    pub(crate) fn choose(
+        &self,
+        request: &CallSpec<'_>,
+        size: usize,
+        options: &CallOptions,
+    ) -> Result<Choice> {
+        let (algorithm, shape) = self.choose_shape(request, size, options)?;
+        Ok(Choice { algorithm, chunk_bytes: shape.chunk * size, lanes: shape.lanes })
+    }
+
+    /// Chooses the algorithm and how messages are cut: by the tables, among what is selected and fits the call.
+    fn choose_shape(
+        &self,
+        request: &CallSpec<'_>,
+        size: usize,
+        options: &CallOptions,
+    ) -> Result<(&'static Algorithm, Shape)> {
+        let CallSpec { collective, count, .. } = *request;
+        let ranks = self.topology.ranks;
+        let argument = |problem: String| Error::Argument { call: collective.name(), problem };
+        let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
+        let bytes =
+            count.checked_mul(size).filter(|_| request.job(self.rank, ranks).lengths().is_some_and(fits));
+        let bytes = bytes.ok_or_else(|| {
+            argument(format!("{count} elements of {size} bytes are more than can be addressed"))
+        })?;
+        let ordered = options.reduction == Reduction::Reproducible && collective.reduces();
+        let fits =
+            |plan: &algorithm::Plan| (plan.uneven || request.uneven.is_none()) && (plan.ordered || !ordered);
+        let able = |algorithm: &Algorithm| algorithm.plan(collective).is_some_and(fits);
+        // What is selected may be for even blocks only, or not for reductions in order.
+        let selected =
+            |algorithm: &Algorithm| able(algorithm) && options.selection.allows(collective, algorithm);
+        let choice = self.tuned.choose(collective, ranks, bytes, selected);
+        let choice = choice
+            .or_else(|| select::choose(collective, self.topology, bytes, selected))
+            .or_else(|| select::choose(collective, self.topology, bytes, able));
+        let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
+        let direct = select::direct(collective, ranks, bytes, self.settings.chunk_bytes);
+        let choice = match direct && request.coalesced {
+            true => choice.coalesced(ranks, selected),
+            false => choice,
+        };
+        let choice = match options.pipeline {
+            Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
+            None => choice,
+        };
+        let choice = choice.within(self.settings.chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
+        // Uneven blocks are never written whole; nothing need be put aside for them.
+        let long =
+            self.cheap_registration && request.uneven.is_none() && select::long(choice.algorithm, bytes);
+        let shape = Shape {
+            chunk: (choice.chunk_bytes / size).max(1),
+            lanes: choice.lanes,
+            direct: direct || long,
+            long,
+            ordered,
+        };
+        Ok((choice.algorithm, shape))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        group::tests::{small, world},
-        reduce::Reduction,
-    };
+    use crate::group::tests::{small, world};
 
     /// What a plan says: what ranks compare, and its steps on each lane.
     fn said(
-        known: Known,
+        traits: CallTraits,
         mut schedule: CallSchedule,
     ) -> (Signature, bool, bool, Vec<Vec<unisono_schedule::Step>>) {
         let lanes = 0..schedule.lanes();
         let steps = lanes.map(|lane| std::iter::from_fn(|| schedule.next(lane)).collect()).collect();
-        (known.signature, known.average, known.long, steps)
+        (traits.signature, traits.average, traits.long, steps)
     }
 
     #[test]
@@ -192,19 +287,20 @@ mod tests {
                         (0, ReduceOp::Sum, Dtype::F32, true),
                     ] {
                         let request = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
-                        let (known, algorithm, job) = group.shared.think(dtype, &request, options).unwrap();
-                        let wanted = said(known, CallSchedule::Made(algorithm.make(&job).unwrap()));
+                        let (traits, algorithm, job) =
+                            group.shared.planner.make(dtype, &request, options).unwrap();
+                        let wanted = said(traits, CallSchedule::Made(algorithm.make(&job).unwrap()));
                         // The first is made, the second may be what was kept; another call comes between.
                         for _ in 0..3 {
-                            let plan = group.shared.plan(dtype, &request, options).unwrap();
-                            assert_eq!(said(plan.known, plan.schedule), wanted, "{request:?}");
+                            let plan = group.shared.planner.plan(dtype, &request, options).unwrap();
+                            assert_eq!(said(plan.traits, plan.schedule), wanted, "{request:?}");
                             let other = CallSpec::new(Collective::Barrier, 0);
-                            group.shared.plan(Dtype::U8, &other, options).unwrap();
+                            group.shared.planner.plan(Dtype::U8, &other, options).unwrap();
                         }
                     }
                 }
             }
-            let latest = group.shared.plans.0.lock().unwrap();
+            let latest = group.shared.planner.latest.lock().unwrap();
             assert_eq!(latest.kept.len(), KEPT);
             drop(latest);
             group.leave().unwrap();

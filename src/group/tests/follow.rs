@@ -363,7 +363,7 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
             0 => group.all_gather_v_async(vec![1_u8]).unwrap().wait().map(drop),
             // It says that it has more than there can be.
             _ => {
-                let call = group.call::<u8>(Collective::AllGather, "all_gather_v", ReduceOp::Sum, 0).unwrap();
+                let call = group.uneven::<u8>(Collective::AllGather, ReduceOp::Sum, 0).unwrap();
                 group.now(async |turn| call.everyone(turn, [1 << 62]).await).unwrap();
                 group.barrier()
             }

@@ -12,8 +12,8 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        collective::uneven::{Call, longest, numbers},
-        plan::spec::{CallSpec, Prepared},
+        collective::lengths::{UnevenCall, longest, numbers},
+        plan::spec::{CallId, CallSpec},
         sequence::Sequence,
     },
     object::ObjectError,
@@ -37,8 +37,8 @@ impl ProcessGroup {
         collective: Collective,
         cargo: Cargo,
         root: Rank,
-    ) -> Result<Call> {
-        self.prepare(name, Prepared { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo })
+    ) -> Result<UnevenCall> {
+        self.uneven_call(name, CallId { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo })
     }
 }
 
@@ -56,9 +56,9 @@ pub(crate) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> impl Iterator<Item 
     })
 }
 
-impl Call {
+impl UnevenCall {
     pub(crate) fn at_root(&self) -> bool {
-        self.group.rank() == self.prepared.root
+        self.group.rank() == self.id.root
     }
 
     /// What a word says.
@@ -78,10 +78,10 @@ impl Call {
         len: usize,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
-        let Prepared { dtype, root, .. } = self.prepared;
+        let CallId { dtype, root, .. } = self.id;
         // Whatever it is a part of: ranks compare the call.
-        let prepares = Some(self.prepared);
-        let request = CallSpec { root, prepares, ..CallSpec::new(Collective::Broadcast, len) };
+        let part_of = Some(self.id);
+        let request = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, len) };
         turn.run(&self.group, dtype, &request, borrowed).await
     }
 
@@ -127,7 +127,7 @@ impl Call {
 
     /// Whether this rank gets what all ranks have.
     pub(crate) fn gets(&self) -> bool {
-        self.prepared.collective == Collective::AllGather || self.at_root()
+        self.id.collective == Collective::AllGather || self.at_root()
     }
 
     /// Collects all ranks' blobs where the call gives something, or everywhere.
@@ -147,11 +147,8 @@ impl Call {
         if to_all {
             let uneven = Some(Uneven { input: &[], output: &words });
             let longest = longest(&words);
-            let request = CallSpec {
-                uneven,
-                prepares: Some(self.prepared),
-                ..CallSpec::new(Collective::AllGather, longest)
-            };
+            let request =
+                CallSpec { uneven, part_of: Some(self.id), ..CallSpec::new(Collective::AllGather, longest) };
             turn.run(&self.group, Dtype::U8, &request, borrowed).await?;
         } else {
             self.gather(turn, &words, borrowed).await?;

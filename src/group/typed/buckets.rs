@@ -295,7 +295,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
             let data = std::mem::take(&mut bucket.data);
             let (op, list) = (self.op, bucket.list);
-            let work = self.group.begin_within(Collective::AllReduce, data, op, list, |data, _| data)?;
+            let work = self.group.begin_in_place(Collective::AllReduce, data, op, list, |data, _| data)?;
             bucket.work = Some(work);
             self.begun += 1;
         }

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        collective::uneven::Call,
+        collective::lengths::UnevenCall,
         sequence::Sequence,
         typed::blobs::{Blob, Collected, cut},
     },
@@ -130,7 +130,7 @@ impl ProcessGroup {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
         let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, blob).await?, call)) };
-        let open = |(all, call): (_, Call)| Ok(call.everyones(all)?.unwrap_or_default());
+        let open = |(all, call): (_, UnevenCall)| Ok(call.everyones(all)?.unwrap_or_default());
         self.later("all_gather_object", steps, open)
     }
 
@@ -192,7 +192,7 @@ fn first_hand<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
     }
 }
 
-impl Call {
+impl UnevenCall {
     /// A rank's value, or what is wrong with it.
     fn open<T>(&self, from: Rank, value: Blob<T>) -> Result<T> {
         value.or_else(|problem| self.wrong::<T, _>(from, problem))
@@ -223,7 +223,7 @@ impl Call {
 
     /// The same of a scatter.
     fn each<T: Serialize>(&self, values: Option<Vec<T>>) -> (Own<T>, Option<Blobs>) {
-        let (ranks, root) = (self.group.size(), self.prepared.root);
+        let (ranks, root) = (self.group.size(), self.id.root);
         match values {
             _ if !self.at_root() => (Ok(None), None),
             None => (Err(self.nothing("values")), None),
@@ -262,7 +262,7 @@ impl Call {
             Some(own) => blob.map(|_| own),
             None => blob.and_then(|bytes| decode(&bytes)),
         };
-        self.open(self.prepared.root, value)
+        self.open(self.id.root, value)
     }
 
     async fn collect_values(&self, turn: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {

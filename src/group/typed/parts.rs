@@ -7,12 +7,14 @@ use crate::{
     buffer::Borrowed,
     engine::Cargo,
     error::{Error, Result},
-    group::typed::blobs::cut,
     group::{
         ProcessGroup,
-        collective::uneven::{Call, longest},
+        collective::lengths::{UnevenCall, longest},
         sequence::Sequence,
-        typed::tensors::{Label, Meta, packed},
+        typed::{
+            blobs::cut,
+            tensors::{Label, Meta, packed},
+        },
     },
     object::{decode, encode},
     tensor::{Parts, Tensor, TensorView},
@@ -161,7 +163,7 @@ impl ProcessGroup {
     }
 }
 
-impl Call {
+impl UnevenCall {
     fn read(&self, from: Rank, ahead: &[u8]) -> Result<(Lie, Meta)> {
         let ahead: Ahead = decode(ahead).map_err(|error| self.strange(from, error.to_string()))?;
         let meta = ahead.label.read().map_err(|what| self.strange(from, what))?;
@@ -175,7 +177,7 @@ impl Call {
         tensor: Option<&TensorView<'_>>,
         parts: Parts<'_>,
     ) -> Result<Tensor> {
-        let root = self.prepared.root;
+        let root = self.id.root;
         if !self.at_root() {
             let told = self.hand_out(turn, None).await?;
             let (parts, whole) = self.read(root, &self.unlabelled(root, told)?)?;

@@ -15,7 +15,7 @@ use crate::{
     error::{Error, Failure, Result},
     group::{
         ProcessGroup,
-        collective::uneven::Call,
+        collective::lengths::UnevenCall,
         sequence::Sequence,
         typed::blobs::{Blob, cut},
     },
@@ -194,7 +194,7 @@ pub(crate) fn zeroed(bytes: usize) -> std::result::Result<Vec<u8>, TensorError> 
     bytemuck::allocation::try_zeroed_vec(bytes).map_err(|()| TensorError::Memory { bytes })
 }
 
-impl Call {
+impl UnevenCall {
     /// What a rank says of its tensors, or why it cannot.
     pub(crate) fn unlabelled<T>(&self, from: Rank, labels: Blob<T>) -> Result<T> {
         let rank = self.group.global(from);
@@ -235,7 +235,7 @@ impl Call {
         turn: &mut Sequence<'_>,
         tensors: Option<&[TensorView<'_>]>,
     ) -> Result<Option<Vec<Tensor>>> {
-        let root = self.prepared.root;
+        let root = self.id.root;
         if !self.at_root() {
             let labels = self.hand_out(turn, None).await?;
             let metas = self.metas(root, &self.unlabelled(root, labels)?)?;
