@@ -5,9 +5,9 @@ use std::time::Instant;
 use unisono::ReduceOp;
 
 use crate::{
-    Outcome, Table, Verdict, ensure,
+    Outcome, Table, Verdict, ensure, join,
     network::Hosts,
-    rank::{self, Role, join, say},
+    rank::{self, Role, say},
     world::World,
     worlds::PORT,
 };

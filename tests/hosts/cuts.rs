@@ -6,9 +6,9 @@ use std::{path::Path, thread, time::Duration};
 use unisono::ReduceOp;
 
 use crate::{
-    Outcome, Table, Verdict, ensure,
+    Outcome, Table, Verdict, ensure, join,
     network::Hosts,
-    rank::{self, Role, join, say},
+    rank::{self, Role, say},
     world::{End, World},
     worlds::PORT,
 };

@@ -21,8 +21,13 @@ mod network;
 #[path = "../ports/mod.rs"]
 #[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod ports;
+#[path = "../processes/rank.rs"]
+#[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod rank;
 mod reach;
+#[path = "../processes/suite.rs"]
+#[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
+mod suite;
 #[path = "../processes/world.rs"]
 #[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod world;
@@ -36,33 +41,9 @@ use std::{
 };
 
 use network::Hosts;
-
-/// How a case ends: well, perhaps with a remark for the reader, or with what is wrong.
-type Outcome = Result<Verdict, Box<dyn std::error::Error>>;
-
-/// What there is to say of a case that did not fail.
-#[derive(Debug)]
-#[allow(dead_code, reason = "not every state of the suite has a case of each kind")]
-enum Verdict {
-    Passed,
-    /// It passed, and this was measured or said.
-    Measured(String),
-    /// It has no sense here.
-    Skipped(String),
-}
-
-/// Cases by name; each is given the provider's.
-type Table = &'static [(&'static str, fn(&str) -> Outcome)];
-
-/// Ends a case with a message unless the condition holds.
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(format!($($message)+).into());
-        }
-    };
-}
-pub(crate) use ensure;
+use rank::say;
+pub(crate) use suite::{Outcome, Table, Verdict, ensure};
+use unisono::{Config, ProcessGroup};
 
 /// So many cases at once: each has hosts of its own, and most of its time it waits.
 const AT_ONCE: usize = 4;
@@ -71,7 +52,7 @@ const TABLES: &[Table] = &[cuts::CASES, worlds::CASES, alone::CASES, reach::CASE
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
-        return rank::run(&role);
+        return rank::run(&role, &[worlds::ROLES, alone::ROLES, cuts::ROLES]);
     }
     // As part of `cargo test` it would double that suite's time, and run as root what nobody asked for.
     if std::env::var_os("UNISONO_TEST_HOSTS").is_none() {
@@ -94,22 +75,10 @@ fn main() -> ExitCode {
             scope.spawn(|| {
                 while let Some((provider, (case, run))) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let name = format!("hosts over {provider}: {case}");
-                    let begun = Instant::now();
-                    let outcome = run(provider);
-                    let seconds = begun.elapsed().as_secs_f32();
-                    match outcome {
-                        Ok(Verdict::Passed) => println!("ok       {name} ({seconds:.2} s)"),
-                        Ok(Verdict::Measured(what)) => println!("ok       {name} ({seconds:.2} s): {what}"),
-                        Ok(Verdict::Skipped(why)) => {
-                            println!("SKIPPED  {name}: {why}");
-                            continue;
-                        }
-                        Err(error) => {
-                            println!("FAILED   {name} ({seconds:.2} s): {error}");
-                            failed.store(true, Ordering::Relaxed);
-                        }
+                    if let Some(passed) = suite::one(&name, || run(provider)) {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        failed.fetch_or(!passed, Ordering::Relaxed);
                     }
-                    count.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
@@ -120,4 +89,12 @@ fn main() -> ExitCode {
     }
     println!("RAN      hosts: {count} cases in {:.2} s", begun.elapsed().as_secs_f32());
     ExitCode::SUCCESS
+}
+
+/// Joins the group that the environment describes. Tells how long that took, in milliseconds, and why it failed.
+fn join() -> Result<ProcessGroup, Box<dyn std::error::Error>> {
+    let begun = Instant::now();
+    let joined = Config::from_env().and_then(ProcessGroup::join);
+    say("joining took", begun.elapsed().as_millis());
+    Ok(joined.inspect_err(|error| say("error", error))?)
 }

@@ -3,9 +3,9 @@
 use unisono::ReduceOp;
 
 use crate::{
-    Outcome, Table, Verdict, ensure,
+    Outcome, Table, Verdict, ensure, join,
     network::Hosts,
-    rank::{self, Role, join, say},
+    rank::{self, Role, say},
     world::{End, World},
 };
 

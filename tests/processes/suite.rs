@@ -23,7 +23,7 @@ pub(crate) type Outcome = Result<Verdict, Box<dyn std::error::Error>>;
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Passed,
-    /// It passed, and this was measured.
+    /// It passed, and this was measured or said.
     Measured(String),
     /// It has no sense here.
     Skipped(String),
@@ -125,23 +125,30 @@ fn judge(provider: &str, name: &str, filter: &str, must: bool, cases: Cases, wai
 fn run(provider: &str, name: &str, cases: Cases) -> Went {
     let mut went = Went::default();
     for (case, run) in cases {
-        let begun = Instant::now();
-        let outcome = run(provider);
-        let seconds = begun.elapsed().as_secs_f32();
-        match outcome {
-            Ok(Verdict::Passed) => println!("ok       {name}: {case} ({seconds:.2} s)"),
-            Ok(Verdict::Measured(what)) => println!("ok       {name}: {case} ({seconds:.2} s): {what}"),
-            Ok(Verdict::Skipped(why)) => {
-                println!("SKIPPED  {name}: {case}: {why}");
-                went.skipped += 1;
-                continue;
+        match one(&format!("{name}: {case}"), || run(provider)) {
+            Some(passed) => {
+                went.count += 1;
+                went.failed |= !passed;
             }
-            Err(error) => {
-                println!("FAILED   {name}: {case} ({seconds:.2} s): {error}");
-                went.failed = true;
-            }
+            None => went.skipped += 1,
         }
-        went.count += 1;
     }
     went
+}
+
+/// Runs a case and prints how it went: whether it passed, `None` if it was skipped.
+pub(crate) fn one(name: &str, case: impl FnOnce() -> Outcome) -> Option<bool> {
+    let begun = Instant::now();
+    let outcome = case();
+    let seconds = begun.elapsed().as_secs_f32();
+    match &outcome {
+        Ok(Verdict::Passed) => println!("ok       {name} ({seconds:.2} s)"),
+        Ok(Verdict::Measured(what)) => println!("ok       {name} ({seconds:.2} s): {what}"),
+        Ok(Verdict::Skipped(why)) => {
+            println!("SKIPPED  {name}: {why}");
+            return None;
+        }
+        Err(error) => println!("FAILED   {name} ({seconds:.2} s): {error}"),
+    }
+    Some(outcome.is_ok())
 }
