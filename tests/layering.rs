@@ -65,6 +65,16 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("sim", &["region", "check", "activity", "local"]),
     ("ofi", &["region", "check", "activity", "fork"]),
 ];
+/// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
+const FILES: &[(&str, &[&str])] = &[
+    ("checksum", &[]),
+    ("error", &[]),
+    ("options", &[]),
+    ("plan", &["checksum", "error"]),
+    ("local", &["checksum", "error", "plan"]),
+    ("handover", &["error", "local", "options", "plan"]),
+    ("fuzz", &["local", "plan"]),
+];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport.
 const USES_TRANSPORT: &[&str] =
@@ -137,6 +147,7 @@ fn check(files: &[(String, String)]) -> Vec<Violation> {
     let text = |wanted: &str| files.iter().find(|(file, _)| file == wanted).map_or("", |(_, text)| text);
     let library = reexports(text("src/lib.rs"));
     let transport = reexports(text("transport/src/lib.rs"));
+    let files_crate = reexports(text("files/src/lib.rs"));
     let mut found = Vec::new();
     for (file, text) in files {
         let mut tell = |line, what| found.push(Violation { file: file.clone(), line, what });
@@ -161,6 +172,8 @@ fn check(files: &[(String, String)]) -> Vec<Violation> {
             arrows(inside, &tokens, LIBRARY, &library, &mut tell);
         } else if let Some(inside) = file.strip_prefix("transport/src/") {
             arrows(inside, &tokens, TRANSPORT, &transport, &mut tell);
+        } else if let Some(inside) = file.strip_prefix("files/src/") {
+            arrows(inside, &tokens, FILES, &files_crate, &mut tell);
         }
         purity(file, &tokens, &mut tell);
     }
@@ -404,6 +417,7 @@ fn planted_arrows_are_found() {
         ),
         ("transport/src/inproc.rs", "use crate::{ofi, Memory};", "`inproc` may not import `ofi`"),
         ("transport/src/ofi/post.rs", "use super::super::sim::Sim;", "`ofi` may not import `sim`"),
+        ("files/src/local/own.rs", "use crate::handover::agree;", "`local` may not import `handover`"),
         ("src/hall.rs", "", "the room `hall` has no row in tests/layering.rs that says what it may import"),
     ];
     for (file, text, wanted) in planted {
