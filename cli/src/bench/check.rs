@@ -1,4 +1,4 @@
-//! Whether a collective did what it should: what a rank has before it, and what must be there afterwards.
+//! Verifies a collective: fills a rank's operands before the call and compares them with the expected result after it.
 
 use unisono::reduce::ReduceOp;
 use unisono_schedule::Collective;

@@ -1,5 +1,5 @@
-//! What ranks compute while a collective is under way: nothing, for as long as an accelerator would take, or something
-//! on every core. Both are made to last a given time by trying; how long they do last is for others to measure.
+//! Computations that ranks do during a collective: a sleep, as if an accelerator computed, or work on every core. Both are
+//! calibrated to a given duration; the caller measures how long they take.
 
 use std::{
     hint::black_box,
@@ -21,8 +21,8 @@ const TRIES: usize = 3;
 /// How many rounds are tried first: some tens of microseconds.
 const FIRST: f64 = 300.0;
 
-/// The threads that compute on this rank: its own, and so many others that all ranks of the host together keep its
-/// processors busy. They sleep between computations.
+/// The threads that compute on this rank: its own, and as many others as it takes for all ranks of the host together to
+/// use every processor. They sleep between computations.
 pub(super) struct Crew {
     others: Vec<Other>,
 }

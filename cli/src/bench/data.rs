@@ -1,5 +1,5 @@
-//! What the bench sends, and what must come of it: numbers that tell ranks, elements and blocks apart, and so small that
-//! whatever the library may round is either nothing or less than what any one rank gives.
+//! Values that the bench sends, and the results expected of them. Values differ by rank, element and block, and are small
+//! enough that rounding changes a result by less than any one rank contributes.
 
 use half::{bf16, f16};
 use unisono::{dtype::Element, reduce::ReduceOp};

@@ -1,5 +1,5 @@
 //! `unisono bench send_recv`: messages between pairs of ranks, as in osu_multi_lat and osu_mbw_mr: rank i of the first half
-//! and rank i of the second, all pairs at once. The last of an odd number of ranks looks on.
+//! and rank i of the second, all pairs at once. The last of an odd number of ranks does nothing.
 
 use std::{ops::DerefMut, time::Instant};
 
@@ -15,8 +15,8 @@ use super::{
     room,
 };
 
-/// How many messages are under way at once in each direction in bandwidth tests: so many that a wire is kept busy, but
-/// of large ones only as many as have together so many bytes, and two at least.
+/// Messages in flight in each direction in bandwidth tests: `WINDOW`, but of large messages no more than `WINDOW_BYTES`
+/// together, and at least two.
 const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 16 << 20;
 
@@ -66,7 +66,7 @@ where
         Some((partner, first)) => Some(Pair::new(group, partner, first, count, window, &own)?),
         None => None,
     };
-    // What a pair does, and nothing on a rank that looks on.
+    // Acts on this rank's pair; a rank without one does nothing.
     let mut each = |act: &mut dyn FnMut(&mut Pair<'_, M>) -> Result<()>| pair.as_mut().map_or(Ok(()), act);
 
     each(&mut |pair| (0..bench.warmup).try_for_each(|_| pair.ping_pong()))?;

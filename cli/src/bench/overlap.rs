@@ -1,10 +1,9 @@
-//! `--overlap`: how much of a collective disappears behind what the ranks compute meanwhile, as in OSU's non-blocking
-//! benchmarks.
+//! `--overlap`: how much of a collective's time is hidden by computation, as in OSU's non-blocking benchmarks.
 //!
-//! For each size there are three times, each the median over the calls of the slowest rank's time after a barrier: that of
-//! the communication alone (begun and waited for), that of a computation alone, which is made to last somewhat longer, so
-//! that it can hide all, and that of both (begun, computed, waited for). What of the communication the computation did
-//! not hide is the third less the second. The three are taken in turn, so that what drifts hits all alike.
+//! For each size three times are measured, each the median over the calls of the slowest rank's time after a barrier: the
+//! communication alone (started and waited for), the computation alone, which takes somewhat longer so that it can hide
+//! all of it, and both (started, computed, waited for). The third less the second is the part that was not hidden. The
+//! three are measured alternately, so that drift affects all of them alike.
 
 use std::{ops::DerefMut, time::Instant};
 

@@ -1,4 +1,4 @@
-//! What a person who waits gets to see: a bar, on a terminal only, and only once it takes a while.
+//! A progress bar: on a terminal only, and only once a run takes a while.
 
 use std::{
     cell::Cell,

@@ -1,5 +1,5 @@
-//! Raw puts between two ranks: an endpoint each, a window each, and nothing above the transport. They are rank 0 and the
-//! first of the other half: launchers put neighbours on one machine.
+//! Raw puts between two ranks: each has an endpoint and a window, and nothing above the transport. The ranks are rank 0 and
+//! the first rank of the second half, since launchers place neighbours on one host.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use unisono_transport::{
 
 use super::{Result, ranks::second, room};
 
-/// How many puts are under way at once in bandwidth tests: enough to keep a wire busy. All of them read the same
+/// Puts in flight in bandwidth tests: enough to keep a link busy. All of them read the same
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
 const WINDOW: u64 = 16;
 
-/// How long a peer may keep silent.
+/// How long a peer may send nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The immediate of the puts that are counted, and that of acknowledgements.
@@ -62,7 +62,7 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
         0 => Some(second),
         rank => (rank == second).then_some(0),
     });
-    let mut card = vec![0_u8; ADDRESS + 32];
+    let mut info = vec![0_u8; ADDRESS + 32];
     let mut opened = None;
     if other.is_some() {
         let mut transport = Ofi::open(options)?;
@@ -70,17 +70,17 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
         let source = touched(&mut transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;
         let address = transport.address().0.clone();
-        let place = card.get_mut(32..32 + address.len()).ok_or("the provider's addresses are too long")?;
+        let place = info.get_mut(32..32 + address.len()).ok_or("the provider's addresses are too long")?;
         place.copy_from_slice(&address);
         for (i, word) in [remote.base, remote.key, remote.len, address.len() as u64].into_iter().enumerate() {
-            card[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+            info[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
         }
         opened = Some((transport, window, source));
     }
-    let mut cards = vec![0_u8; card.len() * group.size()];
-    group.all_gather(&card, &mut cards)?;
+    let mut infos = vec![0_u8; info.len() * group.size()];
+    group.all_gather(&info, &mut infos)?;
     let (Some(other), Some((mut transport, window, source))) = (other, opened) else { return Ok(None) };
-    let theirs = &cards[other * card.len()..][..card.len()];
+    let theirs = &infos[other * info.len()..][..info.len()];
     let word = |i: usize| -> u64 {
         theirs.get(i * 8..i * 8 + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
     };

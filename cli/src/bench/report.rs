@@ -1,4 +1,4 @@
-//! The table on standard output and the lines of JSON, from rank 0 alone.
+//! Prints the table and writes the lines of JSON, on rank 0 only.
 
 use std::{
     fmt,

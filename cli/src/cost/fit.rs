@@ -1,4 +1,5 @@
-//! Fits a fabric to this machine: short runs of a few ranks, and the parameters with which the model repeats them.
+//! Fits a fabric to this machine: measures short runs of a few ranks, and solves for the parameters with which the cost
+//! model reproduces them.
 
 use std::{
     io::{self, Write},

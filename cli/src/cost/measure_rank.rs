@@ -1,5 +1,5 @@
-//! One rank of the short runs that a fabric is fitted to and a prediction compared with: a hidden subcommand, whose rank
-//! 0 writes what it found as a line of JSON.
+//! The hidden subcommand that runs one rank of a short measurement, to fit a fabric or to compare a prediction with. Rank 0
+//! writes the result as a line of JSON.
 
 use std::{
     hint::black_box,

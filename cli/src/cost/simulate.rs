@@ -1,4 +1,4 @@
-//! `unisono simulate`: what every algorithm would take for a collective, on a fabric one need not have.
+//! `unisono simulate`: predicts the time of every algorithm of a collective on a given fabric.
 
 use std::{
     io::{self, Write},

@@ -1,5 +1,5 @@
-//! One of the two processes of the self-test: opens an endpoint, is told of the other by doctor, and lets a
-//! small put go there and back many times. A provider that crashes or hangs takes this process, not doctor's.
+//! The hidden subcommand that is one of the two processes of the self-test: opens an endpoint, gets the other's address from
+//! doctor, and sends a small put back and forth many times. A provider that crashes or hangs ends this process, not doctor.
 #![allow(unsafe_code)]
 
 use std::{

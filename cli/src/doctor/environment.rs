@@ -1,4 +1,4 @@
-//! What the environment asks for: our own variables, the launcher's, libfabric's.
+//! Environment variables: unisono's own, the launcher's, libfabric's.
 
 use serde::Serialize;
 use unisono::{

@@ -1,5 +1,4 @@
-//! Reads the small files in which the kernel tells of the machine. They are data: what is absent or odd is
-//! `None`.
+//! Reads the small files of /proc and /sys that describe the machine. A missing or malformed value is `None`.
 
 use std::{
     fs::{self, OpenOptions},

@@ -1,4 +1,4 @@
-//! The last proof: two ranks, started as `unisono run` starts them, form a group and reduce.
+//! The last part of the self-test: two ranks, started as by `unisono run`, form a group and reduce.
 
 use std::{
     io::Read,

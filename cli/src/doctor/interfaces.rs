@@ -1,4 +1,4 @@
-//! Network interfaces, RDMA devices, and the way to where ranks meet.
+//! Network interfaces, RDMA devices, and the route to the store.
 
 use std::{
     collections::BTreeMap,

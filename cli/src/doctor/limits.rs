@@ -1,4 +1,4 @@
-//! What the system lets a rank have, against what it needs.
+//! Resource limits of the system, compared with what a rank needs.
 
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;

@@ -1,8 +1,8 @@
-//! `unisono doctor`: why it does not run here, or why it is slow.
+//! `unisono doctor`: finds why unisono does not run here, or runs slowly.
 //!
-//! Each topic has a file with what is found out (plain data, `gather`) and what to say of it (`judge`, which
-//! touches nothing). Sections are printed as they are done, and endpoints are opened in processes of their own: a
-//! provider that crashes or hangs is one more thing to tell.
+//! Each topic has a file with a function that collects facts (`gather`) and a pure one that assesses them (`judge`).
+//! Sections are printed as they are done. Endpoints are opened in processes of their own, so that a provider that crashes
+//! or hangs is reported and does not end the report.
 
 use std::{
     fs, io,

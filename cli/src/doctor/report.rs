@@ -1,4 +1,4 @@
-//! What doctor says: sections of marked lines, and how these look on a terminal.
+//! The report: sections of lines, each marked ok, warning or problem, and their layout on a terminal.
 
 use std::fmt::Write;
 

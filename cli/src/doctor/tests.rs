@@ -1,4 +1,4 @@
-//! What doctor says of machines that are not this one, word by word.
+//! The exact reports for machines other than this one.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Which libraries run here.
+//! Versions of the libraries in use.
 
 use serde::Serialize;
 use unisono_transport::ofi;

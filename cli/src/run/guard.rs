@@ -1,5 +1,5 @@
-//! The hidden subcommand that outlives a launcher that was killed, just long enough to end what its ranks have
-//! started: the kernel ends the ranks themselves, but not their children.
+//! The hidden subcommand that ends the ranks' process groups if the launcher is killed. The kernel ends the ranks
+//! themselves, but not the processes that they have started.
 
 use std::{
     io::{self, Write},
@@ -16,8 +16,8 @@ pub(crate) const NAME: &str = "run-guard";
 /// What the launcher says when it has ended its ranks itself.
 const DONE: &str = "done";
 
-/// How long after its ranks' end it removes the shared memory that they have left.
-const REST: Duration = Duration::from_millis(500);
+/// How long after killing the ranks it removes the shared memory that they have left.
+const SETTLE: Duration = Duration::from_millis(500);
 
 /// Ends process groups when the launcher is gone. Its standard input names them, one a line, and ends with
 /// the launcher.
@@ -38,13 +38,13 @@ impl Guard {
             let _ = kill_process_group(group, Signal::KILL);
         }
         // What they held is let go a moment after they were killed.
-        std::thread::sleep(REST);
+        std::thread::sleep(SETTLE);
         unisono_transport::ofi::sweep();
         ExitCode::SUCCESS
     }
 }
 
-/// The launcher's hold on its guard.
+/// The launcher's connection to its guard.
 #[derive(Debug)]
 pub(super) struct Hold {
     guard: Child,

@@ -1,4 +1,4 @@
-//! The ranks' output, whole lines at a time, each behind the number of its rank.
+//! Forwards the ranks' output by whole lines, each prefixed with its rank.
 
 use std::{
     io::{self, Read},

@@ -1,4 +1,4 @@
-//! Finds the program before any rank is started, so that a wrong name is told once and not by every rank.
+//! Finds the program before any rank is started, so that a wrong name is reported once and not by every rank.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
-//! The hidden subcommand through which each rank is started: it ties its life to the launcher's, then becomes
-//! the program.
+//! The hidden subcommand that starts a rank: it has the kernel kill the rank if the launcher dies, then executes the
+//! program.
 
 use std::{
     ffi::OsString,

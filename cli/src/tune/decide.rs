@@ -1,4 +1,4 @@
-//! Makes rows of a table from what was measured.
+//! Turns measurements into the rows of a tuning table.
 
 use unisono_schedule::{
     Collective,

@@ -1,4 +1,4 @@
-//! Measures several ways to do one collective beside each other: in rounds, so that what drifts hits all alike.
+//! Measures several algorithms of one collective in alternating rounds, so that drift affects all of them alike.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The file that is written: anew after each collective, and each time whole or not at all.
+//! Writes the tuning file: again after each collective, each time atomically.
 
 use std::{
     fs::{self, File, OpenOptions},
