@@ -1,4 +1,5 @@
-//! Comparing where all ranks position, through the directory: one rank at a time gathers it, on behalf of all that doubt meanwhile.
+//! Compares the positions of all ranks through the directory. One rank at a time collects them, for all ranks that have asked for
+//! a comparison meanwhile.
 
 use std::{
     fs, io,
@@ -12,22 +13,22 @@ use crate::{
     position::{Position, judge},
 };
 
-/// Held by the rank that gathers.
+/// The file that the collecting rank holds.
 const TURN: &str = "comparing";
 
-/// How often all ranks' positions have been compared.
+/// The file that holds the number of comparisons made.
 const DONE: &str = "compared";
 
-/// This rank's part in it.
+/// This rank's part in comparisons.
 #[derive(Default)]
 pub(super) struct Comparison {
-    /// This rank doubts, until they have been compared so often.
+    /// The number of comparisons after which this rank's request is met.
     wanted: Option<u64>,
     open: Option<Open>,
     asked: u64,
 }
 
-/// This rank's turn.
+/// A comparison that this rank makes.
 struct Open {
     ask: String,
     until: Instant,
@@ -35,15 +36,15 @@ struct Open {
 }
 
 impl Comparison {
-    /// Whether it is this rank's turn, and answers are waited for.
+    /// Whether this rank is collecting answers.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Does what is next. Gives what follows from where all position, if that was compared and anything does.
+    /// Takes the next step. Returns the failure that follows from the positions, if they were compared and one follows.
     pub(super) fn go_on(&mut self, round: &Round, doubts: &AtomicBool) -> io::Result<Option<Failure>> {
         if doubts.swap(false, Ordering::Relaxed) {
-            // What is under way may have begun before this rank waited.
+            // A comparison in progress may have begun before this rank was blocked.
             let under_way = u64::from(round.read(TURN)?.is_some());
             self.wanted = Some(done(round)? + under_way + 1);
         }

@@ -1,4 +1,4 @@
-//! This rank's watch in a directory: a thread that looks again and again.
+//! The watch of a rank in a directory: a thread that polls.
 
 use std::{
     collections::HashMap,
@@ -23,17 +23,17 @@ use super::{
 };
 use crate::error::Failure;
 
-/// How long this rank may be unable to look after the others before the store counts as lost.
+/// How long this rank may be unable to read the directory before the store counts as lost.
 const TROUBLE: Duration = Duration::from_secs(10);
 
-/// There as soon as a rank leaves.
+/// The file that exists once a rank is leaving.
 const LEAVING: &str = "leaving";
 
 /// See the module.
 pub(super) struct FileWatch {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Held as long as this rank lives.
+    /// Held while this rank lives.
     lock: Mutex<Option<Unshared<File>>>,
     process: Process,
     questions: AtomicU64,
@@ -43,9 +43,9 @@ struct Shared {
     round: Round,
     latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
-    /// Whether this rank doubts that the others call the same.
+    /// Whether this rank has asked for a comparison.
     doubts: AtomicBool,
-    /// Whether this rank is going.
+    /// Whether this watch is ending.
     going: Mutex<bool>,
     changed: Condvar,
 }
@@ -102,7 +102,7 @@ impl Shared {
         let mut going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
         while !*going {
             drop(going);
-            // The dead before those that ask: where nothing can be written, deaths can still be found.
+            // First dead ranks, then questions: if nothing can be written, deaths are still found.
             let looked = self.look();
             let answered = self.answer(&mut asked).and(looked);
             match answered.and_then(|()| comparison.go_on(&self.round, &self.doubts)) {
@@ -112,13 +112,13 @@ impl Shared {
                 }
                 Err(error) => {
                     let since = *trouble.get_or_insert_with(|| {
-                        tracing::warn!("rank {} cannot look after the store: {error}", self.round.rank);
+                        tracing::warn!("rank {} cannot read the store: {error}", self.round.rank);
                         Instant::now()
                     });
                     // It may be a bad moment of a network file system or of this process; a missing round is not.
                     let missing = matches!(self.round.world(), Ok(None));
                     if missing || since.elapsed() > TROUBLE {
-                        let how = format!("{} cannot be read any more: {error}", self.round.path.display());
+                        let how = format!("{} can no longer be read: {error}", self.round.path.display());
                         self.latch.raise(Failure::StoreLost { how });
                     }
                 }
@@ -131,10 +131,10 @@ impl Shared {
         }
     }
 
-    /// Looks after the others, and raises the latch if the group failed.
+    /// Checks the other ranks, and raises the latch if the group has failed.
     fn look(&self) -> io::Result<()> {
         if let Some(failure) = self.latch.failure() {
-            // Where it could not be told when it was found.
+            // It could not be written when it was found.
             if self.round.failure()?.is_none() {
                 self.round.latch(&failure)?;
             }
@@ -146,9 +146,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers who asks where this rank positions. `asked` tells whether a question is answered. One that cannot be
-    /// answered is no trouble of the group's: it is tried again, and the one who asks waits no longer than it
-    /// wanted to.
+    /// Answers questions for this rank's position. `asked` holds whether a question is answered. An answer that cannot be written
+    /// is no failure of the group: it is tried again, and the asking rank waits no longer than it wanted to.
     fn answer(&self, asked: &mut HashMap<String, bool>) -> io::Result<()> {
         let asks = self.round.names("asks")?;
         asked.retain(|ask, _| asks.contains(ask));
@@ -179,7 +178,7 @@ impl Watch for FileWatch {
     fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
         let round = &self.shared.round;
         let mut positions = self.ask(wait).unwrap_or_else(|error| {
-            tracing::warn!("rank {} cannot ask where the others are: {error}", round.rank);
+            tracing::warn!("rank {} cannot ask for the positions of the other ranks: {error}", round.rank);
             vec![None; round.ranks]
         });
         if let Some(own) = positions.get_mut(round.rank) {
@@ -211,7 +210,7 @@ impl Watch for FileWatch {
         }
         let round = &self.shared.round;
         if round.rank == 0 && self.shared.latch.raised() {
-            // Those that have yet to come look for a round whose rank 0 lives.
+            // Ranks that come later look for a round whose rank 0 lives.
             let mut pause = Pause::new();
             let until = Instant::now() + LATECOMERS;
             while !round.is_full() && pause.sleep(until) {}

@@ -1,15 +1,13 @@
-//! The store in a directory that all ranks share: no port, no server, for one machine or a shared file
-//! system.
+//! The store in a directory that all ranks share: no port and no server, for one host or a shared file system.
 //!
-//! A job meets in a folder named by its id and token, which is its user's alone: that, and not the token, keeps others out, since
-//! whoever can write to it could do as it likes, and whoever cannot does not get in. Every time rank 0 opens the store it begins a new round, a
-//! folder of its own ([`round`]), and names it in `current`; the others join the round in which rank 0 is
-//! alive, which its lock shows. So what an earlier job left behind confuses nobody, even with the same
-//! token. The last one to leave removes the round.
+//! A job meets in a folder named by its id and token, which only its user can access. The permissions, and not the token, keep
+//! other users out. Each time rank 0 opens the store it begins a new round, a folder of its own ([`round`]), and names it in
+//! `current`. The other ranks join the round in which rank 0 is alive, as its lock shows, so that files of an earlier job have
+//! no effect, even with the same token. The last rank to leave removes the round.
 //!
-//! Ranks find changes by looking again, at most [`LOOK`] apart, so a death is known to all after three
-//! looks at most. On a network file system the client's caches may add to that: NFS, as it is mounted by default,
-//! believes for 30 to 60 s that a file is not there which was not at the first look. `lookupcache=positive` mends it.
+//! Ranks poll for changes, at most [`LOOK`] apart, so that a death is known to all after three polls at most. The caches of a
+//! network file system may add to that: NFS, mounted by default, takes a file as missing for 30 to 60 s if it was missing at
+//! the first look. `lookupcache=positive` avoids it.
 
 mod comparison;
 mod file_watch;
@@ -44,7 +42,7 @@ use crate::{
 /// The longest name of a round.
 const MAX_CURRENT: u64 = 64;
 
-/// How long a rank may be without looking what has changed.
+/// The longest time between two polls of a rank.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long another rank may hold the counters' lock.
@@ -61,20 +59,20 @@ type Entries = Vec<(String, Vec<u8>)>;
 pub struct FileStore {
     name: String,
     round: Round,
-    /// The lock that says that this rank lives; the watch takes it over.
+    /// The lock that shows that this rank lives; the watch takes it over.
     lock: Mutex<Option<Unshared<File>>>,
-    /// The keys of value files already seen, by their names.
+    /// The keys of value files that were read before, by file name.
     keys: Mutex<HashMap<String, String>>,
-    /// Rank 0's, so that there is one rank 0.
+    /// The lock of rank 0, so that there is only one.
     _host: Option<Host>,
 }
 
 impl FileStore {
-    /// Opens the store in `directory`, which is made if it is not there; waits for rank 0.
+    /// Opens the store in `directory`, which is created if it is missing, and waits for rank 0 until the deadline.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if rank 0 did not come before the deadline or the directory cannot be used,
-    /// [`Error::Refused`] if this rank is taken.
+    /// [`Error::Refused`] if another process has this rank or the settings differ.
     pub fn open(directory: &Path, member: &Member, deadline: Instant) -> Result<Self> {
         let name = StoreAddress::File(directory.into()).to_string();
         let begun = Instant::now();
@@ -92,7 +90,7 @@ impl FileStore {
                 Ok(Ok(store)) => return Ok(store),
                 Ok(Err(Refusal::Failed(failure))) => return Err(Error::Failed(*failure)),
                 Ok(Err(refusal)) => refusal,
-                // Those that leave the round before tidy up.
+                // Ranks that leave an earlier round remove its files.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {
                     Refusal::Left
                 }
@@ -111,7 +109,7 @@ impl FileStore {
                 };
                 let problem = format!(
                     "rank {} found no rank 0 there within {:.1?}; is rank 0 running, and has it the same directory, \
-                     shared between their machines, and the same token?{caches}",
+                     shared between their hosts, and the same token?{caches}",
                     member.rank,
                     begun.elapsed()
                 );
@@ -120,7 +118,7 @@ impl FileStore {
         }
     }
 
-    /// One attempt; [`Refusal::Left`] means that it may go better later.
+    /// One attempt; after [`Refusal::Left`] a later one may succeed.
     fn once(name: &str, base: &Path, member: &Member) -> io::Result<std::result::Result<Self, Refusal>> {
         let round = |path| Round { path, rank: member.rank, ranks: member.ranks };
         if member.rank >= member.ranks {
@@ -133,7 +131,7 @@ impl FileStore {
                     Some(round) if !round.has_left(0) && round.state(0)? == RankState::Alive => {
                         Refusal::Duplicate { holder: holder(&round)? }
                     }
-                    // It is going, or only just coming, or somebody tidies up.
+                    // Rank 0 is leaving or has just come, or another rank removes a round.
                     _ => Refusal::Left,
                 }));
             };
@@ -161,7 +159,7 @@ impl FileStore {
                 None => return Ok(Err(Refusal::Left)),
             }
             if let Some(failure) = round.failure()? {
-                // It has heard, and rank 0 need not stay for it. Where that has gone meanwhile, there is nobody to tell.
+                // Rank 0 need not stay for this rank any longer. If rank 0 has gone, the error does not matter.
                 let _ = round.write(&format!("left-{}", round.rank), b"");
                 return Ok(Err(Refusal::Failed(Box::new(failure))));
             }
@@ -186,7 +184,7 @@ impl FileStore {
         problem(&self.name, error.to_string())
     }
 
-    /// Looks again and again until `look` finds something, the group fails or the time is over.
+    /// Polls until `look` finds something, the group fails or the deadline passes.
     fn wait<T>(&self, deadline: Instant, look: impl Fn() -> io::Result<Option<T>>) -> Result<Option<T>> {
         let mut pause = Pause::new();
         let mut patrolled = Instant::now();
@@ -271,7 +269,7 @@ impl Store for FileStore {
         limits(&self.name, key, 0)?;
         let change = || -> io::Result<Option<i64>> {
             let lock = round::lockable(&self.round.path.join("lock"))?;
-            // Held for as long as a small file takes; whoever dies with it lets go of it.
+            // Held while a small file is written; the system releases it if the holder dies.
             let (mut pause, deadline) = (Pause::new(), Instant::now() + LOCK);
             while let Err(error) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 if error != rustix::io::Errno::WOULDBLOCK || !pause.sleep(deadline) {
@@ -297,7 +295,10 @@ impl Store for FileStore {
 
     fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
         let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return Err(problem(&self.name, "there is a watch already".into()));
+            return Err(problem(
+                &self.name,
+                "this rank has a watch already; a store starts one watch only".into(),
+            ));
         };
         let watch = FileWatch::begin(self.round.clone(), lock, latch, position);
         Ok(Box::new(watch.map_err(|error| self.bad(&error))?))
@@ -315,13 +316,14 @@ fn split(bytes: &[u8]) -> Option<(String, usize)> {
     Some((String::from_utf8(bytes.get(8..end)?.to_vec()).ok()?, end))
 }
 
-/// Two keys may have the same hash, and so the same file.
+/// Checks that a file holds the wanted key: two keys may have the same hash.
 fn same(file: &str, found: &str, wanted: &str) -> io::Result<()> {
     if found == wanted {
         return Ok(());
     }
-    let problem =
-        format!("{file} holds key {found:?}, and {wanted:?} is wanted: use keys of different hashes");
+    let problem = format!(
+        "{file} holds key {found:?}, and {wanted:?} was asked for, which has the same hash: rename one of these keys"
+    );
     Err(super::protocol::invalid(problem))
 }
 
@@ -333,20 +335,20 @@ fn problem(name: &str, problem: String) -> Error {
     Error::Rendezvous { store: name.to_owned(), problem }
 }
 
-/// The folder's name. Whoever lists the directory sees it, and can test a guess at the token by it.
+/// The folder's name. A user who can list the directory sees it, and can test a guess of the token with it.
 fn folder(job: &Job) -> String {
     let key =
         blake3::derive_key("unisono 2026-11-26 file store: the folder's key", job.token.reveal().as_bytes());
     format!("unisono-{}", &blake3::keyed_hash(&key, job.id.as_bytes()).to_hex()[..32])
 }
 
-/// The round that rank 0 announced last.
+/// The round that `current` names.
 fn current(base: &Path) -> io::Result<Option<PathBuf>> {
     let Some(name) = there(outside::read_text(&base.join("current"), MAX_CURRENT))? else { return Ok(None) };
     Ok(name.strip_prefix("round-").and_then(|n| n.parse::<u64>().ok()).map(|_| base.join(&name)))
 }
 
-/// Who is this rank in the round.
+/// The process that holds this rank.
 fn holder(round: &Round) -> io::Result<String> {
     let who = round.read(&format!("rank-{}", round.rank))?.unwrap_or_default();
     Ok(String::from_utf8_lossy(&who).into_owned())
@@ -367,14 +369,14 @@ impl Host {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             other => other?,
         }
-        // Whoever tidied up may have removed the file meanwhile, and the lock with it.
+        // Another rank may have removed the file, and with it the lock, meanwhile.
         let same = there(fs::metadata(&path))?
             .is_some_and(|there| lock.metadata().is_ok_and(|own| own.ino() == there.ino()));
         Ok(same.then(|| Self { base: base.to_owned(), _lock: lock.into() }))
     }
 
-    /// A new round's folder, of a name that none before had: those that leave a round remove it by its name. Rounds in which
-    /// nobody lives are removed.
+    /// The folder of a new round, with a name that no round had before, since ranks remove an old round by its name. Removes
+    /// rounds in which no rank lives.
     fn next_round(&self) -> io::Result<PathBuf> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut last = u64::try_from(now.as_nanos()).unwrap_or_default();
@@ -387,7 +389,7 @@ impl Host {
             };
             last = last.max(number);
             let round = Round { path: entry.path(), rank: 0, ranks: 0 };
-            // Not by its world size: a crash of the machine may leave that file empty.
+            // Not by its world size: a crash of the host may leave that file empty.
             let seats = round.names("")?;
             let mut ranks = seats.iter().filter_map(|name| name.strip_prefix("rank-")?.parse().ok());
             let anyone = ranks.any(|rank| {
@@ -411,7 +413,7 @@ impl Drop for Host {
     /// Removes the job's folder if there is no round in it.
     fn drop(&mut self) {
         if current(&self.base).ok().flatten().is_some_and(|round| !round.exists()) {
-            // What is gone already is no error, and a folder with something in it stays.
+            // A missing file is no error, and a folder that is not empty stays.
             let _ = fs::remove_file(self.base.join("current"));
             let _ = fs::remove_file(self.base.join("host"));
             let _ = fs::remove_dir(&self.base);
@@ -419,20 +421,19 @@ impl Drop for Host {
     }
 }
 
-/// Removes the round when nobody lives in it, and the job's folder with it. Nobody can come any more: that
-/// takes a living rank 0.
+/// Removes the round, and the job's folder, if no rank lives in it. No rank can join then, since that takes a living rank 0.
 fn tidy(round: &Round) {
     let Some(base) = round.path.parent() else { return };
     if (0..round.ranks).any(|rank| matches!(round.state(rank), Err(_) | Ok(RankState::Alive))) {
         return;
     }
-    // Others may be doing the same: what is gone already is no error.
+    // Other ranks may do the same: a missing file is no error.
     let _ = fs::remove_dir_all(&round.path);
-    // If rank 0's store is still there, it does the rest when it goes.
+    // If rank 0's store still exists, it removes the rest when it is dropped.
     drop(Host::take(base));
 }
 
-/// Looks again soon at first, and less and less often.
+/// A pause between polls: short at first, then longer.
 struct Pause(Duration);
 
 impl Pause {

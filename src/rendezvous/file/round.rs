@@ -1,16 +1,15 @@
-//! The directory in which one round of a job meets: files that appear whole or not at all, and locks that
-//! tell who lives.
+//! The directory of one round of a job. Its files appear complete or not at all; locks show which ranks live.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `world` | the world size |
 //! | `rank-R` | locked by rank R as long as it lives; says which process that is |
-//! | `left-R` | rank R's shutdown, or that it has come after the group failed, and heard why |
+//! | `left-R` | rank R has left, or came after the group had failed and learned why |
 //! | `failure` | the group's first failure |
 //! | `values/`, `counters/` | one file per key, named by the key's hash; it begins with the key |
-//! | `asks/A` | a question where everyone positions; answered in `positions/A-R` |
-//! | `leaving` | there as soon as a rank calls nothing but to leave |
-//! | `comparing`, `compared` | held by the rank that compares where all stand; how often that was done |
+//! | `asks/A` | a request for all positions; rank R answers in `positions/A-R` |
+//! | `leaving` | exists once a rank is leaving |
+//! | `comparing`, `compared` | held by the rank that compares all positions; the number of comparisons made |
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -35,7 +34,7 @@ use crate::{
 /// The number of this process's next temporary file.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// One round's directory, as one rank sees it.
+/// The directory of a round, used by one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     pub(super) path: PathBuf,
@@ -43,18 +42,18 @@ pub(super) struct Round {
     pub(super) ranks: usize,
 }
 
-/// What became of a rank.
+/// The state of a rank.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RankState {
     Absent,
     Alive,
     Left,
-    /// With what its file says of the process.
+    /// Its process, as its file describes it.
     Dead(String),
 }
 
 impl Round {
-    /// Makes the directory; for rank 0.
+    /// Creates the directory; for rank 0.
     pub(super) fn create(&self) -> io::Result<()> {
         for part in ["values", "counters", "asks", "positions"] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(self.path.join(part))?;
@@ -62,7 +61,7 @@ impl Round {
         self.write("world", self.ranks.to_string().as_bytes())
     }
 
-    /// The world size that rank 0 was told.
+    /// The world size that rank 0 has.
     pub(super) fn world(&self) -> io::Result<Option<usize>> {
         let Some(text) = self.read("world")? else { return Ok(None) };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
@@ -71,7 +70,7 @@ impl Round {
         })
     }
 
-    /// Takes this rank's lock; `None` if it is taken. The file is locked before it appears, so that nobody
+    /// Takes this rank and returns its lock; `None` if the rank is taken. The file is locked before it appears, so that nobody
     /// ever sees it unlocked while this rank lives.
     pub(super) fn take_rank(&self) -> io::Result<Option<Unshared<File>>> {
         let (temporary, file) = self.temporary(protocol::who().as_bytes())?;
@@ -90,7 +89,7 @@ impl Round {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(RankState::Alive),
             other => other?,
         }
-        // The shutdown is written before the lock is let go.
+        // `left-R` is written before the lock is released.
         if left()? {
             return Ok(RankState::Left);
         }
@@ -99,12 +98,12 @@ impl Round {
         Ok(RankState::Dead(String::from_utf8_lossy(&who).into_owned()))
     }
 
-    /// Whether this rank said shutdown.
+    /// Whether this rank has left.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
         self.path.join(format!("left-{rank}")).exists()
     }
 
-    /// Whether every rank has come, or heard that it need not.
+    /// Whether every rank has come, or learned that the group has failed.
     pub(super) fn is_full(&self) -> bool {
         let came = |rank| self.path.join(format!("rank-{rank}")).exists() || self.has_left(rank);
         (0..self.ranks).all(came)
@@ -114,7 +113,7 @@ impl Round {
         Ok(self.message("failure")?.map(Failure::cleaned))
     }
 
-    /// Latches a failure and gives the first one.
+    /// Keeps a failure if it is the first, and returns the first one.
     pub(super) fn latch(&self, failure: &Failure) -> io::Result<Failure> {
         let (temporary, _) = self.temporary(&encode(failure)?)?;
         if self.link(&temporary, "failure")? {
@@ -123,7 +122,7 @@ impl Round {
         self.failure()?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Latches a failure and gives the first one: `failure` itself where it cannot be latched, as on a full disk.
+    /// As [`latch`](Self::latch), but returns `failure` itself if it cannot be written, as on a full disk.
     pub(super) fn settle(&self, failure: Failure) -> Failure {
         self.latch(&failure).unwrap_or_else(|error| {
             tracing::warn!("rank {} cannot tell the others that {failure}: {error}", self.rank);
@@ -131,9 +130,8 @@ impl Round {
         })
     }
 
-    /// Gives the group's failure, or looks whether the next rank that is not known to have left still
-    /// lives, and latches its death. Every living rank looks after one other, so that together they look
-    /// after all, at a cost that does not grow with the world.
+    /// Returns the group's failure. If there is none, checks that the next rank that has not left still lives, and records its
+    /// death. Each living rank checks one other, so that together they check all, at a cost that does not grow with the world.
     pub(super) fn patrol(&self) -> io::Result<Option<Failure>> {
         if let Some(failure) = self.failure()? {
             return Ok(Some(failure));
@@ -151,13 +149,13 @@ impl Round {
         Ok(None)
     }
 
-    /// Makes an empty file of that name, if there is none.
+    /// Creates an empty file of that name; `false` if one exists.
     pub(super) fn claim(&self, name: &str) -> io::Result<bool> {
         let (temporary, _) = self.temporary(b"")?;
         self.link(&temporary, name)
     }
 
-    /// Reads what ranks have answered to a question since the last time. Whether others are still to answer.
+    /// Reads new answers to a question. Returns whether answers are still missing.
     pub(super) fn gather(&self, ask: &str, positions: &mut [Option<Position>]) -> io::Result<bool> {
         let mut waiting = false;
         for (rank, position) in positions.iter_mut().enumerate().filter(|(_, position)| position.is_none()) {
@@ -182,7 +180,7 @@ impl Round {
         Ok(())
     }
 
-    /// Writes a file that appears whole.
+    /// Writes a file that appears complete.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let (temporary, _) = self.temporary(bytes)?;
         fs::rename(&temporary, self.path.join(name)).inspect_err(|_| discard(&temporary))
@@ -192,7 +190,7 @@ impl Round {
         there(outside::read(&self.path.join(name), protocol::MAX_FRAME as u64))
     }
 
-    /// Writes a message to a file that appears whole.
+    /// Writes a message to a file that appears complete.
     pub(super) fn write_message(&self, name: &str, message: &impl Serialize) -> io::Result<()> {
         self.write(name, &encode(message)?)
     }
@@ -207,8 +205,8 @@ impl Round {
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
-    /// A new file with these bytes, or none at all. Of a name that nobody has: in containers, processes of several
-    /// ranks may have the same number on hosts of the same name.
+    /// A new file with these bytes, under a name that no other process uses: in containers, processes of several ranks may have
+    /// the same process id on hosts of the same name.
     fn temporary(&self, bytes: &[u8]) -> io::Result<(PathBuf, File)> {
         loop {
             let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -218,14 +216,14 @@ impl Round {
                     io::Write::write_all(&mut &file, bytes).inspect_err(|_| discard(&path))?;
                     return Ok((path, file));
                 }
-                // Of one that crashed, or of a second process with this rank, which is not let in.
+                // Left by a process that crashed, or made by a second process with this rank, which is not admitted.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Gives a file its name if nothing has it; `false` if something does.
+    /// Gives a file its name; `false` if another file has it.
     fn link(&self, temporary: &Path, name: &str) -> io::Result<bool> {
         let linked = fs::hard_link(temporary, self.path.join(name));
         fs::remove_file(temporary)?;
@@ -237,7 +235,7 @@ impl Round {
     }
 }
 
-/// A file to be locked, made unless it is there. A FIFO that somebody has laid there is an error, and not waited for.
+/// Opens a file to be locked, or creates it. A FIFO in its place is an error, and not waited for.
 pub(super) fn lockable(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options
@@ -249,7 +247,7 @@ pub(super) fn lockable(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Removes a temporary file that came to nothing.
+/// Removes a temporary file after an error.
 fn discard(temporary: &Path) {
     if let Err(error) = fs::remove_file(temporary) {
         tracing::debug!("{} stays: {error}", temporary.display());

@@ -1,5 +1,5 @@
-//! Who is let in: connections from their beginning until they have proved that they belong to the job. Nobody who has not
-//! holds up the members, keeps others out for long, or fills the log.
+//! Admits connections: from their first byte until they have proved that they belong to the job. Connections that have not
+//! proved it cannot hold up members, keep others out for long, or fill the log.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::error::{Refusal, clean};
 
-/// How long a new connection may take to prove who it is.
+/// How long a new connection may take to authenticate.
 const HELLO: Duration = Duration::from_secs(10);
 
-/// Connections that may be there without having proved who they are, besides two per rank.
+/// The most connections that are not authenticated, besides two per rank.
 const SPARE: usize = 256;
 
-/// How many come in one turn; the rest is still there in the next.
+/// The most connections that are accepted at a time.
 const TURN: usize = 64;
 
-/// Connections that have not proved who they are yet, each with where it comes from, the oldest first.
+/// Connections that are not authenticated, each with its address, the oldest first.
 #[derive(Debug)]
 pub(super) struct Strangers {
     all: BTreeMap<Id, IpAddr>,
@@ -39,18 +39,18 @@ impl Strangers {
         Self { all: BTreeMap::new(), most: SPARE.saturating_add(ranks.saturating_mul(2)) }
     }
 
-    /// How many there may be.
+    /// The most that there may be.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// One is gone, or has been let in.
+    /// Removes a connection that is closed or admitted.
     pub(super) fn gone(&mut self, id: Id) {
         self.all.remove(&id);
     }
 
-    /// Who has to go for a new one: of the address that has most of them, the oldest of those that have not even said who they
-    /// are, or else the oldest.
+    /// The connection to drop for a new one: from the address that has most of them, the oldest that has not sent a hello, or else
+    /// the oldest.
     fn least_welcome(&self, silent: impl Fn(Id) -> bool) -> Option<Id> {
         let mut of: HashMap<IpAddr, usize> = HashMap::new();
         self.all.values().for_each(|&address| *of.entry(address).or_default() += 1);
@@ -61,7 +61,7 @@ impl Strangers {
 }
 
 impl Server {
-    /// Takes connections that have come.
+    /// Accepts new connections.
     pub(super) fn accept(&mut self, now: Instant) {
         for _ in 0..TURN {
             let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) else {
@@ -72,7 +72,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // Out of descriptors: strangers may have them.
+                    // Out of descriptors: connections that are not authenticated may hold them.
                     if !self.make_way(now) {
                         tracing::warn!("the store cannot accept a connection: {error}");
                         self.accept_after = Some(now + Duration::from_millis(100));
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Drops the least welcome stranger, if there is any.
+    /// Drops a connection that is not authenticated, if there is one.
     fn make_way(&mut self, now: Instant) -> bool {
         let connections = &self.connections;
         let silent = |id| connections.get(&id).is_none_or(|connection| connection.hello.is_none());
@@ -103,28 +103,26 @@ impl Server {
         if let Some(connection) = self.connections.get(&id) {
             let others = self.strangers.all.len() - 1;
             self.warnings.tell(now, connection.peer, || {
-                format!(
-                    "drops a connection: {others} others have not proved who they are, and one more has come"
-                )
+                format!("drops a connection: {others} others are not authenticated, and one more has come")
             });
         }
         self.close(id, None, now);
         true
     }
 
-    /// Until when the oldest stranger may be one.
+    /// The time by which the oldest connection must be authenticated.
     pub(super) fn strangers_until(&self) -> Option<Instant> {
         let (id, _) = self.strangers.all.first_key_value()?;
         self.connections.get(id).map(|connection| connection.hello_until)
     }
 
-    /// Drops those that have not proved in time who they are.
+    /// Drops connections that are not authenticated in time.
     pub(super) fn expire_strangers(&mut self, now: Instant) {
         while let Some((&id, _)) = self.strangers.all.first_key_value() {
             match self.connections.get(&id) {
                 Some(connection) if connection.hello_until > now => return,
                 Some(connection) => {
-                    let what = || "drops a connection: it did not prove in time who it is".to_owned();
+                    let what = || "drops a connection: it did not authenticate in time".to_owned();
                     self.warnings.tell(now, connection.peer, what);
                     self.close(id, None, now);
                 }
@@ -133,7 +131,7 @@ impl Server {
         }
     }
 
-    /// Takes what a stranger has brought one step further: its opening, or its proof. `false` if it has to bring more.
+    /// Takes the next step of authentication: the hello, or the proof. `false` if more bytes must arrive first.
     pub(super) fn greet(&mut self, id: Id, now: Instant) -> io::Result<bool> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
         if connection.hello.is_some() {
@@ -153,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Whether members are let in, or told why the group has failed.
+    /// Whether members are admitted, or told why the group has failed.
     fn hears(&self) -> bool {
         match self.stage {
             Stage::Serving => true,
@@ -162,7 +160,7 @@ impl Server {
         }
     }
 
-    /// Whether another store may soon be where this one is.
+    /// Whether this store is ending, and another may soon be at its address.
     fn ending(&self) -> bool {
         !matches!(self.stage, Stage::Serving) || self.host.is_some() && self.members.anyone_gone()
     }
@@ -201,8 +199,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets a process in that proves that it knows the token, and that the members have a place for. `false` if there is no
-    /// proof yet.
+    /// Admits a process that proves that it knows the token, if its rank is free. `false` if the proof has not arrived yet.
     fn judge(&mut self, id: Id, now: Instant) -> io::Result<bool> {
         let (hears, mut ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
@@ -219,7 +216,7 @@ impl Server {
             return Ok(true);
         }
         connection.send_plain(Frame::new(&Verdict::Genuine)?);
-        // Whoever has yet to hear why this group failed is of this group, and not of one that meets here later.
+        // A rank that has not learned why this group failed belongs to this group, not to a later one.
         ending &= !self.members.owes_news_to(hello.rank);
         let mut outbox = Vec::new();
         let judged = if hears { self.members.hello(id, &hello, &mut outbox) } else { Err(Refusal::Left) };
@@ -230,7 +227,7 @@ impl Server {
                 Answer::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
             }
             Err(refusal) => {
-                // One that is only early for the next round tries again.
+                // A process that is early for the next group tries again.
                 if refusal != Refusal::Left && !ending {
                     self.warnings.tell(now, connection.peer, || format!("refuses {}: {refusal}", named()));
                 }

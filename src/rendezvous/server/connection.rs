@@ -1,4 +1,4 @@
-//! One connection of the server: bytes in and out without ever blocking.
+//! A connection of the server: reads and writes bytes without blocking.
 
 use std::{
     collections::VecDeque,
@@ -17,44 +17,44 @@ use super::{
     members::Role,
 };
 
-/// What a connection may have unread by its client before it is no longer read from, nor heard.
+/// The most bytes that may wait to be sent on a connection before the server stops to read from it and to serve it.
 const MAX_QUEUED: usize = 1 << 20;
 
-/// What one connection may bring in one turn, so that none starves the others.
+/// The most bytes that are read from one connection at a time, so that none holds up the others.
 const TURN: usize = 256 << 10;
 
-/// The same of one that has not proved who it is: more than all that it has to say.
+/// The same for a connection that is not authenticated: more than a client sends before.
 const MAX_STRANGE: usize = 2048;
 
-/// A connection and what waits on it.
+/// A connection, with its input and output.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: Unshared<TcpStream>,
     pub(super) peer: SocketAddr,
     pub(super) role: Option<Role>,
-    /// What it said it is; taken when it is let in.
+    /// Its hello, until it is admitted.
     pub(super) hello: Option<Box<Hello>>,
-    /// For how long nothing may come.
+    /// How long nothing may arrive before it counts as lost.
     patience: Duration,
-    /// Until when it must have proved who it is.
+    /// The time by which it must be authenticated.
     pub(super) hello_until: Instant,
-    /// Opens what comes, once it has been challenged.
+    /// Checks incoming frames, once the client has been challenged.
     incoming: Option<Seal>,
-    /// Seals what goes out, once it has proved that it knows the token.
+    /// Seals outgoing frames, once the client has proved that it knows the token.
     outgoing: Option<Seal>,
     input: Vec<u8>,
     taken: usize,
     output: VecDeque<(Frame, Option<[u8; TAG]>)>,
     written: usize,
     queued: usize,
-    /// Nothing more is read; it is closed when the output has gone.
+    /// Nothing more is read; the connection is closed when the output is written.
     pub(super) ending: bool,
     shut: bool,
     /// The client's stream has ended.
     ended: bool,
 }
 
-/// What the first bytes of a connection are.
+/// The state of the first bytes of a connection.
 pub(super) enum Opening {
     /// Too few to tell.
     More,
@@ -93,7 +93,7 @@ impl Connection {
         protocol::be_patient(&self.stream, patience)
     }
 
-    /// For how long nothing has come, if that is why it broke.
+    /// How long nothing has arrived, if the connection broke for that.
     pub(super) fn silence(&self, error: &io::Error) -> Option<Duration> {
         protocol::is_silence(error).then_some(self.patience)
     }
@@ -102,8 +102,8 @@ impl Connection {
         !self.ending && !self.is_full(0) && self.input.len() <= MAX_FRAME + 4
     }
 
-    /// Whether its client has to read before it is heard again, if it is to be sent `more` bytes. The rest of what
-    /// a watch said that is gone is heard in any case: a shutdown may be in it.
+    /// Whether the client must read before it is served again, if `more` bytes are to be sent to it. The last messages of a watch
+    /// whose stream has ended are read in any case: it may have left in them.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.queued.saturating_add(more) > MAX_QUEUED
             && !(self.ended && self.role.is_some_and(|role| role.watch))
@@ -113,7 +113,7 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Reads what is there. `false` at the end of the stream.
+    /// Reads the bytes that have arrived. `false` at the end of the stream.
     pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
         let mut got = 0;
         let (turn, most) = if self.role.is_some() { (TURN, scratch.len()) } else { (1, MAX_STRANGE) };
@@ -136,7 +136,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Judges the preamble as early as its first byte.
+    /// Checks the preamble, from its first byte on.
     pub(super) fn opening(&self) -> io::Result<Opening> {
         let known = protocol::MAGIC.len().min(self.input.len());
         if self.input[..known] != protocol::MAGIC[..known] {
@@ -154,7 +154,7 @@ impl Connection {
         })
     }
 
-    /// Takes the opening out of the input: the preamble and the hello, and what is in the latter.
+    /// Takes the preamble and the hello out of the input, and decodes the hello.
     pub(super) fn take_opening(&mut self) -> io::Result<Option<(Vec<u8>, Hello)>> {
         let len =
             protocol::length(self.input.get(PREAMBLE..).unwrap_or_default(), MAX_HELLO)?.unwrap_or_default();
@@ -164,13 +164,13 @@ impl Connection {
         Ok(Some((opening.to_vec(), hello)))
     }
 
-    /// From now on what comes has tags, and, once that is proved, what goes out.
+    /// From now on incoming frames have tags; outgoing frames have them once the client has proved that it knows the token.
     pub(super) fn challenge(&mut self, hello: Hello, [client, server]: [Seal; 2]) {
         self.hello = Some(Box::new(hello));
         (self.incoming, self.outgoing) = (Some(client), Some(server));
     }
 
-    /// Takes the next whole frame out of the input, and says whether its tag is right; an empty input buffer is freed.
+    /// Takes the next complete frame out of the input, and returns it and whether its tag is right. Frees an empty input buffer.
     pub(super) fn next_frame(&mut self, limit: usize) -> io::Result<Option<(Vec<u8>, bool)>> {
         let rest = self.input.get(self.taken..).unwrap_or_default();
         if let Some(len) = protocol::length(rest, limit)?
@@ -196,7 +196,7 @@ impl Connection {
         self.queue(frame, tag);
     }
 
-    /// Sends what has no tag.
+    /// Sends a frame without a tag.
     pub(super) fn send_plain(&mut self, frame: Frame) {
         self.queue(frame, None);
     }
@@ -208,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// Writes what goes.
+    /// Writes as much output as the socket takes.
     pub(super) fn write(&mut self) -> io::Result<()> {
         while let Some((frame, tag)) = self.output.front() {
             let (bytes, tag) = (&frame[..], tag.as_ref().map_or(&[][..], |tag| tag));
@@ -230,12 +230,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Once all output has gone, tells the client that no more will come. Then the client's own closing
-    /// ends the connection; closing first could destroy what the client has not read yet.
+    /// Shuts the sending side down once all output is written. The client then closes the connection; closing it here could
+    /// destroy bytes that the client has not read.
     pub(super) fn shut_when_written(&mut self) {
         if self.output.is_empty() && !self.shut {
             self.shut = true;
-            // An error means that the connection is gone already, which the next read tells.
+            // An error means that the connection is closed already, which the next read finds.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }

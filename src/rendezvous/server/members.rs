@@ -1,4 +1,4 @@
-//! Who is there, who has left, who is dead, and what everybody is told of it. Knows no sockets.
+//! The members of a group: which are alive, have left or are dead, and the messages that tell them. Knows no sockets.
 
 use std::{
     collections::BTreeMap,
@@ -19,30 +19,30 @@ use crate::{
     position::{Position, Stage, judge},
 };
 
-/// How soon after it was compared where all stand that may be done again: however many doubt, they are asked no more often.
+/// The least time between two comparisons of all positions, however many ranks ask for one.
 const SPACING: Duration = Duration::from_millis(100);
 
-/// The longest a query for all positions may take, whatever was asked for.
+/// The longest that a query for all positions may take.
 const MAX_QUERY: Duration = Duration::from_secs(10);
 
-/// The states of a world, one per rank.
+/// The states of all ranks.
 #[derive(Debug)]
 pub(super) struct Members {
     states: Vec<RankState>,
     sessions: u64,
-    /// Whether this is not the first round.
+    /// Whether this is not the first group at this store.
     renewed: bool,
     failure: Option<Failure>,
     query: Option<Query>,
     queries: u64,
-    /// From when on all may be asked because ranks doubt, and from when on if one does now.
+    /// When the next comparison may begin: one that was asked for, and one asked for now.
     doubted: Option<Instant>,
     spaced: Option<Instant>,
-    /// Whether a rank leaves or has left.
+    /// Whether a rank is leaving or has left.
     leaving: bool,
 }
 
-/// What became of a rank.
+/// The state of a rank.
 #[derive(Debug)]
 enum RankState {
     Empty,
@@ -52,13 +52,13 @@ enum RankState {
 }
 
 impl RankState {
-    /// Whether its rank has not come, or does not watch yet.
+    /// Whether the rank has not come, or has no watch yet.
     fn is_unheard(&self) -> bool {
         matches!(self, Self::Empty | Self::Taken { watch: None, .. })
     }
 }
 
-/// What a connection is.
+/// The rank that a connection belongs to, and its purpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Role {
     pub(super) rank: Rank,
@@ -66,12 +66,12 @@ pub(super) struct Role {
     pub(super) watch: bool,
 }
 
-/// A question to all, on behalf of one or several.
+/// A question to all ranks, for one rank or several.
 #[derive(Debug)]
 struct Query {
     number: u64,
     askers: Vec<(Id, u64)>,
-    /// Whether what comes of it is compared.
+    /// Whether the answers are compared.
     judged: bool,
     positions: Vec<Option<Position>>,
     until: Instant,
@@ -92,7 +92,7 @@ impl Members {
         }
     }
 
-    /// Gives a connection that has proved that it knows the token its role, or refuses it.
+    /// Gives an authenticated connection its role, or refuses it.
     pub(super) fn hello(&mut self, id: Id, hello: &Hello, outbox: &mut Outbox) -> Result<Role, Refusal> {
         let ranks = self.states.len();
         let ours = usize::try_from(hello.ranks).unwrap_or(usize::MAX);
@@ -132,7 +132,7 @@ impl Members {
         }
     }
 
-    /// Hears what a watch says. Gives the group's failure if this was the first word of it.
+    /// Handles a message of a watch. Returns the group's failure if this message reports it first.
     pub(super) fn tell(
         &mut self,
         id: Id,
@@ -173,7 +173,7 @@ impl Members {
                 }
                 self.doubt(now);
             }
-            // Of its connections, which are not kept here.
+            // For the connections, which are not kept here.
             ToServer::Patience { .. } => {}
             ToServer::Leave => {
                 if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {
@@ -185,8 +185,8 @@ impl Members {
         self.answer(now, outbox)
     }
 
-    /// Notes that a connection has closed, or, after `silence`, was given up. Gives the group's failure if this was the first
-    /// sign of it.
+    /// Notes that a connection has closed, or counts as lost after `silence`. Returns the group's failure if this is its first
+    /// sign.
     pub(super) fn closed(
         &mut self,
         role: Role,
@@ -218,7 +218,7 @@ impl Members {
         failure.or_else(|| self.answer(now, outbox))
     }
 
-    /// Latches the first failure and tells every watch.
+    /// Keeps the first failure and sends it to every watch.
     pub(super) fn fail(&mut self, failure: Failure, outbox: &mut Outbox) -> Option<Failure> {
         if self.failure.is_some() {
             return None;
@@ -235,45 +235,46 @@ impl Members {
         self.failure.is_some()
     }
 
-    /// Whether the group has failed before some ranks have come to hear of it.
+    /// Whether the group has failed and some ranks have not come to learn it.
     pub(super) fn owes_news(&self) -> bool {
         self.failure.is_some() && self.states.iter().any(RankState::is_unheard)
     }
 
-    /// The same of one rank.
+    /// The same for one rank.
     pub(super) fn owes_news_to(&self, rank: u64) -> bool {
         let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
         self.failure.is_some() && state.is_some_and(RankState::is_unheard)
     }
 
-    /// Whether a rank is there that has neither left nor died.
+    /// Whether a rank is alive.
     pub(super) fn anyone(&self) -> bool {
         self.states.iter().any(|state| matches!(state, RankState::Taken { .. }))
     }
 
-    /// Those ranks.
+    /// The ranks that are alive.
     pub(super) fn here(&self) -> Vec<Rank> {
         let states = self.states.iter().enumerate();
         states.filter(|(_, state)| matches!(state, RankState::Taken { .. })).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether this rank has said shutdown.
+    /// Whether this rank has left.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
         matches!(self.states.get(rank), Some(RankState::Left))
     }
 
-    /// Whether every rank has come and gone, so that a new round may begin.
+    /// Whether every rank has left or died, so that a new group may meet.
     pub(super) fn all_gone(&self) -> bool {
         self.states.iter().all(|state| matches!(state, RankState::Left | RankState::Dead))
     }
 
-    /// Whether a rank is gone, in this round or an earlier one: where a rank's process serves the store, it will end.
+    /// Whether a rank of this group or an earlier one has left or died. If a rank's process serves the store, the store then ends
+    /// soon.
     pub(super) fn anyone_gone(&self) -> bool {
         let gone = |state: &RankState| matches!(state, RankState::Left | RankState::Dead);
         self.failure.is_some() || self.renewed || self.states.iter().any(gone)
     }
 
-    /// Begins a new round. Sessions go on counting, so that old connections mean nothing in it.
+    /// Begins a new group. The session number keeps counting, so that old connections are not taken for new ones.
     pub(super) fn renew(&mut self) {
         self.states.iter_mut().for_each(|state| *state = RankState::Empty);
         self.renewed = true;
@@ -281,18 +282,18 @@ impl Members {
         (self.query, self.doubted, self.spaced, self.leaving) = (None, None, None, false);
     }
 
-    /// Whether this connection's rank is there.
+    /// Whether this connection's rank is alive.
     pub(super) fn is_here(&self, role: Role) -> bool {
         matches!(self.states.get(role.rank), Some(RankState::Taken { session, .. }) if *session == role.session)
     }
 
-    /// When the query's time is over, or another is to begin.
+    /// When the query ends, or the next one begins.
     pub(super) fn query_until(&self) -> Option<Instant> {
         self.query.as_ref().map(|query| query.until).or(self.doubted)
     }
 
-    /// Begins a query if ranks doubt, and ends it if everyone has answered or its time is over. Gives the group's failure if
-    /// one follows from what they answer, and this is the first word of it.
+    /// Begins a query if ranks have asked for a comparison, and ends it if all have answered or its time is over. Returns the
+    /// group's failure if one follows from the answers and is the first.
     pub(super) fn answer(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
         if self.query.is_none() && self.doubted.is_some_and(|doubted| doubted <= now) {
             (self.doubted, self.spaced) = (None, Some(now + SPACING));
@@ -311,7 +312,7 @@ impl Members {
                 *position = Some(Position::of(Stage::Left));
             }
         }
-        // At a deadline everybody asks. Each numbers its own questions, nearly all alike: one frame serves all of these.
+        // At a deadline all ranks ask, most with the same number: one frame serves all of these.
         let mut frames: BTreeMap<u64, Option<Frame>> = BTreeMap::new();
         for (id, number) in query.askers {
             let told = frames
@@ -322,13 +323,13 @@ impl Members {
         judge(&query.positions).filter(|_| query.judged).and_then(|failure| self.fail(failure, outbox))
     }
 
-    /// All are to be asked as soon as may be.
+    /// Plans a comparison, as soon as the least time between two allows.
     fn doubt(&mut self, now: Instant) {
         let soonest = self.spaced.map_or(now, |spaced| spaced.max(now));
         self.doubted.get_or_insert(soonest);
     }
 
-    /// Asks every watch, on behalf of one or to compare; a question of one's joins that which is under way.
+    /// Asks every watch, for one rank or for a comparison; if a query is in progress, the rank joins it.
     fn ask(&mut self, asker: Option<(Id, u64)>, until: Instant, outbox: &mut Outbox) {
         if let Some(query) = &mut self.query {
             query.askers.extend(asker);
@@ -351,7 +352,7 @@ impl Members {
     }
 }
 
-/// What a watch is told. Encoding into memory fails only for a message longer than 4 GiB.
+/// The frame of a message to a watch. Encoding fails only for a message longer than 4 GiB.
 fn frame(told: &ToWatch) -> Option<Frame> {
     Frame::new(told).inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok()
 }

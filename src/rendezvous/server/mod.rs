@@ -1,4 +1,4 @@
-//! The tcp store's server: one thread, one poll loop, connections that never block it.
+//! The server of the tcp store: one thread with one poll loop, which no connection blocks.
 
 mod admission;
 mod connection;
@@ -38,22 +38,21 @@ use crate::{
     error::{Error, Failure, Result, list},
 };
 
-/// How long the last messages may take to leave when the server ends.
+/// How long the last messages may take to be written when the server ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The largest segment of the store's connections, in bytes: what fits the smallest packet that every network carries which
-/// carries IPv6 (1280 bytes, RFC 8200). So ranks meet also where large packets get lost, and that is found, and told, when they
-/// greet each other.
+/// The largest segment of the store's connections, in bytes: it fits into a packet of 1280 bytes, which every IPv6 network
+/// carries (RFC 8200). So ranks can meet on a network that loses large packets; the connection check then finds and reports that.
 const SEGMENT: u32 = 1220;
 
 /// A connection's number, counted from 1.
 type Id = u64;
 
-/// What is to be sent to whom.
+/// Frames to be sent, each with its connection.
 type Outbox = Vec<(Id, Frame)>;
 
-/// Serves a job's store until it is dropped; then stays until all ranks have left. Where the process that serves it did not
-/// leave itself, as a launcher does not, it stays at most [`LINGER`].
+/// Serves the store of a job. Dropping it waits until all ranks have left; at most [`LINGER`] if this process is a launcher or a
+/// rank that has not left itself.
 #[derive(Debug)]
 pub struct TcpServer {
     address: SocketAddr,
@@ -64,11 +63,11 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Serves at `address`; port 0 takes a free one. `host` is the rank in whose process it runs, or `None`
-    /// for a launcher, which is no rank. A `job` that is a text alone is its token.
+    /// Serves at `address`; port 0 takes a free one. `ranks` is the world size. `host` is the rank in whose process
+    /// it runs, or `None` for a launcher, which is no rank. A `job` that is a string is a token without a job id.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] if the port is in use or the address is not this machine's.
+    /// [`Error::Rendezvous`] if the port is in use or the address is not one of this host.
     pub fn bind(
         address: impl ToSocketAddrs,
         ranks: usize,
@@ -82,7 +81,7 @@ impl TcpServer {
         Self::serve(listener, ranks, job, host)
     }
 
-    /// Serves at a listener that is bound already, so that nobody else can take its port meanwhile.
+    /// As [`bind`](Self::bind), at a listener that is bound already, so that no other process can take its port.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the listener cannot be used or no thread can be started.
@@ -95,7 +94,7 @@ impl TcpServer {
         Self::start(listener, ranks, job.into(), host).map_err(|error| refused("tcp", &error))
     }
 
-    /// Where it serves.
+    /// The address at which it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -112,7 +111,7 @@ impl TcpServer {
         raise_file_limit(2 * ranks as u64 + strangers.most() as u64 + 64);
         if job.token.is_empty() && ranks > 1 && !address.ip().is_loopback() {
             tracing::warn!(
-                "the store at {address} serves a job without a token: whoever reaches that port can become a rank of it; \
+                "the store at {address} serves a job without a token: any process that reaches that port can become a rank; \
                  set UNISONO_TOKEN to a secret, the same on all ranks, or UNISONO_TOKEN_FILE"
             );
         }
@@ -156,14 +155,14 @@ impl Drop for TcpServer {
     }
 }
 
-/// Why a server could not begin.
+/// The error of a server that could not begin.
 pub(super) fn refused(store: &str, error: &io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "; another process listens there: if it is rank 0 too, give each process a rank of its own; if it is of \
+            "; another process listens there: if it is rank 0 too, give each process its own rank; if it belongs to \
              another job, choose another port (MASTER_PORT or UNISONO_STORE), or end it"
         }
-        io::ErrorKind::AddrNotAvailable => "; the address is not one of this machine, on which rank 0 runs",
+        io::ErrorKind::AddrNotAvailable => "; the address is not one of this host, on which rank 0 runs",
         io::ErrorKind::PermissionDenied => "; ports below 1024 are for root: choose another port",
         _ => "",
     };
@@ -182,14 +181,14 @@ fn raise_file_limit(wanted: u64) {
     }
 }
 
-/// Where the server is in its life.
+/// The state of the server.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Serving,
     /// ToWatch to end; stays for those that have not left. After the first time it says so, or ends all the same. Until the second
     /// it stays for those that have yet to hear why the group failed.
     Lingering(Option<Instant>, Instant),
-    /// Everything has been said; waits until it has been heard.
+    /// All messages are queued; the server waits until they are written.
     Flushing(Instant),
 }
 
@@ -241,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Moves through the stages of the end.
+    /// Moves to the next state while the server ends.
     fn advance(&mut self, now: Instant) {
         if self.members.all_gone() {
             self.members.renew();
@@ -250,23 +249,23 @@ impl Server {
         if let Stage::Lingering(until, news) = self.stage {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
                 match self.host {
-                    // Ranks may leave as far apart as they like, and those that stay need the store.
+                    // Ranks may leave at any time, and those that stay need the store.
                     Some(rank) if self.members.has_left(rank) => {
                         let here = list(&self.members.here());
                         tracing::warn!(
                             rank,
-                            "this process stays to serve the store: rank {here} has not left yet"
+                            "this process continues to serve the store: rank {here} has not left yet"
                         );
                         self.stage = Stage::Lingering(None, news);
                     }
                     Some(rank) => self.fail(Failure::StoreLost {
-                        how: format!("rank {rank}, whose process served it, gave up"),
+                        how: format!("rank {rank}, whose process served it, ended without leaving"),
                     }),
                     None => self.fail(Failure::StoreLost { how: "the launcher ended it".to_owned() }),
                 }
             }
             if !self.members.owes_news() || now >= news {
-                // The port is free from now on: whoever comes after this belongs to a later store.
+                // The port is free from now on: a process that comes later belongs to a later store.
                 self.listener = None;
                 if !self.members.anyone() || self.members.has_failed() {
                     self.stage = Stage::Flushing(now + FLUSH);
@@ -286,7 +285,7 @@ impl Server {
         }
     }
 
-    /// Lets a later store have the port once the rank that serves has left: all have come who belong to this round.
+    /// Frees the port for a later store once the rank that serves has left: all ranks of this group have come by then.
     fn free_port(&mut self) {
         if self.host.is_some_and(|rank| self.members.has_left(rank)) && !self.members.has_failed() {
             self.listener = None;
@@ -317,7 +316,7 @@ impl Server {
             ids.push(0);
             fds.push(PollFd::new(&self.control, PollFlags::IN));
         }
-        // Members first, and whoever comes last: a flood of strangers does not hold up those that are there.
+        // Members first, so that a flood of new connections does not hold them up.
         let mut connections: Vec<_> = self.connections.iter().collect();
         connections.sort_by_key(|(_, connection)| connection.role.is_none());
         for (&id, connection) in connections {

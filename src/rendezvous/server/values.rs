@@ -1,4 +1,4 @@
-//! The server's values and counters, and the requests that wait for them. Knows no sockets.
+//! The values and counters of the server, and the requests that wait for them. Knows no sockets.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,12 +16,10 @@ use super::{
 };
 use crate::error::Failure;
 
-/// All values with their keys and the keys of all counters, in bytes: what a job can make the process that serves
-/// the store hold.
+/// The most bytes of all values, their keys and the keys of counters: the memory that a job can use in the serving process.
 const MAX_TOTAL: usize = 1 << 30;
 
-/// The longest a request may wait at the server, longer than any time that can be configured: no time that a client asks
-/// for is beyond what a clock can tell.
+/// The longest wait of a request, longer than any setting, so that times of a client do not overflow the clock.
 const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 3600);
 
 /// Values, counters and waiting requests.
@@ -30,18 +28,18 @@ pub(super) struct Values {
     values: BTreeMap<String, Value>,
     total: usize,
     counters: HashMap<String, i64>,
-    /// What waits, and until when; at most one request per connection.
+    /// The requests that wait, and until when; at most one per connection.
     waiting: HashMap<Id, (Want, Instant)>,
     gets: HashMap<String, Vec<Id>>,
     collects: Vec<Collect>,
     failure: Option<Failure>,
 }
 
-/// A value, kept as the reply that gives it: one copy in memory however many ask for it.
+/// A value, kept as the reply that holds it: one copy in memory for any number of requests.
 #[derive(Debug)]
 struct Value {
     reply: Frame,
-    /// Where in the reply the value's own bytes begin.
+    /// The offset of the value's bytes in the reply.
     start: usize,
 }
 
@@ -72,7 +70,7 @@ struct Collect {
 }
 
 impl Values {
-    /// Serves a request of `who`. `Some` if it waits, and until when.
+    /// Serves a request of connection `who`. If the request waits, returns until when.
     pub(super) fn request(
         &mut self,
         who: Id,
@@ -117,7 +115,7 @@ impl Values {
         Ok(None)
     }
 
-    /// Whether `who` waits; nothing else of it is served meanwhile.
+    /// Whether a request of `who` waits; no other request of it is served meanwhile.
     pub(super) fn waits(&self, who: Id) -> bool {
         self.waiting.contains_key(&who)
     }
@@ -128,7 +126,7 @@ impl Values {
         until
     }
 
-    /// Ends the waiting of `who` if its time is over.
+    /// Ends the wait of `who` if its time is over.
     pub(super) fn expire(&mut self, who: Id, now: Instant) -> io::Result<Option<Frame>> {
         if self.waiting.get(&who).is_none_or(|(_, until)| *until > now) {
             return Ok(None);
@@ -140,12 +138,12 @@ impl Values {
         })
     }
 
-    /// Ends the waiting of `who`, which is gone.
+    /// Ends the wait of `who`, whose connection is closed.
     pub(super) fn gone(&mut self, who: Id) {
         self.forget(who);
     }
 
-    /// Ends all waiting, now and from now on.
+    /// Ends all waits, and later ones at once.
     pub(super) fn fail(&mut self, failure: &Failure, outbox: &mut Outbox) -> io::Result<()> {
         self.failure = Some(failure.clone());
         self.gets.clear();

@@ -1,23 +1,24 @@
-//! What the store logs of strangers, who come as often as they like: a few at once, and of the others how many there were.
+//! Warnings about connections that are not of the job: a few are logged one by one, the others are counted, since anybody can
+//! connect as often as they like.
 
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-/// How many are told one by one in an interval.
+/// The number of warnings that are logged one by one in an interval.
 const SINGLY: u32 = 8;
 
-/// How long an interval is.
+/// The length of an interval.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts warnings.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
-    /// When the interval ends.
+    /// The end of the interval.
     until: Option<Instant>,
     told: u32,
-    /// How many more there were, and who was the last.
+    /// The number of warnings that were not logged, and the last address.
     more: Option<(u64, SocketAddr)>,
 }
 
@@ -36,12 +37,12 @@ impl Warnings {
         }
     }
 
-    /// When there may be something to sum up.
+    /// The time at which `expire` is to be called.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Sums up an interval that is over. After one with more than could be told, the next tells only how many there are.
+    /// Logs the count of an interval that is over. After an interval with uncounted warnings, the next one counts only.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.until.is_some_and(|until| until <= now) {
             let quiet = !self.sum_up();
@@ -50,7 +51,7 @@ impl Warnings {
         }
     }
 
-    /// Tells how many there were more, if any.
+    /// Logs the number of warnings that were not logged, if any.
     fn sum_up(&mut self) -> bool {
         let Some((more, last)) = self.more.take() else { return false };
         tracing::warn!(
