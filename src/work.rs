@@ -1,4 +1,4 @@
-//! Operations that were begun and that nobody waits for yet.
+//! Asynchronous calls: [`Work`] is an operation that nobody waits for yet.
 
 use std::{
     fmt,

@@ -1,7 +1,4 @@
-//! The public face: a process group and what it can do.
-//!
-//! Here arguments are checked, an algorithm is chosen and the operation is handed to the engine; here the
-//! first failure is latched, told to the others, and returned by every later call.
+//! The public face: a process group and its calls. Arguments are checked here, a call is planned, and the runtime runs it.
 
 mod collective;
 mod membership;
@@ -238,8 +235,8 @@ impl ProcessGroup {
     }
 
     /// Runs a collective of `T` on borrowed memory; a failure ends the group.
-    fn run<T: Element>(&self, request: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
-        self.shared.run(&mut *self.shared.state()?, T::DTYPE, request, borrowed, &self.options)
+    fn run<T: Element>(&self, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
+        self.shared.run(&mut *self.shared.state()?, T::DTYPE, spec, borrowed, &self.options)
     }
 
     /// Called on the world, leaves it in good order, and with it all groups: from then on there are no calls. Every rank must

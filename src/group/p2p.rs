@@ -1,4 +1,4 @@
-//! Messages between two ranks of a group: sent and received, at once or later, one or many.
+//! Messages between two ranks of a group: blocking and asynchronous, one or several at once.
 
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ impl ProcessGroup {
     ) -> Result<Work<(Vec<T>, Rank)>> {
         let what = self.fresh_elements::<T>(from.into(), tag)?;
         let group = self.under_way();
-        let steps = |mut turn: Sequence<'static>| async move { turn.messages(&group, what).await };
+        let steps = |mut sequence: Sequence<'static>| async move { sequence.messages(&group, what).await };
         self.later("recv_vec", steps, elements)
     }
 
@@ -167,9 +167,9 @@ impl ProcessGroup {
     {
         let from = from.into();
         let group = self.under_way();
-        let steps = |mut turn: Sequence<'static>| async move {
+        let steps = |mut sequence: Sequence<'static>| async move {
             let borrowed = Borrowed::apart(data.elements(), into.elements());
-            let come = turn.messages(&group, group.both::<I::Element>(&borrowed, to, from, tag)?).await?;
+            let come = sequence.messages(&group, group.both::<I::Element>(&borrowed, to, from, tag)?).await?;
             let from = sender(&come);
             Ok((data, into, from))
         };

@@ -1,13 +1,13 @@
-//! Calls of several operations, written once, whether the caller waits or not.
+//! Calls of several operations, written once for blocking and asynchronous callers.
 //!
-//! Such a call is a future that is given a [`Sequence`], by which it does one operation after the other. Where the caller
-//! waits, each of them has been done when the turn says so, and one look ends the future. Where it does not, the future
-//! hands out what is to be done and rests; whoever drives the engine looks at it again when that has ended, in the
-//! group's same turn, so that no other call's operation comes between. Ranks that wait and ranks that do not make the
-//! same operations in the same order.
+//! Such a call is a future that gets a [`Sequence`], by which it runs its operations one after the other. In a blocking call each
+//! operation has ended when the sequence returns, so one poll ends the future. In an asynchronous call the future hands out the
+//! operation and is pending; the driver polls it again when the operation has ended, in the group's same place in the order, so
+//! that no operation of another call comes between. Ranks that block and ranks that do not make the same operations in the same
+//! order.
 //!
-//! What a call under way works on is a part of its future, which the engine keeps as it keeps all that an operation
-//! works on: until nothing touches it any more.
+//! What an asynchronous call works on is a part of its future, which the engine keeps as it keeps an operation's memory: until
+//! nothing touches it any more.
 
 use std::{
     future::{Future, poll_fn},
@@ -67,19 +67,19 @@ impl Sequence<'_> {
         &mut self,
         group: &ProcessGroup,
         dtype: Dtype,
-        request: &CallSpec<'_>,
+        spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let ProcessGroup { shared, options, .. } = group;
         let done = match &mut self.how {
-            How::Now(state) => shared.run(state, dtype, request, borrowed, options).map(|()| state.latest),
+            How::Now(state) => shared.run(state, dtype, spec, borrowed, options).map(|()| state.latest),
             How::Beside => {
                 let mut state = shared.state()?;
-                shared.run(&mut state, dtype, request, borrowed, options).map(|()| state.latest)
+                shared.run(&mut state, dtype, spec, borrowed, options).map(|()| state.latest)
             }
             How::Later(between) => {
                 let mut aside = Vec::new();
-                match shared.collective(dtype, request, borrowed, &mut aside, options) {
+                match shared.collective(dtype, spec, borrowed, &mut aside, options) {
                     Ok((operation, schedule)) => {
                         Ok(between.ask(What::Collective(operation, schedule)).await.number)
                     }
@@ -130,8 +130,8 @@ impl ProcessGroup {
     }
 
     fn at_once<R>(&self, how: How<'_>, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
-        let mut turn = Sequence { how, latest: None };
-        let end = pin!(call(&mut turn)).poll(&mut Context::from_waker(Waker::noop()));
+        let mut sequence = Sequence { how, latest: None };
+        let end = pin!(call(&mut sequence)).poll(&mut Context::from_waker(Waker::noop()));
         match end {
             Poll::Ready(Err(Error::Failed(failure))) => Err(self.shared.over(failure)),
             Poll::Ready(end) => end,

@@ -1,4 +1,4 @@
-//! What all handles of a group share: which ranks it has, and the order of its operations.
+//! What all handles of a group share: its ranks, its planner and the order of its operations.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
@@ -109,13 +109,13 @@ impl Shared {
         &self,
         state: &mut State,
         dtype: Dtype,
-        request: &CallSpec<'_>,
+        spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
         options: &CallOptions,
     ) -> Result<()> {
-        self.runtime.check_calls(request.collective.name())?;
+        self.runtime.check_calls(spec.collective.name())?;
         let mut aside = Vec::new();
-        let (operation, schedule) = self.collective(dtype, request, borrowed, &mut aside, options)?;
+        let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
         let timeout = self.runtime.config.timeout;
         state.latest = self.runtime.collective(self.comm_id, (operation, schedule), timeout)?;
         Ok(())
@@ -125,16 +125,16 @@ impl Shared {
     pub(crate) fn begin<B: Send + 'static, K: Send + 'static>(
         &self,
         dtype: Dtype,
-        request: &CallSpec<'_>,
+        spec: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
         (held, kept): (B, K),
         options: &CallOptions,
     ) -> Result<Work<B>> {
         let mut aside = Vec::new();
-        let (operation, schedule) = self.collective(dtype, request, borrowed, &mut aside, options)?;
+        let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
         let held = Held::Back(Some(Box::new((held, (kept, aside)))));
         let what = What::Collective(operation, schedule);
-        let ticket = self.hand_in(request.collective.name(), what, held)?;
+        let ticket = self.hand_in(spec.collective.name(), what, held)?;
         Ok(Work::begun::<(K, Vec<u8>)>(ticket, &self.driver()))
     }
 
@@ -157,12 +157,12 @@ impl Shared {
     pub(crate) fn collective(
         &self,
         dtype: Dtype,
-        request: &CallSpec<'_>,
+        spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
         aside: &mut Vec<u8>,
         options: &CallOptions,
     ) -> Result<(Box<Operation>, CallSchedule)> {
-        let plan = self.planner.plan(dtype, request, options)?;
+        let plan = self.planner.plan(dtype, spec, options)?;
         if !plan.traits.needs_apart(&borrowed) {
             return Ok(self.operation(plan, borrowed));
         }
@@ -257,10 +257,10 @@ impl Shared {
     /// A barrier of those that end the world. It has no deadline: ranks may leave as far apart as they like. What ends it early
     /// is a failure, a rank's death above all.
     fn last_barrier(&self, state: &mut State, which: u32) -> Result<()> {
-        let request = CallSpec { root: which as usize, ..CallSpec::new(Collective::Barrier, 0) };
+        let spec = CallSpec { root: which as usize, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
-            self.collective(Dtype::U8, &request, borrowed, &mut Vec::new(), &CallOptions::default())?;
+            self.collective(Dtype::U8, &spec, borrowed, &mut Vec::new(), &CallOptions::default())?;
         let asked = Asked::now(NEVER, Held::Back(None));
         let ticket = Arc::clone(&asked.ticket);
         // However long: it goes on only when others come.

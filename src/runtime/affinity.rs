@@ -1,5 +1,4 @@
-//! On which processors the thread runs that goes on with operations while nobody waits for them, and how urgently: what it
-//! wakes or drops runs so too.
+//! CPU affinity and scheduling policy of the progress thread. Wakers and destructors that it runs inherit both.
 
 use rustix::{
     process::getpriority_process,
@@ -16,12 +15,15 @@ use crate::{
     error::{Error, Result, list},
 };
 
-/// The processors of that thread; none if it may run wherever the process may.
+/// The processors of the progress thread; empty if it may run wherever the process may.
 #[derive(Debug)]
 pub(crate) struct Affinity(Vec<usize>);
 
 impl Affinity {
-    /// What the configuration asks for, if this process may have it.
+    /// What the configuration asks for.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if this process may not run there, or its place on the host is not known.
     pub(crate) fn of(config: &Config) -> Result<Self> {
         let Some(asked) = &config.thread_cores else { return Ok(Self(Vec::new())) };
         let problem = |problem: String| Error::Config {
@@ -35,7 +37,7 @@ impl Affinity {
         })?;
         match asked {
             ThreadCores::Each(each) => one_of(each, local, &allowed).map(|one| vec![one]),
-            // Whose machine's first rank is not known, its number among all ranks keeps them apart as well.
+            // Without a local rank, the rank in the world keeps the ranks of a host apart as well.
             ThreadCores::Auto => {
                 own_core(&allowed).map(|cores| from_the_last(cores, local.unwrap_or(config.rank)))
             }
@@ -61,16 +63,15 @@ pub(crate) fn processors() -> std::io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
-/// Lets the thread that calls it, when it wakes up, wait until its processor is free or its turn has come. Otherwise
-/// it would be put on the processor of the thread that has just begun an operation, which goes to computing, and take it
-/// away from that one at once. Its share of a processor stays the same (`SCHED_BATCH` of sched(7)).
+/// Gives the calling thread the policy `SCHED_BATCH` (sched(7)): when it wakes, it does not preempt the thread that has just begun
+/// an operation and goes on computing. Its share of the processor stays the same: docs/decisions/030-progress-thread-placement.md.
 pub(crate) fn defer() {
     let batch = ThreadSchedulePolicy::Normal(Batch);
-    // Who runs by real-time rules has asked for them.
+    // A real-time policy was set on purpose.
     if !matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Normal(Other))) {
         return;
     }
-    // The niceness, which is set as well, as it is.
+    // The call sets the niceness too: to what it is.
     let nice = getpriority_process(None);
     let priority = (0..=*ThreadPriorityValue::MAX)
         .filter_map(|value| ThreadPriorityValue::try_from(value).ok().map(ThreadPriority::Crossplatform))

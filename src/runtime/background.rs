@@ -1,8 +1,8 @@
-//! The thread that goes on with operations where nobody waits for them. There is one as soon as one was begun so.
+//! The progress thread: drives the engine while nobody waits for its operations, and runs their completion actions. It starts
+//! with the first asynchronous call.
 //!
-//! It alone does what is left of operations that have ended: it wakes executors and drops what nobody wants any more.
-//! That runs others' code, which may call anything, so it runs where nothing is held: neither the lead nor, as it might
-//! be by any other thread, the turn of a group.
+//! Only this thread runs completion actions: it wakes executors and drops what nobody wants. That is code of others, which may
+//! call anything, so nothing is locked meanwhile, neither the driver lock nor a group's state.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Runtime {
-    /// Has the thread, without which nothing may be [begun](Self::begin).
+    /// Starts the thread, unless it runs. [`begin`](Self::begin) needs it.
     pub(crate) fn prepare(self: &Arc<Self>) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -32,11 +32,11 @@ impl Runtime {
         Ok(())
     }
 
-    /// Hands in an operation that goes on by itself, if nobody waits for it.
+    /// Submits an operation that nobody waits for.
     pub(crate) fn begin(&self, comm_id: CommId, task: Task) {
         self.ask(comm_id, task);
         let queue = self.queue();
-        if !queue.leading {
+        if !queue.driven {
             self.hand_over(queue);
         }
     }
@@ -48,12 +48,12 @@ impl Runtime {
             let bound = runtime.affinity.bind();
             affinity::defer();
             let here = bound.is_ok();
-            // Whoever has made it waits for this.
+            // The thread that starts this one waits for it.
             let _ = tell.send(bound);
-            // What is left to do is done whatever happens.
+            // Completion actions run whatever happens.
             while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
-                // Whoever is told of it may panic too.
-                let told = || tracing::error!(rank = runtime.rank, "the thread that goes on has panicked");
+                // A subscriber of the log may panic too.
+                let told = || tracing::error!(rank = runtime.rank, "the progress thread has panicked");
                 catch_unwind(AssertUnwindSafe(told)).unwrap_or_else(std::mem::forget);
             }
         };
@@ -61,14 +61,14 @@ impl Runtime {
         told.recv().unwrap_or(Ok(())).map(|()| thread)
     }
 
-    /// Goes on with what is under way while nobody waits for it, until the end.
+    /// Drives while nobody else does, and runs completion actions, until the end.
     fn background(&self) {
         loop {
             let mut queue = self.queue();
             queue.background = false;
             queue.resting = true;
             let idle = || !self.has_open() || self.wanted();
-            while queue.rests.is_empty() && !queue.quit && (queue.gone || queue.leading || idle()) {
+            while queue.rests.is_empty() && !queue.quit && (queue.gone || queue.driven || idle()) {
                 queue = self.rested.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             queue.resting = false;
@@ -83,28 +83,27 @@ impl Runtime {
                 return;
             }
             queue.background = true;
-            let lead = self.lead(queue);
+            let lock = self.lock_driver(queue);
             self.drive(None, (&|| self.rests.load(Ordering::Relaxed), None));
-            drop(lead);
+            drop(lock);
         }
     }
 
-    /// After the last call: ends the endpoint, and the thread when it has told all.
+    /// After the last call: closes the endpoint, and ends the thread once all completion actions have run.
     pub(crate) fn close(&self) {
-        // Whoever drives gives the engine back, whatever is under way: where this thread unwinds, the others are to hear of
-        // it now.
-        let lead = self.claim();
+        // Does not wait for what is active: if this thread unwinds, the other ranks must hear of it now.
+        let lock = self.claim_driver();
         self.end(self.abandon(), ended());
-        drop(lead);
+        drop(lock);
         self.queue().quit = true;
         self.rested.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Its own last deed may be to drop the last handle: then it goes on where it is.
+        // The progress thread itself may drop the last handle: it cannot join itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
-            // What panics there is told there.
+            // A panic there was logged there.
             let _ = thread.join();
         }
-        // The watch's thread must not be the last that has this node.
+        // The thread of the watch must not hold the last reference to this runtime.
         self.monitor.position.set(|| Position::of(Stage::Leaves));
         if let (Some(watch), false) = (&self.monitor.watch, thread::panicking()) {
             watch.leave();

@@ -1,7 +1,7 @@
-//! Which threads of the program call this library, and how many of them wait in it.
+//! Counts the threads of the program that call this library, and how many of them wait in it.
 //!
-//! A rank can do nothing by itself when all of them wait. A thread counts from its first call, of whatever kind, until it
-//! ends: so whoever has made groups and works for itself now may call again. A thread that has not called yet is not known.
+//! If all of them wait, this rank can do nothing until a peer does. A thread counts from its first call, of any kind, until it
+//! ends: a thread that computes now may call again. A thread that has not called yet is unknown.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,16 +11,16 @@ use std::{
     },
 };
 
-/// The last number of a [`Callers`].
+/// The number given to the latest [`Callers`].
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Where this thread counted last: mostly, where it calls again.
+    /// Where this thread was counted last: a shortcut, since it mostly calls the same again.
     static LATEST: Cell<u64> = const { Cell::new(0) };
     static COUNTED: RefCell<Counted> = const { RefCell::new(Counted(Vec::new())) };
 }
 
-/// Where a thread counts, until it ends.
+/// Where a thread is counted, until it ends.
 struct Counted(Vec<(u64, Weak<AtomicUsize>)>);
 
 impl Drop for Counted {
@@ -31,7 +31,7 @@ impl Drop for Counted {
     }
 }
 
-/// The threads that call one node.
+/// The threads that call one runtime.
 pub(crate) struct Callers {
     number: u64,
     known: Arc<AtomicUsize>,
@@ -46,7 +46,7 @@ impl Default for Callers {
 }
 
 impl Callers {
-    /// This thread calls.
+    /// Counts this thread.
     pub(crate) fn enter(&self) {
         if LATEST.get() != self.number {
             self.count();
@@ -55,7 +55,7 @@ impl Callers {
 
     #[cold]
     fn count(&self) {
-        // A thread that ends and calls from the drop of something is soon no thread any more.
+        // Fails in a thread that is ending and calls from a destructor: it need not be counted.
         let counted = COUNTED.try_with(|counted| {
             let mut counted = counted.borrow_mut();
             counted.0.retain(|(_, known)| known.strong_count() > 0);
@@ -69,7 +69,7 @@ impl Callers {
         }
     }
 
-    /// This thread waits, until what comes of this is dropped, and goes on only when something has moved.
+    /// Counts this thread as waiting until the guard is dropped: it goes on only when something happens.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.enter();
         self.waiting.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What this rank does: written by its engine without a lock, and read by the watchdog, also while the engine is stuck in a call
-//! of libfabric's. What others are told is more (`engine/position.rs`), and is told by whoever drives.
+//! What this rank is doing: written by its engine without a lock, and read by the watchdog, also while the engine is stuck in a
+//! call of libfabric. What other ranks are told is more (`src/engine/`, positions), and the driver tells it.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use unisono_schedule::Rank;
 /// The bit of a phase that says that a message is waited for.
 const BESIDE: u64 = 1 << 63;
 
-/// What this rank does. One writer (the engine), any number of readers.
+/// What this rank is doing. One writer (the engine), any number of readers.
 ///
 /// Writing is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next,
 /// except that the operation's number and call always belong together.
@@ -72,29 +72,29 @@ impl CurrentOperation {
         self.phase.store(after(op), Ordering::Release);
     }
 
-    /// Waits until then at most.
+    /// Sets the deadline of what is waited for.
     pub(crate) fn due_by(&self, deadline: Instant) {
         let millis = deadline.saturating_duration_since(self.since).as_millis();
         self.due.store(u64::try_from(millis).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
     }
 
-    /// Whether what it waits for was due before `now`.
+    /// Whether that deadline is before `now`.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         due > 0 && now.saturating_duration_since(self.since).as_millis() >= u128::from(due)
     }
 
-    /// Can do nothing until `rank` does something.
+    /// The operation waits for `rank`.
     pub(crate) fn waits_for(&self, rank: Rank) {
         self.waits.store(rank as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Waits for nobody.
+    /// The operation waits for no rank.
     pub(crate) fn goes_on(&self) {
         self.waits.store(0, Ordering::Relaxed);
     }
 
-    /// What can be told of it.
+    /// What a reader sees.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut phase = self.phase.load(Ordering::Acquire);
         // The engine may be entering just now: the few stores it needs take nanoseconds unless it is

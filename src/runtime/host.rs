@@ -1,5 +1,5 @@
-//! Which machine a process runs on, and what it shares there with others. A machine's name is for people: two may have the
-//! same (`localhost`), and containers of one machine have different ones.
+//! Which host a process runs on, and what it shares there with other processes. A host's name is for people: two hosts may have
+//! the same (`localhost`), and containers of one host have different ones.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt};
 

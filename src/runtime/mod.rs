@@ -1,8 +1,8 @@
-//! What all groups of a process share: the engine and the turns at driving it, the first failure, the watch over the
-//! others.
+//! What a process has once, whatever groups it is in: the engine, the driver lock and the submission queue, the first failure,
+//! the progress thread, and where its peers run.
 //!
-//! Whoever waits for an operation drives the engine, for all operations under way: it *leads*. Others hand it theirs and
-//! wait until they have ended, or until nobody leads any more; then one of them does.
+//! A thread that waits for an operation drives the engine, for all operations: it holds the driver lock. Others submit theirs
+//! and wait until they have ended, or until nobody drives; then one of them takes the lock.
 
 use std::{
     collections::VecDeque,
@@ -41,16 +41,16 @@ use crate::{
 };
 use unisono_schedule::{CallSchedule, Rank, select::table::Table};
 
-/// How long, where all shall end, what has not is gone on with before it is looked at again.
+/// While the world ends: how long the engine is driven before it is asked again whether anything is left.
 const DRAIN: Duration = Duration::from_millis(20);
 
-/// The bit of the tag of what answers a message: by that and what the message said of its own.
+/// The bit that marks the tag of an answer; the other bits are what the message said.
 pub(crate) const ANSWER: u32 = 1 << 31;
 
 pub(crate) struct Runtime {
     /// In the world.
     pub rank: Rank,
-    /// The one that joined, and its number.
+    /// The process that joined, and its id.
     process: Process,
     pid: u32,
     pub config: Config,
@@ -59,82 +59,82 @@ pub(crate) struct Runtime {
     pub settings: Settings,
     /// Where the ranks of the world run.
     pub peers: Vec<PeerInfo>,
-    /// What was measured, for groups of any size.
+    /// The tuning file's rows, for groups of any size.
     pub tuned: Table,
-    /// Where the thread runs.
+    /// Of the progress thread.
     affinity: Affinity,
     pub monitor: Monitor,
     pub callers: Callers,
     pub registry: Arc<Registry>,
-    /// Whoever leads has it; gone once a group has failed: its endpoint may not touch borrowed memory any more.
+    /// The driver has it. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
     queue: Mutex<SubmissionQueue>,
-    /// For those who wait for an operation or the lead.
+    /// For threads that wait for an operation or for the driver lock.
     changed: Condvar,
-    /// For the [thread](background) that goes on where nobody waits.
+    /// For the [progress thread](background).
     rested: Condvar,
-    /// Whether there is a task on the queue, so that whoever leads need not lock it to know.
+    /// Whether there is a request in the queue: the driver looks here without locking it.
     asked: AtomicBool,
-    /// Whether there is a rest on the queue, so that the thread that is to do it, if it leads, need not lock it to know.
+    /// Whether there is a completion action in the queue: the progress thread looks here while it drives.
     rests: AtomicBool,
-    /// How many want the lead, for themselves alone; and how many wait that would replace the thread that goes on.
+    /// How many threads want the driver lock for themselves; and how many wait that would replace the progress thread.
     claims: AtomicUsize,
     waiters: AtomicUsize,
-    /// Whether this rank leaves, and calls nothing else.
+    /// Whether this rank is leaving and makes no other call.
     leaves: AtomicBool,
-    /// Whether calls may not be made any more, so that those that may need not lock the queue to know.
+    /// Whether calls are refused: a call looks here without locking the queue.
     closed: AtomicBool,
     /// Operations that have not ended.
     open: AtomicUsize,
-    /// The next tag of what belongs to a message.
+    /// The next tag for what belongs to a message.
     inner: AtomicU32,
-    /// Goes on with operations where nobody waits; there once one was begun that way.
+    /// The progress thread, once an asynchronous call was made.
     thread: Mutex<Option<JoinHandle<()>>>,
     waker: Arc<dyn Wake>,
-    /// Goes last: the process that serves it may have to stay for the others.
+    /// Dropped last: the process that serves the store may have to stay for the others.
     #[expect(dead_code, reason = "kept for its drop")]
     store: Option<Arc<dyn Store>>,
 }
 
-/// Where operations are handed in.
+/// Where operations are submitted, and who drives.
 #[derive(Default)]
 struct SubmissionQueue {
     requests: VecDeque<(CommId, Request)>,
-    /// What is left to do of operations that have ended, for the thread that goes on where nobody waits.
+    /// Completion actions, which the progress thread runs.
     rests: Vec<Rest>,
-    /// Whether somebody leads, and sleeps meanwhile.
-    leading: bool,
+    /// Whether a thread drives, and whether it sleeps.
+    driven: bool,
     asleep: bool,
-    /// Whether it is the thread that goes on where nobody waits; whether that thread rests; and whether it is to end.
+    /// Whether the progress thread drives, whether it rests, and whether it is to end.
     background: bool,
     resting: bool,
     quit: bool,
-    /// Threads that wait for the lead or for the end of their operation.
+    /// Threads that wait for the driver lock or for their operation.
     waiting: usize,
-    /// Why all is over, and whether the engine is gone too, and with it all that touched borrowed memory.
+    /// Why all is over; and whether the engine is gone too, and with it all that touched borrowed memory.
     failed: Option<Failure>,
     gone: bool,
-    /// Whether it leaves, or has left.
+    /// Whether this rank has left.
     left: bool,
 }
 
-/// The lead: given back when it goes.
-struct Lead<'n> {
+/// The driver lock; dropping it gives it back.
+struct DriverLock<'n> {
     runtime: &'n Runtime,
-    /// Whether the thread was unwinding already: then it calls from the drop of something.
+    /// Whether the thread was unwinding before: then it calls from a destructor.
     unwinding: bool,
 }
 
-impl Drop for Lead<'_> {
+impl Drop for DriverLock<'_> {
     fn drop(&mut self) {
         let runtime = self.runtime;
         if std::thread::panicking() && !self.unwinding {
-            // Whatever it was in the middle of: nothing may touch the memory of operations any more.
+            // Whatever the engine was doing: nothing may touch the memory of operations any more.
             let why = "a thread panicked while it drove the engine".to_owned();
             runtime.end(runtime.abandon(), Failure::Aborted { rank: runtime.rank, why });
         }
         let mut queue = runtime.queue();
-        queue.leading = false;
+        queue.driven = false;
         runtime.hand_over(queue);
     }
 }
@@ -182,7 +182,7 @@ impl Runtime {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands in an operation of the group on a channel. It is not begun before somebody leads.
+    /// Submits an operation of a communicator. The next driver begins it.
     pub(crate) fn ask(&self, comm_id: CommId, task: Task) {
         let mut queue = self.queue();
         if let Some(failure) = queue.failed.clone() {
@@ -197,50 +197,50 @@ impl Runtime {
         }
     }
 
-    /// Leaves the group on a channel, once what was handed in before is done. Does not wait for that.
+    /// Closes a communicator once what was submitted before has ended. Does not wait for that.
     pub(crate) fn leave(&self, comm_id: CommId) -> Result<()> {
         self.check()?;
         let mut queue = self.queue();
         queue.requests.push_back((comm_id, Request::Leave));
         self.asked.store(true, Ordering::Release);
         drop(queue);
-        let lead = self.claim();
+        let lock = self.claim_driver();
         self.drive(None, (&|| true, None));
-        drop(lead);
+        drop(lock);
         self.check()
     }
 
-    /// The lead, if nobody else has it or wants anything.
-    fn lead_at_once(&self) -> Option<Lead<'_>> {
+    /// The driver lock, if it is free and nobody wants anything.
+    fn try_lock_driver(&self) -> Option<DriverLock<'_>> {
         let queue = self.queue();
-        let engaged = queue.failed.is_some() || queue.leading || self.wanted() || !queue.requests.is_empty();
-        (!engaged).then(|| self.lead(queue))
+        let engaged = queue.failed.is_some() || queue.driven || self.wanted() || !queue.requests.is_empty();
+        (!engaged).then(|| self.lock_driver(queue))
     }
 
-    /// Does an operation of the group on a channel: at once, without another's hands, if nobody leads.
+    /// Runs an operation of a communicator: on this thread, without queueing, if nobody drives.
     pub(crate) fn call(&self, comm_id: CommId, task: Task) -> Result<Done> {
         let ticket = Arc::clone(&task.asked.ticket);
-        match self.lead_at_once() {
+        match self.try_lock_driver() {
             None => self.ask(comm_id, task),
-            Some(lead) => {
+            Some(lock) => {
                 self.open.fetch_add(1, Ordering::Release);
                 let waiting = self.callers.wait();
                 self.drive(Some((comm_id, task)), (&|| ticket.ended(), None));
-                drop((lead, waiting));
+                drop((lock, waiting));
             }
         }
         self.wait(&ticket)
     }
 
-    /// Does a collective of the group on a channel, and tells the number of its last operation: as [`call`](Self::call), but
-    /// with less ado while nothing else is under way.
+    /// Runs a collective of a communicator, and returns its number: as [`call`](Self::call), with less work while nothing else
+    /// is active.
     pub(crate) fn collective(
         &self,
         comm_id: CommId,
         (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
     ) -> Result<Option<u64>> {
-        let Some(lead) = self.lead_at_once() else {
+        let Some(lock) = self.try_lock_driver() else {
             let asked = Asked::now(timeout, Held::Back(None));
             let ticket = Arc::clone(&asked.ticket);
             self.ask(comm_id, Task { what: What::Collective(operation, schedule), asked });
@@ -248,7 +248,7 @@ impl Runtime {
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
-        // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
+        // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
         let called = engine.call(comm_id, (operation, schedule), timeout, self);
         drop(slot);
         match called {
@@ -260,7 +260,7 @@ impl Runtime {
                 self.open.fetch_add(1, Ordering::Release);
                 let waiting = self.callers.wait();
                 self.drive(None, (&|| ticket.ended(), None));
-                drop((lead, waiting));
+                drop((lock, waiting));
                 self.wait(&ticket).map(|done| done.number)
             }
             Err(halt) => {
@@ -270,7 +270,7 @@ impl Runtime {
         }
     }
 
-    /// Waits for the end of an operation that was [handed in](Self::ask).
+    /// Waits for the end of an operation that was [submitted](Self::ask).
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<Done> {
         if !ticket.ended() {
             self.wait_until(ticket, None);
@@ -281,21 +281,21 @@ impl Runtime {
         }
     }
 
-    /// What a call gets after the end of all.
+    /// The error of a call after the end.
     fn no_more(&self) -> Error {
         Error::Failed(Driver::failed(self).unwrap_or_else(ended))
     }
 
-    /// Waits for the end of an operation, and leads if nobody else does who waits. False if the time is over; after
-    /// the end of all, true.
+    /// Waits for the end of an operation, and drives if no other waiting thread does. `false` if the time is over first; `true`
+    /// if all is over.
     pub(crate) fn wait_until(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
         let late = || until.is_some_and(|until| Instant::now() >= until);
-        // Whoever waits so long and no longer goes on by itself.
+        // A wait with a limit ends by itself: it does not count as blocked.
         let _waiting = until.is_none().then(|| self.callers.wait());
         self.callers.enter();
         loop {
             let mut queue = self.queue();
-            // Whoever waits is faster than the thread that goes on where nobody does.
+            // A waiting thread drives faster than the progress thread: it replaces it.
             let replaces = queue.background && !ticket.ended();
             if replaces {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -305,7 +305,7 @@ impl Runtime {
             }
             while !ticket.ended()
                 && !queue.gone
-                && (queue.leading || self.claims.load(Ordering::Relaxed) > 0)
+                && (queue.driven || self.claims.load(Ordering::Relaxed) > 0)
                 && !late()
             {
                 queue = self.sleep(queue, until);
@@ -316,19 +316,19 @@ impl Runtime {
                 self.hand_over(queue);
                 return over;
             }
-            let lead = self.lead(queue);
+            let lock = self.lock_driver(queue);
             self.drive(None, (&|| ticket.ended() || late(), until));
-            drop(lead);
+            drop(lock);
         }
     }
 
-    /// Waits until nothing is under way any more but receives whose message has not come. From then on there are no calls.
+    /// Waits until nothing is active except receives whose message has not come. From then on calls are refused.
     pub(crate) fn drain(&self) -> Result<()> {
         self.with(Engine::leaves)?;
         let mut until = Instant::now();
         loop {
-            let (lead, _waiting) = (self.claim(), self.callers.wait());
-            // First of all what was handed in is begun.
+            let (lock, _waiting) = (self.claim_driver(), self.callers.wait());
+            // Begins what was submitted first.
             self.drive(None, (&|| Instant::now() >= until, Some(until)));
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
             let only_receives = engine.as_ref().is_none_or(|engine| engine.has_only_receives());
@@ -338,7 +338,7 @@ impl Runtime {
                 queue.left = true;
                 self.closed.store(true, Ordering::Release);
             }
-            drop((queue, engine, lead));
+            drop((queue, engine, lock));
             self.check()?;
             if over {
                 return Ok(());
@@ -347,7 +347,7 @@ impl Runtime {
         }
     }
 
-    /// Ends receives whose message has not come: all ranks leave, and nothing comes any more.
+    /// Ends receives whose message has not come: all ranks are leaving, so none will.
     pub(crate) fn give_up_receives(&self) -> Result<()> {
         let receives = self.with(Engine::give_up_receives)?;
         // Nothing else is under way.
@@ -364,25 +364,25 @@ impl Runtime {
         Ok(())
     }
 
-    /// This rank calls nothing but to leave: the others are to know, if any of them waits for something else of it. It has
-    /// begun to: whoever calls something else in the world's same operation is told of both.
+    /// Tells the store that this rank is leaving and makes no other call, for ranks that wait for it. Its barrier has begun
+    /// before, so that a rank that calls something else in that operation is told of both calls.
     pub(crate) fn leaves(&self) {
-        let lead = self.claim();
+        let lock = self.claim_driver();
         self.drive(None, (&|| true, None));
-        drop(lead);
+        drop(lock);
         self.leaves.store(true, Ordering::Release);
         self.monitor.leaves();
     }
 
-    /// Whether operations are under way, or handed in.
+    /// Whether operations are active or submitted.
     fn has_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// Nobody leads any more, or somebody who waited does not: the next in turn shall know.
+    /// Wakes who may drive next: this thread drives no more, or waits no more.
     fn hand_over(&self, queue: MutexGuard<'_, SubmissionQueue>) {
         let (waiting, resting) = (queue.waiting > 0, queue.resting);
-        // Who is woken wants the queue.
+        // A woken thread locks the queue.
         drop(queue);
         if waiting {
             self.changed.notify_all();
@@ -391,7 +391,7 @@ impl Runtime {
         }
     }
 
-    /// What is left to do of operations is for the [thread](background) that does that.
+    /// Gives completion actions to the [progress thread](background).
     fn leave_to_others(
         &self,
         mut queue: MutexGuard<'_, SubmissionQueue>,
@@ -408,23 +408,23 @@ impl Runtime {
         }
     }
 
-    fn lead(&self, mut queue: MutexGuard<'_, SubmissionQueue>) -> Lead<'_> {
-        queue.leading = true;
-        Lead { runtime: self, unwinding: std::thread::panicking() }
+    fn lock_driver(&self, mut queue: MutexGuard<'_, SubmissionQueue>) -> DriverLock<'_> {
+        queue.driven = true;
+        DriverLock { runtime: self, unwinding: std::thread::panicking() }
     }
 
-    /// Takes the lead from whoever has it, as soon as may be.
-    fn claim(&self) -> Lead<'_> {
+    /// Takes the driver lock from the driver, as soon as that gives it up.
+    fn claim_driver(&self) -> DriverLock<'_> {
         self.claims.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue();
-        while queue.leading {
+        while queue.driven {
             if queue.asleep {
                 self.waker.wake();
             }
             queue = self.sleep(queue, None);
         }
         self.claims.fetch_sub(1, Ordering::Relaxed);
-        self.lead(queue)
+        self.lock_driver(queue)
     }
 
     fn sleep<'d>(
@@ -441,11 +441,11 @@ impl Runtime {
         queue
     }
 
-    /// Drives the engine until `until` says so, nothing is left to do, or somebody else wants it; takes this on before,
-    /// which has not come by the queue.
+    /// Drives the engine until `until` says so, nothing is active, or another thread wants the lock; first begins `first`, which
+    /// was not queued.
     fn drive(&self, first: Option<(CommId, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        // Should this thread unwind, the engine goes with the lead, and its puts with it, before the memory that they read.
+        // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
         let taken = first.map_or(Ok(()), |(comm_id, task)| engine.take(comm_id, task, self));
         if let Err(halt) = taken.and_then(|()| engine.drive(until, self)) {
@@ -454,22 +454,22 @@ impl Runtime {
         }
     }
 
-    /// The engine has stopped: all is over.
+    /// Ends all, because the engine has stopped.
     fn halted(&self, Halt { stop, stalled }: Halt) {
         let failure = self.monitor.explain(stop, *stalled.unwrap_or_default());
         let left = self.abandon();
         let failure = self.end(left, self.monitor.tell(failure));
-        // Whoever called is told, and decides how loud to be.
+        // The caller gets the failure too, and decides how loudly to report it.
         tracing::info!(rank = self.rank, %failure, "the group has failed");
     }
 
-    /// Closes the endpoint; what was under way belongs to those who are still to be told.
+    /// Closes the endpoint, and returns what was active.
     fn abandon(&self) -> Vec<(Arc<Ticket>, Held)> {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         engine.map(|engine| engine.abandon()).unwrap_or_default()
     }
 
-    /// All is over: those who wait for operations are told.
+    /// Ends all: every operation ends with this failure, or with the one before it.
     fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
         let mut queue = self.queue();
         let failure = queue.failed.get_or_insert(failure).clone();
@@ -489,11 +489,11 @@ impl Runtime {
         failure
     }
 
-    /// Does something with the engine, when nobody drives it.
+    /// Does something with the engine while nobody drives it.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> Result<R> {
         self.check()?;
         self.callers.enter();
-        let _lead = self.claim();
+        let _lock = self.claim_driver();
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
             Some(engine) => Ok(act(engine)),
@@ -507,8 +507,8 @@ impl Runtime {
         self.check_desk(self.queue())
     }
 
-    /// Whether this is the process that joined. In its children locks may be held for good, by threads that are not there:
-    /// this comes before any.
+    /// Whether this is the process that joined. In a forked child, locks may be held forever by threads that do not exist there:
+    /// check this before taking any.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(Error::Forked { rank: self.rank, parent: self.pid }) }
     }
@@ -526,7 +526,7 @@ impl Runtime {
         }
     }
 
-    /// A tag of its own for what belongs to a message: one of the lower half, since answers have the upper.
+    /// A new tag for what belongs to a message. Answers have the upper half of the tags.
     pub(crate) fn inner(&self) -> u32 {
         self.inner.fetch_add(1, Ordering::Relaxed) & !ANSWER
     }
@@ -558,7 +558,7 @@ impl Runtime {
         }
         let failure = self.monitor.tell(failure);
         self.waker.wake();
-        let _lead = self.claim();
+        let _lock = self.claim_driver();
         Error::Failed(self.end(self.abandon(), failure))
     }
 

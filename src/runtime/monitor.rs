@@ -1,4 +1,5 @@
-//! What positions between a group and the fate of its ranks: the latch, the watch, and where this rank positions.
+//! Watches over the ranks: the failure latch, the store's watch, the position that this rank reports; and explains in words why
+//! an operation stopped.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -1,4 +1,4 @@
-//! How many ranks can run at once, from what each tells of its host.
+//! Where each rank runs, and what follows from it for all: how many ranks share a host, and how many run at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(crate) struct PeerInfo {
 }
 
 impl PeerInfo {
-    /// This process's.
+    /// Of this process.
     pub(crate) fn here() -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
         // Of more processors than such a set has room for.
@@ -52,7 +52,7 @@ impl PeerInfo {
     }
 }
 
-/// The world of these ranks.
+/// How these ranks are spread over hosts and cores.
 pub(crate) fn topology(peers: &[PeerInfo]) -> Topology {
     let hosts: BTreeMap<&str, &PeerInfo> = peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
     let at_once = hosts.values().map(|peer| {

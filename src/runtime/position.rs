@@ -1,4 +1,4 @@
-//! Where this rank stands, for the watch, which asks from a thread of its own.
+//! The position that this rank reports to the watch, which asks from a thread of its own.
 
 use std::{
     sync::{Arc, TryLockError, atomic::Ordering},
@@ -11,18 +11,18 @@ use crate::{
     rendezvous::{Position, Stage},
 };
 
-/// How long whoever drives may take to answer: longer than it copies or reduces at a time.
+/// How long the driver may take to answer: longer than it copies or reduces in one piece.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether somebody drives.
+/// How often to look whether a thread drives.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Runtime {
-    /// Where this rank stands: whoever drives says it, or this thread, if nobody does.
+    /// The position of this rank. The driver gives it; if nobody drives, this thread reads it from the engine.
     pub(crate) fn position(&self) -> Position {
-        // Before it is asked: where it stood a moment before it left may be within a call that it has made since.
+        // Read before the question: a position from just before this rank began to leave may lie within an earlier call.
         let leaves = self.leaves.load(Ordering::Acquire);
-        // Whoever does not wait before and after did not meanwhile, if nothing moved.
+        // Blocked only if all threads waited before and after the question.
         let waited = self.callers.all_wait();
         let position = self.ask_position();
         let blocked = position.blocked.filter(|_| waited && self.callers.all_wait());
@@ -51,7 +51,7 @@ impl Runtime {
                 Err(TryLockError::WouldBlock) => break Position::of(Stage::Busy),
             };
             break match &*slot {
-                // Nobody drives: nobody waits for anything.
+                // Nobody drives, so nobody waits.
                 Some(engine) => Position { stage: Stage::Calls, blocked: None, ..engine.position() },
                 None => Position::of(Stage::Calls),
             };

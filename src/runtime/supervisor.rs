@@ -1,4 +1,4 @@
-//! The node as its engine sees it, and as whoever waits for an operation does.
+//! The runtime as its engine sees it ([`Supervisor`]) and as [`Work`](crate::Work) does ([`Driver`]).
 
 use std::{
     sync::atomic::Ordering,

@@ -1,13 +1,12 @@
-//! Ends the process, with words, if a provider does not return when it should.
+//! The watchdog: aborts the process, with words, if the provider does not return.
 //!
-//! No deadline reaches a thread that is inside a call of libfabric's. Where a call never returns (a peer that was killed
-//! while it held a spin lock in shared memory leaves it locked for good), nobody could end the operation, and the process
-//! would compute for ever. So a thread looks twice a second where the one is that drives the engine. If the group has failed,
-//! or the deadline of what is waited for has passed, and the driver is found in the same call of the library
-//! at so many looks in a row, the process is aborted: memory that the library may still write to cannot be given back.
+//! No deadline reaches a thread that is inside a call of libfabric. If a call never returns (a peer that was killed while it held a
+//! spin lock in shared memory leaves it locked), nobody could end the operation, and the process would spin forever. So a thread
+//! looks twice a second at the driver. If the group has failed or the deadline has passed, and the driver is found in the same
+//! call at so many looks in a row, the process is aborted: memory that the library may still write to cannot be given back.
 //!
-//! Looks are counted, not time: whoever is stopped or suspended does not look meanwhile, and then the driver has all of
-//! them to go on. Who computes is in no call of the library.
+//! Looks are counted, not time: a process that is stopped or suspended does not look meanwhile, and then the driver has all of
+//! them to go on. A driver that computes is in no call of the library.
 
 use std::{
     io::Write,

@@ -99,7 +99,7 @@ impl UnevenCall {
     /// Runs an exchange of lengths: `said` is what this rank has to say, and gives so many numbers that it hears.
     pub(crate) async fn exchange(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         collective: Collective,
         count: usize,
         said: &[u64],
@@ -107,30 +107,30 @@ impl UnevenCall {
     ) -> Result<Vec<usize>> {
         let mut heard = vec![0; hears];
         let root = if collective.has_root() { self.id.root } else { 0 };
-        let request = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, count) };
-        turn.run(&self.group, Dtype::U64, &request, Borrowed::apart(said, &mut heard)).await?;
+        let spec = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, count) };
+        sequence.run(&self.group, Dtype::U64, &spec, Borrowed::apart(said, &mut heard)).await?;
         Ok(heard.into_iter().map(length).collect())
     }
 
     /// Everyone's numbers, by rank.
     pub(crate) async fn everyone<const N: usize>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         mine: [usize; N],
     ) -> Result<[Vec<usize>; N]> {
         let mine = mine.map(|number| number as u64);
-        let all = self.exchange(turn, Collective::AllGather, N, &mine, N * self.group.size()).await?;
+        let all = self.exchange(sequence, Collective::AllGather, N, &mine, N * self.group.size()).await?;
         Ok(by_rank(&all))
     }
 
     /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
     async fn blocks_of_root(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         lengths: &[usize],
     ) -> Result<(Vec<usize>, usize)> {
         let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
-        let told = self.exchange(turn, Collective::Scatter, 2, &said, 2).await?;
+        let told = self.exchange(sequence, Collective::Scatter, 2, &said, 2).await?;
         let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
         let blocks = match self.at_root() {
             true => lengths.to_vec(),
@@ -140,9 +140,9 @@ impl UnevenCall {
     }
 
     /// How much each rank has for this one, and the longest block that any has for any.
-    async fn of_each(&self, turn: &mut Sequence<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+    async fn of_each(&self, sequence: &mut Sequence<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
         let (said, hears) = (with_longest(lengths), 2 * self.group.size());
-        let told = self.exchange(turn, Collective::AllToAll, 2, &said, hears).await?;
+        let told = self.exchange(sequence, Collective::AllToAll, 2, &said, hears).await?;
         let [gets, longests] = by_rank(&told);
         Ok((gets, longest(&longests)))
     }
@@ -165,56 +165,56 @@ impl UnevenCall {
     /// `gather` and `all_gather` of blocks whose lengths all know.
     pub(crate) async fn gather(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         lengths: &[usize],
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let longest = longest(lengths);
-        self.finish(turn, Uneven { input: &[], output: lengths }, longest, borrowed).await
+        self.finish(sequence, Uneven { input: &[], output: lengths }, longest, borrowed).await
     }
 
     /// The same of blocks whose lengths only their owners know.
     pub(crate) async fn gather_all<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         input: &[T],
     ) -> Result<(Vec<T>, Vec<usize>)> {
-        let [lengths] = self.everyone(turn, [input.len()]).await?;
+        let [lengths] = self.everyone(sequence, [input.len()]).await?;
         let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
-        self.gather(turn, &lengths, Borrowed::apart(input, &mut output)).await?;
+        self.gather(sequence, &lengths, Borrowed::apart(input, &mut output)).await?;
         Ok((output, lengths))
     }
 
     /// The same of blocks each of which lies in its place already where they are gathered; there their lengths are known.
     pub(crate) async fn gather_in_place<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         data: &mut [T],
         lengths: &[usize],
     ) -> Result<()> {
         let own = if self.gets() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let [learned] = self.everyone(turn, [own.len()]).await?;
+        let [learned] = self.everyone(sequence, [own.len()]).await?;
         if self.gets() {
-            self.agree(turn.op(), lengths, &learned)?;
+            self.agree(sequence.op(), lengths, &learned)?;
         }
         let whole = if self.gets() { 0..data.len() } else { 0..0 };
-        self.gather(turn, &learned, self.within(data, own, whole)?).await
+        self.gather(sequence, &learned, self.within(data, own, whole)?).await
     }
 
     pub(crate) async fn scatter(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         blocks: &[usize],
         longest: usize,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
-        self.finish(turn, Uneven { input: blocks, output: &[] }, longest, borrowed).await
+        self.finish(sequence, Uneven { input: blocks, output: &[] }, longest, borrowed).await
     }
 
     /// The same of blocks whose lengths only the root knows.
     pub(crate) async fn scatter_all<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         input: &[T],
         lengths: &[usize],
     ) -> Result<Vec<T>> {
@@ -222,106 +222,111 @@ impl UnevenCall {
         if self.at_root() {
             self.own(lengths, input.len())?;
         }
-        let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
+        let (blocks, longest) = self.blocks_of_root(sequence, lengths).await?;
         let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
         let mut output = self.room::<T>(&[own])?;
-        self.scatter(turn, &blocks, longest, Borrowed::apart(input, &mut output)).await?;
+        self.scatter(sequence, &blocks, longest, Borrowed::apart(input, &mut output)).await?;
         Ok(output)
     }
 
     /// The same where the root's own block stays where it lies, and the others have room for theirs. Gives this rank's.
     pub(crate) async fn scatter_in_place<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         data: &mut [T],
         lengths: &[usize],
     ) -> Result<Range<usize>> {
         let own = if self.at_root() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let (blocks, longest) = self.blocks_of_root(turn, lengths).await?;
+        let (blocks, longest) = self.blocks_of_root(sequence, lengths).await?;
         let given = blocks.get(self.group.rank()).copied().unwrap_or_default();
         if given != own.len() {
             let (has, gets) = (own.len(), given);
             return Err(self.mismatch(
-                turn.op(),
+                sequence.op(),
                 (self.group.rank(), format!("has room for {has} elements")),
                 (self.id.root, format!("has {gets} for it")),
             ));
         }
         let whole = if self.at_root() { 0..data.len() } else { 0..0 };
-        self.scatter(turn, &blocks, longest, self.within(data, whole, own.clone())?).await?;
+        self.scatter(sequence, &blocks, longest, self.within(data, whole, own.clone())?).await?;
         Ok(own)
     }
 
     pub(crate) async fn all_to_all<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         input: &[T],
         lengths: &[usize],
     ) -> Result<(Vec<T>, Vec<usize>)> {
         self.own(lengths, input.len())?;
-        let (gets, longest) = self.of_each(turn, lengths).await?;
+        let (gets, longest) = self.of_each(sequence, lengths).await?;
         let mut output = self.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
-        self.finish(turn, uneven, longest, Borrowed::apart(input, &mut output)).await?;
+        self.finish(sequence, uneven, longest, Borrowed::apart(input, &mut output)).await?;
         Ok((output, gets))
     }
 
     /// The same where what comes takes the place of what goes.
     pub(crate) async fn all_to_all_in_place<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         data: &mut [T],
         lengths: &[usize],
     ) -> Result<()> {
         self.own(lengths, data.len())?;
-        let (gets, longest) = self.of_each(turn, lengths).await?;
-        self.agree(turn.op(), lengths, &gets)?;
+        let (gets, longest) = self.of_each(sequence, lengths).await?;
+        self.agree(sequence.op(), lengths, &gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
         let whole = 0..data.len();
-        self.finish(turn, uneven, longest, self.within(data, whole.clone(), whole)?).await
+        self.finish(sequence, uneven, longest, self.within(data, whole.clone(), whole)?).await
     }
 
     /// Reduces `input`, which was multiplied if it is to be.
     pub(crate) async fn reduce_all<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         input: &[T],
         output: &mut [T],
     ) -> Result<()> {
-        let lengths = self.learn_fitting(turn, output.len(), input.len()).await?;
-        self.reduce_scatter(turn, &lengths, Borrowed::apart(input, output)).await
+        let lengths = self.learn_fitting(sequence, output.len(), input.len()).await?;
+        self.reduce_scatter(sequence, &lengths, Borrowed::apart(input, output)).await
     }
 
     /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
     pub(crate) async fn reduce_in_place<T: Element>(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         data: &mut [T],
         own: usize,
     ) -> Result<Range<usize>> {
         premultiply(self.id.collective, data, self.id.op)?;
-        let lengths = self.learn_fitting(turn, own, data.len()).await?;
+        let lengths = self.learn_fitting(sequence, own, data.len()).await?;
         let start = lengths.iter().take(self.group.rank()).sum();
         let (whole, block) = (0..data.len(), start..start + own);
-        self.reduce_scatter(turn, &lengths, self.within(data, whole, block.clone())?).await?;
+        self.reduce_scatter(sequence, &lengths, self.within(data, whole, block.clone())?).await?;
         Ok(block)
     }
 
     async fn reduce_scatter(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         lengths: &[usize],
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let uneven = Uneven { input: lengths, output: &[] };
-        self.finish(turn, uneven, longest(lengths), borrowed).await
+        self.finish(sequence, uneven, longest(lengths), borrowed).await
     }
 
     /// Learns the lengths of everyone's blocks, and makes sure that they fit everyone's input.
-    async fn learn_fitting(&self, turn: &mut Sequence<'_>, own: usize, whole: usize) -> Result<Vec<usize>> {
+    async fn learn_fitting(
+        &self,
+        sequence: &mut Sequence<'_>,
+        own: usize,
+        whole: usize,
+    ) -> Result<Vec<usize>> {
         self.fits_alone(own, whole)?;
-        let learned = self.everyone(turn, [own, whole]).await?;
-        self.fits_all(turn.op(), &learned)?;
+        let learned = self.everyone(sequence, [own, whole]).await?;
+        self.fits_all(sequence.op(), &learned)?;
         let [lengths, _] = learned;
         Ok(lengths)
     }
@@ -354,15 +359,14 @@ impl UnevenCall {
     /// Does what the call is for, once all lengths are known.
     async fn finish(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         uneven: Uneven<'_>,
         longest: usize,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let CallId { collective, dtype, op, root, cargo } = self.id;
-        let request =
-            CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
-        turn.run(&self.group, dtype, &request, borrowed).await
+        let spec = CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
+        sequence.run(&self.group, dtype, &spec, borrowed).await
     }
 }
 

@@ -27,7 +27,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.now(async |turn| call.gather_all(turn, input).await)
+        self.now(async |sequence| call.gather_all(sequence, input).await)
     }
 
     /// Begins an [`all_gather_v`](Self::all_gather_v); [`Work::wait`] returns `input` too, first.
@@ -42,8 +42,8 @@ impl ProcessGroup {
         let call = self.uneven::<B::Element>(Collective::AllGather, ReduceOp::Sum, 0)?;
         self.later(
             call.name,
-            |mut turn| async move {
-                let (output, lengths) = call.gather_all(&mut turn, input.elements()).await?;
+            |mut sequence| async move {
+                let (output, lengths) = call.gather_all(&mut sequence, input.elements()).await?;
                 Ok((input, output, lengths))
             },
             Ok,
@@ -58,7 +58,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks do not know the same lengths, disagree otherwise, or the group is over.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.now(async |turn| call.gather_in_place(turn, data, lengths).await)
+        self.now(async |sequence| call.gather_in_place(sequence, data, lengths).await)
     }
 
     /// Begins an [`all_gather_v_in_place`](Self::all_gather_v_in_place).
@@ -70,8 +70,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut turn| async move {
-                call.gather_in_place(&mut turn, data.elements(), &lengths).await?;
+            |mut sequence| async move {
+                call.gather_in_place(&mut sequence, data.elements(), &lengths).await?;
                 Ok(data)
             },
             Ok,
@@ -85,7 +85,7 @@ impl ProcessGroup {
     /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`] if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.now(async |turn| call.gather_all(turn, input).await)
+        self.now(async |sequence| call.gather_all(sequence, input).await)
     }
 
     /// Begins a [`gather_v`](Self::gather_v); [`Work::wait`] returns `input` too, first.
@@ -101,8 +101,8 @@ impl ProcessGroup {
         let call = self.uneven::<B::Element>(Collective::Gather, ReduceOp::Sum, root)?;
         self.later(
             call.name,
-            |mut turn| async move {
-                let (output, lengths) = call.gather_all(&mut turn, input.elements()).await?;
+            |mut sequence| async move {
+                let (output, lengths) = call.gather_all(&mut sequence, input.elements()).await?;
                 Ok((input, output, lengths))
             },
             Ok,
@@ -117,7 +117,7 @@ impl ProcessGroup {
     /// `data` is as long as their sum, and [`Error::Failed`] if they are not what the ranks have.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.now(async |turn| call.gather_in_place(turn, data, lengths).await)
+        self.now(async |sequence| call.gather_in_place(sequence, data, lengths).await)
     }
 
     /// Begins a [`gather_v_in_place`](Self::gather_v_in_place); [`Work::wait`] returns `data`, unchanged
@@ -135,8 +135,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut turn| async move {
-                call.gather_in_place(&mut turn, data.elements(), &lengths).await?;
+            |mut sequence| async move {
+                call.gather_in_place(&mut sequence, data.elements(), &lengths).await?;
                 Ok(data)
             },
             Ok,
@@ -152,7 +152,7 @@ impl ProcessGroup {
     /// block, or the group is over.
     pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
         let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
-        self.now(async |turn| call.scatter_all(turn, input, lengths).await)
+        self.now(async |sequence| call.scatter_all(sequence, input, lengths).await)
     }
 
     /// Begins a [`scatter_v`](Self::scatter_v); [`Work::wait`] returns `input`, which may be empty except at the
@@ -170,8 +170,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut turn| async move {
-                let output = call.scatter_all(&mut turn, input.elements(), &lengths).await?;
+            |mut sequence| async move {
+                let output = call.scatter_all(&mut sequence, input.elements(), &lengths).await?;
                 Ok((input, output))
             },
             Ok,
@@ -190,7 +190,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<&'d mut [T]> {
         let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
-        let own = self.now(async |turn| call.scatter_in_place(turn, data, lengths).await)?;
+        let own = self.now(async |sequence| call.scatter_in_place(sequence, data, lengths).await)?;
         Ok(data.get_mut(own).unwrap_or_default())
     }
 
@@ -209,8 +209,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut turn| async move {
-                let block = call.scatter_in_place(&mut turn, data.elements(), &lengths).await?;
+            |mut sequence| async move {
+                let block = call.scatter_in_place(&mut sequence, data.elements(), &lengths).await?;
                 Ok((data, block))
             },
             Ok,
@@ -227,7 +227,7 @@ impl ProcessGroup {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
         let scaled = scaled(Collective::ReduceScatter, input, op)?;
         let input = scaled.as_deref().unwrap_or(input);
-        self.now(async |turn| call.reduce_all(turn, input, output).await)
+        self.now(async |sequence| call.reduce_all(sequence, input, output).await)
     }
 
     /// Begins a [`reduce_scatter_v`](Self::reduce_scatter_v); [`Work::wait`] returns both, `input` unchanged.
@@ -248,12 +248,12 @@ impl ProcessGroup {
         let scaled = scaled(Collective::ReduceScatter, input.elements(), op)?;
         self.later(
             call.name,
-            |mut turn| async move {
+            |mut sequence| async move {
                 let given: &[I::Element] = match &scaled {
                     Some(scaled) => scaled,
                     None => input.elements(),
                 };
-                call.reduce_all(&mut turn, given, output.elements()).await?;
+                call.reduce_all(&mut sequence, given, output.elements()).await?;
                 Ok((input, output))
             },
             Ok,
@@ -273,7 +273,7 @@ impl ProcessGroup {
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
-        let block = self.now(async |turn| call.reduce_in_place(turn, data, own).await)?;
+        let block = self.now(async |sequence| call.reduce_in_place(sequence, data, own).await)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
@@ -291,8 +291,8 @@ impl ProcessGroup {
         let call = self.uneven::<B::Element>(Collective::ReduceScatter, op, 0)?;
         self.later(
             call.name,
-            |mut turn| async move {
-                let block = call.reduce_in_place(&mut turn, data.elements(), own).await?;
+            |mut sequence| async move {
+                let block = call.reduce_in_place(&mut sequence, data.elements(), own).await?;
                 Ok((data, block))
             },
             Ok,
@@ -307,7 +307,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        self.now(async |turn| call.all_to_all(turn, input, lengths).await)
+        self.now(async |sequence| call.all_to_all(sequence, input, lengths).await)
     }
 
     /// Begins an [`all_to_all_v`](Self::all_to_all_v); [`Work::wait`] returns `input` too, first.
@@ -324,8 +324,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut turn| async move {
-                let (output, gets) = call.all_to_all(&mut turn, input.elements(), &lengths).await?;
+            |mut sequence| async move {
+                let (output, gets) = call.all_to_all(&mut sequence, input.elements(), &lengths).await?;
                 Ok((input, output, gets))
             },
             Ok,
@@ -339,7 +339,7 @@ impl ProcessGroup {
     /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`] if two ranks have not equally much for each other.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        self.now(async |turn| call.all_to_all_in_place(turn, data, lengths).await)
+        self.now(async |sequence| call.all_to_all_in_place(sequence, data, lengths).await)
     }
 
     /// Begins an [`all_to_all_v_in_place`](Self::all_to_all_v_in_place).
@@ -351,8 +351,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut turn| async move {
-                call.all_to_all_in_place(&mut turn, data.elements(), &lengths).await?;
+            |mut sequence| async move {
+                call.all_to_all_in_place(&mut sequence, data.elements(), &lengths).await?;
                 Ok(data)
             },
             Ok,

@@ -1,16 +1,16 @@
-//! By which addresses ranks reach each other.
+//! Chooses the host that this rank's network interface must lead to, so that ranks of other hosts reach it.
 
 use std::{net::IpAddr, time::Instant};
 
 use crate::{config::Config, error::Result, rendezvous::Store};
 
-/// The address at which a rank that is not on the store's machine reaches the store; empty if no rank is elsewhere.
+/// Key of the address at which a rank of another host reaches the store; empty if all ranks are on the store's host.
 const STORE: &str = "reached/at";
-/// How many ranks have come.
+/// Key of the number of ranks that have come.
 const COME: &str = "reached/ranks";
 
-/// The host that this rank's interface is to lead to: `towards`, or, where the store's machine knows itself by a loopback
-/// address, the address of that machine at which others reach it. For that it waits until one of another machine has come.
+/// The host that this rank's interface must lead to: `towards`, or, if the store's host knows itself by a loopback address, the
+/// address at which ranks of other hosts reach it. For that it waits until one of them has come.
 pub(crate) fn towards(
     config: &Config,
     store: &dyn Store,
@@ -33,7 +33,7 @@ pub(crate) fn towards(
     if towards.is_some() {
         return Ok(towards);
     }
-    // Whoever has not come by then is named where cards are exchanged.
+    // The exchange that follows names the ranks that have not come by then.
     let Some(told) = store.get(STORE, deadline)? else { return Ok(None) };
     Ok(String::from_utf8_lossy(&told).parse().ok())
 }

@@ -1,4 +1,5 @@
-//! How ranks meet: each greets some others, and where that fails, finds out between which addresses nothing passes.
+//! The connection check: each rank greets some others by a put, and if a greeting does not arrive, finds out between which
+//! addresses nothing passes.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,5 @@
-//! How ranks become a group: store, watch, transport, exchange, greetings, one barrier.
+//! How ranks form the world: they meet at the store, open their transports, tell each other addresses and settings, check their
+//! connections, and wait for each other once.
 
 use std::{
     collections::BTreeMap,

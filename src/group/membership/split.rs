@@ -1,10 +1,9 @@
 //! Groups of some of a group's ranks: `split` and `new_group`.
 //!
-//! Both are two all_gathers of the group they come from. In the first every rank says where it belongs and which
-//! channels it has free, from which all see who the members are and the first channel that all of them have free.
-//! In the second each says where its mailbox lies. So ids and ranks follow from the calls alone, and a rank that does
-//! not belong anywhere takes part all the same. If another of a rank's threads has taken the channel in between, all
-//! begin again with what is free then.
+//! Both are two all_gathers of the group they come from. In the first every rank says where it belongs and which communicator ids
+//! it has free; from that all see who the members are and which id all of them have free. In the second each says where its mailbox
+//! lies. So ids and ranks follow from the calls alone, and a rank that belongs to no group takes part all the same. If another
+//! thread of a rank has taken the id in between, all begin again with what is free then.
 
 use std::sync::{Arc, Mutex};
 
@@ -201,8 +200,8 @@ impl ProcessGroup {
 
     fn gathered(&self, state: &mut State, call: u32, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
-        let request = CallSpec { root: call as usize, ..CallSpec::new(Collective::AllGather, words.len()) };
-        self.shared.run(state, Dtype::U64, &request, Borrowed::apart(words, &mut all), &self.options)?;
+        let spec = CallSpec { root: call as usize, ..CallSpec::new(Collective::AllGather, words.len()) };
+        self.shared.run(state, Dtype::U64, &spec, Borrowed::apart(words, &mut all), &self.options)?;
         Ok(all)
     }
 

@@ -89,9 +89,8 @@ struct Key {
 
 impl Key {
     /// `None` where blocks are uneven or the operation is a part of another call: these are not kept.
-    fn of(request: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
-        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, part_of: None } =
-            *request
+    fn of(spec: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
+        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, part_of: None } = *spec
         else {
             return None;
         };
@@ -142,15 +141,15 @@ impl Planner {
     pub(crate) fn plan(
         &self,
         dtype: Dtype,
-        request: &CallSpec<'_>,
+        spec: &CallSpec<'_>,
         options: &CallOptions,
     ) -> Result<PlannedCall> {
-        let key = Key::of(request, dtype, options);
+        let key = Key::of(spec, dtype, options);
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = key.and_then(|key| latest().find(&key)) {
             return Ok(plan);
         }
-        let (traits, algorithm, job) = self.make(dtype, request, options)?;
+        let (traits, algorithm, job) = self.make(dtype, spec, options)?;
         let make = || {
             let schedule = algorithm.make(&job);
             schedule.ok_or_else(|| traits.argument(format!("algorithm {} cannot do it", algorithm.name)))
@@ -168,53 +167,48 @@ impl Planner {
     fn make<'r>(
         &self,
         dtype: Dtype,
-        request: &CallSpec<'r>,
+        spec: &CallSpec<'r>,
         options: &CallOptions,
     ) -> Result<(CallTraits, &'static Algorithm, Job<'r>)> {
-        let CallSpec { collective, op, .. } = *request;
+        let CallSpec { collective, op, .. } = *spec;
         let kernel = Kernel::new(dtype, op)
             .map_err(|error| Error::Argument { call: collective.name(), problem: error.to_string() })?;
-        let (algorithm, shape) = self.choose_shape(request, dtype.size(), options)?;
+        let (algorithm, shape) = self.choose_shape(spec, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
-        let job = Job { chunk, lanes, direct, long, ordered, ..request.job(self.rank, self.topology.ranks) };
+        let job = Job { chunk, lanes, direct, long, ordered, ..spec.job(self.rank, self.topology.ranks) };
         // Calls without a root use the field to tell themselves apart: the shutdown is a barrier.
         let planned = Job { root: if collective.has_root() { job.root } else { 0 }, ..job };
-        let signature = request.signature(&job, dtype, algorithm.code);
+        let signature = spec.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
         let traits = CallTraits { collective, signature, kernel, average, size: dtype.size(), long };
         Ok((traits, algorithm, planned))
     }
 
     /// How a collective of elements of so many bytes is done.
-    pub(crate) fn choose(
-        &self,
-        request: &CallSpec<'_>,
-        size: usize,
-        options: &CallOptions,
-    ) -> Result<Choice> {
-        let (algorithm, shape) = self.choose_shape(request, size, options)?;
+    pub(crate) fn choose(&self, spec: &CallSpec<'_>, size: usize, options: &CallOptions) -> Result<Choice> {
+        let (algorithm, shape) = self.choose_shape(spec, size, options)?;
         Ok(Choice { algorithm, chunk_bytes: shape.chunk * size, lanes: shape.lanes })
     }
 
     /// Chooses the algorithm and how messages are cut: by the tables, among what is selected and fits the call.
     fn choose_shape(
         &self,
-        request: &CallSpec<'_>,
+        spec: &CallSpec<'_>,
         size: usize,
         options: &CallOptions,
     ) -> Result<(&'static Algorithm, Shape)> {
-        let CallSpec { collective, count, .. } = *request;
+        let CallSpec { collective, count, .. } = *spec;
         let ranks = self.topology.ranks;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
         let bytes =
-            count.checked_mul(size).filter(|_| request.job(self.rank, ranks).lengths().is_some_and(fits));
+            count.checked_mul(size).filter(|_| spec.job(self.rank, ranks).lengths().is_some_and(fits));
         let bytes = bytes.ok_or_else(|| {
             argument(format!("{count} elements of {size} bytes are more than can be addressed"))
         })?;
         let ordered = options.reduction == Reduction::Reproducible && collective.reduces();
         let fits =
-            |plan: &algorithm::Plan| (plan.uneven || request.uneven.is_none()) && (plan.ordered || !ordered);
+            |plan: &algorithm::Plan| (plan.uneven || spec.uneven.is_none()) && (plan.ordered || !ordered);
         let able = |algorithm: &Algorithm| algorithm.plan(collective).is_some_and(fits);
         // What is selected may be for even blocks only, or not for reductions in order.
         let selected =
@@ -225,7 +219,7 @@ impl Planner {
             .or_else(|| select::choose(collective, self.topology, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
         let direct = select::direct(collective, ranks, bytes, self.settings.chunk_bytes);
-        let choice = match direct && request.coalesced {
+        let choice = match direct && spec.coalesced {
             true => choice.coalesced(ranks, selected),
             false => choice,
         };
@@ -235,8 +229,7 @@ impl Planner {
         };
         let choice = choice.within(self.settings.chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         // Uneven blocks are never written whole; nothing need be put aside for them.
-        let long =
-            self.cheap_registration && request.uneven.is_none() && select::long(choice.algorithm, bytes);
+        let long = self.cheap_registration && spec.uneven.is_none() && select::long(choice.algorithm, bytes);
         let shape = Shape {
             chunk: (choice.chunk_bytes / size).max(1),
             lanes: choice.lanes,
@@ -286,14 +279,14 @@ mod tests {
                         (0, ReduceOp::PreMulSum(2.0), Dtype::F32, false),
                         (0, ReduceOp::Sum, Dtype::F32, true),
                     ] {
-                        let request = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
+                        let spec = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
                         let (traits, algorithm, job) =
-                            group.shared.planner.make(dtype, &request, options).unwrap();
+                            group.shared.planner.make(dtype, &spec, options).unwrap();
                         let wanted = said(traits, CallSchedule::Made(algorithm.make(&job).unwrap()));
                         // The first is made, the second may be what was kept; another call comes between.
                         for _ in 0..3 {
-                            let plan = group.shared.planner.plan(dtype, &request, options).unwrap();
-                            assert_eq!(said(plan.traits, plan.schedule), wanted, "{request:?}");
+                            let plan = group.shared.planner.plan(dtype, &spec, options).unwrap();
+                            assert_eq!(said(plan.traits, plan.schedule), wanted, "{spec:?}");
                             let other = CallSpec::new(Collective::Barrier, 0);
                             group.shared.planner.plan(Dtype::U8, &other, options).unwrap();
                         }

@@ -19,8 +19,8 @@ pub(super) type Check = Box<dyn FnOnce() + Send>;
 
 /// Waits for calls, on each rank in another order, from two threads.
 pub(super) fn wait_in_an_order_of_its_own(rank: Rank, mut checks: Vec<Check>) {
-    let turn = rank % (checks.len() + 1);
-    checks.rotate_left(turn);
+    let sequence = rank % (checks.len() + 1);
+    checks.rotate_left(sequence);
     if rank == 1 {
         checks.reverse();
     }
@@ -364,7 +364,7 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
             // It says that it has more than there can be.
             _ => {
                 let call = group.uneven::<u8>(Collective::AllGather, ReduceOp::Sum, 0).unwrap();
-                group.now(async |turn| call.everyone(turn, [1 << 62]).await).unwrap();
+                group.now(async |sequence| call.everyone(sequence, [1 << 62]).await).unwrap();
                 group.barrier()
             }
         };

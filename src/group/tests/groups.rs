@@ -143,26 +143,26 @@ fn uses_groups(groups: usize, again: usize, open: impl Fn() -> Box<dyn Transport
         });
         let made: Vec<_> = orders.map(|order| group.new_group(&order).unwrap().unwrap()).collect();
         let mut most = 0;
-        for turn in 0..groups + again {
+        for sequence in 0..groups + again {
             // 389 is a prime.
-            let part = &made[turn * [1, 389][usize::from(turn >= groups)] % groups];
-            let (root, turn) = (turn % 8, turn as u64);
-            match turn % 5 {
+            let part = &made[sequence * [1, 389][usize::from(sequence >= groups)] % groups];
+            let (root, sequence) = (sequence % 8, sequence as u64);
+            match sequence % 5 {
                 0 => {
                     let mut data = vec![part.rank() as u32; 300];
                     part.all_reduce(&mut data, ReduceOp::Sum).unwrap();
                     assert_eq!(data, vec![28; 300]);
                 }
                 1 => {
-                    let mut data = if part.rank() == root { vec![turn; 70] } else { vec![0; 70] };
+                    let mut data = if part.rank() == root { vec![sequence; 70] } else { vec![0; 70] };
                     part.broadcast(&mut data, root).unwrap();
-                    assert_eq!(data, vec![turn; 70]);
+                    assert_eq!(data, vec![sequence; 70]);
                 }
                 2 => {
                     let (next, previous) = ((part.rank() + 1) % 8, (part.rank() + 7) % 8);
                     let mut got = [0; 90];
-                    part.send_recv(&[turn; 90], next, &mut got, previous, 0).unwrap();
-                    assert_eq!(got, [turn; 90]);
+                    part.send_recv(&[sequence; 90], next, &mut got, previous, 0).unwrap();
+                    assert_eq!(got, [sequence; 90]);
                 }
                 _ => assert_eq!(sum(part), 255),
             }
@@ -204,14 +204,16 @@ fn calls_of_many_groups_may_be_under_way_in_any_order() {
         world_over(8, open, small, |group| {
             let made: Vec<ProcessGroup> =
                 (0..16).map(|_| group.split(Some(0), 0).unwrap().unwrap()).collect();
-            let order = |turn: usize| (turn * 5 + 3 * group.rank()) % 16;
+            let order = |sequence: usize| (sequence * 5 + 3 * group.rank()) % 16;
             let works: Vec<_> = (0..16)
-                .map(|turn| {
-                    made[order(turn)].all_reduce_async(vec![order(turn) as u64; 300], ReduceOp::Sum).unwrap()
+                .map(|sequence| {
+                    made[order(sequence)]
+                        .all_reduce_async(vec![order(sequence) as u64; 300], ReduceOp::Sum)
+                        .unwrap()
                 })
                 .collect();
-            for (turn, work) in works.into_iter().enumerate() {
-                assert_eq!(work.wait().unwrap(), vec![8 * order(turn) as u64; 300]);
+            for (sequence, work) in works.into_iter().enumerate() {
+                assert_eq!(work.wait().unwrap(), vec![8 * order(sequence) as u64; 300]);
             }
         });
     }
@@ -315,11 +317,11 @@ fn two_threads_may_make_groups_of_two_groups_at_once() {
         std::thread::scope(|scope| {
             for parent in [&group, &twin] {
                 scope.spawn(move || {
-                    for turn in 0..40 {
+                    for sequence in 0..40 {
                         let part =
-                            parent.split(Some(u64::from(parent.rank() == turn % 3)), 0).unwrap().unwrap();
+                            parent.split(Some(u64::from(parent.rank() == sequence % 3)), 0).unwrap().unwrap();
                         let wanted = part.members().iter().map(|&member| 1 << member).sum::<u64>();
-                        assert_eq!(sum(&part), wanted, "turn {turn} of {}", parent.name());
+                        assert_eq!(sum(&part), wanted, "sequence {sequence} of {}", parent.name());
                     }
                 });
             }
@@ -336,15 +338,15 @@ fn threads_that_make_groups_in_the_same_place_do_not_get_in_each_others_way() {
         std::thread::scope(|scope| {
             for parent in [&group].into_iter().chain(&twins) {
                 scope.spawn(move || {
-                    for turn in 0..40 {
-                        let color = (parent.rank() != 2).then_some(u64::from(parent.rank() == turn % 2));
+                    for sequence in 0..40 {
+                        let color = (parent.rank() != 2).then_some(u64::from(parent.rank() == sequence % 2));
                         let part = parent.split(color, 0).unwrap();
                         assert_eq!(part.is_some(), color.is_some());
-                        let order = [turn % 3, (turn + 1) % 3];
+                        let order = [sequence % 3, (sequence + 1) % 3];
                         let pair = parent.new_group(&order).unwrap();
                         for made in part.iter().chain(&pair) {
                             let wanted = made.members().iter().map(|&member| 1 << member).sum::<u64>();
-                            assert_eq!(sum(made), wanted, "turn {turn} of {}", parent.name());
+                            assert_eq!(sum(made), wanted, "sequence {sequence} of {}", parent.name());
                         }
                     }
                 });

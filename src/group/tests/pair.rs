@@ -36,19 +36,19 @@ fn all_make_pairs_with_each_other_at_once() {
                 let (group, twin) = (&group, &twin);
                 // With the same tag in both directions, and in two groups.
                 scope.spawn(move || {
-                    for turn in 0..8_u32 {
+                    for sequence in 0..8_u32 {
                         for (here, to) in [(group, other), (twin, 2 - other)] {
-                            here.open_pair(to, 1).unwrap().broadcast(&mut [turn; 100], 0).unwrap();
+                            here.open_pair(to, 1).unwrap().broadcast(&mut [sequence; 100], 0).unwrap();
                         }
                     }
                 });
                 scope.spawn(move || {
-                    for turn in 0..8 {
+                    for sequence in 0..8 {
                         for (here, from) in [(group, other), (twin, 2 - other)] {
                             let (pair, sender) = here.join_pair(from, 1).unwrap();
                             let mut data = [0_u32; 100];
                             pair.broadcast(&mut data, 0).unwrap();
-                            assert_eq!((data, sender), ([turn; 100], from));
+                            assert_eq!((data, sender), ([sequence; 100], from));
                         }
                     }
                 });

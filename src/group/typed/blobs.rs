@@ -1,7 +1,7 @@
-//! Bytes of which only the sender knows how many there are: what objects and the headers of tensors travel as.
+//! Blobs: bytes whose length only the sender knows. Objects and the descriptions of tensors travel as blobs.
 //!
-//! Before the bytes go words, one for each blob: its length, or that there is none because its rank could not make
-//! it. So every rank that waits for a blob learns at once why it does not come, and the group goes on.
+//! Before the bytes go words, one for each blob: its length, or that there is none because its rank could not make it. So every
+//! rank that waits for a blob learns at once why it does not come, and the group goes on.
 
 use unisono_schedule::{Collective, Rank, Uneven};
 
@@ -46,7 +46,7 @@ impl ProcessGroup {
 /// ranks but for whether the bytes come there.
 pub(crate) type Collected = std::result::Result<(Vec<u8>, Vec<usize>), (Rank, ObjectError)>;
 
-/// Parcels of these lengths that lie one after the other.
+/// Cuts bytes into blobs of these lengths.
 pub(crate) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> impl Iterator<Item = &'b [u8]> {
     let mut rest = bytes;
     lengths.iter().map(move |&len| {
@@ -74,21 +74,21 @@ impl UnevenCall {
     /// Broadcasts so many bytes from the root.
     pub(crate) async fn run_broadcast(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         len: usize,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let CallId { dtype, root, .. } = self.id;
         // Whatever it is a part of: ranks compare the call.
         let part_of = Some(self.id);
-        let request = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, len) };
-        turn.run(&self.group, dtype, &request, borrowed).await
+        let spec = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, len) };
+        sequence.run(&self.group, dtype, &spec, borrowed).await
     }
 
     /// Every rank but the root gets the root's blob, which is looked at nowhere else; the root gets nothing.
     pub(crate) async fn hand_out(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         blob: Option<&[u8]>,
     ) -> Result<Blob<Vec<u8>>> {
         let mut head = [0; HEAD];
@@ -97,10 +97,10 @@ impl UnevenCall {
         if self.at_root() {
             word.copy_from_slice(&(blob.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
             blob.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
-            self.run_broadcast(turn, HEAD, Borrowed::given(&head)).await?;
+            self.run_broadcast(sequence, HEAD, Borrowed::given(&head)).await?;
         } else {
             let borrowed = Borrowed::within(&mut head, 0..HEAD, 0..HEAD);
-            self.run_broadcast(turn, HEAD, borrowed.ok_or_else(|| self.nowhere())?).await?;
+            self.run_broadcast(sequence, HEAD, borrowed.ok_or_else(|| self.nowhere())?).await?;
         }
         let (word, first) = head.split_at(size_of::<u64>());
         let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -112,14 +112,14 @@ impl UnevenCall {
             (Some(_), Some(_)) => Ok(Ok(Vec::new())),
             (None, Some(all)) => Ok(Ok(all.to_vec())),
             (Some(blob), None) => {
-                self.run_broadcast(turn, len, Borrowed::given(blob)).await?;
+                self.run_broadcast(sequence, len, Borrowed::given(blob)).await?;
                 Ok(Ok(Vec::new()))
             }
             (None, None) => {
                 debug_assert!(len > room);
                 let mut blob = self.room::<u8>(&[len])?;
                 let borrowed = Borrowed::within(&mut blob, 0..len, 0..len);
-                self.run_broadcast(turn, len, borrowed.ok_or_else(|| self.nowhere())?).await?;
+                self.run_broadcast(sequence, len, borrowed.ok_or_else(|| self.nowhere())?).await?;
                 Ok(Ok(blob))
             }
         }
@@ -133,11 +133,11 @@ impl UnevenCall {
     /// Collects all ranks' blobs where the call gives something, or everywhere.
     pub(crate) async fn collect(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         blob: Option<&[u8]>,
         to_all: bool,
     ) -> Result<Collected> {
-        let [words] = self.everyone(turn, [blob.map_or(UNSENT, <[u8]>::len)]).await?;
+        let [words] = self.everyone(sequence, [blob.map_or(UNSENT, <[u8]>::len)]).await?;
         let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.judge(word).err()?)));
         if let Some(problem) = first {
             return Ok(Err(problem));
@@ -147,11 +147,11 @@ impl UnevenCall {
         if to_all {
             let uneven = Some(Uneven { input: &[], output: &words });
             let longest = longest(&words);
-            let request =
+            let spec =
                 CallSpec { uneven, part_of: Some(self.id), ..CallSpec::new(Collective::AllGather, longest) };
-            turn.run(&self.group, Dtype::U8, &request, borrowed).await?;
+            sequence.run(&self.group, Dtype::U8, &spec, borrowed).await?;
         } else {
-            self.gather(turn, &words, borrowed).await?;
+            self.gather(sequence, &words, borrowed).await?;
         }
         Ok(Ok((all, words)))
     }
@@ -159,7 +159,7 @@ impl UnevenCall {
     /// Every rank gets its own of the root's blobs, which lie one after the other and have these lengths.
     pub(crate) async fn hand_each(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         blobs: Option<(&[u8], &[usize])>,
     ) -> Result<Blob<Vec<u8>>> {
         let ranks = self.group.size();
@@ -173,7 +173,7 @@ impl UnevenCall {
                 .collect(),
             false => Vec::new(),
         };
-        let told = self.exchange(turn, Collective::Scatter, 2, &words, 2).await?;
+        let told = self.exchange(sequence, Collective::Scatter, 2, &words, 2).await?;
         let [own, longest] = numbers(&told);
         if let Err(problem) = self.judge(longest) {
             return Ok(Err(problem));
@@ -185,7 +185,7 @@ impl UnevenCall {
         }
         let blocks = if self.at_root() { lengths } else { &blocks };
         let mut blob = self.room::<u8>(&[own])?;
-        self.scatter(turn, blocks, longest, Borrowed::apart(bytes, &mut blob)).await?;
+        self.scatter(sequence, blocks, longest, Borrowed::apart(bytes, &mut blob)).await?;
         Ok(Ok(blob))
     }
 

@@ -1,5 +1,5 @@
-//! Many small reductions as few large ones: tensors reduced together, and the gradients of a network on their way
-//! while the rest of them is still computed.
+//! Many small reductions as few large ones: coalesced all_reduce of tensors, and gradient buckets, which are reduced while later
+//! gradients are computed.
 
 use std::ops::Range;
 
@@ -28,9 +28,9 @@ impl ProcessGroup {
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
         let kernels = self.kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
         let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
-        self.now(async |turn| {
+        self.now(async |sequence| {
             for kernel in kernels {
-                self.reduce_together(turn, kernel, tensors, op, list).await?;
+                self.reduce_together(sequence, kernel, tensors, op, list).await?;
             }
             Ok(())
         })
@@ -48,7 +48,7 @@ impl ProcessGroup {
         let kernels = self.kernels(tensors.iter().map(Tensor::dtype), op)?;
         let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
         let group = self.under_way();
-        let steps = |mut turn: Sequence<'static>| async move {
+        let steps = |mut sequence: Sequence<'static>| async move {
             let mut tensors = tensors;
             for kernel in kernels {
                 let of_type = |tensor: &Tensor| tensor.dtype() == kernel.dtype();
@@ -56,7 +56,7 @@ impl ProcessGroup {
                 for tensor in tensors.iter_mut().filter(|tensor| of_type(tensor)) {
                     pieces.push(tensor.bytes_mut());
                 }
-                group.reduce_pieces(&mut turn, kernel, op, list, pieces).await?;
+                group.reduce_pieces(&mut sequence, kernel, op, list, pieces).await?;
             }
             Ok(tensors)
         };
@@ -66,7 +66,7 @@ impl ProcessGroup {
     /// Reduces what lies in several places, as one.
     async fn reduce_pieces(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         kernel: Kernel,
         op: ReduceOp,
         list: Rank,
@@ -77,15 +77,15 @@ impl ProcessGroup {
             kernel.scale_in_place(piece).map_err(argument)?;
         }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let request = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
-        let request = CallSpec { op, root: list, coalesced: true, ..request };
-        turn.run(self, dtype, &request, Borrowed::scattered(pieces.into_iter())).await
+        let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
+        let spec = CallSpec { op, root: list, coalesced: true, ..spec };
+        sequence.run(self, dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
     }
 
     /// Reduces the tensors of a kernel's type.
     async fn reduce_together(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         kernel: Kernel,
         tensors: &mut [TensorViewMut<'_>],
         op: ReduceOp,
@@ -96,18 +96,18 @@ impl ProcessGroup {
         // What stands for those that cannot be reduced where they lie.
         let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
         let packed: std::result::Result<Vec<_>, _> = scattered.map(|tensor| tensor.view().pack()).collect();
-        let mut packed = packed.map_err(|error| turn.stuck(self, error))?;
+        let mut packed = packed.map_err(|error| sequence.stuck(self, error))?;
         let mut standing_in = packed.iter_mut();
         let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
             None => standing_in.next().map(Tensor::bytes_mut),
             bytes => bytes,
         });
         let pieces = pieces.collect();
-        self.reduce_pieces(turn, kernel, op, list, pieces).await?;
+        self.reduce_pieces(sequence, kernel, op, list, pieces).await?;
         let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
         // In this order nobody is looked at where nothing was packed.
         for (packed, tensor) in packed.iter().zip(scattered) {
-            tensor.unpack_from(packed.bytes()).map_err(|error| turn.stuck(self, error))?;
+            tensor.unpack_from(packed.bytes()).map_err(|error| sequence.stuck(self, error))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Objects and tensors from point to point: messages whose receivers need to know nothing beforehand.
+//! Point-to-point messages of objects and tensors, of which the receiver needs to know nothing beforehand.
 
 use std::{fmt::Display, ops::Range};
 
@@ -43,7 +43,7 @@ impl ProcessGroup {
     /// As [`send`](Self::send), and [`Error::Object`] if the value cannot be sent: nothing was then.
     pub fn send_object<T: Serialize + ?Sized>(&self, value: &T, to: Rank, tag: u32) -> Result<()> {
         let bytes = self.encoded::<T>("send_object", value)?;
-        self.beside(async |turn| self.send_bytes(turn, &bytes, to, tag).await)
+        self.beside(async |sequence| self.send_bytes(sequence, &bytes, to, tag).await)
     }
 
     /// Begins a [`send_object`](Self::send_object). The value is encoded before this returns.
@@ -58,13 +58,13 @@ impl ProcessGroup {
     ) -> Result<Work<()>> {
         let bytes = self.encoded::<T>("send_object", value)?;
         let group = self.under_way();
-        let steps = |mut turn| async move { group.send_bytes(&mut turn, &bytes, to, tag).await };
+        let steps = |mut sequence| async move { group.send_bytes(&mut sequence, &bytes, to, tag).await };
         self.later("send_object", steps, Ok)
     }
 
-    async fn send_bytes(&self, turn: &mut Sequence<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
+    async fn send_bytes(&self, sequence: &mut Sequence<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
         let what = self.outbound::<u8>(&Borrowed::apart(bytes, &mut []), to, tag, Form::Object)?;
-        turn.messages(self, what).await.map(drop)
+        sequence.messages(self, what).await.map(drop)
     }
 
     /// Receives a value of any serde type, and tells who sent it. Otherwise as [`recv`](Self::recv).
@@ -74,7 +74,7 @@ impl ProcessGroup {
     /// longer than [`Config::object_limit`](crate::Config::object_limit), or something else than an object.
     pub fn recv_object<T: DeserializeOwned>(&self, from: impl Into<Source>, tag: u32) -> Result<(T, Rank)> {
         let from = self.source("recv_object", from.into())?;
-        self.decoded(self.beside(async |turn| self.fresh(turn, from, tag, Form::Object).await)?)
+        self.decoded(self.beside(async |sequence| self.fresh(sequence, from, tag, Form::Object).await)?)
     }
 
     /// Begins a [`recv_object`](Self::recv_object). The value is decoded by whoever waits.
@@ -88,8 +88,8 @@ impl ProcessGroup {
     ) -> Result<Work<(T, Rank)>> {
         let from = self.source("recv_object", from.into())?;
         let group = self.under_way();
-        let steps = |mut turn| async move {
-            let come = group.fresh(&mut turn, from, tag, Form::Object).await?;
+        let steps = |mut sequence| async move {
+            let come = group.fresh(&mut sequence, from, tag, Form::Object).await?;
             Ok((come, group))
         };
         self.later("recv_object", steps, |(come, group)| group.decoded(come))
@@ -105,7 +105,7 @@ impl ProcessGroup {
     /// As [`send`](Self::send); [`Error::Tensor`] if there is no memory to pack one that is not contiguous; [`Error::Object`]
     /// if there are so many that their shapes alone are more than may be sent. Nothing was sent then.
     pub fn send_tensors(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
-        self.beside(async |turn| self.send_list(turn, tensors, to, tag).await)
+        self.beside(async |sequence| self.send_list(sequence, tensors, to, tag).await)
     }
 
     /// Begins a [`send_tensors`](Self::send_tensors); `tensors` comes back from [`Work::wait`].
@@ -114,8 +114,8 @@ impl ProcessGroup {
     /// As [`send_tensors`](Self::send_tensors), here or from the wait.
     pub fn send_tensors_async(&self, tensors: Vec<Tensor>, to: Rank, tag: u32) -> Result<Work<Vec<Tensor>>> {
         let group = self.under_way();
-        let steps = |mut turn| async move {
-            group.send_list(&mut turn, &views(&tensors), to, tag).await?;
+        let steps = |mut sequence| async move {
+            group.send_list(&mut sequence, &views(&tensors), to, tag).await?;
             Ok(tensors)
         };
         self.later("send_tensors", steps, Ok)
@@ -123,7 +123,7 @@ impl ProcessGroup {
 
     async fn send_list(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         tensors: &[TensorView<'_>],
         to: Rank,
         tag: u32,
@@ -140,7 +140,7 @@ impl ProcessGroup {
         for part in &parts {
             all.push(self.outbound::<u8>(&Borrowed::apart(part, &mut []), to, inner, Form::Inner)?);
         }
-        turn.messages(self, What::Several(all)).await.map(drop)
+        sequence.messages(self, What::Several(all)).await.map(drop)
     }
 
     /// Receives tensors, and tells who sent them.
@@ -149,7 +149,7 @@ impl ProcessGroup {
     /// As [`recv`](Self::recv), but that nothing has to fit; [`Error::Failed`] also if there is no memory for them.
     pub fn recv_tensors(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
         let from = self.source("recv_tensors", from.into())?;
-        self.beside(async |turn| self.receive_list(turn, from, tag).await)
+        self.beside(async |sequence| self.receive_list(sequence, from, tag).await)
     }
 
     /// Begins a [`recv_tensors`](Self::recv_tensors).
@@ -159,7 +159,7 @@ impl ProcessGroup {
     pub fn recv_tensors_async(&self, from: impl Into<Source>, tag: u32) -> Result<Work<(Vec<Tensor>, Rank)>> {
         let from = self.source("recv_tensors", from.into())?;
         let group = self.under_way();
-        let steps = |mut turn| async move { group.receive_list(&mut turn, from, tag).await };
+        let steps = |mut sequence| async move { group.receive_list(&mut sequence, from, tag).await };
         self.later("recv_tensors", steps, Ok)
     }
 
@@ -178,7 +178,7 @@ impl ProcessGroup {
         tag: u32,
     ) -> Result<Rank> {
         let from = self.source("recv_tensors_into", from.into())?;
-        self.beside(async |turn| self.receive_into(turn, tensors, from, tag).await)
+        self.beside(async |sequence| self.receive_into(sequence, tensors, from, tag).await)
     }
 
     /// Begins a [`recv_tensors_into`](Self::recv_tensors_into); `tensors` come back from [`Work::wait`].
@@ -193,9 +193,9 @@ impl ProcessGroup {
     ) -> Result<Work<(Vec<Tensor>, Rank)>> {
         let from = self.source("recv_tensors_into", from.into())?;
         let group = self.under_way();
-        let steps = |mut turn| async move {
+        let steps = |mut sequence| async move {
             let mut places: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
-            let from = group.receive_into(&mut turn, &mut places, from, tag).await?;
+            let from = group.receive_into(&mut sequence, &mut places, from, tag).await?;
             Ok((tensors, from))
         };
         self.later("recv_tensors_into", steps, Ok)
@@ -203,11 +203,11 @@ impl ProcessGroup {
 
     async fn receive_list(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
     ) -> Result<(Vec<Tensor>, Rank)> {
-        let Announced { metas, inner, from } = self.announced("recv_tensors", turn, from, tag).await?;
+        let Announced { metas, inner, from } = self.announced("recv_tensors", sequence, from, tag).await?;
         // The sender goes on, and this rank cannot.
         let lacks = |error: TensorError| self.gives_up("recv_tensors", &error);
         // Large ones are by themselves, and come with memory of their own.
@@ -235,7 +235,7 @@ impl ProcessGroup {
                 }
             }
         }
-        let come = turn.messages(self, What::Several(all)).await?;
+        let come = sequence.messages(self, What::Several(all)).await?;
         for (run, received) in runs.iter().zip(come) {
             if let (Some(come), Some(tensor), Some(meta)) =
                 (received.elements, tensors.get_mut(run.start), metas.get(run.start))
@@ -252,12 +252,13 @@ impl ProcessGroup {
 
     async fn receive_into(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         tensors: &mut [TensorViewMut<'_>],
         from: Option<Rank>,
         tag: u32,
     ) -> Result<Rank> {
-        let Announced { metas, inner, from } = self.announced("recv_tensors_into", turn, from, tag).await?;
+        let Announced { metas, inner, from } =
+            self.announced("recv_tensors_into", sequence, from, tag).await?;
         if let Some(what) = unlike(&metas, tensors) {
             return Err(
                 self.gives_up("recv_tensors_into", &format!("rank {} sends {what}", self.global(from)))
@@ -279,7 +280,7 @@ impl ProcessGroup {
             all.push(self.part(self.there(&mut bytes), from, inner));
             aside.push((run, bytes));
         }
-        turn.messages(self, What::Several(all)).await?;
+        sequence.messages(self, What::Several(all)).await?;
         for (run, bytes) in aside {
             deal(&bytes, tensors.get_mut(run).unwrap_or_default().iter_mut().map(TensorViewMut::reborrow))?;
         }
@@ -290,11 +291,11 @@ impl ProcessGroup {
     async fn announced(
         &self,
         call: &'static str,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
     ) -> Result<Announced> {
-        let (bytes, from) = self.fresh(turn, from, tag, Form::Tensors).await?;
+        let (bytes, from) = self.fresh(sequence, from, tag, Form::Tensors).await?;
         let strange = |what: String| {
             let (rank, from) = (self.global_rank(), self.global(from));
             Error::Failed(Failure::Protocol { rank, from, what: format!("{call}: {what}") })
@@ -322,14 +323,14 @@ impl ProcessGroup {
     /// A message of unknown length, and who sent it.
     async fn fresh(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
         form: Form,
     ) -> Result<(Vec<u8>, Rank)> {
         let place = Place::Fresh { most: self.config().object_limit };
         let what = What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place });
-        elements(turn.messages(self, what).await?)
+        elements(sequence.messages(self, what).await?)
     }
 
     /// The object that came in these bytes.

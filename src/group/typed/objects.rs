@@ -1,4 +1,4 @@
-//! Objects: values of any serde type, whose sizes no rank need know beforehand.
+//! Collectives of objects: values of any serde type, whose sizes no rank needs to know.
 
 use serde::{Serialize, de::DeserializeOwned};
 use unisono_schedule::{Collective, Rank};
@@ -53,7 +53,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
         let (own, blob) = call.one(value);
-        let blob = self.now(async |turn| call.hand_value(turn, blob).await)?;
+        let blob = self.now(async |sequence| call.hand_value(sequence, blob).await)?;
         call.come(own, blob)
     }
 
@@ -68,7 +68,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
         let (own, blob) = call.one(value);
-        let steps = |mut turn| async move { Ok((call.hand_value(&mut turn, blob).await?, call)) };
+        let steps = |mut sequence| async move { Ok((call.hand_value(&mut sequence, blob).await?, call)) };
         self.later("broadcast_object", steps, |(blob, call)| call.come(own, blob))
     }
 
@@ -84,7 +84,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
         let blob = encode(value);
-        let all = self.now(async |turn| call.collect_values(turn, blob).await)?;
+        let all = self.now(async |sequence| call.collect_values(sequence, blob).await)?;
         call.everyones(all)
     }
 
@@ -99,7 +99,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
         let blob = encode(value);
-        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, blob).await?, call)) };
+        let steps = |mut sequence| async move { Ok((call.collect_values(&mut sequence, blob).await?, call)) };
         self.later("gather_object", steps, |(all, call)| call.everyones(all))
     }
 
@@ -114,7 +114,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
-        let all = self.now(async |turn| call.collect_values(turn, blob).await)?;
+        let all = self.now(async |sequence| call.collect_values(sequence, blob).await)?;
         Ok(call.everyones(all)?.unwrap_or_default())
     }
 
@@ -129,7 +129,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
-        let steps = |mut turn| async move { Ok((call.collect_values(&mut turn, blob).await?, call)) };
+        let steps = |mut sequence| async move { Ok((call.collect_values(&mut sequence, blob).await?, call)) };
         let open = |(all, call): (_, UnevenCall)| Ok(call.everyones(all)?.unwrap_or_default());
         self.later("all_gather_object", steps, open)
     }
@@ -146,7 +146,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
         let (own, blobs) = call.each(values);
-        let blob = self.now(async |turn| call.hand_values(turn, blobs).await)?;
+        let blob = self.now(async |sequence| call.hand_values(sequence, blobs).await)?;
         call.come(own, blob)
     }
 
@@ -161,7 +161,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
         let (own, blobs) = call.each(values);
-        let steps = |mut turn| async move { Ok((call.hand_values(&mut turn, blobs).await?, call)) };
+        let steps = |mut sequence| async move { Ok((call.hand_values(&mut sequence, blobs).await?, call)) };
         self.later("scatter_object", steps, |(blob, call)| call.come(own, blob))
     }
 }
@@ -241,18 +241,18 @@ impl UnevenCall {
 
     async fn hand_value(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         blob: Option<Blob<Vec<u8>>>,
     ) -> Result<Blob<Vec<u8>>> {
         let borrowed = blob.as_ref().and_then(|it| it.as_deref().ok());
-        let handed = self.hand_out(turn, borrowed).await?;
+        let handed = self.hand_out(sequence, borrowed).await?;
         Ok(first_hand(blob, handed))
     }
 
-    async fn hand_values(&self, turn: &mut Sequence<'_>, blobs: Option<Blobs>) -> Result<Blob<Vec<u8>>> {
+    async fn hand_values(&self, sequence: &mut Sequence<'_>, blobs: Option<Blobs>) -> Result<Blob<Vec<u8>>> {
         let borrowed = blobs.as_ref().and_then(|it| it.as_ref().ok());
         let borrowed = borrowed.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = self.hand_each(turn, borrowed).await?;
+        let handed = self.hand_each(sequence, borrowed).await?;
         Ok(first_hand(blobs, handed))
     }
 
@@ -265,8 +265,8 @@ impl UnevenCall {
         self.open(self.id.root, value)
     }
 
-    async fn collect_values(&self, turn: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {
-        let collected = self.collect(turn, blob.as_deref().ok(), false).await?;
+    async fn collect_values(&self, sequence: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {
+        let collected = self.collect(sequence, blob.as_deref().ok(), false).await?;
         Ok(match blob {
             Err(problem) => Err((self.group.rank(), problem)),
             Ok(_) => collected,

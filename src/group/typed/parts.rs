@@ -1,4 +1,4 @@
-//! One tensor whose parts lie among the ranks: handed out, and put together again.
+//! One tensor whose parts lie on the ranks: scattered and gathered.
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::{Collective, Rank};
@@ -78,7 +78,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Tensor> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
-        self.now(async |turn| call.scatter_parts(turn, tensor, parts).await)
+        self.now(async |sequence| call.scatter_parts(sequence, tensor, parts).await)
     }
 
     /// Begins a [`scatter_tensor`](Self::scatter_tensor); `tensor` comes back too, first.
@@ -93,9 +93,9 @@ impl ProcessGroup {
     ) -> Result<Work<(Option<Tensor>, Tensor)>> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
         let parts = Lie::of(parts);
-        let steps = |mut turn| async move {
+        let steps = |mut sequence| async move {
             let given = tensor.as_ref().map(Tensor::view);
-            let part = call.scatter_parts(&mut turn, given.as_ref(), parts.read()).await?;
+            let part = call.scatter_parts(&mut sequence, given.as_ref(), parts.read()).await?;
             Ok((tensor, part))
         };
         self.later("scatter_tensor", steps, Ok)
@@ -115,7 +115,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Option<Tensor>> {
         let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
-        self.now(async |turn| call.put_together(turn, part, parts).await)
+        self.now(async |sequence| call.put_together(sequence, part, parts).await)
     }
 
     /// Begins a [`gather_tensor`](Self::gather_tensor); `part` comes back too, first.
@@ -130,8 +130,8 @@ impl ProcessGroup {
     ) -> Result<Work<(Tensor, Option<Tensor>)>> {
         let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
         let parts = Lie::of(parts);
-        let steps = |mut turn| async move {
-            let whole = call.put_together(&mut turn, &part.view(), parts.read()).await?;
+        let steps = |mut sequence| async move {
+            let whole = call.put_together(&mut sequence, &part.view(), parts.read()).await?;
             Ok((part, whole))
         };
         self.later("gather_tensor", steps, Ok)
@@ -144,7 +144,7 @@ impl ProcessGroup {
     /// As [`gather_tensor`](Self::gather_tensor).
     pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Tensor> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        let whole = self.now(async |turn| call.put_together(turn, part, parts).await)?;
+        let whole = self.now(async |sequence| call.put_together(sequence, part, parts).await)?;
         whole.ok_or_else(|| call.nowhere())
     }
 
@@ -155,8 +155,8 @@ impl ProcessGroup {
     pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts<'_>) -> Result<Work<(Tensor, Tensor)>> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
         let parts = Lie::of(parts);
-        let steps = |mut turn| async move {
-            let whole = call.put_together(&mut turn, &part.view(), parts.read()).await?;
+        let steps = |mut sequence| async move {
+            let whole = call.put_together(&mut sequence, &part.view(), parts.read()).await?;
             Ok((part, whole.ok_or_else(|| call.nowhere())?))
         };
         self.later("all_gather_tensor", steps, Ok)
@@ -173,23 +173,23 @@ impl UnevenCall {
     /// This rank's part of the root's tensor.
     async fn scatter_parts(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         tensor: Option<&TensorView<'_>>,
         parts: Parts<'_>,
     ) -> Result<Tensor> {
         let root = self.id.root;
         if !self.at_root() {
-            let told = self.hand_out(turn, None).await?;
+            let told = self.hand_out(sequence, None).await?;
             let (parts, whole) = self.read(root, &self.unlabelled(root, told)?)?;
             let shapes = parts.read().shapes(&whole.shape, self.group.size());
             let shapes = shapes.map_err(|error| self.strange(root, error.to_string()))?;
-            return self.hand_parts(turn, &whole, &shapes, &[]).await;
+            return self.hand_parts(sequence, &whole, &shapes, &[]).await;
         }
         let cut = tensor.map(|tensor| parts.cut(tensor, self.group.size()));
         let (tensor, cut) = match (tensor, cut) {
             (Some(tensor), Some(Ok(cut))) => (tensor, cut),
             (_, wrong) => {
-                let _told = self.hand_out(turn, None).await?;
+                let _told = self.hand_out(sequence, None).await?;
                 return Err(wrong
                     .and_then(std::result::Result::err)
                     .map_or_else(|| self.nothing("a tensor"), Error::Tensor));
@@ -197,7 +197,7 @@ impl UnevenCall {
         };
         let label = Label::of(tensor);
         let told = encode(&Ahead { parts: Lie::of(parts), label });
-        let handed = self.hand_out(turn, told.as_deref().ok()).await?;
+        let handed = self.hand_out(sequence, told.as_deref().ok()).await?;
         self.unlabelled(root, told.and(handed))?;
         let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
         let bytes = match tensor.bytes() {
@@ -205,13 +205,13 @@ impl UnevenCall {
             _ => packed(&cut).map_err(|error| self.lacks(&error))?,
         };
         let whole = Meta { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
-        self.hand_parts(turn, &whole, &shapes, &bytes).await
+        self.hand_parts(sequence, &whole, &shapes, &bytes).await
     }
 
     /// Hands out the parts of a tensor, which are of these shapes and, at the root, lie one after the other.
     async fn hand_parts(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         whole: &Meta,
         shapes: &[Vec<usize>],
         bytes: &[u8],
@@ -220,36 +220,36 @@ impl UnevenCall {
         let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
         let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
         let mut part = self.empty(&Meta { dtype: whole.dtype, shape, bytes: 0 })?;
-        self.scatter(turn, &lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
+        self.scatter(sequence, &lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
         Ok(part)
     }
 
     /// The tensor that all ranks' parts make, where they are gathered.
     async fn put_together(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         part: &TensorView<'_>,
         parts: Parts<'_>,
     ) -> Result<Option<Tensor>> {
         let ahead = encode(&Ahead { parts: Lie::of(parts), label: Label::of(part) });
-        let everyones = self.labels(turn, ahead).await?;
+        let everyones = self.labels(sequence, ahead).await?;
         let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
         let (lies, metas): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         let shape = self.fit(&lies, &metas)?;
         let mine = packed(std::slice::from_ref(part)).map_err(|error| self.lacks(&error))?;
         let lengths: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         if !self.gets() {
-            self.gather(turn, &lengths, Borrowed::apart(&mine, &mut [])).await?;
+            self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut [])).await?;
             return Ok(None);
         }
         let dtype = part.dtype();
         if parts.follow(&shape) {
             let mut whole = self.empty(&Meta { dtype, shape, bytes: 0 })?;
-            self.gather(turn, &lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
+            self.gather(sequence, &lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
             return Ok(Some(whole));
         }
         let mut all = self.room::<u8>(&lengths)?;
-        self.gather(turn, &lengths, Borrowed::apart(&mine, &mut all)).await?;
+        self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut all)).await?;
         let views = cut(&all, &lengths).zip(&metas);
         let views = views.map(|(bytes, meta)| TensorView::from_bytes(dtype, bytes, &meta.shape));
         let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));

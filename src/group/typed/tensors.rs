@@ -1,7 +1,7 @@
-//! Lists of tensors whose number, types and shapes only their owners know.
+//! Collectives of lists of tensors, whose number, types and shapes only their owners know.
 //!
-//! What they are goes ahead, as a blob; then every rank knows how long everything is, and the elements follow: each
-//! large tensor by itself, from where it lies, and runs of small ones in one message.
+//! Descriptions go first, as a blob; then every rank knows all lengths, and the elements follow: each large tensor by itself, from
+//! where it lies, and runs of small ones in one message.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -72,7 +72,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Option<Vec<Tensor>>> {
         let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        self.now(async |turn| call.broadcast_list(turn, tensors).await)
+        self.now(async |sequence| call.broadcast_list(sequence, tensors).await)
     }
 
     /// Begins a [`broadcast_tensors`](Self::broadcast_tensors). Every rank gets the root's tensors, which come back there.
@@ -85,9 +85,9 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Work<Vec<Tensor>>> {
         let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        let steps = |mut turn| async move {
+        let steps = |mut sequence| async move {
             let given = tensors.as_deref().map(views);
-            let got = call.broadcast_list(&mut turn, given.as_deref()).await?;
+            let got = call.broadcast_list(&mut sequence, given.as_deref()).await?;
             Ok(got.or(tensors).unwrap_or_default())
         };
         self.later("broadcast_tensors", steps, Ok)
@@ -101,7 +101,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree on the call, there is no memory for the tensors, or the group is over.
     pub fn gather_tensors(&self, tensors: &[TensorView<'_>], root: Rank) -> Result<Option<Vec<Vec<Tensor>>>> {
         let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        self.now(async |turn| call.lists(turn, tensors).await)
+        self.now(async |sequence| call.lists(sequence, tensors).await)
     }
 
     /// Begins a [`gather_tensors`](Self::gather_tensors); `tensors` comes back too, first.
@@ -115,8 +115,8 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Work<(Vec<Tensor>, Option<Vec<Vec<Tensor>>>)>> {
         let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        let steps = |mut turn| async move {
-            let lists = call.lists(&mut turn, &views(&tensors)).await?;
+        let steps = |mut sequence| async move {
+            let lists = call.lists(&mut sequence, &views(&tensors)).await?;
             Ok((tensors, lists))
         };
         self.later("gather_tensors", steps, Ok)
@@ -128,7 +128,7 @@ impl ProcessGroup {
     /// As [`gather_tensors`](Self::gather_tensors).
     pub fn all_gather_tensors(&self, tensors: &[TensorView<'_>]) -> Result<Vec<Vec<Tensor>>> {
         let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        Ok(self.now(async |turn| call.lists(turn, tensors).await)?.unwrap_or_default())
+        Ok(self.now(async |sequence| call.lists(sequence, tensors).await)?.unwrap_or_default())
     }
 
     /// Begins an [`all_gather_tensors`](Self::all_gather_tensors); `tensors` comes back too, first.
@@ -141,8 +141,8 @@ impl ProcessGroup {
         tensors: Vec<Tensor>,
     ) -> Result<Work<(Vec<Tensor>, Vec<Vec<Tensor>>)>> {
         let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        let steps = |mut turn| async move {
-            let lists = call.lists(&mut turn, &views(&tensors)).await?;
+        let steps = |mut sequence| async move {
+            let lists = call.lists(&mut sequence, &views(&tensors)).await?;
             Ok((tensors, lists.unwrap_or_default()))
         };
         self.later("all_gather_tensors", steps, Ok)
@@ -232,32 +232,32 @@ impl UnevenCall {
     /// The root's tensors, elsewhere.
     async fn broadcast_list(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         tensors: Option<&[TensorView<'_>]>,
     ) -> Result<Option<Vec<Tensor>>> {
         let root = self.id.root;
         if !self.at_root() {
-            let labels = self.hand_out(turn, None).await?;
+            let labels = self.hand_out(sequence, None).await?;
             let metas = self.metas(root, &self.unlabelled(root, labels)?)?;
-            return self.receive(turn, &metas).await.map(Some);
+            return self.receive(sequence, &metas).await.map(Some);
         }
         let Some(tensors) = tensors else {
-            let _told = self.hand_out(turn, None).await?;
+            let _told = self.hand_out(sequence, None).await?;
             return Err(self.nothing("a list of tensors"));
         };
         let labels = encode(&tensors.iter().map(Label::of).collect::<Vec<_>>());
-        let handed = self.hand_out(turn, labels.as_deref().ok()).await?;
+        let handed = self.hand_out(sequence, labels.as_deref().ok()).await?;
         self.unlabelled(root, labels.and(handed))?;
-        self.send(turn, tensors).await?;
+        self.send(sequence, tensors).await?;
         Ok(None)
     }
 
     /// The elements, from the root.
-    async fn send(&self, turn: &mut Sequence<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
+    async fn send(&self, sequence: &mut Sequence<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
         let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
         for run in runs(&sizes, self.small()) {
             let all = packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.lacks(&error))?;
-            self.run_broadcast(turn, all.len(), Borrowed::given(&all)).await?;
+            self.run_broadcast(sequence, all.len(), Borrowed::given(&all)).await?;
         }
         Ok(())
     }
@@ -268,36 +268,36 @@ impl UnevenCall {
     }
 
     /// The elements, elsewhere.
-    async fn receive(&self, turn: &mut Sequence<'_>, metas: &[Meta]) -> Result<Vec<Tensor>> {
+    async fn receive(&self, sequence: &mut Sequence<'_>, metas: &[Meta]) -> Result<Vec<Tensor>> {
         let mut tensors = metas.iter().map(|meta| self.empty(meta)).collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = metas.iter().map(|meta| meta.bytes).collect();
         for run in runs(&sizes, self.small()) {
             let tensors = tensors.get_mut(run).unwrap_or_default();
             if let [tensor] = tensors {
-                self.fill(turn, tensor.bytes_mut()).await?;
+                self.fill(sequence, tensor.bytes_mut()).await?;
                 continue;
             }
             let mut all = vec![0; tensors.iter().map(|tensor| tensor.bytes().len()).sum()];
-            self.fill(turn, &mut all).await?;
+            self.fill(sequence, &mut all).await?;
             deal(&all, tensors.iter_mut().map(Tensor::view_mut))?;
         }
         Ok(tensors)
     }
 
-    async fn fill(&self, turn: &mut Sequence<'_>, bytes: &mut [u8]) -> Result<()> {
+    async fn fill(&self, sequence: &mut Sequence<'_>, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
         let borrowed = Borrowed::within(bytes, 0..len, 0..len).ok_or_else(|| self.nowhere())?;
-        self.run_broadcast(turn, len, borrowed).await
+        self.run_broadcast(sequence, len, borrowed).await
     }
 
     /// What all ranks have, to all of them or the root.
     async fn lists(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         tensors: &[TensorView<'_>],
     ) -> Result<Option<Vec<Vec<Tensor>>>> {
         let labels = encode(&tensors.iter().map(Label::of).collect::<Vec<_>>());
-        let all = self.labels(turn, labels).await?;
+        let all = self.labels(sequence, labels).await?;
         let metas = all.iter().enumerate().map(|(rank, labels)| self.metas(rank, labels));
         let metas = metas.collect::<Result<Vec<_>>>()?;
         let gets = self.gets();
@@ -318,7 +318,7 @@ impl UnevenCall {
                 .map(|metas| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(metas, index))))
                 .collect();
             let mut all = self.room::<u8>(if gets { &lengths } else { &[] })?;
-            self.gather(turn, &lengths, Borrowed::apart(&mine, &mut all)).await?;
+            self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut all)).await?;
             let places = lists.iter_mut().flat_map(|list| {
                 let within = within(list.len());
                 list.get_mut(within).unwrap_or_default()
@@ -331,10 +331,10 @@ impl UnevenCall {
     /// Everyone's labels, to everyone, whoever gets the elements: all have to know how long everything is.
     pub(crate) async fn labels(
         &self,
-        turn: &mut Sequence<'_>,
+        sequence: &mut Sequence<'_>,
         labels: Blob<Vec<u8>>,
     ) -> Result<Vec<Vec<u8>>> {
-        let collected = self.collect(turn, labels.as_deref().ok(), true).await?;
+        let collected = self.collect(sequence, labels.as_deref().ok(), true).await?;
         self.unlabelled(self.group.rank(), labels)?;
         let (bytes, lengths) = collected.or_else(|(rank, problem)| self.unlabelled(rank, Err(problem)))?;
         Ok(cut(&bytes, &lengths).map(<[u8]>::to_vec).collect())
