@@ -105,10 +105,6 @@ impl<B: Send + 'static> Work<(B, Rank)> {
     }
 }
 
-fn ended() -> Failure {
-    Failure::StoreLost { how: "the group has ended".to_owned() }
-}
-
 /// What was held, if it is that.
 fn held<T: 'static>(held: Kept) -> Option<T> {
     held?.downcast().ok().map(|held| *held)
@@ -160,7 +156,7 @@ impl<T> Work<T> {
 
     /// Why all is over, if it is.
     fn failed(&self) -> Option<Failure> {
-        self.driver.upgrade().map_or_else(|| Some(ended()), |driver| driver.failed())
+        self.driver.upgrade().map_or_else(|| Some(Failure::Closed), |driver| driver.failed())
     }
 
     /// Why there is no result: it was given before, or all is over.
@@ -169,7 +165,7 @@ impl<T> Work<T> {
             let problem = "it has ended and given its result before".to_owned();
             return Error::Argument { call: "Work", problem };
         }
-        Error::Failed(self.failed().unwrap_or_else(ended))
+        Error::Failed(self.failed().unwrap_or(Failure::Closed))
     }
 }
 

@@ -189,6 +189,9 @@ pub enum Failure {
         /// What arrived.
         what: String,
     },
+    /// The group has ended in good order: it was left, or its last handle was dropped. Only what is still used after that gets it.
+    #[error("the group has ended")]
+    Closed,
 }
 
 impl Failure {
@@ -209,6 +212,7 @@ impl Failure {
                 [None, None]
             }
             Self::Left { waits, .. } => [Some(&mut waits.1), None],
+            Self::Closed => [None, None],
             Self::Message { sender, receiver, .. } => [Some(&mut sender.1), Some(&mut receiver.1)],
             Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
             Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],

@@ -21,13 +21,28 @@ pub enum Error {
     /// The group has failed, on this rank or another. Every rank gets the same failure, from this call and from every later one.
     #[error("{0}")]
     Failed(Failure),
-    /// An argument is not valid, or this rank has left and can make no call. The group still works. If only this rank has the
-    /// error, the other ranks wait for a matching call of this rank until their deadline.
+    /// An argument is not valid. The group still works. If only this rank has the error, the other ranks wait for a matching call
+    /// of this rank until their deadline.
     #[error("{call}: {problem}")]
     Argument {
         /// The method called.
         call: &'static str,
         /// What was given and what was wanted.
+        problem: String,
+    },
+    /// This rank has left the world, and with it all groups: it can make no call.
+    #[error("{call}: this rank has left the world, and with it all groups")]
+    Left {
+        /// The method called.
+        call: &'static str,
+    },
+    /// A thread that this library needs cannot be started, or not on the processors that it is configured for. The group still
+    /// works.
+    #[error("cannot start {thread}: {problem}")]
+    Thread {
+        /// What the thread is for.
+        thread: &'static str,
+        /// What the system says, and what to do.
         problem: String,
     },
     /// This process was forked from the one that joined. Only that process can use the group: it has the connections and the

@@ -10,10 +10,10 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use super::{Runtime, affinity, ended};
+use super::{Runtime, affinity};
 use crate::{
     engine::{CommId, Rest, Supervisor, Task},
-    error::{Error, Result},
+    error::{Error, Failure, Result},
     rendezvous::{Position, Stage},
 };
 
@@ -22,11 +22,9 @@ impl Runtime {
     pub(crate) fn prepare(self: &Arc<Self>) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            *thread = Some(self.spawn().map_err(|error| Error::Argument {
-                call: "an asynchronous call",
-                problem: format!(
-                    "it needs a thread, which cannot be had, or not where it is to run: {error}"
-                ),
+            *thread = Some(self.spawn().map_err(|error| Error::Thread {
+                thread: "the progress thread, which asynchronous calls need",
+                problem: format!("{error}; see the limit on processes (ulimit -u) and UNISONO_THREAD_CORES"),
             })?);
         }
         Ok(())
@@ -93,7 +91,7 @@ impl Runtime {
     pub(crate) fn close(&self) {
         // Does not wait for what is active: if this thread unwinds, the other ranks must hear of it now.
         let lock = self.claim_driver();
-        self.end(self.abandon(), ended());
+        self.end(self.abandon(), Failure::Closed);
         drop(lock);
         self.queue().quit = true;
         self.rested.notify_one();

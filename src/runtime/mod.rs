@@ -283,7 +283,7 @@ impl Runtime {
 
     /// The error of a call after the end.
     fn no_more(&self) -> Error {
-        Error::Failed(Driver::failed(self).unwrap_or_else(ended))
+        Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed))
     }
 
     /// Waits for the end of an operation, and drives if no other waiting thread does. `false` if the time is over first; `true`
@@ -497,7 +497,7 @@ impl Runtime {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
             Some(engine) => Ok(act(engine)),
-            None => Err(Error::Failed(self.queue().failed.clone().unwrap_or_else(ended))),
+            None => Err(Error::Failed(self.queue().failed.clone().unwrap_or(Failure::Closed))),
         }
     }
 
@@ -545,8 +545,7 @@ impl Runtime {
         }
         let queue = self.queue();
         if queue.left && queue.failed.is_none() {
-            let problem = "this rank has left the world, and with it all groups".to_owned();
-            return Err(Error::Argument { call, problem });
+            return Err(Error::Left { call });
         }
         self.check_desk(queue)
     }
@@ -566,9 +565,4 @@ impl Runtime {
     pub(crate) fn over(&self) -> bool {
         self.queue().failed.is_some() || self.monitor.latch.raised()
     }
-}
-
-/// What calls get that come after the end.
-fn ended() -> Failure {
-    Failure::StoreLost { how: "the group has ended".to_owned() }
 }

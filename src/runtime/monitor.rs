@@ -163,8 +163,9 @@ impl Monitor {
         let StalledOperation { number, group, id, call, waited } = stalled;
         match stop {
             Stop::Failure(failure) => *failure,
-            Stop::Failed => self.latch.failure().unwrap_or_else(|| Failure::StoreLost {
-                how: "the latch was raised without a reason".to_owned(),
+            Stop::Failed => self.latch.failure().unwrap_or_else(|| Failure::Aborted {
+                rank: self.rank,
+                why: "the failure latch was raised without a reason".to_owned(),
             }),
             Stop::Transport(broken) => {
                 // A dead peer breaks the wire too; the store knows better who it was.

@@ -404,10 +404,9 @@ fn watchdog(
         current: Arc::clone(&monitor.current),
         watch: Arc::clone(watch),
     };
-    Watchdog::begin(subject).map(Some).map_err(|error| Error::Config {
-        name: "a thread that looks after the provider".to_owned(),
-        value: None,
-        problem: format!("cannot be had: {error}; raise the limit on processes (ulimit -u)"),
+    Watchdog::begin(subject).map(Some).map_err(|error| Error::Thread {
+        thread: "the watchdog's thread",
+        problem: format!("{error}; raise the limit on processes (ulimit -u)"),
     })
 }
 

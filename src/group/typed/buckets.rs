@@ -209,8 +209,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// is [reproducible](Reduction::Reproducible): so no sum becomes infinite where the average is not.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the operation does not fit the type, or the thread that goes on with asynchronous calls cannot
-    /// be had; [`Error::Tensor`] if there is no memory.
+    /// [`Error::Argument`] if the operation does not fit the type, [`Error::Thread`] if the progress thread cannot be started,
+    /// [`Error::Tensor`] if there is no memory.
     pub fn new(
         group: &'g ProcessGroup,
         lengths: &[usize],
