@@ -194,7 +194,7 @@ fn whatever_is_wrong_is_named() {
         (TORCHRUN.replace("=29500", "=65535"), "MASTER_PORT", "choose a lower one"),
         (format!("{MPICH} UNISONO_RANK=0"), "UNISONO_WORLD_SIZE", "is not set, though UNISONO_RANK is"),
         ("UNISONO_RANK=0 UNISONO_WORLD_SIZE=2".into(), "UNISONO_STORE", "need a place to meet"),
-        (format!("{MPICH} UNISONO_STORE=tcp://host:0"), "UNISONO_STORE", "wanted one from 1"),
+        (format!("{MPICH} UNISONO_STORE=tcp://host:0"), "UNISONO_STORE", "wanted a port from 1"),
         (format!("{MPICH} UNISONO_STORE=host:80"), "UNISONO_STORE", "wanted tcp://host:port"),
         (
             MPICH.replace("LOCALNRANKS=2", "LOCALNRANKS=1").replace("RANKID=1", "RANKID=0"),

@@ -458,7 +458,11 @@ fn what_ends_the_group_ends_it_for_all() {
             list,
             "rank 0 sends an object, rank 1 receives tensors",
         ),
-        (labels, list, "rank 1 got from rank 0 what the protocol does not allow: recv_tensors: "),
+        (
+            labels,
+            list,
+            "rank 1 received something from rank 0 that the protocol does not allow: recv_tensors: ",
+        ),
         // Nobody waits for it: the next call is told.
         (labels, |group| group.recv_tensors_async(0, 6).map(drop), ": recv_tensors: "),
     ];
