@@ -33,10 +33,7 @@ pub(crate) use self::{
     comm::{Awaited, CommIds},
     completion::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
     progress::{Contact, Engine, WORLD},
-    request::{
-        Cargo, Form, Inbound, Kind, LEAVING, NEW_GROUP, NO_TENSORS, Operation, Outbound, Place, SHUTDOWN,
-        SPLIT, Signature, What,
-    },
+    request::{Cargo, Form, Inbound, Kind, Operation, Outbound, Place, Signature, What},
     settings::Settings,
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},

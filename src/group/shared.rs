@@ -10,9 +10,7 @@ use unisono_schedule::{CallSchedule, Collective, Rank, algorithm};
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
-    engine::{
-        Asked, CommId, Held, LEAVING, Operation, SHUTDOWN, StalledOperation, Stop, Task, Ticket, WORLD, What,
-    },
+    engine::{Asked, Cargo, CommId, Held, Operation, StalledOperation, Stop, Task, Ticket, WORLD, What},
     error::{Error, Failure, Result},
     group::plan::{
         CallTraits, PlannedCall, Planner,
@@ -238,7 +236,7 @@ impl Shared {
         self.runtime.check()?;
         // What was begun and never waited for ends first: others wait for it.
         self.runtime.drain()?;
-        self.last_barrier(&mut state, LEAVING)?;
+        self.last_barrier(&mut state, Cargo::Leaving)?;
         // All are here. When what they have sent is too, what is left over is an error of all, of whom none has gone yet.
         let timeout = self.runtime.config.timeout;
         let until = Instant::now() + timeout;
@@ -251,13 +249,13 @@ impl Shared {
             return Err(self.fail(failure));
         }
         self.runtime.give_up_receives()?;
-        self.last_barrier(&mut state, SHUTDOWN)
+        self.last_barrier(&mut state, Cargo::Shutdown)
     }
 
     /// A barrier of those that end the world. It has no deadline: ranks may leave as far apart as they like. What ends it early
     /// is a failure, a rank's death above all.
-    fn last_barrier(&self, state: &mut State, which: u32) -> Result<()> {
-        let spec = CallSpec { root: which as usize, ..CallSpec::new(Collective::Barrier, 0) };
+    fn last_barrier(&self, state: &mut State, cargo: Cargo) -> Result<()> {
+        let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
             self.collective(Dtype::U8, &spec, borrowed, &mut Vec::new(), &CallOptions::default())?;
@@ -266,7 +264,7 @@ impl Shared {
         // However long: it goes on only when others come.
         let _waiting = self.runtime.callers.wait();
         self.runtime.ask(self.comm_id, Task { what: What::Collective(operation, schedule), asked });
-        if which == LEAVING {
+        if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }
         if !self.runtime.wait_until(&ticket, Some(Instant::now() + NOTICE)) {

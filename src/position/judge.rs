@@ -148,7 +148,7 @@ mod tests {
     };
 
     fn called(call: &str) -> Called {
-        Called { call: call.into(), count: 1, algorithm: "ring".into(), root: 0, chunk: 1, lanes: 1 }
+        Called { call: call.into(), count: 1, algorithm: "ring".into(), contents: 0, chunk: 1, lanes: 1 }
     }
 
     /// A group of id `id` in whose operation `op` a rank is.

@@ -128,8 +128,8 @@ pub struct Called {
     pub count: u64,
     /// The algorithm's name.
     pub algorithm: String,
-    /// The root, or a hash of types and shapes in calls that have no root.
-    pub root: u32,
+    /// What else must be alike: of many tensors a hash of their types and shapes; else 0.
+    pub contents: u32,
     /// The largest message, in elements.
     pub chunk: u32,
     /// The number of lanes.
@@ -154,9 +154,8 @@ impl Called {
             say(&a.call, &|it| format!("has {} elements", it.count))
         } else if a.algorithm != b.algorithm {
             say(&a.call, &|it| format!("uses algorithm {}", it.algorithm))
-        } else if a.root != b.root {
-            // The calls would differ, if it were a root.
-            say(&a.call, &|it| format!("has tensors whose types and shapes hash to {:08x}", it.root))
+        } else if a.contents != b.contents {
+            say(&a.call, &|it| format!("has tensors whose types and shapes hash to {:08x}", it.contents))
         } else {
             say(&a.call, &|Self { chunk, lanes, .. }| {
                 format!("cuts it into messages of {chunk} elements on {lanes} lanes")

@@ -217,7 +217,7 @@ mod tests {
             call: "barrier()".into(),
             count: 0,
             algorithm: String::new(),
-            root: 0,
+            contents: 0,
             chunk: 1,
             lanes: 1,
         };

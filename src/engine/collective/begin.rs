@@ -74,11 +74,11 @@ fn send_clear_to_send(
     schedule: &dyn Schedule,
     output: Option<RemoteRegion>,
 ) -> Result<(), Stop> {
-    let header = operation.header(0, 0, 0);
+    let info = operation.info();
     let mut told = Ok(());
     schedule.sources(&mut |source| {
         if told.is_ok() {
-            told = core.send_clear_to_send(source, header, output);
+            told = core.send_clear_to_send(source, info, output);
         }
     });
     told

@@ -10,7 +10,7 @@ use crate::{
         comm::{Core, Violation},
         request::Operation,
         stop::Stop,
-        wire::{Class, Header, MAX_FLOWS, Way},
+        wire::{Class, CollectiveHeader, MAX_FLOWS, OperationInfo, Way},
     },
     error::Failure,
 };
@@ -228,30 +228,30 @@ impl Run {
         let number = self.operation.op();
         let (me, comm) = (core.port.me, &*core.comm);
         let agree =
-            |from, header: &Header| self.operation.agree(me, comm.world(from), header).map_err(Stop::from);
+            |from, info: &OperationInfo| self.operation.agree(me, comm.world(from), info).map_err(Stop::from);
         // What belongs to a later operation waits; what belongs to an earlier one was never due.
-        let earlier = |header: &Header| header.op.wrapping_sub(number) >= 1 << 31;
-        for (from, header) in comm.untaken() {
-            if header.op == number || earlier(&header) {
-                agree(from, &header)?;
+        let earlier = |info: &OperationInfo| info.number.wrapping_sub(number) >= 1 << 31;
+        for (from, info) in comm.untaken() {
+            if info.number == number || earlier(&info) {
+                agree(from, &info)?;
             }
         }
-        for &(from, class, header) in &comm.mismatch_probes {
+        for &(from, class, info) in &comm.mismatch_probes {
             // For those that were due a window was opened.
-            let never_due = earlier(&header) && comm.receiver(from, class, 0).is_none();
-            if header.op == number || never_due {
-                agree(from, &header)?;
+            let never_due = earlier(&info) && comm.receiver(from, class, 0).is_none();
+            if info.number == number || never_due {
+                agree(from, &info)?;
             }
         }
         for (from, clear_to_send) in
-            comm.clear_to_sends.iter().filter(|(_, clear_to_send)| clear_to_send.header.op == number)
+            comm.clear_to_sends.iter().filter(|(_, clear_to_send)| clear_to_send.operation.number == number)
         {
-            agree(*from, &clear_to_send.header)?;
+            agree(*from, &clear_to_send.operation)?;
         }
         // Most mismatch probes were answered by a window long before anyone looks.
         core.comm
             .mismatch_probes
-            .retain(|(.., header)| header.op.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
+            .retain(|(.., info)| info.number.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl Run {
             if let Some(Step::Write { to, .. }) = lane.step
                 && core.comm.clear_to_send(to, self.operation.op()).is_none()
             {
-                core.probe_mismatch(to, self.class, &self.operation.header(0, 0, 0))?;
+                core.probe_mismatch(to, self.class, &self.operation.info())?;
             }
         }
         Ok(())
@@ -290,8 +290,8 @@ impl Run {
             return Ok(false);
         }
         let slot = core.comm.receivers[receiver].take();
-        let header = core.comm.header(receiver, slot)?;
-        self.operation.agree(core.port.me, core.comm.world(from), &header).map_err(Stop::from)?;
+        let header: CollectiveHeader = core.comm.header(receiver, slot)?;
+        self.operation.agree(core.port.me, core.comm.world(from), &header.operation).map_err(Stop::from)?;
         if header.len as usize != len {
             return Err(Stop::from(Failure::Protocol {
                 rank: core.port.me,
@@ -299,11 +299,11 @@ impl Run {
                 what: format!("a message of {} elements where {len} were due", header.len),
             }));
         }
-        if header.reply as usize >= MAX_FLOWS {
-            let what = format!("a message that wants its credit on flow {}", header.reply);
+        if usize::from(header.flow.reply) >= MAX_FLOWS {
+            let what = format!("a message that wants its credit on flow {}", header.flow.reply);
             return Err(core.violation(from, Violation(what)));
         }
-        core.comm.receivers[receiver].reply = Some(header.reply);
+        core.comm.receivers[receiver].reply = Some(header.flow.reply.into());
         Ok(true)
     }
 

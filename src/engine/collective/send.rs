@@ -26,7 +26,7 @@ impl Run {
         from: Span,
     ) -> Result<bool, Stop> {
         let Some(sender) = core.comm.sender(to, self.class, lane) else {
-            core.probe_mismatch(to, self.class, &self.operation.header(0, 0, 0))?;
+            core.probe_mismatch(to, self.class, &self.operation.info())?;
             return Ok(false);
         };
         // This message may be the last that its receiver awaits before it closes: no control message may come after it.
@@ -76,7 +76,9 @@ impl Run {
         from: Span,
     ) -> Result<bool, Stop> {
         let Some(clear_to_send) = core.comm.clear_to_send(to, self.operation.op()) else { return Ok(false) };
-        self.operation.agree(core.port.me, core.comm.world(to), &clear_to_send.header).map_err(Stop::from)?;
+        self.operation
+            .agree(core.port.me, core.comm.world(to), &clear_to_send.operation)
+            .map_err(Stop::from)?;
         let Some(region) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
         let Some(number) = core.comm.senders[sender].writes.next() else { return Ok(false) };

@@ -20,7 +20,10 @@ use crate::{
         p2p::Talk,
         request::{Operation, Signature},
         settings::Settings,
-        wire::{Class, ClearToSend, CommId, ControlKind, Entry, HEADER, Header, PAYLOAD, Way},
+        wire::{
+            Class, ClearToSend, CollectiveHeader, CommId, ControlKind, Entry, HEADER, OperationInfo, PAYLOAD,
+            Way,
+        },
     },
     position::{CALLS, Called},
 };
@@ -85,7 +88,7 @@ pub(crate) struct Comm {
     pub(crate) control_copies_in_flight: usize,
     /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
     /// would come. No more than the latest of each rank.
-    pub mismatch_probes: Vec<(Rank, Class, Header)>,
+    pub mismatch_probes: Vec<(Rank, Class, OperationInfo)>,
     /// What peers allow, until the end of the operation for which they do. No more than [`CLEAR_TO_SENDS`] of each.
     pub clear_to_sends: Vec<(Rank, ClearToSend)>,
     /// Whether peers may write into this rank's output now.
@@ -363,7 +366,7 @@ impl Comm {
         let clear_to_send = self
             .clear_to_sends
             .iter()
-            .find(|(from, clear_to_send)| *from == to && clear_to_send.header.op == op);
+            .find(|(from, clear_to_send)| *from == to && clear_to_send.operation.number == op);
         clear_to_send.map(|(_, clear_to_send)| clear_to_send)
     }
 
@@ -372,12 +375,12 @@ impl Comm {
         self.windows[flow.window].class == Class::Message
     }
 
-    /// The headers of operations' messages that have landed and were not taken, and who sent them.
-    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Header)> {
+    /// The operations of messages that have landed and were not taken, and who sent them.
+    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
         let flows = self.receivers.iter().enumerate().filter(|(_, flow)| !self.is_message(flow));
         flows.filter_map(|(index, flow)| {
-            let header = self.header(index, flow.ready_slot()?).ok()?;
-            Some((flow.from, header))
+            let header: CollectiveHeader = self.header(index, flow.ready_slot()?).ok()?;
+            Some((flow.from, header.operation))
         })
     }
 
@@ -386,8 +389,8 @@ impl Comm {
         self.landings.iter().any(|landing| landing.ready() && !self.is_message(landing))
     }
 
-    /// The header of the message that landed in a slot.
-    pub(crate) fn header(&self, receiver: usize, slot: usize) -> Result<Header, Error> {
+    /// The header of the message that landed in a slot, or the beginning of it.
+    pub(crate) fn header<T: Pod>(&self, receiver: usize, slot: usize) -> Result<T, Error> {
         let (region, at) = self.slot(receiver, slot);
         access::load(region, at - HEADER)
     }
@@ -464,7 +467,7 @@ impl Comm {
     pub(crate) fn drop_clear_to_sends(&mut self, op: u32) {
         let members = &mut self.members;
         self.clear_to_sends.retain(|(from, clear_to_send)| {
-            let over = clear_to_send.header.op == op;
+            let over = clear_to_send.operation.number == op;
             members[*from].clear_to_sends -= u8::from(over);
             !over
         });

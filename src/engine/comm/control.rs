@@ -8,24 +8,34 @@ use crate::engine::{
     access,
     endpoint::control_token,
     stop::Stop,
-    wire::{Class, ClearToSend, Close, ControlKind, Entry, HEADER, Header, Immediate, Window, hello},
+    wire::{Class, ClearToSend, Close, ControlKind, Entry, Immediate, OperationInfo, Window, hello},
 };
+
+/// The low 32 bits.
+fn low(number: u64) -> u32 {
+    (number & 0xffff_ffff) as u32
+}
 
 impl Core<'_> {
     /// Tells a peer, once in an operation for each class, of a message that waits for its window or its grant: if the
     /// two disagree on the operation, neither may ever come, and the header says why. It waits until the peer has read the
     /// one before; where it matters it is tried again. For [`Class::Message`] nobody reads the header.
-    pub(crate) fn probe_mismatch(&mut self, to: Rank, class: Class, header: &Header) -> Result<(), Stop> {
+    pub(crate) fn probe_mismatch(
+        &mut self,
+        to: Rank,
+        class: Class,
+        info: &OperationInfo,
+    ) -> Result<(), Stop> {
         let comm = &mut *self.comm;
         let read = class != Class::Message;
         let member = &mut comm.members[to];
         if read && member.unread {
             return Ok(());
         }
-        if member.probed_classes[class.index()].replace(header.op) != Some(header.op) {
+        if member.probed_classes[class.index()].replace(info.number) != Some(info.number) {
             member.unread |= read;
             let at = to * size_of::<Entry>() + ControlKind::MismatchProbe(class).place();
-            access::store(&comm.control, at, header)?;
+            access::store(&comm.control, at, info)?;
             comm.control_queue.push_back((to, ControlMessage::MismatchProbe(class)));
         }
         Ok(())
@@ -36,24 +46,22 @@ impl Core<'_> {
     pub(crate) fn send_clear_to_send(
         &mut self,
         to: Rank,
-        header: Header,
+        operation: OperationInfo,
         output: Option<RemoteRegion>,
     ) -> Result<(), Stop> {
         let RemoteRegion { base, key, len } = output.unwrap_or_default();
         let comm = &mut *self.comm;
         let first = comm.receiver(to, Class::Bulk, 0);
-        let (mut writes, mut slots) = (0, 0);
+        let (mut written, mut freed) = (0, 0);
         if let Some(receiver) = first {
             let (landing, flow) = (&mut comm.landings[receiver], &mut comm.receivers[receiver]);
-            (writes, slots) = (landing.freed(), flow.freed());
-            // There may be many writes before the next grant, but then no more than one message in a slot.
+            (written, freed) = (low(landing.freed()), low(flow.freed()));
+            // There may be many writes before the next one, but then no more than one message in a slot.
             landing.tell();
             flow.answer();
         }
-        let header =
-            Header { freed: (writes & 0xffff_ffff) as u32, reply: (slots & 0xffff_ffff) as u32, ..header };
-        let clear_to_send =
-            ClearToSend { header, clear_to_send: u64::from(output.is_some()), base, key, len };
+        let writable = output.is_some().into();
+        let clear_to_send = ClearToSend { operation, written, freed, writable, base, key, len };
         let at = to * size_of::<Entry>() + ControlKind::ClearToSend.place();
         access::store(&comm.control, at, &clear_to_send)?;
         comm.control_queue.push_back((to, ControlMessage::ClearToSend));
@@ -99,7 +107,7 @@ impl Core<'_> {
                 }
                 ControlMessage::Read => control_of_kind(ControlKind::Read, 4),
                 ControlMessage::MismatchProbe(class) => {
-                    control_of_kind(ControlKind::MismatchProbe(class), HEADER)
+                    control_of_kind(ControlKind::MismatchProbe(class), size_of::<OperationInfo>())
                 }
                 ControlMessage::Credit(receiver, way) => {
                     let reply = comm.receivers[receiver].reply;

@@ -15,7 +15,10 @@ use crate::{
         endpoint::{Port, Record},
         request::Operation,
         stop::Stop,
-        wire::{Class, ClearToSend, ControlKind, HEADER, Header, MAX_FLOWS, MAX_SLOTS, Way, Window, hello},
+        wire::{
+            Class, ClearToSend, ControlKind, FlowHeader, HEADER, MAX_FLOWS, MAX_SLOTS, OperationInfo, Way,
+            Window, hello,
+        },
     },
     error::Failure,
 };
@@ -124,8 +127,8 @@ impl Core<'_> {
         }
         let sender = comm.sender(from, window.class, flow - window.first_flow);
         if let Some(sender) = sender {
-            let freed = comm.header(flow, slot)?.freed;
-            let credit = self.sending(sender, |end| end.flow.credit((freed & 0xffff) as u16));
+            let FlowHeader { freed, .. } = comm.header(flow, slot)?;
+            let credit = self.sending(sender, |end| end.flow.credit(freed));
             credit.map_err(|violation| self.violation(from, violation))?;
         }
         self.comm.owe(flow, Way::Slots);
@@ -191,9 +194,8 @@ impl Core<'_> {
             }
             ControlKind::ClearToSend => {
                 let clear_to_send: ClearToSend = self.comm.told(from, at)?;
-                if clear_to_send.clear_to_send > 1 {
-                    let what =
-                        format!("neither leave to write nor refusal, but {}", clear_to_send.clear_to_send);
+                if clear_to_send.writable > 1 {
+                    let what = format!("neither leave to write nor refusal, but {}", clear_to_send.writable);
                     return Err(self.violation(from, Violation(what)));
                 }
                 if !self.comm.keep_clear_to_send(from, clear_to_send) {
@@ -203,7 +205,7 @@ impl Core<'_> {
                 }
                 // Nothing was sent yet to a peer whose window is unknown.
                 let Some(sender) = self.comm.sender(from, Class::Bulk, 0) else { return Ok(()) };
-                let (written, sent) = (clear_to_send.header.freed, clear_to_send.header.reply);
+                let (written, sent) = (clear_to_send.written, clear_to_send.freed);
                 let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
                 let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
                 credit.map_err(|violation| self.violation(from, violation))
@@ -212,15 +214,15 @@ impl Core<'_> {
     }
 
     /// A peer waits with a message of an operation. Only the latest counts: its operations before that are over.
-    fn probe_arrived(&mut self, from: Rank, class: Class, header: Header) -> Result<(), Stop> {
+    fn probe_arrived(&mut self, from: Rank, class: Class, info: OperationInfo) -> Result<(), Stop> {
         let Self { port, comm } = self;
-        let before = comm.members[from].probed.replace(header.op);
-        if before.is_some_and(|before| header.op.wrapping_sub(before).wrapping_sub(1) >= 1 << 31) {
-            let what = format!("a mismatch probe of op {} after one of a later or the same", header.op);
+        let before = comm.members[from].probed.replace(info.number);
+        if before.is_some_and(|before| info.number.wrapping_sub(before).wrapping_sub(1) >= 1 << 31) {
+            let what = format!("a mismatch probe of op {} after one of a later or the same", info.number);
             return Err(port.forged(what));
         }
         comm.mismatch_probes.retain(|(it, ..)| *it != from);
-        comm.mismatch_probes.push((from, class, header));
+        comm.mismatch_probes.push((from, class, info));
         // Whoever has been told of the end may be gone.
         if comm.left || comm.end_told || comm.shutting_down {
             return Ok(());

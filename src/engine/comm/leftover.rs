@@ -21,10 +21,10 @@ impl Comm {
     /// A message of an operation that nobody has taken.
     fn untaken_message(&self) -> Option<Failure> {
         let begun = self.calls_by_number();
-        self.untaken().find_map(|(from, header)| {
+        self.untaken().find_map(|(from, info)| {
             let (number, mine) =
-                begun.iter().find(|(number, _)| number & 0xffff_ffff == u64::from(header.op))?;
-            let theirs = Signature::of(&header).called(self.algorithm_name);
+                begun.iter().find(|(number, _)| number & 0xffff_ffff == u64::from(info.number))?;
+            let theirs = Signature::of(&info).called(self.algorithm_name);
             let (me, from) = ((self.world(self.me), mine), (self.world(from), &theirs));
             (theirs != *mine).then(|| Called::differ(self.group_name(), *number, me, from))
         })
@@ -45,10 +45,10 @@ impl Comm {
                 .find(|(number, _)| *number == op)
                 .map(|(_, called)| called.call)
         } else {
-            let header = self
+            let info = self
                 .untaken()
-                .find(|(from, header)| *from == rank && u64::from(header.op) == op & 0xffff_ffff);
-            header.map(|(_, header)| Signature::of(&header).call())
+                .find(|(from, info)| *from == rank && u64::from(info.number) == op & 0xffff_ffff);
+            info.map(|(_, info)| Signature::of(&info).call())
         };
         let calls = more.map_or_else(
             || format!("has begun {} operations", theirs.max(self.begun)),

@@ -5,7 +5,7 @@ use crate::engine::{
     access,
     endpoint::Record,
     stop::Stop,
-    wire::{HEADER, Header, Immediate},
+    wire::{HEADER, Immediate},
 };
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
@@ -61,7 +61,7 @@ impl Core<'_> {
                 (_, false) => Source::new(&origin.region, origin.offset, bytes)?,
                 (_, true) => {
                     // What is staged has room for it right before.
-                    let header: Header = access::load(headers, at)?;
+                    let header: [u64; HEADER / 8] = access::load(headers, at)?;
                     let at = origin.offset - HEADER;
                     access::store(&origin.region, at, &header)?;
                     Source::new(&origin.region, at, HEADER + bytes)?

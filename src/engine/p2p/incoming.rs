@@ -17,7 +17,7 @@ use crate::{
         completion::{Asked, Received},
         request::{Form, Kind, Place},
         stop::Stop,
-        wire::{Header, MAX_FLOWS, Message, Way},
+        wire::{MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo, Way},
     },
     error::Failure,
 };
@@ -46,10 +46,10 @@ impl Core<'_> {
     fn empty(&mut self, flow: usize) -> Result<(bool, bool), Stop> {
         let mut took = false;
         while let Some(slot) = self.comm.receivers[flow].ready_slot() {
-            let header = self.comm.header(flow, slot)?;
+            let header: MessageHeader = self.comm.header(flow, slot)?;
             let from = self.comm.receivers[flow].from;
-            if header.reply as usize >= MAX_FLOWS {
-                let what = format!("a message that wants its credit on flow {}", header.reply);
+            if usize::from(header.flow.reply) >= MAX_FLOWS {
+                let what = format!("a message that wants its credit on flow {}", header.flow.reply);
                 return Err(self.violation(from, Violation(what)));
             }
             if !self.message(flow, slot, from, &header)? {
@@ -58,7 +58,7 @@ impl Core<'_> {
             let receiver = &mut self.comm.receivers[flow];
             receiver.take();
             receiver.free();
-            receiver.reply = Some(header.reply);
+            receiver.reply = Some(header.flow.reply.into());
             self.comm.owe(flow, Way::Slots);
             took = true;
         }
@@ -66,20 +66,22 @@ impl Core<'_> {
     }
 
     /// Does with a message what is to be done; false if there is no room for it yet.
-    fn message(&mut self, flow: usize, slot: usize, from: Rank, header: &Header) -> Result<bool, Stop> {
-        let number = header.op;
-        match Message::from_code(header.codes[0]) {
-            Some(Message::Whole) => {
-                let kind = self.kind(from, header)?;
-                if header.len as usize != kind.count {
-                    let what = format!("a whole message of {} elements with {}", kind.count, header.len);
-                    return Err(self.violation(from, Violation(what)));
-                }
-                self.whole(flow, slot, envelope(from, header.root, kind), kind, number)
+    fn message(
+        &mut self,
+        flow: usize,
+        slot: usize,
+        from: Rank,
+        header: &MessageHeader,
+    ) -> Result<bool, Stop> {
+        let number = header.number;
+        match Message::of(header) {
+            Some(Message::Whole(info)) => {
+                let kind = self.kind(from, &info)?;
+                self.whole(flow, slot, envelope(from, info.tag, kind), kind, number)
             }
-            Some(Message::Announced) => {
-                let kind = self.kind(from, header)?;
-                let (envelope, writes) = (envelope(from, header.root, kind), header.len == 1);
+            Some(Message::RequestToSend(info)) => {
+                let kind = self.kind(from, &info)?;
+                let (envelope, writes) = (envelope(from, info.tag, kind), info.writes == 1);
                 match self.comm.talk.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
@@ -89,30 +91,29 @@ impl Core<'_> {
                 }
                 Ok(true)
             }
-            Some(Message::Part) => self.part(flow, slot, (from, number), header.len as usize).map(|()| true),
-            Some(Message::ClearToSend) => self.granted_message(from, header).map(|()| true),
+            Some(Message::Part(part)) => self.part(flow, slot, (from, number), part.len).map(|()| true),
+            Some(Message::ClearToSend(clear)) => self.granted_message(from, number, &clear).map(|()| true),
             None => {
-                let what = format!("a message of an unknown sort, {:?}", header.codes);
+                let what = format!("a message of an unknown kind, {header:?}");
                 Err(self.violation(from, Violation(what)))
             }
         }
     }
 
-    /// What a header says that its message is.
-    fn kind(&self, from: Rank, header: &Header) -> Result<Kind, Stop> {
-        let [_, dtype, form, _] = header.codes;
-        let known = || Some((Form::from_code(form)?, Dtype::from_code(dtype)?));
+    /// What a peer says that its message is.
+    fn kind(&self, from: Rank, info: &MessageInfo) -> Result<Kind, Stop> {
+        let known = || Some((Form::from_code(info.form)?, Dtype::from_code(info.dtype)?));
         let Some((form, dtype)) = known() else {
-            let what = format!("a message of unknown elements, {:?}", header.codes);
+            let what = format!("a message of unknown elements, type {} and form {}", info.dtype, info.form);
             return Err(self.violation(from, Violation(what)));
         };
-        let count = usize::try_from(header.count).ok();
+        let count = usize::try_from(info.count).ok();
         match count
             .filter(|count| count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= isize::MAX as usize))
         {
             Some(count) => Ok(Kind { form, dtype, count }),
             None => {
-                let what = format!("a message of {} elements", header.count);
+                let what = format!("a message of {} elements", info.count);
                 Err(self.violation(from, Violation(what)))
             }
         }
@@ -343,17 +344,18 @@ impl Core<'_> {
     }
 
     /// A part of a large message.
-    fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: usize) -> Result<(), Stop> {
+    fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: u64) -> Result<(), Stop> {
         let Some(landing) = self.comm.talk.landings.get(&key) else {
             return Err(
                 self.violation(key.0, Violation("a part of a message that was not granted".to_owned()))
             );
         };
         let (size, at) = (landing.kind.dtype.size(), landing.come);
-        if len == 0 || len > landing.kind.count - at {
+        let left = landing.kind.count - at;
+        let Some(len) = usize::try_from(len).ok().filter(|len| (1..=left).contains(len)) else {
             let what = format!("a part of {len} elements at {at} of {}", landing.kind.count);
             return Err(self.violation(key.0, Violation(what)));
-        }
+        };
         let into = Bytes::new(&landing.into, at * size, len * size);
         self.copy(self.landed(flow, slot, len * size)?, into)?;
         let come = at + len;
@@ -434,9 +436,8 @@ impl Core<'_> {
     }
 
     /// The receiver of a large message is ready for it.
-    fn granted_message(&mut self, from: Rank, header: &Header) -> Result<(), Stop> {
+    fn granted_message(&mut self, from: Rank, number: u32, clear: &MessageClearToSend) -> Result<(), Stop> {
         let talk = &mut self.comm.talk;
-        let number = header.op;
         let sending = talk.sendings.iter_mut().find(|(_, sending)| {
             sending.outbound.to == from
                 && sending.number == number
@@ -448,14 +449,13 @@ impl Core<'_> {
             );
         };
         let len = sending.outbound.kind.bytes() as u64;
-        let [_, piece, _, may] = header.codes;
-        if may == 1 {
+        let MessageClearToSend { base, key, writable, piece, .. } = *clear;
+        if writable == 1 {
             if piece > PIECE {
                 let what = format!("leave to write message {number} in pieces of 2^{piece} bytes");
                 return Err(self.violation(from, Violation(what)));
             }
-            let key = u64::from(header.root) | u64::from(header.len) << 32;
-            sending.stage = Stage::Writing(RemoteRegion { base: header.count, key, len }, 1 << piece);
+            sending.stage = Stage::Writing(RemoteRegion { base, key, len }, 1 << piece);
             talk.writes.entry(from).or_default().push_back(id);
         } else {
             sending.stage = Stage::Parting;

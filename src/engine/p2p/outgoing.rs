@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytemuck::Zeroable;
 use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Region, RemoteRegion, Target};
 
@@ -13,13 +12,16 @@ use crate::{
         access,
         comm::{Core, Origin, Ready, Whose},
         stop::Stop,
-        wire::{Class, HEADER, Header, Immediate, Message, PAYLOAD, Way},
+        wire::{
+            Class, FlowHeader, HEADER, Immediate, Message, MessageClearToSend, MessageHeader, OperationInfo,
+            PAYLOAD, Part, Way,
+        },
     },
 };
 
 /// What goes through a slot: its header, but for what the flow adds, and where its elements lie.
 struct Parcel<'p> {
-    header: Header,
+    header: MessageHeader,
     /// Region, offset and bytes.
     source: Option<(&'p Region, usize, usize)>,
     /// Whether the source is registered.
@@ -77,14 +79,9 @@ impl Core<'_> {
         match item {
             Item::ClearToSend { number, place, piece } => {
                 let RemoteRegion { base, key, .. } = place.unwrap_or_default();
-                let header = Header {
-                    op: number,
-                    codes: [Message::ClearToSend.code(), piece, 0, place.is_some().into()],
-                    root: (key & 0xffff_ffff) as u32,
-                    count: base,
-                    len: (key >> 32) as u32,
-                    ..Header::zeroed()
-                };
+                let writable = place.is_some().into();
+                let clear = MessageClearToSend { base, key, writable, piece, reserved: [0; 6] };
+                let header = Message::ClearToSend(clear).header(number);
                 let sent =
                     self.put_parcel(to, &Parcel { header, source: None, registered: false, id: None })?;
                 Ok((!matches!(sent, Sent::No), !matches!(sent, Sent::No)))
@@ -102,9 +99,9 @@ impl Core<'_> {
         let (source, at, registered) = outbound.place();
         // Whether it could be written from where it lies.
         let writes = registered || !self.port.limits.local_registration;
-        let sort = if whole { Message::Whole } else { Message::Announced };
-        let len = if whole { u32::try_from(kind.count).unwrap_or(u32::MAX) } else { writes.into() };
-        let header = sending.header(sort, len);
+        let info = sending.info(writes && !whole);
+        let message = if whole { Message::Whole(info) } else { Message::RequestToSend(info) };
+        let header = message.header(sending.number);
         if !whole {
             // Through it the grant comes.
             self.listen(to, Class::Message)?;
@@ -130,7 +127,8 @@ impl Core<'_> {
             let size = kind.dtype.size();
             let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
             let (source, at, registered) = sending.outbound.place();
-            let header = sending.header(Message::Part, u32::try_from(len).unwrap_or(u32::MAX));
+            let part = Part { len: len as u64, unused: [0; 2] };
+            let header = Message::Part(part).header(sending.number);
             let source = Some((&source, at + gone * size, len * size));
             let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
             let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
@@ -152,7 +150,7 @@ impl Core<'_> {
     /// Puts something into the next slot.
     fn put_parcel(&mut self, to: Rank, parcel: &Parcel<'_>) -> Result<Sent, Stop> {
         let Some(sender) = self.comm.sender(to, Class::Message, 0) else {
-            self.probe_mismatch(to, Class::Message, &Header { op: 0, ..parcel.header })?;
+            self.probe_mismatch(to, Class::Message, &OperationInfo::default())?;
             return Ok(Sent::No);
         };
         let Some(number) = self.comm.senders[sender].flow.next() else { return Ok(Sent::No) };
@@ -181,8 +179,8 @@ impl Core<'_> {
         let staging = origin.staging;
         let opposite = self.comm.receiver(to, Class::Message, 0);
         let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
-        let reply = u32::try_from(self.comm.senders[sender].reply).unwrap_or(u32::MAX);
-        let header = Header { freed: (freed & 0xffff_ffff) as u32, reply, ..parcel.header };
+        let mut header = parcel.header;
+        header.flow = FlowHeader::new(freed, self.comm.senders[sender].reply);
         let (headers, at) = self.port.posts.header(record);
         access::store(headers, at, &header)?;
         let sender_end = &self.comm.senders[sender];

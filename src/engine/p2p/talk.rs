@@ -12,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytemuck::Zeroable;
 use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
@@ -22,7 +21,7 @@ use crate::{
     engine::{
         completion::{Asked, Held, Received, Ticket},
         request::{Inbound, Kind, Outbound, Signature},
-        wire::{Header, Message},
+        wire::MessageInfo,
     },
 };
 
@@ -65,17 +64,11 @@ impl Sending {
         matches!(self.stage, Stage::Queued | Stage::Announced) && now >= self.asked.at + how_long
     }
 
-    /// The header of a message of this sort, but for what the flow adds.
-    pub(super) fn header(&self, sort: Message, len: u32) -> Header {
+    /// What the message is; and whether its elements could be written from where they lie.
+    pub(super) fn info(&self, writes: bool) -> MessageInfo {
         let Outbound { tag, kind, .. } = self.outbound;
-        Header {
-            op: self.number,
-            codes: [sort.code(), kind.dtype.code(), kind.form.code(), 0],
-            root: tag,
-            count: kind.count as u64,
-            len,
-            ..Header::zeroed()
-        }
+        let (dtype, form, count) = (kind.dtype.code(), kind.form.code(), kind.count as u64);
+        MessageInfo { tag, dtype, form, writes: writes.into(), reserved: 0, count, unused: 0 }
     }
 }
 

@@ -10,6 +10,6 @@ pub(crate) use self::signature::fuzz;
 pub(crate) use self::{
     message::{Form, Inbound, Kind, Outbound, Place},
     operation::Operation,
-    signature::{Cargo, LEAVING, NEW_GROUP, NO_TENSORS, SHUTDOWN, SPLIT, Signature},
+    signature::{Cargo, Signature},
     what::What,
 };

@@ -8,7 +8,10 @@ use unisono_transport::Region;
 use super::signature::{Signature, narrow};
 use crate::{
     buffer::Pieces,
-    engine::{wait::Exchange, wire::Header},
+    engine::{
+        wait::Exchange,
+        wire::{CollectiveHeader, FlowHeader, OperationInfo},
+    },
     error::Failure,
     position::Called,
     reduce::Kernel,
@@ -71,21 +74,16 @@ impl Operation {
         (self.number & 0xffff_ffff) as u32
     }
 
+    /// The operation as ranks compare it.
+    pub(crate) fn info(&self) -> OperationInfo {
+        let Signature { codes, root, contents, count, chunk, lanes } = self.signature;
+        OperationInfo { number: self.op(), lanes, reserved: 0, codes, root, count, contents, chunk }
+    }
+
     /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
     /// opposite flow were freed.
-    pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> Header {
-        let Signature { codes, root, count, chunk, lanes } = self.signature;
-        Header {
-            op: self.op(),
-            codes,
-            root,
-            freed: (freed & 0xffff_ffff) as u32,
-            count,
-            reply: narrow(reply),
-            len: narrow(len),
-            chunk,
-            lanes,
-        }
+    pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> CollectiveHeader {
+        CollectiveHeader { flow: FlowHeader::new(freed, reply), len: narrow(len), operation: self.info() }
     }
 
     fn group_name(&self) -> Box<str> {
@@ -93,12 +91,12 @@ impl Operation {
     }
 
     /// Compares what a peer says with what this rank does.
-    pub(crate) fn agree(&self, me: Rank, from: Rank, header: &Header) -> Result<(), Failure> {
-        let theirs = Signature::of(header);
+    pub(crate) fn agree(&self, me: Rank, from: Rank, info: &OperationInfo) -> Result<(), Failure> {
+        let theirs = Signature::of(info);
         let number = self.op();
-        if header.op != number {
+        if info.number != number {
             // The numbers' distance is small: take the one nearest to ours.
-            let ahead = header.op.wrapping_sub(number);
+            let ahead = info.number.wrapping_sub(number);
             let op = if ahead < 1 << 31 {
                 self.number + u64::from(ahead)
             } else {

@@ -1,29 +1,15 @@
 //! What the ranks of a collective must agree on, in the form that travels, and how it is called in errors.
 
 use super::message::Form;
-use crate::{dtype::Dtype, engine::wire::Header, position::Called, reduce::ReduceOp};
+use crate::{dtype::Dtype, engine::wire::OperationInfo, position::Called, reduce::ReduceOp};
 use unisono_schedule::{Collective, Job, Rank};
-
-/// The root of the barrier by which ranks part in good order.
-pub(crate) const SHUTDOWN: u32 = 1;
-
-/// The same of the barrier before it, after which nothing that was sent before is under way.
-pub(crate) const LEAVING: u32 = 2;
-
-/// The roots of the all_gathers by which groups are made.
-pub(crate) const SPLIT: u32 = 1;
-
-pub(crate) const NEW_GROUP: u32 = 2;
-
-/// The root of an all_reduce of many tensors where there are none: never a hash of some.
-pub(crate) const NO_TENSORS: u32 = 0;
 
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
 pub(super) const SEND: u8 = 0x7e;
 
 pub(super) const RECV: u8 = 0x7d;
 
-/// What a call moves other than the elements of slices. It stands where a reduction's code would.
+/// What a call is for, other than for the elements of slices. It stands where a reduction's code would.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cargo {
     #[default]
@@ -34,21 +20,44 @@ pub(crate) enum Cargo {
     Tensors,
     /// The parts of one tensor.
     Parts,
+    /// What ranks say when a group is made.
+    Split,
+    NewGroup,
+    /// The barrier of shutdown after which nothing that was sent before is in flight, and the last one.
+    Leaving,
+    Shutdown,
 }
 
 impl Cargo {
     /// In the order of their codes.
-    const ALL: [(Self, &'static str); 4] = [
-        (Self::Elements, ""),
-        (Self::Objects, "_object"),
-        (Self::Tensors, "_tensors"),
-        (Self::Parts, "_tensor"),
+    const ALL: [Self; 8] = [
+        Self::Elements,
+        Self::Objects,
+        Self::Tensors,
+        Self::Parts,
+        Self::Split,
+        Self::NewGroup,
+        Self::Leaving,
+        Self::Shutdown,
     ];
 
-    /// What a call of this code is called after its collective's name.
-    fn suffix(code: u8) -> Option<&'static str> {
-        let place = code.checked_sub(CARGO).map(usize::from)?;
-        Self::ALL.get(place).filter(|(cargo, _)| *cargo != Self::Elements).map(|(_, suffix)| *suffix)
+    /// That of a code in the place of a reduction's.
+    fn from_code(code: u8) -> Self {
+        let cargo = code.checked_sub(CARGO).and_then(|place| Self::ALL.get(usize::from(place)));
+        cargo.copied().unwrap_or_default()
+    }
+
+    /// What a call is called after its collective's name, or by a name of its own.
+    const fn words(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Elements => ("", None),
+            Self::Objects => ("_object", None),
+            Self::Tensors => ("_tensors", None),
+            Self::Parts => ("_tensor", None),
+            Self::Split => ("", Some("split()")),
+            Self::NewGroup => ("", Some("new_group()")),
+            Self::Leaving | Self::Shutdown => ("", Some("leave()")),
+        }
     }
 }
 
@@ -72,13 +81,14 @@ pub(super) const ORDERED: u8 = 0x80;
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root, or what else stands there: [`SPLIT`], [`NEW_GROUP`], [`LEAVING`], [`SHUTDOWN`]; of many tensors, and of a bucket of
-    /// gradients, a hash of their types and shapes, or [`NO_TENSORS`].
+    /// The root; 0 where there is none. Of a message the peer.
     pub root: u32,
+    /// What else must be alike: a number of the caller's, 0 if there is nothing.
+    pub contents: u32,
     pub count: u64,
     /// The most elements of a message, and lanes.
     pub chunk: u32,
-    pub lanes: u32,
+    pub lanes: u16,
 }
 
 impl Signature {
@@ -95,9 +105,10 @@ impl Signature {
                 algorithm,
             ],
             root: narrow(job.root),
+            contents: 0,
             count: job.count as u64,
             chunk: narrow(job.chunk),
-            lanes: narrow(job.lanes),
+            lanes: u16::try_from(job.lanes).unwrap_or(u16::MAX),
         }
     }
 
@@ -105,7 +116,7 @@ impl Signature {
     pub(crate) fn message(sends: bool, form: Form, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
         let root = peer.map_or(u32::MAX, narrow);
         let codes = [if sends { SEND } else { RECV }, dtype.code(), form.code(), 0];
-        Self { codes, root, count: tag.into(), chunk: 0, lanes: 0 }
+        Self { codes, root, count: tag.into(), ..Self::default() }
     }
 
     /// The same of a message in a group, by the ranks of the world.
@@ -124,9 +135,12 @@ impl Signature {
         self
     }
 
-    /// The same of many tensors.
-    pub(crate) fn coalesced(mut self) -> Self {
-        self.codes[0] |= COALESCED;
+    /// The same with these contents; and whether the call is of many tensors.
+    pub(crate) fn of_contents(mut self, contents: u32, coalesced: bool) -> Self {
+        self.contents = contents;
+        if coalesced {
+            self.codes[0] |= COALESCED;
+        }
         self
     }
 
@@ -134,31 +148,40 @@ impl Signature {
         Collective::ALL.get(usize::from(self.codes[0] & !KINDS)).copied()
     }
 
-    /// Whether it is the barrier by which ranks part.
-    pub(crate) fn is_shutdown(&self) -> bool {
-        self.collective() == Some(Collective::Barrier) && self.root == SHUTDOWN
+    /// What it is for.
+    fn cargo(&self) -> Cargo {
+        let reduces = self.collective().is_none_or(|it| it.reduces());
+        if reduces { Cargo::Elements } else { Cargo::from_code(self.codes[2]) }
     }
 
-    /// Whether it is a barrier by which ranks leave.
+    /// Whether it is the last barrier of shutdown.
+    pub(crate) fn is_shutdown(&self) -> bool {
+        self.cargo() == Cargo::Shutdown
+    }
+
+    /// Whether it is a barrier of shutdown.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.is_shutdown() || self.collective() == Some(Collective::Barrier) && self.root == LEAVING
+        matches!(self.cargo(), Cargo::Leaving | Cargo::Shutdown)
     }
 
     /// What a peer says it does.
-    pub(crate) fn of(header: &Header) -> Self {
-        let Header { codes, root, count, chunk, lanes, .. } = *header;
-        Self { codes, root, count, chunk, lanes }
+    pub(crate) fn of(info: &OperationInfo) -> Self {
+        let OperationInfo { codes, root, contents, count, chunk, lanes, .. } = *info;
+        Self { codes, root, contents, count, chunk, lanes }
     }
 
     /// The call in two words, for [`Self::call_of`].
     pub(crate) fn bits(&self) -> [u64; 2] {
-        [u64::from(u32::from_le_bytes(self.codes)) | u64::from(self.root) << 32, self.count]
+        // No call of many tensors has a root.
+        let coalesced = self.collective().is_some() && self.codes[0] & KINDS == COALESCED;
+        let more = if coalesced { self.contents } else { self.root };
+        [u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32, self.count]
     }
 
     /// The call of [`Self::bits`].
     pub(crate) fn call_of([bits, count]: [u64; 2]) -> String {
         let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);
-        Self { codes: codes.to_le_bytes(), root, count, chunk: 0, lanes: 0 }.call()
+        Self { codes: codes.to_le_bytes(), root, contents: root, count, chunk: 0, lanes: 0 }.call()
     }
 
     /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `all_reduce_coalesced(f32, sum)`, `barrier()`.
@@ -180,22 +203,22 @@ impl Signature {
         let Some(&collective) = Collective::ALL.get(usize::from(code & !KINDS)) else {
             return format!("collective number {code}, unknown here");
         };
+        let rooted = collective.has_root() && code & KINDS != COALESCED;
+        let (suffix, name) = self.cargo().words();
+        if let Some(name) = name {
+            return name.to_owned();
+        }
         if collective == Collective::Barrier {
-            return if self.is_leaving() { "leave()" } else { "barrier()" }.to_owned();
+            return "barrier()".to_owned();
         }
-        match (collective, self.root) {
-            (Collective::AllGather, SPLIT) => return "split()".to_owned(),
-            (Collective::AllGather, NEW_GROUP) => return "new_group()".to_owned(),
-            _ => {}
-        }
-        if let Some(suffix) = Cargo::suffix(op).filter(|_| !collective.reduces()) {
-            let root = if collective.has_root() { format!("root {}", self.root) } else { String::new() };
+        if !suffix.is_empty() {
+            let root = if rooted { format!("root {}", self.root) } else { String::new() };
             return format!("{}{suffix}({root})", collective.name());
         }
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let kind = code & KINDS;
-        let mut arguments = match (kind, self.root) {
-            (COALESCED, NO_TENSORS) => "no tensors",
+        let mut arguments = match (kind, self.contents) {
+            (COALESCED, 0) => "no tensors",
             _ => dtype,
         }
         .to_owned();
@@ -204,7 +227,7 @@ impl Signature {
             let op = ReduceOp::from_code(op & !ORDERED, 0).map_or("unknown reduction", ReduceOp::name);
             arguments = format!("{arguments}, {op}{ordered}");
         }
-        if collective.has_root() {
+        if rooted {
             arguments = format!("{arguments}, root {}", self.root);
         }
         let kind = match kind {
@@ -217,8 +240,9 @@ impl Signature {
 
     /// What ranks compare, for others who do.
     pub(crate) fn called(&self, algorithm: fn(u8) -> &'static str) -> Called {
-        let Self { codes, root, count, chunk, lanes } = *self;
-        Called { call: self.call(), count, algorithm: algorithm(codes[3]).to_owned(), root, chunk, lanes }
+        let Self { codes, contents, count, chunk, lanes, .. } = *self;
+        let algorithm = algorithm(codes[3]).to_owned();
+        Called { call: self.call(), count, algorithm, contents, chunk, lanes: lanes.into() }
     }
 }
 
@@ -229,8 +253,8 @@ pub(super) fn narrow(number: usize) -> u32 {
 
 /// What a header says is told, and compared, whatever it is.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(header: &Header) {
-    let theirs = Signature::of(header);
+pub(crate) fn fuzz(info: &OperationInfo) {
+    let theirs = Signature::of(info);
     assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());
     let job = Job::new(Collective::AllReduce, 0, 2, 10);
     let ours = Signature::new(&job, Dtype::F32, ReduceOp::Sum, 0);

@@ -44,7 +44,7 @@ fn landed(engine: &mut Engine) -> bool {
 
 /// The operations of whose messages this rank knows that they wait.
 fn probes(engine: &mut Engine) -> Vec<u32> {
-    engine.net.core(WORLD).unwrap().comm.mismatch_probes.iter().map(|(.., header)| header.op).collect()
+    engine.net.core(WORLD).unwrap().comm.mismatch_probes.iter().map(|(.., info)| info.number).collect()
 }
 
 #[test]

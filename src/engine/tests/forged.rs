@@ -1,10 +1,9 @@
 //! What arrives and no rank can have sent ends the group, in words that blame nobody.
 
 use super::{
-    wire::{Class, ControlKind, HEADER, Header, Immediate, MAX_RANKS, Way},
+    wire::{Class, ControlKind, HEADER, Immediate, MAX_RANKS, OperationInfo, Way},
     *,
 };
-use bytemuck::Zeroable;
 
 /// What each immediate is, how long its message is if that is told, and a part of what is said of it.
 fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
@@ -56,8 +55,8 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
             |rank, engine| {
                 let net = engine.net();
                 let mailbox = net.core(WORLD).unwrap().comm.mailbox_memory().clone();
-                let header = Header { op: 1000, ..Header::zeroed() };
-                access::store(&mailbox, about.place(), &header).unwrap();
+                let info = OperationInfo { number: 1000, ..OperationInfo::default() };
+                access::store(&mailbox, about.place(), &info).unwrap();
                 let bits =
                     Immediate::ControlMessage { comm_id: 0, from: rank, about }.encode() ^ net.port.mask;
                 for _ in 1..times {

@@ -1,17 +1,14 @@
-//! The bytes on the wire: immediates, headers, window announcements (drawn in docs/wire.md).
+//! What ranks write to each other's mailboxes: a structure for each kind of control message.
 
 use std::mem::offset_of;
 
-use super::{
-    header::{HEADER, Header},
-    immediate::ControlKind,
-};
+use super::{header::OperationInfo, immediate::ControlKind};
 use bytemuck::{Pod, Zeroable};
 use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
-/// The version of everything in this file; compared at join.
-pub(crate) const VERSION: u32 = 15;
+/// The version of everything in this folder; compared at join.
+pub(crate) const VERSION: u32 = 16;
 
 /// The most slots of a flow: one bit of a word each.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -47,16 +44,19 @@ impl Window {
 }
 
 /// What a rank tells those that write straight into its output, at the beginning of an operation. There is one
-/// place for it: the next grant is written only when the operation is over for the one who gave it, which it is
+/// place for it: the next is written only when the operation is over for the one who gave it, which it is
 /// not before writes have come from everyone who got it, and each of its sources writes at least once (see `access`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct ClearToSend {
-    /// The operation, as this rank calls it, and in `freed` how many writes of the first lane it has awaited; `reply` and
-    /// `len` do not count.
-    pub header: Header,
+    /// The operation, as this rank calls it.
+    pub operation: OperationInfo,
+    /// Credit for the first lane: how many of the receiver's writes this rank has awaited, and how many messages it has
+    /// freed; the low 32 bits.
+    pub written: u32,
+    pub freed: u32,
     /// 1 if the output may be written; 0 if what belongs there is to go through slots.
-    pub clear_to_send: u64,
+    pub writable: u64,
     /// The output: base, key and length in bytes, as in [`Window`].
     pub base: u64,
     pub key: u64,
@@ -66,7 +66,7 @@ pub(crate) struct ClearToSend {
 impl ClearToSend {
     /// The output, if it may be written.
     pub(crate) fn remote(&self) -> Option<RemoteRegion> {
-        (self.clear_to_send == 1).then_some(RemoteRegion { base: self.base, key: self.key, len: self.len })
+        (self.writable == 1).then_some(RemoteRegion { base: self.base, key: self.key, len: self.len })
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Entry {
     pub begun: u64,
     /// Of the first message that waits for a window, for each class: the next comes after the word that the one before was
     /// read.
-    pub mismatch_probes: [Header; 3],
+    pub mismatch_probes: [OperationInfo; 3],
     /// For one operation after the other.
     pub clear_to_send: ClearToSend,
     /// For each class, one after the other: the next comes after the answer.
@@ -108,7 +108,9 @@ impl ControlKind {
     pub(crate) const fn place(self) -> usize {
         match self {
             Self::Window(class) => class.index() * size_of::<Window>(),
-            Self::MismatchProbe(class) => offset_of!(Entry, mismatch_probes) + class.index() * HEADER,
+            Self::MismatchProbe(class) => {
+                offset_of!(Entry, mismatch_probes) + class.index() * size_of::<OperationInfo>()
+            }
             Self::Hello => offset_of!(Entry, hello),
             Self::ClearToSend => offset_of!(Entry, clear_to_send),
             Self::End => offset_of!(Entry, begun),

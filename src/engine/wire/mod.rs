@@ -9,7 +9,10 @@ mod tests;
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::tests::fuzz;
 pub(crate) use self::{
-    header::{HEADER, Header, Message, PAYLOAD},
+    header::{
+        CollectiveHeader, FlowHeader, HEADER, Message, MessageClearToSend, MessageHeader, MessageInfo,
+        OperationInfo, PAYLOAD, Part,
+    },
     immediate::{Class, CommId, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, MAX_MEMBERS, MAX_RANKS, Way},
     mailbox::{ClearToSend, Close, Entry, MAX_SLOTS, VERSION, Window, hello},
 };

@@ -13,12 +13,15 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let len = rest.len().min(size_of::<Entry>());
     bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
     let remote = entry.clear_to_send.remote();
-    assert_eq!(remote.is_some(), entry.clear_to_send.clear_to_send == 1);
-    for header in entry.mismatch_probes.iter().chain([&entry.clear_to_send.header]) {
-        if let Some(message) = Message::from_code(header.codes[0]) {
-            assert_eq!(message.code(), header.codes[0]);
-        }
-        crate::engine::request::fuzz(header);
+    assert_eq!(remote.is_some(), entry.clear_to_send.writable == 1);
+    for operation in entry.mismatch_probes.iter().chain([&entry.clear_to_send.operation]) {
+        crate::engine::request::fuzz(operation);
+    }
+    let mut header = MessageHeader::zeroed();
+    let len = rest.len().min(HEADER);
+    bytemuck::bytes_of_mut(&mut header)[..len].copy_from_slice(&rest[..len]);
+    if let Some(message) = Message::of(&header) {
+        assert_eq!(Message::of(&message.header(header.number)), Some(message));
     }
 }
 
@@ -46,7 +49,7 @@ fn immediates_survive_the_wire() {
 fn records_have_the_sizes_the_papers_say() {
     use unisono_schedule::windows::stride;
 
-    assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 416));
+    assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 392));
     assert_eq!(stride(1), 128);
     assert_eq!(stride(64), 128);
 }

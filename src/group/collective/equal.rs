@@ -369,17 +369,29 @@ impl ProcessGroup {
     }
 
     /// Begins a collective in place. `back` makes what the work returns of the data and of where the output lies in it.
-    pub(crate) fn begin_in_place<B: Owned, R: Send + 'static>(
+    fn begin_in_place<B: Owned, R: Send + 'static>(
         &self,
         collective: Collective,
-        mut data: B,
+        data: B,
         op: ReduceOp,
         root: Rank,
         back: impl FnOnce(B, Range<usize>) -> R,
     ) -> Result<Work<R>> {
+        self.begin_matching(collective, data, op, (root, 0), back)
+    }
+
+    /// The same; ranks also compare the `contents`.
+    pub(crate) fn begin_matching<B: Owned, R: Send + 'static>(
+        &self,
+        collective: Collective,
+        mut data: B,
+        op: ReduceOp,
+        (root, contents): (Rank, u32),
+        back: impl FnOnce(B, Range<usize>) -> R,
+    ) -> Result<Work<R>> {
         let Checked { spec, input, output, mut scaled } =
             Checked::in_place(self, collective, data.elements(), op, root)?;
-        let len = data.elements().len();
+        let (spec, len) = (CallSpec { contents, ..spec }, data.elements().len());
         let borrowed = match &mut scaled {
             Some(scaled) => Some(Borrowed::kept(scaled, &mut Vec::<B::Element>::new())),
             None => Borrowed::kept_within(&mut data, input, output.clone()),

@@ -14,7 +14,7 @@ use crate::{
     buffer::Borrowed,
     config::fnv,
     dtype::Dtype,
-    engine::{CommId, CommIds, MAX_MEMBERS, NEW_GROUP, SPLIT},
+    engine::{Cargo, CommId, CommIds, MAX_MEMBERS},
     error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
@@ -103,7 +103,7 @@ impl ProcessGroup {
     /// told. [`Error::Failed`] if the ranks disagree or the group is over.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut state = self.shared.state()?;
-        let said = self.everyone(&mut state, SPLIT, color, ordered(key))?;
+        let said = self.everyone(&mut state, Cargo::Split, color, ordered(key))?;
         let mut members: Vec<(u64, Rank)> = said
             .iter()
             .enumerate()
@@ -113,7 +113,7 @@ impl ProcessGroup {
         members.sort_unstable();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}:{}", state.made, color.unwrap_or_default());
-        self.found(&mut state, ("split", SPLIT), &said, &members, &name)
+        self.found(&mut state, ("split", Cargo::Split), &said, &members, &name)
     }
 
     /// A group of these ranks of this one, in this order. Every rank of this group must call it with the same list;
@@ -141,7 +141,7 @@ impl ProcessGroup {
         // Which list it is, so that ranks find out that theirs differ.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
         let which = fnv(&bytes);
-        let said = self.everyone(&mut state, NEW_GROUP, Some(which), 0)?;
+        let said = self.everyone(&mut state, Cargo::NewGroup, Some(which), 0)?;
         if let Some(other) = said.iter().position(|say| say.color != Some(which)) {
             let (me, them) = (self.global_rank(), self.global(other));
             let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
@@ -157,7 +157,7 @@ impl ProcessGroup {
             }));
         }
         let name = state.made.to_string();
-        self.found(&mut state, ("new_group", NEW_GROUP), &said, ranks, &name)
+        self.found(&mut state, ("new_group", Cargo::NewGroup), &said, ranks, &name)
     }
 
     /// This process's rank in the world.
@@ -192,15 +192,15 @@ impl ProcessGroup {
     }
 
     /// What every rank says.
-    fn everyone(&self, state: &mut State, call: u32, color: Option<u64>, key: u64) -> Result<Vec<Say>> {
+    fn everyone(&self, state: &mut State, cargo: Cargo, color: Option<u64>, key: u64) -> Result<Vec<Say>> {
         let words = Say { color, key, free: self.free_comm_ids()? }.words();
-        let all = self.gathered(state, call, &words)?;
+        let all = self.gathered(state, cargo, &words)?;
         Ok(all.as_chunks().0.iter().map(Say::of).collect())
     }
 
-    fn gathered(&self, state: &mut State, call: u32, words: &[u64]) -> Result<Vec<u64>> {
+    fn gathered(&self, state: &mut State, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
-        let spec = CallSpec { root: call as usize, ..CallSpec::new(Collective::AllGather, words.len()) };
+        let spec = CallSpec { cargo, ..CallSpec::new(Collective::AllGather, words.len()) };
         self.shared.run(state, Dtype::U64, &spec, Borrowed::apart(words, &mut all), &self.options)?;
         Ok(all)
     }
@@ -209,7 +209,7 @@ impl ProcessGroup {
     fn found(
         &self,
         state: &mut State,
-        (call, root): (&'static str, u32),
+        (call, cargo): (&'static str, Cargo),
         said: &[Say],
         members: &[Rank],
         name: &str,
@@ -224,7 +224,7 @@ impl ProcessGroup {
             which: self.shared.comm_id.into(),
         };
         let free = said.iter().map(|say| say.free).collect();
-        self.make(founding, free, &mut |words| self.gathered(state, root, words))
+        self.make(founding, free, &mut |words| self.gathered(state, cargo, words))
     }
 
     /// The channels that are free here.

@@ -83,6 +83,7 @@ struct Key {
     op: ReduceOp,
     cargo: Cargo,
     coalesced: bool,
+    contents: u32,
     dtype: Dtype,
     options: CallOptions,
 }
@@ -90,11 +91,12 @@ struct Key {
 impl Key {
     /// `None` where blocks are uneven or the operation is a part of another call: these are not kept.
     fn of(spec: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
-        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, part_of: None } = *spec
+        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, contents, part_of: None } =
+            *spec
         else {
             return None;
         };
-        Some(Self { collective, count, root, op, cargo, coalesced, dtype, options: *options })
+        Some(Self { collective, count, root, op, cargo, coalesced, contents, dtype, options: *options })
     }
 }
 
@@ -176,12 +178,10 @@ impl Planner {
         let (algorithm, shape) = self.choose_shape(spec, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let job = Job { chunk, lanes, direct, long, ordered, ..spec.job(self.rank, self.topology.ranks) };
-        // Calls without a root use the field to tell themselves apart: the shutdown is a barrier.
-        let planned = Job { root: if collective.has_root() { job.root } else { 0 }, ..job };
         let signature = spec.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
         let traits = CallTraits { collective, signature, kernel, average, size: dtype.size(), long };
-        Ok((traits, algorithm, planned))
+        Ok((traits, algorithm, job))
     }
 
     /// How a collective of elements of so many bytes is done.

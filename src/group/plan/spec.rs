@@ -37,6 +37,8 @@ pub(crate) struct CallSpec<'a> {
     pub cargo: Cargo,
     /// Whether it reduces many tensors as one, on all ranks.
     pub coalesced: bool,
+    /// Of many tensors, and of a bucket of gradients, a hash of their types and shapes; 0 if there are none.
+    pub contents: u32,
     /// The call that this operation is a part of, which ranks compare instead of the operation.
     pub part_of: Option<CallId>,
 }
@@ -62,6 +64,7 @@ impl<'a> CallSpec<'a> {
             op: ReduceOp::Sum,
             cargo: Cargo::Elements,
             coalesced: false,
+            contents: 0,
             part_of: None,
         }
     }
@@ -76,7 +79,7 @@ impl<'a> CallSpec<'a> {
     pub(crate) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
         let Some(CallId { collective, dtype, op, root, cargo }) = self.part_of else {
             let signature = Signature::new(job, dtype, self.op, algorithm).carrying(self.cargo);
-            return if self.coalesced { signature.coalesced() } else { signature };
+            return signature.of_contents(self.contents, self.coalesced);
         };
         let uneven = Some(Uneven { input: &[], output: &[] });
         Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm).carrying(cargo)

@@ -3,13 +3,12 @@
 
 use std::ops::Range;
 
-use unisono_schedule::{Collective, Rank};
+use unisono_schedule::Collective;
 
 use crate::{
     buffer::Borrowed,
     config::fnv_of_words,
     dtype::{Dtype, Element},
-    engine::NO_TENSORS,
     error::{Error, Result},
     group::{ProcessGroup, plan::spec::CallSpec, sequence::Sequence},
     reduce::{Kernel, KernelError, ReduceOp, Reduction},
@@ -69,7 +68,7 @@ impl ProcessGroup {
         sequence: &mut Sequence<'_>,
         kernel: Kernel,
         op: ReduceOp,
-        list: Rank,
+        list: u32,
         mut pieces: Vec<&mut [u8]>,
     ) -> Result<()> {
         let dtype = kernel.dtype();
@@ -78,7 +77,7 @@ impl ProcessGroup {
         }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
         let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
-        let spec = CallSpec { op, root: list, coalesced: true, ..spec };
+        let spec = CallSpec { op, coalesced: true, contents: list, ..spec };
         sequence.run(self, dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
     }
 
@@ -89,7 +88,7 @@ impl ProcessGroup {
         kernel: Kernel,
         tensors: &mut [TensorViewMut<'_>],
         op: ReduceOp,
-        list: Rank,
+        list: u32,
     ) -> Result<()> {
         let dtype = kernel.dtype();
         let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
@@ -130,19 +129,18 @@ impl ProcessGroup {
     }
 }
 
-/// What stands for the types and shapes of many tensors, in their order, where a root would position: a hash; of no
-/// tensors [`NO_TENSORS`].
-fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> Rank {
+/// A hash of the types and shapes of many tensors, in their order; of no tensors, and of none else, 0.
+fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> u32 {
     let mut tensors = tensors.peekable();
     if tensors.peek().is_none() {
-        return NO_TENSORS as Rank;
+        return 0;
     }
     let words = tensors.flat_map(|(dtype, shape)| {
         [usize::from(dtype.code()), shape.len()].into_iter().chain(shape.iter().copied())
     });
     // By bytes it took 2 % of what a thousand small tensors take.
     let hash = fnv_of_words(words.map(|word| word as u64));
-    (((hash ^ hash >> 32) & 0xffff_ffff) as u32).max(NO_TENSORS + 1) as Rank
+    (((hash ^ hash >> 32) & 0xffff_ffff) as u32).max(1)
 }
 
 /// What the call is called.
@@ -197,7 +195,7 @@ struct Bucket<T> {
     gradients: usize,
     missing: usize,
     /// What ranks compare of their lengths.
-    list: Rank,
+    list: u32,
     work: Option<Work<Vec<T>>>,
 }
 
@@ -295,7 +293,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
             let data = std::mem::take(&mut bucket.data);
             let (op, list) = (self.op, bucket.list);
-            let work = self.group.begin_in_place(Collective::AllReduce, data, op, list, |data, _| data)?;
+            let work =
+                self.group.begin_matching(Collective::AllReduce, data, op, (0, list), |data, _| data)?;
             bucket.work = Some(work);
             self.begun += 1;
         }
