@@ -1,4 +1,4 @@
-//! What elements are: the twelve types, their names, sizes and codes on the wire.
+//! Types of elements: the twelve types, their names, sizes and codes on the wire.
 
 use half::{bf16, f16};
 
@@ -105,7 +105,7 @@ impl Dtype {
         matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)
     }
 
-    /// Its code on the wire: its place in [`Dtype::ALL`].
+    /// Its code on the wire: its index in [`Dtype::ALL`].
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8

@@ -1,5 +1,5 @@
-//! What the fuzz targets in `fuzz/` call, one function each: any bytes that somebody outside could have sent or written come to
-//! an end, without a panic and in bounded memory. The tests here run the same functions on stable.
+//! The functions of the fuzz targets in `fuzz/`. Each reads bytes that anybody could have sent or written; it must end, without a
+//! panic and in bounded memory. The tests here run the same functions on stable.
 
 #![allow(clippy::panic, reason = "a finding of the fuzzer")]
 
@@ -75,7 +75,7 @@ pub fn object(bytes: &[u8]) {
     drop(object::decode::<HashMap<String, String>>(bytes));
 }
 
-/// Where ranks say that they position, compared and put into words.
+/// Positions of ranks, compared and put into words.
 pub fn position(bytes: &[u8]) {
     let Ok(positions) = postcard::from_bytes::<Vec<Option<Position>>>(bytes) else { return };
     for op in [0, 1, u64::from(u32::MAX), u64::MAX] {

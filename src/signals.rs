@@ -1,4 +1,4 @@
-//! What a rank says before a signal ends it. Where SIGTERM, SIGINT or SIGHUP has its default action, which is to end the
+//! Reports the signal that ends a rank. Where SIGTERM, SIGINT or SIGHUP has its default action, which is to end the
 //! process, a handler takes it while there are groups: they are told first, then the process ends by the signal as it would
 //! have. Nobody's own handler is replaced, and one that is installed later, even one that calls this one, has the last word.
 //!

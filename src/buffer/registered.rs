@@ -17,8 +17,8 @@ use unisono_transport::Region;
 
 use crate::dtype::Element;
 
-/// Elements in memory that the transport knows: puts read it without a copy on every provider. Zeroed at
-/// first. It is a slice, and every call that takes a slice takes it, whole or in part.
+/// Elements in memory that is registered with the transport, so that puts read it without a copy on every provider. All zeros at
+/// first. It dereferences to a slice; every call that takes a slice takes it, whole or in part.
 ///
 /// Made by [`crate::ProcessGroup::buffer`]; may outlive the group.
 pub struct Buffer<T> {

@@ -1,4 +1,4 @@
-//! A value becomes bytes.
+//! Encodes a value.
 
 use serde::{
     Serialize, Serializer,

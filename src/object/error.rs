@@ -1,14 +1,14 @@
-//! What can be wrong with a value or its bytes, typed.
+//! Errors of encoding and decoding.
 
 use std::fmt::{self, Write as _};
 
 use super::DEPTH;
 
-/// Why a value cannot be sent, or bytes are not a value of the type that was wanted.
+/// Why a value cannot be encoded or sent, or bytes cannot be decoded as the type that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// It is of another type, or its own `Serialize` or `Deserialize` says no.
+    /// The value is of another type, or its own `Serialize` or `Deserialize` failed.
     #[error("{problem}")]
     Value {
         /// In serde's words, or the type's own.
@@ -22,22 +22,22 @@ pub enum ObjectError {
         /// What it gave.
         gave: usize,
     },
-    /// Values lie too deep in one another.
+    /// Values are nested too deep.
     #[error("its values lie more than {DEPTH} deep in one another; flatten it")]
     Deep,
-    /// The bytes end within a value.
+    /// The bytes end in the middle of a value.
     #[error("the bytes end at {at}, within a value")]
     Ends {
         /// How many bytes there are.
         at: usize,
     },
-    /// Something follows the value.
+    /// Bytes follow the value.
     #[error("{left} bytes follow the value")]
     Trailing {
         /// How many.
         left: usize,
     },
-    /// No value begins so.
+    /// A byte with which no value begins.
     #[error("no value begins with {byte:#04x}, which is byte {at}")]
     Tag {
         /// Which byte it is.
@@ -45,7 +45,7 @@ pub enum ObjectError {
         /// What it holds.
         byte: u8,
     },
-    /// More is announced than there can be.
+    /// A length is larger than the rest of the bytes can hold.
     #[error(
         "{said} bytes or elements are announced before byte {at}, and the rest of the bytes holds {room} at most"
     )]
@@ -63,7 +63,7 @@ pub enum ObjectError {
         /// Where it begins.
         at: usize,
     },
-    /// More bytes than may be sent.
+    /// The value takes more bytes than the limit.
     #[error(
         "it takes {bytes} bytes, and at most {limit} may be sent; send parts of it, or tensors, or \
         raise UNISONO_OBJECT_LIMIT"

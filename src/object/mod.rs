@@ -1,4 +1,4 @@
-//! Values of any serde type as bytes, and back. Pure: nothing here communicates.
+//! Encodes values of any serde type as bytes, and decodes them. Pure: nothing here communicates.
 //!
 //! A format of our own, because bytes come from elsewhere and nothing may be lost on the way. It describes itself, so
 //! that a value of another shape is noticed and `flatten` and `untagged` work, and it tells `Some(None)` from `None`,
@@ -33,10 +33,10 @@ mod tests;
 
 pub use self::{decode::decode, encode::encode, error::ObjectError};
 
-/// How deep values may lie in one another: options, sequences, maps, variants and newtypes count.
+/// The deepest nesting of values: options, sequences, maps, variants and newtypes count.
 pub const DEPTH: usize = 128;
 
-/// What a value begins with.
+/// The first byte of a value.
 mod tag {
     pub(super) const NONE: u8 = 0x80;
     pub(super) const SOME: u8 = 0x81;

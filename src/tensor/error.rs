@@ -1,12 +1,12 @@
-//! What can be wrong with a tensor, typed: what was given, what was wanted and what to do.
+//! Errors of tensors: what was given, what was wanted and what to do.
 
 use crate::dtype::Dtype;
 
-/// Why a tensor or a view of one cannot be had.
+/// Why a tensor or a view of one cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// Another type of elements.
+    /// The elements are of another type than asked for.
     #[error("the tensor holds {holds} and {wanted} was asked for; ask for {holds}, or convert the elements")]
     Dtype {
         /// What it holds.
@@ -14,13 +14,13 @@ pub enum TensorError {
         /// What was asked for.
         wanted: Dtype,
     },
-    /// A type of elements that is none of ours.
+    /// The elements are of a type that this library does not have.
     #[error("elements of type {name} are none of {}; convert them first", names())]
     ForeignDtype {
         /// Its name where it comes from.
         name: String,
     },
-    /// More bytes than memory can have. Dimensions of length 0 do not count here.
+    /// The shape takes more than `isize::MAX` bytes; dimensions of length 0 are left out of the product.
     #[error("the shape {shape:?} of {dtype} takes more than {} bytes; give a smaller one", isize::MAX)]
     TooLarge {
         /// The shape.
@@ -28,7 +28,7 @@ pub enum TensorError {
         /// The type of its elements.
         dtype: Dtype,
     },
-    /// More memory than there is.
+    /// The system has too little memory.
     #[error("there is no memory for {bytes} bytes; split the tensor, or free some")]
     Memory {
         /// How many were wanted.
@@ -94,7 +94,7 @@ pub enum TensorError {
         /// How many there are.
         rank: usize,
     },
-    /// Not each dimension once.
+    /// The order does not name each dimension once.
     #[error("{given:?} is no order of {rank} dimensions; name each of them once, from 0 on")]
     Permutation {
         /// What was given.
@@ -122,7 +122,7 @@ pub enum TensorError {
         /// The method called.
         call: &'static str,
     },
-    /// Another shape than wanted.
+    /// The shape does not fit.
     #[error("{call}: {what} has the shape {given:?} and {wanted:?} was wanted; reshape or narrow it")]
     Shape {
         /// The method or function called.
@@ -134,7 +134,7 @@ pub enum TensorError {
         /// The shape that fits.
         wanted: Vec<usize>,
     },
-    /// Another number of elements than before.
+    /// The new shape has another number of elements.
     #[error("the shape {from:?} cannot become {to:?}: that is another number of elements")]
     Reshape {
         /// The shape it has.
@@ -167,13 +167,13 @@ pub enum TensorError {
         /// Its strides, in elements.
         strides: Vec<isize>,
     },
-    /// Nothing to put together.
+    /// No tensors were given.
     #[error("{call}: no tensors were given; give at least 1, which says dtype and shape")]
     Empty {
         /// The function called.
         call: &'static str,
     },
-    /// Another number of cuts than makes the parts.
+    /// The number of indices does not fit the number of parts.
     #[error("{given} indices cut a dimension into {} parts, and {parts} are wanted; give one index fewer than parts", .given + 1)]
     Cuts {
         /// How many indices were given.
@@ -181,7 +181,7 @@ pub enum TensorError {
         /// How many parts there are to be.
         parts: usize,
     },
-    /// Another number of blocks than the grid has places.
+    /// The number of blocks does not fit the grid.
     #[error("{given} blocks do not fill a grid of {rows} x {columns}; give one for each place, row by row")]
     Grid {
         /// How many blocks were given.

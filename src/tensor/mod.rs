@@ -1,5 +1,5 @@
-//! Tensors: elements of a type that is known at run time, in a shape of any rank; views of them with any strides;
-//! packing, splitting and putting together. Pure data: nothing here communicates.
+//! Tensors: elements of a type that is known at run time, and their shape; views of them with any strides;
+//! packing, splitting and joining. Pure data: nothing here communicates.
 //!
 //! Shapes, offsets and strides are in elements, dimensions are counted from 0. A shape without dimensions is that of
 //! a single element; a dimension of length 0 makes a tensor without elements. A shape whose elements take more than
