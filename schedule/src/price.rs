@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn memory_is_what_a_rank_registers() {
-        let letters = |ranks: usize| 736 * ranks + 10_240;
+        let control = |ranks: usize| 736 * ranks + 10_240;
         let of = |name, job: &Job<'_>| {
             let plan = find(name).and_then(|it| it.plan(job.collective)).unwrap();
             price_with(plan, job, 4, &Fabric::NDR400, Effort::QUICK).unwrap().memory
@@ -383,14 +383,14 @@ mod tests {
         let (eager, bulk) = (EAGER_SLOTS * (EAGER_BYTES + 64), LANES * BULK_SLOTS * (CHUNK + 64));
         let one_round =
             Job { chunk: CHUNK / 4, lanes: LANES, ..Job::new(Collective::AllReduce, 0, 10_000, 1 << 22) };
-        assert_eq!(of("ring", &one_round), eager + letters(10_000), "short messages on one lane");
+        assert_eq!(of("ring", &one_round), eager + control(10_000), "short messages on one lane");
         let rounds = Job { ranks: 100, count: 20_000_000, ..one_round };
-        assert_eq!(of("ring", &rounds), bulk + letters(100), "slots for chunks, however long the messages");
+        assert_eq!(of("ring", &rounds), bulk + control(100), "slots for chunks, however long the messages");
         let small = Job { chunk: EAGER_BYTES / 4, ..Job::new(Collective::AllReduce, 0, 8, 2) };
-        assert_eq!(of("direct", &small), 7 * eager + letters(8));
+        assert_eq!(of("direct", &small), 7 * eager + control(8));
         // The hub holds what all have for all, of which most is not simulated.
         let blocks = Job { chunk: EAGER_BYTES / 4, ..Job::new(Collective::AllToAll, 0, 8, 1 << 20) };
-        assert_eq!(of("star", &blocks), 7 * eager + letters(8) + 8 * 8 * (4 << 20));
+        assert_eq!(of("star", &blocks), 7 * eager + control(8) + 8 * 8 * (4 << 20));
     }
 
     #[test]

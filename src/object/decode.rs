@@ -37,7 +37,7 @@ struct Decoder<'de> {
     at: usize,
     /// How deep the value at work lies.
     depth: usize,
-    /// How many elements may still be announced. A value takes a byte at least, so there are no more than bytes.
+    /// How many elements may still be claimed. A value takes a byte at least, so there are no more than bytes.
     room: usize,
 }
 

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_finds_a_circle() {
+    fn a_report_finds_a_cycle() {
         let cycle = [[1], [2], [0], [1]].map(|ranks| position(0, 0, Some(&ranks)));
         let report = report(0, 0, &cycle);
         assert!(report.ends_with("ranks 0 → 1 → 2 → 0 wait for each other in a cycle"), "{report}");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_on_the_way_is_no_circle() {
+    fn what_was_lost_on_the_way_is_no_cycle() {
         let mut positions = [[1], [0]].map(|ranks| position(0, 0, Some(&ranks)).unwrap());
         let traffic = |rank, sent, arrived| vec![Traffic { rank, sent, arrived }];
         positions[0].traffic = traffic(1, 7, 8);

@@ -77,7 +77,7 @@ struct AllGather {
 struct Hop {
     /// Its first turn.
     first: usize,
-    /// How many blocks are handed on.
+    /// How many blocks are forwarded.
     blocks: usize,
     to: Rank,
     from: Rank,

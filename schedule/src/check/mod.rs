@@ -47,7 +47,7 @@ pub struct Setup<'a> {
     pub in_place: bool,
     /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots, in the
     /// steps that the engine makes of it.
-    pub granted: u64,
+    pub cleared: u64,
     /// The adversary.
     pub policy: Policy,
     /// What the adversary's choices follow from.
@@ -62,8 +62,8 @@ impl<'a> Setup<'a> {
     }
 
     /// Whether others may write into this rank's output.
-    fn granted(&self, rank: Rank) -> bool {
-        self.granted >> rank & 1 == 1 && !(self.in_place && self.job.collective.exchanges())
+    fn cleared(&self, rank: Rank) -> bool {
+        self.cleared >> rank & 1 == 1 && !(self.in_place && self.job.collective.exchanges())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{Place, Rank, Schedule, Span, Step};
 const SLICES: f64 = 256.0;
 
 /// Where processors move the bytes, a receiver can begin with these while its sender is still at the rest: the kernel
-/// hands on segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
+/// forwards segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
 const SEGMENT: f64 = 65536.0;
 
 /// Which ranks are simulated.
@@ -57,7 +57,7 @@ struct Actor {
     /// When it first had a core (s).
     begun: Option<f64>,
     /// When it is woken next; infinite while nothing is known that would wake it (s).
-    alarm: f64,
+    wakeup: f64,
     /// When its port is free, out and in (s).
     out: f64,
     inward: f64,
@@ -173,7 +173,7 @@ impl<'a> Simulation<'a> {
             working: 0,
             state: State::Waits,
             begun: None,
-            alarm: f64::INFINITY,
+            wakeup: f64::INFINITY,
             out: 0.0,
             inward: 0.0,
             messages: 0,
@@ -262,9 +262,9 @@ impl<'a> Simulation<'a> {
     }
 
     /// Has a rank woken then, unless it is woken before: it then looks again.
-    fn set_alarm(&mut self, actor: usize, time: f64) {
-        if time < self.actors[actor].alarm {
-            self.actors[actor].alarm = time;
+    fn set_wakeup(&mut self, actor: usize, time: f64) {
+        if time < self.actors[actor].wakeup {
+            self.actors[actor].wakeup = time;
             self.at(time, What::Wake(actor));
         }
     }
@@ -273,10 +273,10 @@ impl<'a> Simulation<'a> {
     fn wake(&mut self, actor: usize, now: f64) -> Result<(), Unpriced> {
         let state = &mut self.actors[actor];
         // Otherwise an earlier one has been set since, and it was woken by that.
-        if now < state.alarm {
+        if now < state.wakeup {
             return Ok(());
         }
-        state.alarm = f64::INFINITY;
+        state.wakeup = f64::INFINITY;
         if state.state != State::Waits {
             return Ok(());
         }
@@ -333,7 +333,7 @@ impl<'a> Simulation<'a> {
             let took = now.max(state.out) - begun;
             self.longest = self.longest.max(took);
         } else if soonest.is_finite() {
-            self.set_alarm(actor, soonest);
+            self.set_wakeup(actor, soonest);
         }
         if let Some(host) = self.host(actor) {
             match self.hosts[host].queue.pop_front() {
@@ -451,7 +451,7 @@ impl<'a> Simulation<'a> {
         let time = self.flows[flow].free(now, self.setup.fabric.latency);
         if std::mem::take(&mut self.flows[flow].sender_waits) {
             let sender = self.flows[flow].sender;
-            self.set_alarm(sender, time);
+            self.set_wakeup(sender, time);
         }
     }
 
@@ -489,7 +489,7 @@ impl<'a> Simulation<'a> {
         let time = (whole - rest * self.share).max(now);
         flow.arrive(time);
         if std::mem::take(&mut flow.receiver_waits) {
-            self.set_alarm(receiver, time);
+            self.set_wakeup(receiver, time);
         }
     }
 

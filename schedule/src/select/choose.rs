@@ -35,7 +35,7 @@ impl Choice {
 
     /// What becomes of it in a call of many tensors that would be written straight into outputs if they lay in one piece:
     /// all of it comes through slots, and leaves by staging. In a ring those of one neighbour are in use, which stay in the
-    /// inner caches, and what has come is handed on from where it is; in two shots those of all peers. 1,000 tensors of 4 KiB
+    /// inner caches, and what has come is forwarded from where it is; in two shots those of all peers. 1,000 tensors of 4 KiB
     /// beside one all_reduce of the same bytes, in two shots (chunks of 128 KiB) and in a ring (256), medians of 7 runs over
     /// TCP on two cores, Intel Xeon, 2026-11-25: among 3 ranks 1.25 and 1.22, among 4 1.34 and 1.22, among 8 1.25 and 1.27
     /// (11.6 and 11.3 ms); between 2, each other's only neighbour, the ring's shorter messages take 8 % longer.
@@ -298,7 +298,7 @@ impl fmt::Display for Row {
 
 /// Whether a collective of so many bytes (as [`choose`] counts them), in chunks of at most `chunk_bytes`, is to write
 /// straight into outputs: one that reduces from eight chunks on, others from two. With fewer, what is copied still lies in
-/// the inner caches, and the copies cost less than the grants: over TCP on two cores, in chunks of 256 KiB, writes of an
+/// the inner caches, and the copies cost less than the clear-to-sends: over TCP on two cores, in chunks of 256 KiB, writes of an
 /// all_reduce took 5 % more processor time than copies at 1 MiB, 7 % less at 4 MiB and 15 % less at 32 MiB; a broadcast
 /// between two ranks took 147 µs with writes and 160 without at 512 KiB, 549 and 668 at 2 MiB.
 #[must_use]
@@ -308,7 +308,7 @@ pub const fn direct(collective: Collective, ranks: usize, bytes: usize, chunk_by
 }
 
 /// Whether what one rank has for another goes in one write, however long, where every rank lets others write into its
-/// output: by `direct`, from 64 KiB on. A write that waits for its grant costs more than it saves of less: over TCP on two
+/// output: by `direct`, from 64 KiB on. A write that waits for its clear to send costs more than it saves of less: over TCP on two
 /// cores, p50 in µs of chunks in slots and of one write, `unisono bench all_to_all --ranks 2 -b 32K` and so on: 19 and 29
 /// (blocks of 16 KiB), 24 and 33 (32 KiB), 57 and 54 (64 KiB), 85 and 70 (128 KiB); among 4 ranks 136 and 170 (16 KiB), 162
 /// and 192 (32 KiB), 365 and 261 (64 KiB), 568 and 432 (128 KiB).

@@ -251,7 +251,7 @@ fn a_wait_with_a_limit_ends_in_time() {
         for _ in 0..100 {
             work = work.wait_timeout(Duration::from_millis(1)).unwrap().unwrap_err();
         }
-        // A sleep between looks at alarms lasts 20 ms.
+        // A sleep between looks at failure latches lasts 20 ms.
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         group.send(&[3_u8; 8], 0, 1).unwrap();
         assert_eq!(work.wait().unwrap(), (vec![3; 8], 0));

@@ -28,8 +28,8 @@ mod arrays {
             let wanted: Vec<_> = model.places().into_iter().map(|place| elements[place]).collect();
             prop_assert_eq!(array.iter().copied().collect::<Vec<_>>(), &*wanted);
             let places: Vec<_> = array.iter().map(std::ptr::from_ref).collect();
-            let lent: Vec<_> = model.places().into_iter().map(|place| &raw const elements[place]).collect();
-            prop_assert_eq!(places, lent);
+            let shown: Vec<_> = model.places().into_iter().map(|place| &raw const elements[place]).collect();
+            prop_assert_eq!(places, shown);
             match TensorView::try_from(array.view()) {
                 Ok(again) => prop_assert_eq!(again.pack().unwrap().into_vec::<u32>().unwrap(), wanted),
                 Err(refused) => {
