@@ -34,7 +34,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("signals", &["error", "rendezvous"]),
     ("object", &[]),
     ("tensor", &["dtype"]),
-    ("runtime", &["buffer", "config", "engine", "error", "rendezvous", "signals", "work"]),
+    ("runtime", &["buffer", "config", "engine", "error", "outside", "rendezvous", "signals", "work"]),
     (
         "group",
         &[

@@ -65,7 +65,7 @@ fn every_algorithm_that_can_do_it_has_a_row() {
         ("all_to_all", vec!["direct", "bruck", "star"]),
     ];
     for (collective, algorithms) in wanted {
-        for fabric in ["ndr400", "hdr", "efa", "tcp"] {
+        for fabric in ["ndr400", "hdr", "efa", "tcp", "tcp-1g", "tcp-100g"] {
             let said = said(&format!("simulate {collective} --ranks 6 --bytes 1M --fabric {fabric}"));
             let rows = rows(&said);
             for algorithm in &algorithms {
@@ -100,10 +100,29 @@ fn the_hint_explains_the_choice_of_the_same_hosts() {
     let told = said("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400");
     let hint = told.lines().last().unwrap();
     let (taken, call) = hint.split_once(": unisono ").unwrap();
-    let algorithm = taken.strip_prefix("The library's table takes ").unwrap();
+    let algorithm = taken.strip_prefix("The library takes ").unwrap();
     assert!(said(call).contains(&format!("  takes {algorithm}: ")), "{hint}");
     let other = said("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400 --cores 2");
-    assert_eq!(other.lines().last(), Some("The library's table takes star"));
+    let hint = other.lines().last().unwrap();
+    let (taken, call) = hint.split_once(": unisono ").unwrap();
+    assert_eq!(taken, "The library takes star");
+    assert!(said(call).contains("  takes star: "), "{hint}");
+}
+
+#[test]
+fn ranks_of_a_host_share_its_port() {
+    let told = said("simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
+    assert!(told.contains("here 2 hosts with 4 ranks, a core for each"), "{told}");
+    assert!(told.contains("The library takes rabenseifner: "), "{told}");
+    let time = |name: &str| rows(&told).into_iter().find(|row| row.1 == name).unwrap().2;
+    assert!(time("two_shot") > 2.5 * time("rabenseifner"), "{told}");
+    let why = said("explain all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
+    assert!(why.contains("by the cost model: the fastest at 16777216 B between 2 hosts of tcp-1g"), "{why}");
+    // What says nothing of ranks on a host leaves as many to each.
+    assert_eq!(
+        rows(&said("simulate all_reduce --ranks 8 --hosts 2 --bytes 16M --fabric tcp-1g")),
+        rows(&told)
+    );
 }
 
 #[test]
@@ -144,7 +163,7 @@ fn explain_says_what_why_and_how() {
     for wanted in [
         "all_reduce of 8 B (2 f32) among 4 ranks",
         "takes recursive_doubling: ",
-        "all_reduce, at most 4 ranks, at most 32 KiB: recursive_doubling",
+        "by the row of tcp-own-cores.tuning: all_reduce ranks ..4 bytes 32K recursive_doubling",
         "Predicted on hdr",
         "chosen",
         "Steps of rank 2",
@@ -260,6 +279,10 @@ fn what_has_no_sense_is_refused() {
         ("simulate barrier --ranks 2 --fabric tcp --plot x.svg", "a barrier has no size"),
         ("compare all_reduce -b 4K -e 8", "-b 4096 is more than -e 8"),
         ("explain all_reduce --ranks 2 --rank 2", "there are ranks 0 to 1"),
+        (
+            "simulate all_reduce --ranks 8 --hosts 3 --ranks-per-host 4 --fabric tcp-1g",
+            "--hosts 3: 8 ranks, 4 on a host, are on 2",
+        ),
     ];
     for (line, wanted) in later {
         let output = unisono(&line.split(' ').collect::<Vec<_>>());

@@ -1,11 +1,11 @@
-//! Schedules: nanoseconds per step, and what it costs to make one.
+//! Schedules: nanoseconds per step, what it costs to make one, and what it costs to choose by the cost model.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros; a bench that cannot run fails")]
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use unisono_schedule::{Collective, Job, Schedule, algorithm::ALGORITHMS};
+use unisono_schedule::{Collective, Job, Schedule, algorithm::ALGORITHMS, cost::Fabric, select::Chooser};
 
 const RANKS: usize = 8;
 
@@ -58,12 +58,28 @@ fn make(c: &mut Criterion) {
     }
 }
 
+/// What the first call of its kind between hosts waits for: the prices of all algorithms.
+fn choose(c: &mut Criterion) {
+    let mut group = c.benchmark_group("choose");
+    for (hosts, each) in [(2, 1), (4, 1), (2, 4), (4, 8), (8, 8)] {
+        for bytes in [8, 64 << 10, 16 << 20] {
+            let fabric = Fabric { ranks_per_host: each, ..Fabric::TCP_10G };
+            for collective in [Collective::AllReduce, Collective::AllToAll] {
+                let name = collective.name();
+                group.bench_function(format!("{name}/{hosts}x{each}/{bytes}"), |b| {
+                    b.iter(|| Chooser::on(&fabric, hosts * each).choose(collective, bytes, |_| true));
+                });
+            }
+        }
+    }
+}
+
 criterion_group! {
     name = schedules;
     config = Criterion::default()
         .warm_up_time(std::time::Duration::from_millis(100))
         .measurement_time(std::time::Duration::from_millis(500))
         .sample_size(20);
-    targets = steps, make
+    targets = steps, make, choose
 }
 criterion_main!(schedules);

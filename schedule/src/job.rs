@@ -1,8 +1,8 @@
-//! What an algorithm makes a schedule of: the collective, its sizes and how it may be cut.
+//! What an algorithm makes a schedule for: the collective, its sizes, and how it may be cut into messages.
 
 use crate::{Rank, partition::Blocks};
 
-/// A collective operation, as ranks must agree on it. Blocks lie one after the other in the order of ranks.
+/// A collective operation, on which all ranks must agree. Blocks lie one after the other in the order of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Collective {
     /// Everyone gets the reduction of all inputs. Input and output: `count` elements.
@@ -13,7 +13,7 @@ pub enum Collective {
     AllGather,
     /// Everyone gets the root's data. Output: `count` elements, and the input is the output.
     Broadcast,
-    /// Nobody goes on before everybody has come. No elements.
+    /// No rank goes on before all have arrived. No elements.
     Barrier,
     /// The root gets the reduction of all inputs. Input: `count` elements; output: as many at the root, none elsewhere.
     Reduce,
@@ -105,7 +105,7 @@ pub struct Job<'a> {
     pub collective: Collective,
     /// The rank whose schedule is wanted.
     pub rank: Rank,
-    /// The world size.
+    /// The number of ranks.
     pub ranks: usize,
     /// How many elements the whole has, or one block if there are blocks ([`Collective::has_blocks`]); the longest
     /// one, if they are uneven.

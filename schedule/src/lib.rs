@@ -1,27 +1,58 @@
-//! Schedules of collectives as data: what one rank does in one collective, step by step. A crate without I/O, threads or clocks.
+//! Schedules of collectives as data: the steps of each rank, in a crate without I/O, threads or clocks.
 //!
-//! An algorithm yields steps, lane by lane and on demand. It knows no tags, credits, addresses or message
-//! numbers: messages from one rank to another on one lane form a **flow**, first in first out, and the
-//! engine owns its numbering, its slots and its credit. A lane runs its steps strictly in order; lanes are
-//! independent of each other, which is where pipelining comes from: chunk `c` goes to lane `c mod lanes`,
-//! so that one chunk is reduced while the next is on the wire.
+//! An [`algorithm`] makes the schedule of one rank for a [`Job`]. [`check`] proves schedules, [`cost`] and [`price`] say
+//! what they cost on a fabric, and [`select`] chooses the algorithm of a call.
 //!
-//! A message lands in a slot of its receiver ([`Step::Put`]), where it can be reduced and sent on; or, in a schedule
-//! that is [`Schedule::direct`], at once where it belongs in the receiver's output ([`Step::Write`]), which saves
-//! copying it there. Where the receiver's memory cannot be written by others, the engine sends writes through slots
-//! too and copies.
+//! ```
+//! use unisono_schedule::{
+//!     Collective, Job,
+//!     algorithm::find,
+//!     check::{Policy, Setup, check},
+//!     cost::Fabric,
+//!     price::price,
+//!     select::Chooser,
+//! };
 //!
-//! Rules every algorithm keeps, and [`check`] proves:
-//! - Which messages lane 0 sends and takes first does not depend on the count: a collective of 0 elements
-//!   sends them empty. Messages in slots carry the operation's header, so that ranks that disagree find out
-//!   instead of waiting for each other.
+//! // An all_reduce of 1 Mi elements among 8 ranks, in messages of at most 64 Ki elements on two lanes.
+//! let job = Job { chunk: 64 << 10, lanes: 2, ..Job::new(Collective::AllReduce, 0, 8, 1 << 20) };
+//! let plan = find("rabenseifner").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
+//!
+//! // The schedules of all ranks are right, whatever the order in which messages arrive.
+//! let small = Job { count: 1000, chunk: 100, ..job };
+//! let schedules = (0..8).map(|rank| plan.make(&Job { rank, ..small })).collect();
+//! let (policy, seed) = (Policy::Random, 1);
+//! let setup = Setup { job: small, uneven: None, depth: 2, in_place: false, writable: 0, policy, seed };
+//! assert!(check(schedules, &setup, None)?.hops >= plan.hops(8));
+//!
+//! // 4-byte elements among 2 hosts of 4 ranks: a third of the time of two shots, and what would be chosen.
+//! let fabric = Fabric { ranks_per_host: 4, ..Fabric::TCP_1G };
+//! let two_shot = find("two_shot").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
+//! let (one, other) = (price(plan, &job, 4, &fabric)?, price(two_shot, &job, 4, &fabric)?);
+//! assert!(one.seconds < 0.5 * other.seconds);
+//! let choice = Chooser::on(&fabric, 8).choose(job.collective, 4 << 20, |_| true).ok_or("no choice")?;
+//! assert_eq!(choice.algorithm.name, "rabenseifner");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Flows and lanes
+//!
+//! Steps know no tags, credits, addresses or message numbers. Messages from one rank to another on one lane form a
+//! **flow**, first in, first out; the engine numbers them and owns their slots and their credit. A **lane** runs its steps
+//! strictly in order. Lanes do not wait for each other: chunk `c` is the work of lane `c mod lanes`, so one chunk is
+//! reduced while the next is on the wire.
+//!
+//! A message arrives in a slot of its receiver ([`Step::Put`]), where it can be reduced and forwarded. In a schedule that is
+//! [`Schedule::direct`] it may also be written into the receiver's output ([`Step::Write`]), which saves a copy. If others
+//! cannot write that memory, the engine sends such a write through a slot and copies it.
+//!
+//! # What every schedule keeps
+//!
+//! - The first messages that lane 0 sends and takes do not depend on the count: a collective of 0 elements sends them empty.
+//!   Messages in slots carry the operation's header, so ranks that disagree find out instead of waiting for each other.
 //! - A message has at most [`Schedule::max_message`] elements; only writes of a job that allows it ([`Job::long`]) may have
 //!   more.
 //! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited, unless the job is long and that
 //!   is the only write, on lane 0. No write is empty, and each source of a direct schedule writes at least once.
-//!
-//! [`algorithm`]s yield schedules, [`check`] proves them, [`cost`] and [`price`] say what they cost on a fabric, and
-//! [`select`] says which algorithm does a call.
 
 pub mod algorithm;
 pub mod check;
@@ -38,4 +69,4 @@ pub mod windows;
 pub use job::{Collective, Job, Uneven};
 pub use recorded::{CallSchedule, Recorded};
 pub use step::{Place, Rank, SLICE, Schedule, Span, Step, Traffic};
-pub use topology::Topology;
+pub use topology::{Kind, Network, Topology};

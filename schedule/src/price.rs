@@ -1,4 +1,4 @@
-//! What a plan costs on a fabric: runs its schedules in the cost model, one of them or all, whole or in part.
+//! The price of a plan on a fabric: simulates its schedules in the cost model, of one rank or of all, whole or in part.
 
 use crate::{
     Job,
@@ -44,7 +44,22 @@ pub fn price_with(
     fabric: &Fabric,
     effort: Effort,
 ) -> Result<Cost, Unpriced> {
-    let setup = setup(plan, job, element_size, fabric, effort.limit);
+    price_among(plan, job, element_size, fabric, None, effort)
+}
+
+/// As [`price_with`], with `hosts` telling the host of each rank, counted from 0, if consecutive ranks do not share one.
+///
+/// # Errors
+/// As [`price`].
+pub fn price_among(
+    plan: &Plan,
+    job: &Job<'_>,
+    element_size: usize,
+    fabric: &Fabric,
+    hosts: Option<&[u32]>,
+    effort: Effort,
+) -> Result<Cost, Unpriced> {
+    let setup = Setup { hosts, ..setup(plan, job, element_size, fabric, effort.limit) };
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
@@ -78,16 +93,16 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(stride(bytes));
-    Setup { fabric, element, slots, window, writes: writes_in_flight(most), limit }
+    Setup { fabric, hosts: None, element, slots, window, writes: writes_in_flight(most), limit }
 }
 
 /// Up to so many ranks that share cores are all simulated.
 const CROWD: usize = 64;
 
-/// In what way all ranks do the same at the same time, if they do. Those that share cores take turns: one that waits has
-/// its core taken, and pays to get it back, which one rank alone, whose messages are always there, never does.
+/// In what way all ranks do the same at the same time, if they do. Those that share cores or ports take turns: one that
+/// waits has its core taken, and pays to get it back, which one rank alone, whose messages are always there, never does.
 fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
-    plan.alike(ranks).filter(|_| ranks > CROWD || fabric.crowd(ranks) <= 1.0)
+    plan.alike(ranks).filter(|_| fabric.is_even(ranks) && (ranks > CROWD || fabric.crowd(ranks) <= 1.0))
 }
 
 /// Runs the job as it is.
@@ -209,7 +224,7 @@ mod tests {
     use crate::{
         Collective,
         algorithm::{ALGORITHMS, find},
-        select::{borders, choose, direct, long},
+        select::{Chooser, direct, long},
     };
 
     fn job(collective: Collective, ranks: usize, count: usize) -> Job<'static> {
@@ -313,11 +328,12 @@ mod tests {
     const CHUNK: usize = Topology::new(8).chunk(None);
 
     /// What the table chooses, in a group with the default configuration.
-    fn chosen(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> (&'static str, f64) {
-        let world = Topology::on(fabric, ranks);
-        let chunk = world.chunk(None);
-        let choice = choose(collective, world, bytes, |_| true).unwrap().within(chunk, EAGER_BYTES, LANES);
-        let long = fabric.cheap_registration && long(choice.algorithm, bytes);
+    fn chosen(collective: Collective, bytes: usize, chooser: &Chooser) -> (&'static str, f64) {
+        let (fabric, ranks) = (chooser.fabric(), chooser.topology().ranks);
+        let chunk = chooser.topology().chunk(None);
+        let choice = chooser.choose(collective, bytes, |_| true).unwrap().within(chunk, EAGER_BYTES, LANES);
+        let plan = choice.algorithm.plan(collective).unwrap();
+        let long = fabric.cheap_registration && long(plan, bytes);
         let job = Job {
             chunk: choice.chunk_bytes / 4,
             lanes: choice.lanes,
@@ -325,7 +341,6 @@ mod tests {
             long,
             ..Job::new(collective, 0, ranks, bytes / 4)
         };
-        let plan = choice.algorithm.plan(collective).unwrap();
         (choice.algorithm.name, price_with(plan, &job, 4, fabric, Effort::QUICK).unwrap().seconds)
     }
 
@@ -338,12 +353,13 @@ mod tests {
             assert!(now.1 >= least * before.1, "less for more: {told}");
             assert!(now.1 <= most * before.1, "a cliff: {told}");
         };
-        let borders = borders(collective, Topology::on(fabric, ranks));
+        let chooser = Chooser::on(fabric, ranks);
+        let borders = chooser.borders(collective);
         // Up to 8 ranks the table follows what was measured, elsewhere the model. What is a little longer than a message
         // may take much less, for it is written straight into outputs or goes by more lanes.
         let limits = if ranks > 8 { (0.6, 1.25) } else { (0.4, 1.75) };
         for &bytes in &borders {
-            let [before, now] = [bytes, bytes + 4].map(|bytes| chosen(collective, ranks, bytes, fabric));
+            let [before, now] = [bytes, bytes + 4].map(|bytes| chosen(collective, bytes, &chooser));
             compare(bytes, before, now, limits);
         }
         let most = borders.last().map_or(0, |last| 2 * last).max(if ranks > 64 { 1 << 16 } else { 1 << 24 });
@@ -351,7 +367,7 @@ mod tests {
             std::iter::successors(Some(8), |bytes| Some(2 * bytes)).take_while(|&bytes| bytes <= most);
         let mut before = None;
         for bytes in sizes {
-            let now = chosen(collective, ranks, bytes, fabric);
+            let now = chosen(collective, bytes, &chooser);
             if let Some(before) = before.replace(now) {
                 compare(bytes, before, now, (if ranks > 8 { 0.8 } else { 0.4 }, 2.5));
             }

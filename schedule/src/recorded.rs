@@ -1,4 +1,4 @@
-//! Short schedules as lists of steps, so that a call like one before need not think again.
+//! Short schedules as lists of steps, so that a repeated call need not make its schedule again.
 
 use std::{
     ops::{Deref, DerefMut},

@@ -1,33 +1,74 @@
-//! What a choice depends on besides the call: how many ranks there are, on how many hosts, and how many cores for them.
+//! Where ranks run and what joins them: what a choice depends on besides the call.
 
 use crate::cost::Fabric;
 
-/// What all ranks know alike of their world.
+/// What joins ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Memory that the ranks of one host share.
+    SharedMemory,
+    /// TCP: over the loopback interface inside a host, over Ethernet between hosts. Processors move the bytes.
+    Sockets,
+    /// Cards that read and write memory by themselves: InfiniBand, RoCE, Slingshot, Omni-Path.
+    Rdma,
+    /// Amazon's Elastic Fabric Adapter.
+    Efa,
+}
+
+/// What joins ranks, as all of them know it alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    /// What it is.
+    pub kind: Kind,
+    /// What the slowest port moves in each direction (Mbit/s); 0 if nobody knows.
+    pub megabits: u32,
+    /// How many ports each host has that its ranks use, on the host with the fewest.
+    pub ports: usize,
+}
+
+impl Network {
+    /// Of a kind, with one port a host, whose speed nobody knows.
+    #[must_use]
+    pub const fn new(kind: Kind) -> Self {
+        Self { kind, megabits: 0, ports: 1 }
+    }
+}
+
+/// What all ranks know alike of where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// The world size.
+    /// The number of ranks.
     pub ranks: usize,
     /// How many of them can run at once: on each host its ranks or its cores, whichever are fewer.
     pub cores: usize,
     /// On how many hosts they are.
     pub hosts: usize,
+    /// What joins them.
+    pub network: Network,
 }
 
 impl Topology {
-    /// Of ranks that have a host each.
+    /// Of ranks that have a host each, joined by sockets.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
-        Self { ranks, cores: ranks, hosts: ranks }
+        Self { ranks, cores: ranks, hosts: ranks, network: Network::new(Kind::Sockets) }
+    }
+
+    /// Of ranks on one host with a core for each, joined by sockets.
+    #[must_use]
+    pub const fn one_host(ranks: usize) -> Self {
+        Self { hosts: 1, ..Self::new(ranks) }
     }
 
     /// Of the ranks on a fabric.
     #[must_use]
     pub fn on(fabric: &Fabric, ranks: usize) -> Self {
-        Self { ranks, cores: fabric.at_once(ranks), hosts: fabric.hosts(ranks) }
+        Self { ranks, cores: fabric.at_once(ranks), hosts: fabric.hosts(ranks), network: fabric.network() }
     }
 
-    /// Whether they are two on one host. Over TCP and in shared memory their cores move what goes between them, so that little is
-    /// gained by cutting it in order to reduce while it moves; and each has one neighbour, so that large windows cost little.
+    /// Whether they are two on one host. Over TCP and in shared memory their cores move what goes between them, so that
+    /// little is gained by cutting it in order to reduce while it moves; and each has one neighbour, so that large windows
+    /// cost little.
     #[must_use]
     pub const fn is_pair(self) -> bool {
         self.ranks == 2 && self.hosts == 1
@@ -74,8 +115,12 @@ mod tests {
             assert!(!pair(ranks, hosts).is_pair(), "{ranks} on {hosts}");
         }
         let on = |fabric, ranks| Topology::on(fabric, ranks);
-        assert_eq!(on(&Fabric::TCP, 8), Topology { ranks: 8, cores: 2, hosts: 1 });
-        assert_eq!(on(&Fabric::TCP, 9), Topology { ranks: 9, cores: 3, hosts: 2 });
+        assert_eq!(
+            on(&Fabric::TCP, 8),
+            Topology { cores: 2, network: Fabric::TCP.network(), ..Topology::one_host(8) }
+        );
+        let nine = on(&Fabric::TCP, 9);
+        assert_eq!((nine.ranks, nine.cores, nine.hosts), (9, 3, 2));
         assert!(
             on(&Fabric::TCP, 2).is_pair() && !on(&Fabric { ranks_per_host: 1, ..Fabric::TCP }, 2).is_pair()
         );
@@ -83,7 +128,7 @@ mod tests {
 
     #[test]
     fn few_cores_for_many_ranks_are_crowded() {
-        let crowded = |ranks, cores| Topology { ranks, cores, hosts: 1 }.crowded();
+        let crowded = |ranks, cores| Topology { cores, ..Topology::one_host(ranks) }.crowded();
         assert!(crowded(3, 2) && crowded(4, 2) && crowded(8, 2) && crowded(8, 3) && crowded(64, 6));
         assert!(!crowded(2, 1) && !crowded(4, 3) && !crowded(8, 4) && !crowded(64, 16));
     }

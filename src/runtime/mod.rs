@@ -22,6 +22,7 @@ mod callers;
 mod current;
 pub(crate) mod host;
 pub(crate) mod monitor;
+pub(crate) mod network;
 pub(crate) mod peer;
 mod position;
 mod supervisor;

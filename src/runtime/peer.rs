@@ -1,11 +1,12 @@
-//! Where each rank runs, and what follows from it for all: how many ranks share a host, and how many run at once.
+//! Where ranks run: which share a host and its ports, and how many can run at once, from what each tells of itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use unisono_schedule::Topology;
+use unisono_schedule::{Kind, Network, Topology, select::Chooser};
+use unisono_transport::Limits;
 
-use super::{affinity::processors, host::Host};
+use super::{affinity::processors, host::Host, network};
 
 /// Where a rank runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -15,11 +16,14 @@ pub(crate) struct PeerInfo {
     processors: Vec<u32>,
     /// How many it may use at once: fewer, where a control group limits its time.
     share: u32,
+    /// The network device that it uses, and the speed of its port (Mbit/s); empty and 0 if unknown.
+    device: String,
+    megabits: u32,
 }
 
 impl PeerInfo {
-    /// Of this process.
-    pub(crate) fn here() -> Self {
+    /// This process's, over a transport.
+    pub(crate) fn here(limits: &Limits) -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
         // Of more processors than such a set has room for.
         let processors = processors().unwrap_or_else(|_| (0..share).collect());
@@ -28,6 +32,8 @@ impl PeerInfo {
             host: Host::here(),
             processors: processors.into_iter().map(number).collect(),
             share: number(share),
+            device: limits.device.clone(),
+            megabits: network::megabits(limits),
         }
     }
 
@@ -52,50 +58,75 @@ impl PeerInfo {
     }
 }
 
-/// How these ranks are spread over hosts and cores.
-pub(crate) fn topology(peers: &[PeerInfo]) -> Topology {
-    let hosts: BTreeMap<&str, &PeerInfo> = peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
-    let at_once = hosts.values().map(|peer| {
+/// What chooses algorithms for these ranks, which are joined by a network of this kind. The slowest port counts, and the host
+/// with the fewest ports.
+pub(crate) fn chooser(peers: &[PeerInfo], kind: Kind) -> Chooser {
+    let machines: BTreeMap<&str, &PeerInfo> =
+        peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
+    let at_once = machines.values().map(|peer| {
         let (ranks, cores) = peer.shared_by(peers.iter());
         ranks.min(cores)
     });
-    Topology { ranks: peers.len(), cores: at_once.sum(), hosts: hosts.len() }
+    // What has a network of its own, as a container may, reaches others by it, but for memory that they share.
+    let network = |peer: &PeerInfo| if kind == Kind::SharedMemory { 0 } else { peer.host.network };
+    let mut hosts: BTreeMap<(&str, u64), (u32, BTreeSet<&str>)> = BTreeMap::new();
+    let mut host_of = Vec::new();
+    for peer in peers {
+        let next = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        let host = hosts.entry((&peer.host.boot, network(peer))).or_insert((next, BTreeSet::new()));
+        host.1.insert(&peer.device);
+        host_of.push(host.0);
+    }
+    let network = Network {
+        kind,
+        megabits: peers.iter().map(|peer| peer.megabits).filter(|&speed| speed > 0).min().unwrap_or(0),
+        ports: hosts.values().map(|(_, devices)| devices.len()).min().unwrap_or(1),
+    };
+    let topology = Topology { ranks: peers.len(), cores: at_once.sum(), hosts: hosts.len(), network };
+    Chooser::new(topology, &host_of)
 }
 
 #[cfg(test)]
 mod tests {
+    use unisono_transport::{Transport as _, inproc::Hub};
+
     use super::*;
+
+    fn topology(peers: &[PeerInfo]) -> Topology {
+        *chooser(peers, Kind::Sockets).topology()
+    }
 
     fn peer(boot: &str, processors: &[u32], share: u32) -> PeerInfo {
         // All machines have one name, as many do.
         let host = Host { name: "localhost".to_owned(), boot: boot.to_owned(), processes: 1, ..Host::here() };
-        PeerInfo { host, processors: processors.to_vec(), share }
+        PeerInfo { host, processors: processors.to_vec(), share, device: "eth0".to_owned(), megabits: 0 }
     }
 
     #[test]
     fn this_process_runs_somewhere() {
-        let here = PeerInfo::here();
+        let here = PeerInfo::here(Hub::new().open().limits());
         assert!(!here.processors.is_empty() && here.share > 0);
-        assert_eq!(topology(std::slice::from_ref(&here)), Topology::new(1));
+        let alone = topology(std::slice::from_ref(&here));
+        assert_eq!((alone.ranks, alone.cores, alone.hosts), (1, 1, 1));
     }
 
     #[test]
     fn ranks_that_may_run_anywhere_share_all_processors() {
         let all = vec![peer("a", &[0, 1], 2); 8];
-        assert_eq!(topology(&all), Topology { ranks: 8, cores: 2, hosts: 1 });
+        assert_eq!(topology(&all), Topology { cores: 2, ..Topology::one_host(8) });
         assert_eq!(all[0].shared_by(all.iter()), (8, 2));
     }
 
     #[test]
     fn ranks_bound_to_a_processor_each_have_it() {
         let all: Vec<_> = (0..8).map(|rank| peer("a", &[rank], 1)).collect();
-        assert_eq!(topology(&all), Topology { hosts: 1, ..Topology::new(8) });
+        assert_eq!(topology(&all), Topology::one_host(8));
     }
 
     #[test]
     fn a_limit_on_time_counts_for_the_host() {
         let all = vec![peer("a", &[0, 1, 2, 3], 2); 4];
-        assert_eq!(topology(&all), Topology { ranks: 4, cores: 2, hosts: 1 });
+        assert_eq!(topology(&all), Topology { cores: 2, ..Topology::one_host(4) });
     }
 
     #[test]
@@ -105,17 +136,33 @@ mod tests {
             peer.host.processes = container;
             peer.host.name = format!("container{container}");
         }
-        assert_eq!(topology(&all), Topology { ranks: 4, cores: 2, hosts: 1 });
+        assert_eq!(topology(&all), Topology { cores: 2, ..Topology::one_host(4) });
         all.iter_mut().for_each(|peer| peer.share = 4);
         all.truncate(3);
-        assert_eq!(topology(&all), Topology { ranks: 3, cores: 3, hosts: 1 });
+        assert_eq!(topology(&all), Topology { cores: 3, ..Topology::one_host(3) });
         assert_eq!(all[0].shared_by(all.iter()), (3, 4));
+    }
+
+    #[test]
+    fn ranks_with_a_network_of_their_own_are_on_hosts_of_their_own() {
+        let mut all = vec![peer("a", &[0, 1], 2); 4];
+        for (rank, peer) in all.iter_mut().enumerate() {
+            peer.host.network = rank as u64 / 2;
+            peer.megabits = if rank == 1 { 1000 } else { 10_000 };
+        }
+        let Topology { cores, hosts, network, .. } = topology(&all);
+        assert_eq!((cores, hosts, network.megabits, network.ports), (2, 2, 1000, 1));
+        "eth1".clone_into(&mut all[1].device);
+        assert_eq!(topology(&all).network.ports, 1, "the second host has one");
+        "eth1".clone_into(&mut all[3].device);
+        assert_eq!(topology(&all).network.ports, 2);
+        assert_eq!(chooser(&all, Kind::SharedMemory).topology().hosts, 1);
     }
 
     #[test]
     fn hosts_of_one_name_count_each_by_itself() {
         let all = [peer("a", &[0, 1], 2), peer("b", &[0], 1), peer("b", &[0], 1), peer("b", &[0], 1)];
-        assert_eq!(topology(&all), Topology { ranks: 4, cores: 2, hosts: 2 });
+        assert_eq!(topology(&all), Topology { cores: 2, hosts: 2, ..Topology::new(4) });
         assert_eq!(all[0].shared_by(all.iter()), (1, 2));
         assert_eq!(all[3].shared_by(all.iter()), (3, 1));
     }

@@ -11,7 +11,6 @@ use unisono_schedule::{
     algorithm::Algorithm,
     cost::Fabric,
     price::{Effort, price_with},
-    select::{choose, reason},
 };
 
 use super::{About, Case, Priced, Result, describe, fastest};
@@ -36,7 +35,7 @@ pub(crate) struct Explain {
     /// Whose steps are shown
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     rank: usize,
-    /// The fabric: ndr400, hdr, efa, tcp; the choice depends on how many cores its hosts have for their ranks, the
+    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g; the choice depends on how many cores its hosts have for their ranks, the
     /// predicted times on all of it
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = super::parse_fabric)]
     fabric: Fabric,
@@ -51,15 +50,15 @@ impl Explain {
     }
 
     fn explain(&self) -> Result<()> {
-        let ranks = self.about.ranks as usize;
+        let (ranks, fabric) = self.about.hosts(&self.fabric)?;
         if self.rank >= ranks {
             return Err(format!("--rank {}: there are ranks 0 to {}", self.rank, ranks - 1).into());
         }
-        let case = Case::new(self.about.collective, ranks, self.about.bytes, self.dtype).on(&self.fabric);
+        let case = Case::new(self.about.collective, ranks, self.about.bytes, self.dtype).on(&fabric);
         let no_choice = || "no algorithm can do it".to_owned();
-        let choice =
-            choose(self.about.collective, case.world, case.bytes(), |_| true).ok_or_else(no_choice)?;
-        let why = reason(self.about.collective, case.world, case.bytes()).ok_or_else(no_choice)?;
+        let chooser = case.chooser();
+        let choice = chooser.choose(case.collective, case.bytes(), |_| true).ok_or_else(no_choice)?;
+        let why = chooser.reason(case.collective, case.bytes()).ok_or_else(no_choice)?;
         let shape = case.shape(choice.algorithm);
 
         let mut out = BufWriter::new(io::stdout().lock());
@@ -77,19 +76,19 @@ impl Explain {
             words::size(shape.chunk),
             shape.lanes
         )?;
-        writeln!(out, "  by the row of the table (src/algorithm/choose.rs): {why}")?;
+        writeln!(out, "  by {why}")?;
         if shape.lanes < choice.lanes || shape.chunk < choice.chunk_bytes {
             let what = "UNISONO_LANES, UNISONO_CHUNK and UNISONO_EAGER";
             writeln!(out, "  and within what is configured by default ({what})")?;
         }
 
-        writeln!(out, "\nPredicted on {}", describe(&self.fabric, ranks))?;
+        writeln!(out, "\nPredicted on {}", describe(&fabric, ranks))?;
         let effort = Effort::QUICK;
         let priced: Vec<Priced> = case
             .plans()
             .map(|(algorithm, plan)| {
                 let shape = case.shape(algorithm);
-                let cost = price_with(plan, &case.job(shape), case.dtype.size(), &self.fabric, effort);
+                let cost = price_with(plan, &case.job(shape), case.dtype.size(), &fabric, effort);
                 Priced { algorithm, shape, cost }
             })
             .collect();

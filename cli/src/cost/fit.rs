@@ -8,7 +8,11 @@ use std::{
 };
 
 use unisono::dtype::Dtype;
-use unisono_schedule::{Collective, cost::Fabric, price::price};
+use unisono_schedule::{
+    Collective, Kind,
+    cost::{Fabric, Path},
+    price::price,
+};
 
 use super::{
     Case, Result,
@@ -83,13 +87,19 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
     Fabric {
         name: "measured",
         summary: "this machine, as just measured",
-        latency: (hop - 2.0 * overhead).max(0.0),
-        send_overhead: overhead,
-        receive_overhead: overhead,
-        // What processors move by copying has no port but their memory.
-        bandwidth: if moved { raw.bandwidth.max(raw.copy) } else { raw.bandwidth },
-        send_per_byte: per_byte,
-        receive_per_byte: per_byte,
+        kind: if moved { Kind::Sockets } else { Kind::Rdma },
+        between: Path {
+            latency: (hop - 2.0 * overhead).max(0.0),
+            send_overhead: overhead,
+            receive_overhead: overhead,
+            // What processors move by copying has no port but their memory.
+            bandwidth: if moved { raw.bandwidth.max(raw.copy) } else { raw.bandwidth },
+            send_per_byte: per_byte,
+            receive_per_byte: per_byte,
+        },
+        inside: None,
+        ports: usize::MAX,
+        queue: f64::INFINITY,
         reduction: raw.reduction,
         copy: raw.copy,
         cheap_registration: raw.cheap_registration,
@@ -119,10 +129,13 @@ pub(super) fn print(fabric: &Fabric) -> io::Result<()> {
     let rate = |bytes: f64| format!("{:.2} GB/s", bytes / 1e9);
     writeln!(out, "measured here (docs/cost.md says how):")?;
     for (name, value) in [
-        ("latency", words::time(fabric.latency)),
-        ("overhead of a put, and of taking it", words::time(fabric.send_overhead)),
-        ("bandwidth of a port", rate(fabric.bandwidth)),
-        ("processor time to put a byte, and to take it", format!("{:.3} ns", fabric.send_per_byte * 1e9)),
+        ("latency", words::time(fabric.between.latency)),
+        ("overhead of a put, and of taking it", words::time(fabric.between.send_overhead)),
+        ("bandwidth of a port", rate(fabric.between.bandwidth)),
+        (
+            "processor time to put a byte, and to take it",
+            format!("{:.3} ns", fabric.between.send_per_byte * 1e9),
+        ),
         ("reduction", rate(fabric.reduction)),
         ("copy", rate(fabric.copy)),
         ("cores", fabric.cores.to_string()),
@@ -150,16 +163,22 @@ mod tests {
     #[test]
     fn a_fit_repeats_what_was_measured() {
         let fabric = fit(&RAW, 8e-6, 2);
-        assert!((fabric.latency + fabric.send_overhead + fabric.receive_overhead - 8e-6).abs() < 1e-12);
-        assert!((fabric.latency - 3e-6).abs() < 1e-12);
+        assert!(
+            (fabric.between.latency + fabric.between.send_overhead + fabric.between.receive_overhead - 8e-6)
+                .abs()
+                < 1e-12
+        );
+        assert!((fabric.between.latency - 3e-6).abs() < 1e-12);
         // Each of two ranks sends and receives a byte in a third of a nanosecond.
-        assert!((fabric.send_per_byte + fabric.receive_per_byte - 1.0 / RAW.both).abs() < 1e-15);
+        assert!(
+            (fabric.between.send_per_byte + fabric.between.receive_per_byte - 1.0 / RAW.both).abs() < 1e-15
+        );
         // A card that is as fast both ways moves the bytes by itself.
-        assert!(fit(&Raw { both: 5.9e9, ..RAW }, 5e-6, 2).send_per_byte > 0.0);
+        assert!(fit(&Raw { both: 5.9e9, ..RAW }, 5e-6, 2).between.send_per_byte > 0.0);
         let card = fit(&Raw { both: 5.9e9, cheap_registration: false, ..RAW }, 5e-6, 2);
-        assert!(card.send_per_byte == 0.0 && card.bandwidth == RAW.bandwidth);
+        assert!(card.between.send_per_byte == 0.0 && card.between.bandwidth == RAW.bandwidth);
         // Whatever is measured, nothing comes out negative.
-        assert!(fit(&Raw { put: 9e-6, ..RAW }, 1e-6, 2).latency >= 0.0);
+        assert!(fit(&Raw { put: 9e-6, ..RAW }, 1e-6, 2).between.latency >= 0.0);
 
         let fitted = fit_switch(fabric, 4, 150e-6);
         let case = Case::new(Collective::AllReduce, 4, 8, Dtype::F32);

@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use unisono::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Dtype, reduce::Kernel};
-use unisono_schedule::{Collective, Topology, algorithm::find, select::Choice};
+use unisono_schedule::{Collective, algorithm::find, cost::Fabric, select::Choice};
 
 use super::{Case, Result};
 use crate::{
@@ -104,7 +104,7 @@ impl OneRank {
         for &bytes in &self.bytes {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             // All of them are on this machine.
-            let case = Case { world: Topology { cores: self.at_once, hosts: 1, ..case.world }, ..case };
+            let case = case.on(&Fabric { cores: self.at_once, ..case.fabric });
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
             let ways = plans.map(|(algorithm, _)| {

@@ -14,7 +14,7 @@ use unisono_schedule::{
     Collective, Job, Topology,
     algorithm::{ALGORITHMS, Algorithm, Plan},
     cost::{Cost, Fabric, Unpriced},
-    select,
+    select::{self, Chooser},
 };
 
 use crate::words;
@@ -79,24 +79,68 @@ pub(crate) struct About {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter or all_to_all
     #[arg(value_parser = parse_collective)]
     collective: Collective,
-    /// How many ranks there are
+    /// How many ranks there are [default: those of --hosts]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS), required_unless_present = "hosts")]
+    ranks: Option<u32>,
+    /// On how many hosts they are [default: as many as their ranks need]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
-    ranks: u32,
+    hosts: Option<u32>,
+    /// How many ranks a host has [default: the fabric's, or those that --hosts leaves to each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
+    ranks_per_host: Option<u32>,
+    /// How many cores the ranks of a host share [default: the fabric's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cores: Option<u32>,
     /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
     bytes: usize,
+}
+
+impl About {
+    /// How many ranks there are, and the fabric with hosts as they are asked for.
+    fn hosts(&self, fabric: &Fabric) -> Result<(usize, Fabric)> {
+        let count = |count: Option<u32>| count.map(|count| count as usize);
+        let (ranks, hosts, each) = (count(self.ranks), count(self.hosts), count(self.ranks_per_host));
+        let per_host = match (ranks, hosts, each) {
+            (Some(ranks), Some(hosts), None) => ranks.div_ceil(hosts),
+            (.., each) => each.unwrap_or(fabric.ranks_per_host),
+        };
+        let ranks = ranks.or_else(|| hosts?.checked_mul(per_host)).unwrap_or(1);
+        let fabric = Fabric {
+            ranks_per_host: per_host,
+            cores: count(self.cores).unwrap_or(fabric.cores),
+            // Of a fabric with a port for every rank.
+            ports: if fabric.ports >= fabric.ranks_per_host {
+                fabric.ports.max(per_host)
+            } else {
+                fabric.ports
+            },
+            ..*fabric
+        };
+        if ranks > MOST_RANKS as usize {
+            return Err(format!("{ranks} ranks; at most {MOST_RANKS} are simulated").into());
+        }
+        match hosts.filter(|&hosts| fabric.hosts(ranks) != hosts) {
+            Some(hosts) => Err(format!(
+                "--hosts {hosts}: {ranks} ranks, {per_host} on a host, are on {}",
+                fabric.hosts(ranks)
+            )
+            .into()),
+            None => Ok((ranks, fabric)),
+        }
+    }
 }
 
 /// A collective of a size among so many ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
-    pub(crate) world: Topology,
+    pub(crate) ranks: usize,
+    /// The fabric, with its hosts.
+    pub(crate) fabric: Fabric,
     pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
     pub(crate) count: usize,
-    /// Whether every rank lets others write into its output.
-    pub(crate) cheap_registration: bool,
 }
 
 /// How an algorithm goes about a case.
@@ -113,18 +157,23 @@ pub(crate) struct Shape {
 
 impl Case {
     /// Of `bytes` bytes in the whole vector as `unisono bench` counts them, rounded down to whole elements for every rank
-    /// where there are blocks; but not to none.
+    /// where there are blocks; but not to none. On one host, with a core for each rank.
     pub(crate) fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
         let count = if collective == Collective::Barrier { 0 } else { count };
-        Self { collective, world: Topology::new(ranks), dtype, count, cheap_registration: false }
+        let fabric = Fabric { ranks_per_host: ranks, cores: ranks, cheap_registration: false, ..Fabric::TCP };
+        Self { collective, ranks, fabric, dtype, count }
     }
 
     /// On a fabric, whose ranks may have to share cores.
     pub(crate) fn on(self, fabric: &Fabric) -> Self {
-        let world = Topology::on(fabric, self.world.ranks);
-        Self { world, cheap_registration: fabric.cheap_registration, ..self }
+        Self { fabric: *fabric, ..self }
+    }
+
+    /// What chooses for it.
+    pub(crate) fn chooser(&self) -> Chooser {
+        Chooser::on(&self.fabric, self.ranks)
     }
 
     /// Bytes as the table of algorithms counts them.
@@ -134,7 +183,7 @@ impl Case {
 
     /// Bytes of the whole vector.
     pub(crate) fn whole(&self) -> usize {
-        let lengths = Job::new(self.collective, 0, self.world.ranks, self.count).lengths();
+        let lengths = Job::new(self.collective, 0, self.ranks, self.count).lengths();
         lengths.map_or(usize::MAX, |(input, output)| input.max(output)).saturating_mul(self.dtype.size())
     }
 
@@ -150,16 +199,17 @@ impl Case {
     /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
-        let chunk = self.world.chunk(None);
-        let direct = select::direct(self.collective, self.world.ranks, self.bytes(), chunk);
+        let chunk = Topology::on(&self.fabric, self.ranks).chunk(None);
+        let direct = select::direct(self.collective, self.ranks, self.bytes(), chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
-        let choice = select::choose(self.collective, self.world, self.bytes(), only);
+        let choice = self.chooser().choose(self.collective, self.bytes(), only);
         // One that cannot do it has no price anyway.
         let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
             let choice = choice.within(chunk, config.eager, config.lanes);
             (choice.chunk_bytes, choice.lanes)
         });
-        let long = self.cheap_registration && select::long(algorithm, self.bytes());
+        let plan = algorithm.plan(self.collective);
+        let long = self.fabric.cheap_registration && plan.is_some_and(|it| select::long(it, self.bytes()));
         Shape { chunk: chunk_bytes, lanes, direct: direct || long, long }
     }
 
@@ -169,13 +219,13 @@ impl Case {
             lanes: shape.lanes,
             direct: shape.direct,
             long: shape.long,
-            ..Job::new(self.collective, 0, self.world.ranks, self.count)
+            ..Job::new(self.collective, 0, self.ranks, self.count)
         }
     }
 
     /// `all_reduce of 4 MiB (1048576 f32) among 8 ranks`.
     fn describe(&self) -> String {
-        let ranks = if self.world.ranks == 1 { "rank" } else { "ranks" };
+        let ranks = if self.ranks == 1 { "rank" } else { "ranks" };
         let of = match self.count {
             0 if self.collective == Collective::Barrier => String::new(),
             _ => {
@@ -183,7 +233,7 @@ impl Case {
                 format!(" of {size} ({} {})", self.whole() / self.dtype.size(), self.dtype.name())
             }
         };
-        format!("{}{of} among {} {ranks}", self.collective.name(), self.world.ranks)
+        format!("{}{of} among {} {ranks}", self.collective.name(), self.ranks)
     }
 }
 
@@ -221,15 +271,19 @@ fn fastest(priced: &[Priced]) -> Option<usize> {
     with_price.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(index, _)| index)
 }
 
-/// `InfiniBand NDR ...; 8 ranks on a host, a core for each`.
+/// `InfiniBand NDR ...; here 2 hosts with 8 ranks, a core for each`.
 fn describe(fabric: &Fabric, ranks: usize) -> String {
     let per_host = fabric.ranks_per_host.min(ranks);
+    let hosts = match fabric.hosts(ranks) {
+        1 => "one host".to_owned(),
+        hosts => format!("{hosts} hosts"),
+    };
     let cores = match fabric.crowd(ranks) > 1.0 {
         true => format!("which share {} {}", fabric.cores, if fabric.cores == 1 { "core" } else { "cores" }),
         false => "a core for each".to_owned(),
     };
     let noun = if per_host == 1 { "rank" } else { "ranks" };
-    format!("{}: {}; here {per_host} {noun} on a host, {cores}", fabric.name, fabric.summary)
+    format!("{}: {}; here {hosts} with {per_host} {noun}, {cores}", fabric.name, fabric.summary)
 }
 
 #[cfg(test)]
@@ -241,8 +295,8 @@ mod tests {
         let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
         let shape = case.shape(unisono_schedule::algorithm::find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
-        let choice = select::choose(Collective::AllReduce, case.world, 8 << 10, only).unwrap();
-        assert!(choice.chunk_bytes < case.world.chunk(None), "not what the configuration says anyway");
+        let choice = case.chooser().choose(Collective::AllReduce, 8 << 10, only).unwrap();
+        assert!(choice.chunk_bytes < 256 << 10, "not what the configuration says anyway");
         assert_eq!(shape.chunk, choice.chunk_bytes);
     }
 

@@ -13,7 +13,6 @@ use unisono_schedule::{
     algorithm::Algorithm,
     cost::{Fabric, lower_bound},
     price::{Effort, price_with},
-    select::choose,
 };
 
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit};
@@ -28,6 +27,7 @@ Examples:
   unisono simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400
   unisono simulate broadcast --ranks 64 --bytes 1G --fabric hdr --algorithm ring --chunk 1M --lanes 4
   unisono simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 2
+  unisono simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g
   unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg
   unisono simulate all_reduce --ranks 8 --bytes 1M --measure --provider tcp        on this machine";
 
@@ -40,7 +40,7 @@ Examples:
 pub(crate) struct Simulate {
     #[command(flatten)]
     about: About,
-    /// The fabric: ndr400, hdr, efa, tcp
+    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
     /// Instead, this machine with all ranks on it: fitted to short runs, which take some seconds
@@ -58,12 +58,6 @@ pub(crate) struct Simulate {
     /// How many chunks are worked on side by side [default: as the library chooses]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// How many ranks a host has [default: the fabric's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    ranks_per_host: Option<u32>,
-    /// How many cores they share [default: the fabric's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    cores: Option<u32>,
     /// Also draw time against size, from 8 B to 1 GiB, to this file (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -75,7 +69,7 @@ impl Simulate {
     }
 
     fn predict(&self) -> Result<()> {
-        let case = self.case(self.about.bytes);
+        let case = Case::new(self.about.collective, 1, self.about.bytes, Dtype::F32);
         if let Some(algorithm) = self.algorithm.filter(|it| !it.supports(self.about.collective)) {
             let able: Vec<_> = case.plans().map(|(algorithm, _)| algorithm.name).collect();
             let (name, collective) = (algorithm.name, self.about.collective.name());
@@ -84,30 +78,32 @@ impl Simulate {
         if self.plot.is_some() && self.about.collective == Collective::Barrier {
             return Err("--plot: a barrier has no size".into());
         }
-        let fabric = self.fabric()?;
-        let case = case.on(&fabric);
+        let fabric = match self.fabric {
+            Some(fabric) => fabric,
+            None => fit::fabric(self.provider.as_deref())?,
+        };
+        let (ranks, fabric) = self.about.hosts(&fabric)?;
+        let of = |bytes| Case::new(self.about.collective, ranks, bytes, Dtype::F32).on(&fabric);
+        let case = of(self.about.bytes);
         if self.measure {
             fit::print(&fabric)?;
         }
         let priced = self.price(&case, &fabric, Effort::EXACT);
-        let bound = lower_bound(self.about.collective, case.world.ranks, case.bytes(), &fabric);
+        let bound = lower_bound(self.about.collective, ranks, case.bytes(), &fabric);
         let mut out = io::stdout().lock();
         table(&mut out, &case, &fabric, bound, &priced)?;
         self.hint(&mut out, &case)?;
         if let Some(file) = &self.plot {
             // Many ranks take long.
-            let factor = if case.world.ranks > 2000 { 8 } else { 2 };
+            let factor = if ranks > 2000 { 8 } else { 2 };
             let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
             let mut sizes: Vec<usize> = sizes.take_while(|&bytes| bytes < 1 << 30).collect();
             sizes.push(1 << 30);
             let mut lines: Vec<Line> = Vec::new();
             let mut bounds = Vec::new();
-            for (_, case) in super::distinct(sizes, |bytes| self.case(bytes).on(&fabric)) {
+            for (_, case) in super::distinct(sizes, of) {
                 let bytes = case.whole();
-                bounds.push((
-                    bytes,
-                    lower_bound(self.about.collective, case.world.ranks, case.bytes(), &fabric),
-                ));
+                bounds.push((bytes, lower_bound(self.about.collective, ranks, case.bytes(), &fabric)));
                 for priced in self.price(&case, &fabric, Effort::QUICK) {
                     let Some(seconds) = priced.seconds() else { continue };
                     let name = priced.algorithm.name;
@@ -118,41 +114,26 @@ impl Simulate {
                 }
             }
             let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
-            let ranks = if case.world.ranks == 1 { "rank" } else { "ranks" };
-            let title =
-                format!("{} among {} {ranks}, {}", case.collective.name(), case.world.ranks, fabric.name);
+            let noun = if ranks == 1 { "rank" } else { "ranks" };
+            let title = format!("{} among {ranks} {noun}, {}", case.collective.name(), fabric.name);
             chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
         }
         Ok(())
     }
 
-    fn case(&self, bytes: usize) -> Case {
-        Case::new(self.about.collective, self.about.ranks as usize, bytes, Dtype::F32)
-    }
-
-    fn fabric(&self) -> Result<Fabric> {
-        let fabric = match self.fabric {
-            Some(fabric) => fabric,
-            None => fit::fabric(self.provider.as_deref())?,
-        };
-        Ok(Fabric {
-            ranks_per_host: self.ranks_per_host.map_or(fabric.ranks_per_host, |ranks| ranks as usize),
-            cores: self.cores.map_or(fabric.cores, |cores| cores as usize),
-            ..fabric
-        })
-    }
-
     /// What would be chosen, and how to learn why.
     fn hint(&self, out: &mut impl Write, case: &Case) -> io::Result<()> {
-        let Some(choice) = choose(case.collective, case.world, case.bytes(), |_| true) else {
+        let Some(choice) = case.chooser().choose(case.collective, case.bytes(), |_| true) else {
             return Ok(());
         };
-        write!(out, "The library's table takes {}", choice.algorithm.name)?;
-        // That of other hosts than the fabric's it cannot explain.
-        if let (Some(fabric), None, None) = (self.fabric, self.ranks_per_host, self.cores) {
-            let About { collective, ranks, bytes } = &self.about;
-            let name = collective.name();
-            write!(out, ": unisono explain {name} --ranks {ranks} --bytes {bytes} --fabric {}", fabric.name)?;
+        write!(out, "The library takes {}", choice.algorithm.name)?;
+        // A fabric that was measured has no name.
+        if self.fabric.is_some() {
+            let (Case { ranks, fabric, .. }, About { collective, bytes, .. }) = (case, &self.about);
+            let (each, cores) = (fabric.ranks_per_host, fabric.cores);
+            let hosts = format!("--ranks {ranks} --ranks-per-host {each} --cores {cores}");
+            let (collective, fabric) = (collective.name(), fabric.name);
+            write!(out, ": unisono explain {collective} {hosts} --bytes {bytes} --fabric {fabric}")?;
         }
         writeln!(out)
     }
@@ -183,7 +164,7 @@ fn table(
     priced: &[Priced],
 ) -> io::Result<()> {
     writeln!(out, "{}", case.describe())?;
-    writeln!(out, "{}", describe(fabric, case.world.ranks))?;
+    writeln!(out, "{}", describe(fabric, case.ranks))?;
     writeln!(out, "no algorithm can take less than {}\n", words::time(bound))?;
     writeln!(
         out,

@@ -27,14 +27,14 @@ pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> 
             continue;
         };
         let stays = rows.last().is_some_and(|row| {
-            let now = ways.iter().find(|(way, _)| same(way, &row.choice));
+            let now = ways.iter().find(|(way, _)| same(way, &row.choice(ranks, *bytes)));
             now.is_some_and(|(_, time)| *time <= seconds * BETTER)
         });
         if !stays {
             if let Some(row) = rows.last_mut() {
                 row.bytes = middle(before, *bytes);
             }
-            rows.push(Row { collective, ranks, bytes: usize::MAX, choice: best });
+            rows.push(Row::new(collective, ranks, usize::MAX, best));
         }
         before = *bytes;
     }

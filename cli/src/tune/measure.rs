@@ -6,6 +6,7 @@ use unisono::{Config, ProcessGroup, reduce::ReduceOp};
 use unisono_schedule::{
     Job,
     algorithm::Plan,
+    cost::Fabric,
     select::{self, Choice},
 };
 
@@ -50,7 +51,7 @@ pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> 
     let choice = usual(group, case)?;
     // Not with_pipeline, which does not come to all that the built-in table does.
     let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
-    let case = Case { cheap_registration: group.limits().cheap_registration, ..*case };
+    let case = case.on(&Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric });
     let others = others(config, chunk, &case).into_iter().filter(|other| !same(other, &usual.choice));
     let others: Vec<Way> = others.map(|choice| Way::new(group, choice)).collect::<unisono::Result<_>>()?;
     Ok(std::iter::once(usual).chain(others).collect())
@@ -76,7 +77,7 @@ fn told(config: &Config, choice: Choice) -> Choice {
 /// those for which windows would take more memory than ranks make sure of when they join.
 fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
     let pairs = pairs(config, chunk, case.bytes());
-    let (_, room) = select::neighbours(case.world.ranks);
+    let (_, room) = select::neighbours(case.ranks);
     let choices = case.plans().flat_map(|(algorithm, plan)| {
         let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes });
         choices.filter(move |choice| sources(config, chunk, case, plan, choice, 0) <= room)
@@ -87,9 +88,9 @@ fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
 /// From how many ranks this one takes messages through windows for chunks. For rank 0, which is also the root and the hub,
 /// these are the most.
 fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
-    let Choice { algorithm, chunk_bytes, lanes } = *choice;
-    let long = case.cheap_registration && select::long(algorithm, case.bytes());
-    let direct = long || select::direct(case.collective, case.world.ranks, case.bytes(), chunk);
+    let Choice { chunk_bytes, lanes, .. } = *choice;
+    let long = case.fabric.cheap_registration && select::long(plan, case.bytes());
+    let direct = long || select::direct(case.collective, case.ranks, case.bytes(), chunk);
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
     // Others go through small ones.
@@ -213,7 +214,10 @@ mod tests {
             for (collective, ranks) in Collective::ALL.into_iter().flat_map(|it| [(it, 2), (it, 8), (it, 99)])
             {
                 for bytes in [0, 8, 32 << 10, 150_000, 1 << 20, 1 << 28] {
-                    let choice = select::choose(collective, Topology::new(ranks), bytes, |_| true).unwrap();
+                    let choice = Case::new(collective, ranks, 0, Dtype::U8)
+                        .chooser()
+                        .choose(collective, bytes, |_| true)
+                        .unwrap();
                     let usual = choice.within(chunk, config.eager, config.lanes);
                     let told = told(&config, usual);
                     assert!(told.chunk_bytes.is_multiple_of(64), "{told:?}");
@@ -233,7 +237,7 @@ mod tests {
             for bytes in [8, 8 << 10, 100 << 10, 8 << 20] {
                 let case = Case::new(collective, ranks, bytes, Dtype::F32);
                 for (case, choice) in [false, true].into_iter().flat_map(|cheap_registration| {
-                    let case = Case { cheap_registration, ..case };
+                    let case = case.on(&Fabric { cheap_registration, ..case.fabric });
                     others(&config, chunk, &case).into_iter().map(move |choice| (case, choice))
                 }) {
                     let plan = choice.algorithm.plan(collective).unwrap();

@@ -182,7 +182,7 @@ impl Tune {
     fn below(&self, group: &ProcessGroup, cases: &[Case]) -> Result<Vec<Measured>> {
         let Some(first) = cases.first() else { return Ok(Vec::new()) };
         let sizes = bench::sweep(SMALLEST, self.min_bytes, 2).into_iter();
-        let cases = sizes.map(|bytes| Case::new(first.collective, first.world.ranks, bytes, first.dtype));
+        let cases = sizes.map(|bytes| Case::new(first.collective, first.ranks, bytes, first.dtype));
         let below = cases.filter(|case| case.bytes() < first.bytes());
         let unmeasured = |case: Case| {
             Ok(Measured { bytes: case.bytes(), ways: vec![(measure::usual(group, &case)?, 0.0)] })

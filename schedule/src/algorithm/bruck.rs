@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -32,6 +32,9 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: |job| AllGather::new(job).traffic(),
         hops: levels,
         depth: 2,
+        split: Split::Whole,
+        whole: false,
+        from_all: false,
         // A message that goes round the end of the output is two.
         alike: |_| None,
     },
@@ -43,6 +46,9 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: |job| AllToAll::new(job).traffic(),
         hops: levels,
         depth: 1,
+        split: Split::Whole,
+        whole: false,
+        from_all: false,
         alike: |_| Some(Alike::Turned),
     },
 ];

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -45,6 +45,9 @@ const fn plan(collective: Collective) -> Plan {
         traffic,
         hops: |_| 1,
         depth: 1,
+        split: Split::Whole,
+        whole: !collective.reduces() && !matches!(collective, Collective::Barrier),
+        from_all: !matches!(collective, Collective::Broadcast | Collective::Scatter),
         alike: if collective.has_root() {
             |_| None
         } else if collective.reduces() {

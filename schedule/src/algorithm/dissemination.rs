@@ -5,7 +5,7 @@
 //! International Journal of Parallel Programming 17(1), 1988.
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{Collective, Rank, Span, Traffic, cost::Alike};
@@ -19,6 +19,9 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     traffic: |job| Traffic { messages: hops(job.ranks), elements: 0 },
     hops,
     depth: 1,
+    split: Split::Whole,
+    whole: false,
+    from_all: false,
     alike: |_| Some(Alike::Turned),
 }];
 

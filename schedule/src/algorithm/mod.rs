@@ -1,23 +1,17 @@
-//! The algorithms: pure functions that yield schedules. One file each, one line each in [`ALGORITHMS`].
+//! The algorithms: pure functions that make schedules. Each has a file and an entry in [`ALGORITHMS`].
 //!
-//! What each costs is in
-//! `docs/algorithms.md`, and the checker holds it to that.
+//! `docs/algorithms.md` says what each costs: messages, elements, hops, slots. The checker proves it.
 
 mod binomial;
 mod bruck;
-
 mod chunks;
 mod direct;
 mod dissemination;
-
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
-
 mod star;
-
 mod tree;
-
 mod two_shot;
 
 use crate::{Collective, Job, Schedule, Traffic, cost::Alike};
@@ -50,6 +44,36 @@ pub struct Plan {
     alike: fn(usize) -> Option<Alike>,
     /// How many slots each flow needs at least; with fewer it may come to a standstill.
     pub depth: usize,
+    /// Into how many messages it cuts what a lane works on at a time.
+    pub split: Split,
+    /// Whether all that one rank has for another may go in one write into its output ([`Job::long`]).
+    pub whole: bool,
+    /// Whether some rank takes messages from all others, however many there are: it then needs a window for each.
+    pub from_all: bool,
+}
+
+/// Into how many messages of one length a lane's work is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// A chunk is a message.
+    Whole,
+    /// Two: halves of a vector, or one for each of two trees.
+    Two,
+    /// One for each rank.
+    EachRank,
+}
+
+impl Split {
+    /// How many there are among so many ranks; at least 1.
+    #[must_use]
+    pub const fn among(self, ranks: usize) -> usize {
+        match self {
+            Self::Whole => 1,
+            Self::Two => 2,
+            Self::EachRank if ranks > 1 => ranks,
+            Self::EachRank => 1,
+        }
+    }
 }
 
 /// All algorithms.
@@ -185,5 +209,74 @@ impl Plan {
 impl std::fmt::Debug for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plan").field("collective", &self.collective).field("depth", &self.depth).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plans() -> impl Iterator<Item = (&'static str, &'static Plan)> {
+        ALGORITHMS.iter().flat_map(|it| it.plans.iter().map(|plan| (it.name, plan)))
+    }
+
+    #[test]
+    fn names_and_codes_are_unique() {
+        for (index, one) in ALGORITHMS.iter().enumerate() {
+            let others = &ALGORITHMS[..index];
+            assert!(
+                others.iter().all(|other| other.name != one.name && other.code != one.code),
+                "{}",
+                one.name
+            );
+            assert!(find(one.name).is_some_and(|found| found.code == one.code));
+        }
+    }
+
+    #[test]
+    fn plans_say_whether_a_rank_takes_from_all() {
+        for (name, plan) in plans() {
+            for ranks in [9, 12, 16, 33] {
+                let sources = (0..ranks).map(|rank| {
+                    let mut sources = 0;
+                    let count = if plan.collective == Collective::Barrier { 0 } else { 1000 };
+                    let job = Job { chunk: 100, ..Job::new(plan.collective, rank, ranks, count) };
+                    plan.make(&job).sources(&mut |_| sources += 1);
+                    sources
+                });
+                let most = sources.max().unwrap();
+                assert_eq!(plan.from_all, most == ranks - 1, "{name} {plan:?}: {most} of {ranks}");
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_pieces_as_a_plan_says_fill_a_lane() {
+        for (name, plan) in plans().filter(|(_, plan)| plan.split != Split::Whole) {
+            let lanes = |ranks, count| {
+                let job = Job { chunk: 100, lanes: 2, ..Job::new(plan.collective, 0, ranks, count) };
+                plan.make(&job).lanes()
+            };
+            for ranks in [4, 8] {
+                let full = 100 * plan.split.among(ranks);
+                assert_eq!(lanes(ranks, full + 1), 2, "{name} {plan:?}");
+                assert_eq!(lanes(ranks, full), 1, "{name} {plan:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_plans_that_say_so_write_whole_blocks() {
+        for (name, plan) in plans().filter(|(_, plan)| plan.collective != Collective::Barrier) {
+            let job = Job { chunk: 100, direct: true, long: true, ..Job::new(plan.collective, 0, 4, 10_000) };
+            let mut schedule = plan.make(&job);
+            let steps = std::iter::from_fn(|| schedule.next(0));
+            let longest = steps.filter_map(|step| match step {
+                crate::Step::Write { from, .. } => Some(from.len),
+                crate::Step::Await { into, .. } => Some(into.len),
+                _ => None,
+            });
+            assert_eq!(plan.whole, longest.max().unwrap_or(0) > 100, "{name} {plan:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! Computational Science, 2004; Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective
 //! communication operations in MPICH", International Journal of High Performance Computing Applications 19(1),
 //! 2005, sections 4.4 and 4.5. That halves between pairs, and wants a power of two. Any other n is 2^a times an
-//! odd number u: after `a` halvings between pairs, rings of u ranks each go on with the halving of Jesper
+//! odd number u: after `a` halvings between pairs, cycles of u ranks each go on with the halving of Jesper
 //! Larsson Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", arXiv:2410.14234, 2024, which
 //! takes ⌈log2 u⌉ hops and wastes none: with s = ⌈u/2⌉, ⌈u/4⌉, ..., 1, each rank gives the one s after it the sums
 //! of what that one and those behind it are to have.
@@ -23,7 +23,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -48,7 +48,10 @@ const fn plan(collective: Collective) -> Plan {
             _ => doublings,
         },
         depth: 1,
-        // Partners by pairs; where there are rings too, neither turned nor swapped.
+        split: if matches!(collective, Collective::AllReduce) { Split::Two } else { Split::Whole },
+        whole: false,
+        from_all: false,
+        // Partners by pairs; where there are cycles too, neither turned nor swapped.
         alike: match collective {
             Collective::AllReduce => |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
             _ => |_| None,

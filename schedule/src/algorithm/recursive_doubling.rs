@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -30,6 +30,9 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     traffic,
     hops,
     depth: 1,
+    split: Split::Whole,
+    whole: false,
+    from_all: false,
     alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
 }];
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -26,6 +26,9 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: all_reduce_traffic,
         hops: |ranks| 2 * (ranks - 1),
         depth: 2,
+        split: Split::EachRank,
+        whole: false,
+        from_all: false,
         alike: |_| Some(Alike::Turned),
     },
     Plan {
@@ -36,6 +39,9 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
+        split: Split::Whole,
+        whole: false,
+        from_all: false,
         alike: |_| Some(Alike::Turned),
     },
     Plan {
@@ -46,6 +52,9 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: blocks_traffic,
         hops: |ranks| ranks - 1,
         depth: 2,
+        split: Split::Whole,
+        whole: false,
+        from_all: false,
         alike: |_| Some(Alike::Turned),
     },
     Plan {
@@ -56,6 +65,9 @@ pub(super) const PLANS: &[Plan] = &[
         traffic: broadcast_traffic,
         hops: |ranks| ranks - 1,
         depth: 1,
+        split: Split::Whole,
+        whole: false,
+        from_all: false,
         alike: |_| None,
     },
 ];

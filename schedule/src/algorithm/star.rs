@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{Collective, Job, Rank, Span, Step, Traffic, partition};
@@ -34,6 +34,9 @@ const fn plan(collective: Collective) -> Plan {
         traffic: |job| Star::new(job).traffic(),
         hops: |_| 2,
         depth: 1,
+        split: Split::Whole,
+        whole: false,
+        from_all: true,
         alike: |_| None,
     }
 }

@@ -38,7 +38,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -62,6 +62,9 @@ const fn plan(collective: Collective, hops: fn(usize) -> usize) -> Plan {
         traffic,
         hops,
         depth: 1,
+        split: Split::Two,
+        whole: false,
+        from_all: false,
         alike: |_| None,
     }
 }

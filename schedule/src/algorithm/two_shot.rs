@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan,
+    Plan, Split,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -27,6 +27,9 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     traffic,
     hops: |_| 2,
     depth: 1,
+    split: Split::EachRank,
+    whole: false,
+    from_all: true,
     alike: |_| Some(Alike::Turned),
 }];
 

@@ -1,21 +1,20 @@
-//! Proves schedules, with no network: runs those of all ranks against an adversary and says what is wrong.
+//! The checker: runs the schedules of all ranks against an adversary, without a network, and says what is wrong.
 //!
-//! Elements are symbols: a cell knows which element it is and whose contributions are in it. Every flow has
-//! as many slots as [`Setup::depth`] says, and a put waits until its slot is free, as in the engine. The
-//! adversary ([`Policy`]) decides what happens next: which lane of which rank takes a step, which message
-//! arrives (in any order, even within a flow), which sender learns that its put has left. **The source of a
-//! put is read when it arrives**, and writing to what has not arrived yet is a violation even if the
-//! values agree.
+//! Elements are symbols: a cell knows which element it is and which ranks' contributions are in it. Every flow has
+//! [`Setup::depth`] slots, and a put waits until its slot is free, as in the engine. The adversary ([`Policy`]) decides
+//! what happens next: which lane of which rank takes a step, which message arrives (in any order, even within a flow), and
+//! which sender learns that its put has left. **The source of a put is read when it arrives**, and writing to a source
+//! before that is a violation even if the values agree.
 //!
-//! What [`check`] proves, for the order of events it tried:
+//! For the order of events that it tried, [`check`] proves:
 //! - every put has its take, of the same length, and no message is longer than the schedule's limit;
 //! - every message taken is freed once, and not used afterwards;
 //! - every write is awaited where it lands, and its place is neither read nor written in the meantime;
-//! - nothing on its way is overwritten, and the input is never written;
+//! - the source of a put in flight is never overwritten, and the input is never written;
 //! - every element is reduced with every rank's contribution exactly once, and marked as the last
 //!   contribution exactly then; outputs are complete and right; a barrier's ranks have heard of each other;
 //! - all ranks reduce each element of an all_reduce in the same order, so that all get the same bits;
-//! - it comes to an end;
+//! - the schedules end;
 //! - [`Schedule::sources`] names exactly the ranks from which messages are taken;
 //! - messages and elements sent are those of the formula, if one is given.
 //!
@@ -33,7 +32,7 @@ pub use policy::Policy;
 
 use crate::{Job, Rank, Schedule, Span, Step, Traffic, Uneven};
 
-/// Under which circumstances schedules are checked.
+/// What is checked, and against which adversary.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// The job; its rank does not matter, nor do its uneven lengths.
@@ -47,7 +46,7 @@ pub struct Setup<'a> {
     pub in_place: bool,
     /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots, in the
     /// steps that the engine makes of it.
-    pub cleared: u64,
+    pub writable: u64,
     /// The adversary.
     pub policy: Policy,
     /// What the adversary's choices follow from.
@@ -62,8 +61,8 @@ impl<'a> Setup<'a> {
     }
 
     /// Whether others may write into this rank's output.
-    fn cleared(&self, rank: Rank) -> bool {
-        self.cleared >> rank & 1 == 1 && !(self.in_place && self.job.collective.exchanges())
+    fn writable(&self, rank: Rank) -> bool {
+        self.writable >> rank & 1 == 1 && !(self.in_place && self.job.collective.exchanges())
     }
 }
 

@@ -152,7 +152,7 @@ impl<'a> Checker<'a> {
     /// Whether a step need not wait.
     fn ready(&self, rank: Rank, lane: usize, step: &Step) -> bool {
         match *step {
-            Step::Write { to, .. } if self.setup.cleared(to) => {
+            Step::Write { to, .. } if self.setup.writable(to) => {
                 self.writes[self.flow(rank, to, lane)].has_room(self.setup.depth)
             }
             Step::Await { from, .. } => self.writes[self.flow(from, rank, lane)].next_has_landed(),
@@ -480,7 +480,7 @@ impl<'a> Checker<'a> {
     /// A lane's next step. Where nobody may write into this rank's output, the engine takes what is awaited from a slot,
     /// and what is to be passed on leaves from there before it is copied: the slot is held until the next rank has room.
     fn next(&mut self, rank: Rank, lane: usize) -> Option<Step> {
-        let exposed = self.setup.cleared(rank);
+        let exposed = self.setup.writable(rank);
         let laid_aside = self.lane(rank, lane).before.pop();
         let step = laid_aside.or_else(|| self.schedules[rank].next(lane))?;
         let Step::Await { from, into } = step else { return Some(step) };
@@ -509,7 +509,7 @@ impl<'a> Checker<'a> {
         let place = Span::output(at, from.len);
         let found = self.memories[to].find(Place::Output, at, from.len);
         let (_, lands) = found.map_err(|room| Fault::Bounds { span: place, room })?;
-        if !self.setup.cleared(to) {
+        if !self.setup.writable(to) {
             return self.put(rank, lane, to, from, None);
         }
         self.untouched(to, Area::Main, &lands, &place)?;
@@ -586,7 +586,7 @@ impl<'a> Checker<'a> {
         if !self.direct {
             return Ok(());
         }
-        for to in (0..self.setup.job.ranks).filter(|&to| self.setup.cleared(to)) {
+        for to in (0..self.setup.job.ranks).filter(|&to| self.setup.writable(to)) {
             for &from in &self.taken[to] {
                 let first = self.flow(from, to, 0);
                 if self.writes[first..first + self.width].iter().all(|writes| writes.sent == 0) {

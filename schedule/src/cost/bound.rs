@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::Fabric;
+use super::{Fabric, Path};
 use crate::Collective;
 
 /// A time (s) that no algorithm can go below for a collective of `bytes` bytes (the whole vector of an all_reduce or a
@@ -12,7 +12,8 @@ use crate::Collective;
 ///   practice, and experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the
 ///   next one meanwhile (Richard Karp, Abhijit Sahay, Eunice Santos and Klaus Erik Schauser, "Optimal broadcast and
 ///   summation in the LogP model", SPAA 1993);
-/// - one hop, and the bytes that go through the busiest port at least (Chan et al., table 1; for an all_reduce also Pitch
+/// - one hop, and the bytes that go at least through the port of the busiest rank or, between hosts, through those of the
+///   busiest host, whose ranks count as one (Chan et al., table 1; for an all_reduce also Pitch
 ///   Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
 /// - the processor time of an average rank for taking, putting and reducing as many bytes.
 #[must_use]
@@ -23,32 +24,49 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     }
     let (n, m) = (ranks as f64, bytes as f64);
     let others = n - 1.0;
-    // Through the busiest port; and, for an average rank, sent, taken and reduced.
-    let (port, moved, reduced) = match collective {
-        Collective::AllReduce => (2.0 * others / n * m, 2.0 * others / n * m, others / n * m),
-        Collective::ReduceScatter => (others * m, others * m, others * m),
-        Collective::AllGather => (others * m, others * m, 0.0),
-        Collective::Broadcast => (m, others / n * m, 0.0),
-        Collective::Barrier => (0.0, 0.0, 0.0),
-        Collective::Reduce => (m, others / n * m, others / n * m),
-        Collective::Gather | Collective::Scatter => (others * m, others * m / n, 0.0),
-        Collective::AllToAll => (others * m, others * m, 0.0),
+    let hosts = fabric.hosts(ranks);
+    // Through the busiest rank's port; through the ports of the busiest host, which has `here` ranks; and, for an average
+    // rank, moved and reduced.
+    let here = fabric.ranks_per_host.clamp(1, ranks) as f64;
+    let away = n - here;
+    let (port, host, moved, reduced) = match collective {
+        Collective::AllReduce => {
+            let (ranks, hosts) = (2.0 * others / n * m, 2.0 * (1.0 - 1.0 / hosts as f64) * m);
+            (ranks, hosts, ranks, others / n * m)
+        }
+        Collective::ReduceScatter => (others * m, away * m, others * m, others * m),
+        Collective::AllGather => (others * m, away * m, others * m, 0.0),
+        Collective::Broadcast => (m, m, others / n * m, 0.0),
+        Collective::Barrier => (0.0, 0.0, 0.0, 0.0),
+        Collective::Reduce => (m, m, others / n * m, others / n * m),
+        Collective::Gather | Collective::Scatter => (others * m, away * m, others * m / n, 0.0),
+        Collective::AllToAll => (others * m, here * away * m, others * m, 0.0),
     };
-    let hop = fabric.send_overhead + fabric.latency + fabric.receive_overhead;
+    let (near, far) = (fabric.path(true), &fabric.between);
+    // The least of what messages may cost here.
+    let used = [(near, here > 1.0), (far, hosts > 1)];
+    let least = |of: fn(&Path) -> f64| {
+        let costs = used.iter().filter(|(_, used)| *used).map(|(path, _)| of(path));
+        costs.fold(f64::INFINITY, f64::min)
+    };
+    let (send, receive) = (least(|path| path.send_overhead), least(|path| path.receive_overhead));
+    let hop = least(|path| path.send_overhead + path.latency + path.receive_overhead);
+    let fastest = used.iter().filter(|(_, used)| *used).map(|(path, _)| path.bandwidth).fold(0.0, f64::max);
     // To hear from everybody is to tell everybody, backwards.
     let (tells, hears) = match collective {
         Collective::Broadcast | Collective::Scatter => (true, false),
         Collective::Reduce | Collective::Gather => (false, true),
         _ => (true, true),
     };
-    let telling = if tells { spread(ranks, hop, fabric.send_overhead) } else { 0.0 };
-    let hearing = if hears { spread(ranks, hop, fabric.receive_overhead) } else { 0.0 };
-    let work = moved * (fabric.send_per_byte + fabric.receive_per_byte) + reduced / fabric.reduction;
-    let messages = fabric.send_overhead + fabric.receive_overhead;
-    let work = work + others / n * messages;
-    let cores = ranks.div_ceil(fabric.ranks_per_host.max(1)) as f64 * fabric.cores.max(1) as f64;
+    let telling = if tells { spread(ranks, hop, send) } else { 0.0 };
+    let hearing = if hears { spread(ranks, hop, receive) } else { 0.0 };
+    let per_byte = least(|path| path.send_per_byte + path.receive_per_byte);
+    let work = moved * per_byte + reduced / fabric.reduction + others / n * (send + receive);
+    let cores = hosts as f64 * fabric.cores.max(1) as f64;
     let work = work * (n / cores).max(1.0);
-    telling.max(hearing).max(hop + port / fabric.bandwidth).max(work)
+    let ports = fabric.ports.max(1) as f64 * far.bandwidth;
+    let host = if hosts > 1 { host / ports } else { 0.0 };
+    telling.max(hearing).max(hop + port / fastest).max(host).max(work)
 }
 
 /// How long it takes at least until `ranks` ranks know what one knows, if telling one of them takes `hop` and whoever
@@ -89,7 +107,7 @@ mod tests {
         let fabric = Fabric { reduction: f64::INFINITY, ..Fabric::NDR400 };
         let near = |got: f64, wanted: f64| (got / wanted - 1.0).abs() < 1e-3;
         let bytes = 4 << 30;
-        let wanted = bytes as f64 / fabric.bandwidth;
+        let wanted = bytes as f64 / fabric.between.bandwidth;
         assert!(near(lower_bound(Collective::Broadcast, 8, bytes, &fabric), wanted));
         assert!(near(lower_bound(Collective::AllReduce, 8, bytes, &fabric), 1.75 * wanted));
         assert!(near(lower_bound(Collective::AllGather, 8, bytes, &fabric), 7.0 * wanted));

@@ -1,36 +1,53 @@
-//! What a fabric and its hosts cost: the parameters of the model, and presets with where each figure comes from.
+//! What a fabric and its hosts cost: the parameters of the model, and presets with the source of each figure.
 
-/// A fabric and the hosts on it, in SI units: seconds, bytes, and bytes per second.
+use crate::{Kind, Network, Topology};
+
+/// What a message costs between two ranks.
 ///
 /// The parameters are those of LogGP (Albert Alexandrov, Mihai Ionescu, Klaus Schauser and Chris Scheiman, "LogGP:
-/// incorporating long messages into the LogP model", SPAA 1995) but for the processor's cost per byte and the
-/// sharing of cores, which TCP needs.
+/// incorporating long messages into the LogP model", SPAA 1995) and a processor's cost per byte, which TCP needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fabric {
-    /// Its name on the command line.
-    pub name: &'static str,
-    /// What it stands for, in a line.
-    pub summary: &'static str,
+pub struct Path {
     /// From when a message's first byte leaves a port until it arrives at another (s).
     pub latency: f64,
     /// A processor's time to put one message, whatever its length (s).
     pub send_overhead: f64,
     /// A processor's time to take one message, whatever its length (s).
     pub receive_overhead: f64,
-    /// What a rank's port moves, in each direction at once (B/s).
+    /// What a port moves, in each direction at once (B/s).
     pub bandwidth: f64,
     /// A processor's time to put a byte (s/B); 0 where the NIC reads memory by itself.
     pub send_per_byte: f64,
     /// A processor's time to take a byte (s/B); 0 where the NIC writes memory by itself.
     pub receive_per_byte: f64,
+}
+
+/// A fabric and the hosts on it, in SI units: seconds, bytes, and bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fabric {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it stands for, in a line.
+    pub summary: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Between ranks of different hosts.
+    pub between: Path,
+    /// Between ranks of one host, each with a port of its own; `None` where that also goes through the host's ports.
+    pub inside: Option<Path>,
+    /// How many ports a host has, which its ranks share in turn; its r-th rank uses port r modulo this.
+    pub ports: usize,
+    /// How many bytes a switch holds for one port before it drops what comes, which several senders to one port can cause
+    /// (incast); infinite where senders are held back instead, as on InfiniBand.
+    pub queue: f64,
     /// How fast a processor reduces: bytes of the result (B/s).
     pub reduction: f64,
     /// How fast a processor copies (B/s).
     pub copy: f64,
     /// Whether registering memory costs next to nothing, so that every rank lets others write into its output
-    /// ([`super::super::Job::long`]).
+    /// ([`crate::Job::long`]).
     pub cheap_registration: bool,
-    /// How many ranks a host has, at most.
+    /// How many ranks a host has, at most. Consecutive ranks share a host.
     pub ranks_per_host: usize,
     /// How many cores these share.
     pub cores: usize,
@@ -49,15 +66,37 @@ const POST: f64 = 0.15e-6;
 /// Finding a completion and going on: as [`POST`].
 const POLL: f64 = 0.15e-6;
 
+/// TCP inside a host, as measured with libfabric's `net`.
+const LOOPBACK: Path = Path {
+    // 64 B take 5.2 µs one way in libfabric's own benchmark, from call to call: system calls on both sides.
+    latency: 1.2e-6,
+    send_overhead: 2e-6,
+    receive_overhead: 2e-6,
+    // No wire limits loopback; this is a 100 Gbit/s card's, and about what memcpy reaches.
+    bandwidth: 12.5e9,
+    // The kernel copies: one stream between two cores moves 5.2 to 7.1 GB/s, two opposite ones on the same two
+    // cores 3.2 GB/s each, which is 0.31 ns for sending and receiving a byte together.
+    send_per_byte: 0.15e-9,
+    receive_per_byte: 0.15e-9,
+};
+
+/// What part of an Ethernet's bits is data of TCP's: of 1538 bytes on the wire for each packet of 1500 (with preamble,
+/// header, check sum and gap, IEEE 802.3) 1448 (after the headers of IPv4 and TCP with timestamps, RFC 7323).
+const GOODPUT: f64 = 1448.0 / 1538.0;
+
+/// TCP between hosts through a switch, at so many bit/s and with so much latency (s).
+const fn ethernet(bits: f64, latency: f64) -> Path {
+    // System calls and copies are as inside a host.
+    Path { latency, bandwidth: bits / 8.0 * GOODPUT, ..LOOPBACK }
+}
+
 impl Fabric {
     /// InfiniBand NDR: 400 Gbit/s.
     pub const NDR400: Self = Self {
         name: "ndr400",
         summary: "InfiniBand NDR, 400 Gbit/s, a port for every rank",
-        // As HDR: the generations differ in bandwidth.
-        latency: 0.6e-6,
-        // 400 Gbit/s: data sheet of NVIDIA's ConnectX-7.
-        bandwidth: 50e9,
+        // As HDR but for the bandwidth. 400 Gbit/s: data sheet of NVIDIA's ConnectX-7.
+        between: Path { bandwidth: 50e9, ..Self::HDR.between },
         ..Self::HDR
     };
 
@@ -65,20 +104,28 @@ impl Fabric {
     pub const HDR: Self = Self {
         name: "hdr",
         summary: "InfiniBand HDR, 200 Gbit/s, a port for every rank",
-        // With both overheads 0.9 µs a hop. An all_reduce of 8 B by recursive doubling among 128 hosts, which is 7
-        // hops, took 6.01 µs on EDR (Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COMHPC
-        // 2016): 0.86 µs a hop.
-        latency: 0.6e-6,
-        send_overhead: POST,
-        receive_overhead: POLL,
-        // 200 Gbit/s: data sheet of NVIDIA's ConnectX-6.
-        bandwidth: 25e9,
-        send_per_byte: 0.0,
-        receive_per_byte: 0.0,
+        kind: Kind::Rdma,
+        between: Path {
+            // With both overheads 0.9 µs a hop. An all_reduce of 8 B by recursive doubling among 128 hosts, which is 7
+            // hops, took 6.01 µs on EDR (Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COMHPC
+            // 2016): 0.86 µs a hop.
+            latency: 0.6e-6,
+            send_overhead: POST,
+            receive_overhead: POLL,
+            // 200 Gbit/s: data sheet of NVIDIA's ConnectX-6.
+            bandwidth: 25e9,
+            send_per_byte: 0.0,
+            receive_per_byte: 0.0,
+        },
+        // Ranks of one host meet through the card, too, as long as their provider is that of the others.
+        inside: None,
+        // A port and a rank for each of eight accelerators, as in most such hosts.
+        ports: 8,
+        // InfiniBand Architecture Specification, volume 1: link-level credits, no drops.
+        queue: f64::INFINITY,
         reduction: REDUCTION,
         copy: COPY,
         cheap_registration: false,
-        // A port and a rank for each of eight accelerators, as in most such hosts.
         ranks_per_host: 8,
         cores: 64,
         switch: 5e-6,
@@ -88,31 +135,30 @@ impl Fabric {
     pub const EFA: Self = Self {
         name: "efa",
         summary: "Elastic Fabric Adapter, 100 Gbit/s, a card for every rank",
-        // About 15 µs from one host's program to another's, as Amazon gave for the first generation (c5n); later ones
-        // are somewhat faster. Not measured by us.
-        latency: 15e-6,
-        // Descriptors are longer than InfiniBand's, and libfabric's provider orders and matches in software. A guess.
-        send_overhead: 0.5e-6,
-        receive_overhead: 0.5e-6,
-        // 100 Gbit/s: the card of c5n and of each of four in p4d, as Amazon describes these.
-        bandwidth: 12.5e9,
+        kind: Kind::Efa,
+        between: Path {
+            // About 15 µs from one host's program to another's, as Amazon gave for the first generation (c5n); later
+            // ones are somewhat faster. Not measured by us.
+            latency: 15e-6,
+            // Descriptors are longer than InfiniBand's, and libfabric's provider orders and matches in software. A guess.
+            send_overhead: 0.5e-6,
+            receive_overhead: 0.5e-6,
+            // 100 Gbit/s: the card of c5n and of each of four in p4d, as Amazon describes these.
+            bandwidth: 12.5e9,
+            ..Self::HDR.between
+        },
         ..Self::HDR
     };
 
-    /// TCP through the kernel, all ranks on a host of two cores, as measured with libfabric's `net`.
+    /// TCP through the kernel, all ranks on a host of two cores.
     pub const TCP: Self = Self {
         name: "tcp",
         summary: "TCP through the kernel, 8 ranks on a host of 2 cores",
-        // 64 B take 5.2 µs one way in libfabric's own benchmark, from call to call: system calls on both sides.
-        latency: 1.2e-6,
-        send_overhead: 2e-6,
-        receive_overhead: 2e-6,
-        // No wire limits loopback; this is a 100 Gbit/s card's, and about what memcpy reaches.
-        bandwidth: 12.5e9,
-        // The kernel copies: one stream between two cores moves 5.2 to 7.1 GB/s, two opposite ones on the same two
-        // cores 3.2 GB/s each, which is 0.31 ns for sending and receiving a byte together.
-        send_per_byte: 0.15e-9,
-        receive_per_byte: 0.15e-9,
+        kind: Kind::Sockets,
+        between: LOOPBACK,
+        inside: None,
+        ports: 8,
+        queue: f64::INFINITY,
         reduction: REDUCTION,
         copy: COPY,
         cheap_registration: true,
@@ -123,8 +169,59 @@ impl Fabric {
         switch: 10e-6,
     };
 
+    /// Ethernet of 1 Gbit/s.
+    pub const TCP_1G: Self = Self {
+        name: "tcp-1g",
+        summary: "TCP over Ethernet of 1 Gbit/s, a port for every host",
+        // Half of the 50 µs or so of a round trip between programs through one switch (netperf's TCP_RR). Not measured by
+        // us.
+        between: ethernet(1e9, 20e-6),
+        inside: Some(LOOPBACK),
+        ports: 1,
+        // A switch of 48 such ports with 4 MB gave one of them up to 700 KB (Alizadeh et al., "Data Center TCP (DCTCP)",
+        // SIGCOMM 2010, section 2.3).
+        queue: 700e3,
+        cores: 8,
+        ..Self::TCP
+    };
+
+    /// Ethernet of 10 Gbit/s.
+    pub const TCP_10G: Self = Self {
+        name: "tcp-10g",
+        summary: "TCP over Ethernet of 10 Gbit/s, a port for every host",
+        // A round trip of 30 µs or so, of which the system calls are in the overheads. Not measured by us.
+        between: ethernet(10e9, 10e-6),
+        ..Self::TCP_1G
+    };
+
+    /// Ethernet of 25 Gbit/s.
+    pub const TCP_25G: Self = Self {
+        name: "tcp-25g",
+        summary: "TCP over Ethernet of 25 Gbit/s, a port for every host",
+        // As 10 Gbit/s: processors and interrupts are most of it.
+        between: ethernet(25e9, 10e-6),
+        ..Self::TCP_1G
+    };
+
+    /// Ethernet of 100 Gbit/s.
+    pub const TCP_100G: Self = Self {
+        name: "tcp-100g",
+        summary: "TCP over Ethernet of 100 Gbit/s, a port for every host",
+        between: ethernet(100e9, 10e-6),
+        ..Self::TCP_1G
+    };
+
     /// The presets.
-    pub const ALL: [Self; 4] = [Self::NDR400, Self::HDR, Self::EFA, Self::TCP];
+    pub const ALL: [Self; 8] = [
+        Self::NDR400,
+        Self::HDR,
+        Self::EFA,
+        Self::TCP,
+        Self::TCP_1G,
+        Self::TCP_10G,
+        Self::TCP_25G,
+        Self::TCP_100G,
+    ];
 
     /// The preset of this name.
     #[must_use]
@@ -132,7 +229,45 @@ impl Fabric {
         Self::ALL.into_iter().find(|fabric| fabric.name == name)
     }
 
-    /// How many ranks of a world of so many can run at once: each that has a core.
+    /// The fabric of ranks that know so much of where they are, `ranks_per_host` of them on the host with the most: the
+    /// preset that is next to it, at the speed that its ports have, if that is known.
+    #[must_use]
+    pub fn of(topology: &Topology, ranks_per_host: usize) -> Self {
+        let Network { kind, megabits, ports } = topology.network;
+        let preset = match (kind, megabits) {
+            (Kind::SharedMemory, _) => Self::TCP,
+            (Kind::Sockets, 1..=2_500) => Self::TCP_1G,
+            (Kind::Sockets, 0 | 2_501..=10_000) => Self::TCP_10G,
+            (Kind::Sockets, 10_001..=50_000) => Self::TCP_25G,
+            (Kind::Sockets, _) => Self::TCP_100G,
+            (Kind::Rdma, _) => Self::HDR,
+            (Kind::Efa, _) => Self::EFA,
+        };
+        let goodput = if kind == Kind::Sockets { GOODPUT } else { 1.0 };
+        let bandwidth = match megabits {
+            0 => preset.between.bandwidth,
+            megabits => f64::from(megabits) * 1e6 / 8.0 * goodput,
+        };
+        let ranks_per_host = ranks_per_host.max(1);
+        Self {
+            between: Path { bandwidth, ..preset.between },
+            ports: ports.clamp(1, ranks_per_host),
+            ranks_per_host,
+            cores: (topology.cores / topology.hosts.max(1)).max(1),
+            ..preset
+        }
+    }
+
+    /// What joins its ranks.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a bandwidth in Mbit/s")]
+    pub fn network(&self) -> Network {
+        let goodput = if self.kind == Kind::Sockets { GOODPUT } else { 1.0 };
+        let megabits = (self.between.bandwidth * 8.0 / goodput / 1e6).round() as u32;
+        Network { kind: self.kind, megabits, ports: self.ports }
+    }
+
+    /// How many ranks of so many can run at once: each that has a core.
     #[must_use]
     pub fn at_once(&self, ranks: usize) -> usize {
         let (per_host, cores) = (self.ranks_per_host.max(1), self.cores.max(1));
@@ -140,16 +275,34 @@ impl Fabric {
         full * per_host.min(cores) + rest.min(cores)
     }
 
-    /// On how many hosts the ranks of a world of so many are.
+    /// On how many hosts so many ranks are.
     #[must_use]
     pub fn hosts(&self, ranks: usize) -> usize {
         ranks.div_ceil(self.ranks_per_host.max(1))
     }
 
-    /// How many ranks share a core, in a world of so many; 1 where every rank has one, and not less.
+    /// How many of so many ranks share a core; 1 where every rank has one, and not less.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "numbers of ranks and cores")]
     pub fn crowd(&self, ranks: usize) -> f64 {
         (self.ranks_per_host.min(ranks) as f64 / self.cores.max(1) as f64).max(1.0)
+    }
+
+    /// Whether each of so many ranks has a port of its own and meets all others alike, so that all may do the same at the
+    /// same time.
+    #[must_use]
+    pub fn is_even(&self, ranks: usize) -> bool {
+        let per_host = self.ranks_per_host.min(ranks);
+        match self.inside {
+            _ if per_host == 1 => true,
+            Some(_) => self.hosts(ranks) == 1,
+            None => self.ports >= per_host,
+        }
+    }
+
+    /// What a message costs between two ranks, by whether they are on one host.
+    #[must_use]
+    pub fn path(&self, same_host: bool) -> &Path {
+        self.inside.as_ref().filter(|_| same_host).unwrap_or(&self.between)
     }
 }

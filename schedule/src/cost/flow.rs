@@ -62,8 +62,11 @@ impl Flow {
         free
     }
 
-    pub(super) fn arrive(&mut self, time: f64) {
+    /// A message can be taken then, or when those before it can; tells when.
+    pub(super) fn arrive(&mut self, time: f64) -> f64 {
+        let time = self.arrivals.back().map_or(time, |&before| time.max(before));
         self.arrivals.push_back(time);
+        time
     }
 
     /// When the next message can be taken, if that is known.

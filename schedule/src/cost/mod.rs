@@ -1,32 +1,34 @@
-//! Prices schedules, with no network: how long a collective takes on a fabric that is described by a few numbers.
+//! The cost model: simulates schedules on a fabric that a few numbers describe, and says how long they take.
 //!
-//! The same schedules that are proved and executed are run here against a clock of the simulation's own. A rank is one
-//! thread: it goes through its lanes as the engine does (what can be put or taken first, then a slice of at
-//! most 64 KiB reduced or copied), and its work takes processor time on one core of its host, which other ranks may
-//! share. A message leaves through the sender's port, one at a time, needs the fabric's latency, and comes in through the
-//! receiver's port, one at a time; it needs a free slot, and gives it back when it is freed. What that leaves out is in
-//! `docs/cost.md`.
+//! It runs the same schedules that are proved and executed. Each rank is one thread. It works through its lanes as the
+//! engine does: first what can be put or taken, then a slice of at most 64 KiB of reductions and copies. Its work takes
+//! processor time on a core of its host, which other ranks may share. A message leaves through a port of the sender's host,
+//! takes the fabric's latency, and enters through a port of the receiver's host; a port carries one message at a time in
+//! each direction. A message needs a free slot, which is given back when the receiver frees it. `docs/cost.md` says what
+//! is left out.
 //!
-//! [`simulate`] runs the schedules of all ranks. Where all ranks do the same at the same time ([`Alike`]), one stands
-//! for all of them ([`simulate_one`]), and ten thousand ranks cost no more than the steps of one.
-//! [`lower_bound`] says what no algorithm can go below.
+//! [`simulate`] runs the schedules of all ranks. If all ranks do the same at the same time ([`Alike`]), [`simulate_one`]
+//! runs one for all, and ten thousand ranks cost no more than the steps of one. [`lower_bound`] says what no algorithm can
+//! go below.
 
+mod agenda;
 mod bound;
 mod fabric;
 mod flow;
+#[cfg(test)]
+mod hosts_tests;
+mod ports;
 mod run;
 #[cfg(test)]
 mod tests;
 
 pub use bound::lower_bound;
-pub use fabric::Fabric;
+pub use fabric::{Fabric, Path};
 
 use crate::{Rank, Schedule};
 
-/// In what way all ranks of a collective do the same at the same time, so that one may stand for all: what rank r does
-/// is what rank 0 does, with other ranks' numbers changed.
-///
-/// Spans may differ in place, and in length by an element.
+/// How the schedules of all ranks follow from that of rank 0, so that one may be simulated for all: rank r does what rank 0
+/// does at the same time, with other peers. Spans may differ in place, and in length by an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alike {
     /// Rank p of rank 0's schedule is rank `(p + r) mod ranks` of rank r's, as in rings.
@@ -36,18 +38,20 @@ pub enum Alike {
     Swapped,
 }
 
-/// Under which circumstances schedules are priced.
+/// On what, and with what windows, schedules are priced.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// The fabric and its hosts.
     pub fabric: &'a Fabric,
+    /// The host of each rank, counted from 0; `None` if consecutive ranks share one, [`Fabric::ranks_per_host`] of them.
+    pub hosts: Option<&'a [u32]>,
     /// Bytes of an element.
     pub element: usize,
     /// How many slots every flow has.
     pub slots: usize,
     /// Bytes of the window for one source.
     pub window: usize,
-    /// How many writes of a flow may be under way straight into an output.
+    /// How many writes of a flow into an output may be in flight.
     pub writes: usize,
     /// With more steps than that, on all simulated ranks together, [`Unpriced::TooLong`] is the answer.
     pub limit: u64,
@@ -119,8 +123,8 @@ pub fn simulate(
     run::Simulation::all(ranks, make, setup).run()
 }
 
-/// Runs the schedule of one rank in a world of ranks that all do the same at the same time: what it takes is
-/// what it has put itself. Where ranks share cores, its work takes as many times as long as there are ranks on a core.
+/// Runs the schedule of one of `ranks` ranks that all do the same at the same time: what it takes is what it has put
+/// itself. Where ranks share cores, its work takes as many times as long as there are ranks on a core.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -134,7 +138,7 @@ pub fn simulate_one(
     run::Simulation::one(rank, ranks, alike, schedule, setup).run()
 }
 
-/// Bytes that a rank of a world of so many registers to run a schedule: a window for each source, the scratch, and what
+/// Bytes that one of `ranks` ranks registers to run a schedule: a window for each source, the scratch, and what
 /// it has for control messages of all ranks (`docs/wire.md`, "Windows and memory"); no staging.
 #[must_use]
 pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize {
@@ -147,7 +151,7 @@ pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize
     sources.saturating_mul(setup.window).saturating_add(scratch).saturating_add(control_memory(ranks))
 }
 
-/// Bytes that a rank of a world of so many registers for its mailbox, control messages and headers.
+/// Bytes that one of `ranks` ranks registers for its mailbox, control messages and headers.
 #[must_use]
 pub fn control_memory(ranks: usize) -> usize {
     ranks.saturating_mul(736).saturating_add(10_240)

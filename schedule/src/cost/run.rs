@@ -1,23 +1,18 @@
 //! The simulation: ranks, the cores they share, ports, and an agenda of what happens when.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::{BinaryHeap, HashMap, VecDeque},
-};
+use std::collections::{HashMap, VecDeque};
 
 use super::{
     Alike, Cost, Load, Setup, Unpriced,
+    agenda::{Agenda, What},
     flow::{Flow, Mixed, Way},
     memory,
+    ports::Ports,
 };
 use crate::{Place, Rank, Schedule, Span, Step};
 
 /// Into how many slices a step is cut at most, however long it is.
 const SLICES: f64 = 256.0;
-
-/// Where processors move the bytes, a receiver can begin with these while its sender is still at the rest: the kernel
-/// forwards segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
-const SEGMENT: f64 = 65536.0;
 
 /// Which ranks are simulated.
 #[derive(Clone, Copy)]
@@ -33,12 +28,11 @@ pub(super) struct Simulation<'a> {
     ranks: usize,
     actors: Vec<Actor>,
     hosts: Vec<Host>,
+    ports: Ports<'a>,
     flows: Vec<Flow>,
     /// Flows by sender, receiver, lane and way.
     index: HashMap<u64, usize, Mixed>,
-    agenda: BinaryHeap<Reverse<Event>>,
-    /// How many events were put on the agenda: those of the same time are served in that order.
-    events: u64,
+    agenda: Agenda,
     steps: u64,
     /// By how much processor work takes longer because others share the core and are not simulated.
     share: f64,
@@ -49,6 +43,8 @@ pub(super) struct Simulation<'a> {
 /// A rank that is simulated.
 struct Actor {
     schedule: Box<dyn Schedule>,
+    /// Its host, if cores are shared.
+    host: Option<usize>,
     lanes: Vec<Lane>,
     /// The lane whose turn it is to put and take, and the one whose turn it is to work.
     turn: usize,
@@ -57,10 +53,9 @@ struct Actor {
     /// When it first had a core (s).
     begun: Option<f64>,
     /// When it is woken next; infinite while nothing is known that would wake it (s).
-    wakeup: f64,
-    /// When its port is free, out and in (s).
+    wake_at: f64,
+    /// When its last put has left (s).
     out: f64,
-    inward: f64,
     messages: u64,
     bytes: u64,
     reduced: u64,
@@ -94,43 +89,6 @@ struct Host {
     queue: VecDeque<usize>,
 }
 
-#[derive(Clone, Copy)]
-struct Event {
-    time: f64,
-    order: u64,
-    what: What,
-}
-
-#[derive(Clone, Copy)]
-enum What {
-    /// A rank that has a core goes on.
-    Resume(usize),
-    /// A rank may have something to do.
-    Wake(usize),
-    /// A message's first byte is at its receiver's port; and when the last one is (s), if the port is as fast.
-    Head { flow: usize, bytes: f64, last: f64 },
-}
-
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.time.total_cmp(&other.time).then(self.order.cmp(&other.order))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Event {}
-
 impl<'a> Simulation<'a> {
     pub(super) fn all(
         ranks: usize,
@@ -138,10 +96,20 @@ impl<'a> Simulation<'a> {
         setup: &'a Setup<'a>,
     ) -> Self {
         let (per_host, cores) = (setup.fabric.ranks_per_host.max(1), setup.fabric.cores.max(1));
-        let crowded = per_host.min(ranks) > cores;
-        let hosts = if crowded { ranks.div_ceil(per_host) } else { 0 };
-        let hosts = (0..hosts).map(|_| Host { free: cores, queue: VecDeque::new() }).collect();
-        Self::new(View::All, ranks, (0..ranks).map(make).collect(), hosts, 1.0, setup)
+        let of = |rank: Rank| match setup.hosts {
+            Some(hosts) => hosts.get(rank).map_or(0, |&host| host as usize),
+            None => rank / per_host,
+        };
+        let host_of: Vec<_> = (0..ranks).map(of).collect();
+        let count = host_of.iter().max().map_or(0, |last| last + 1);
+        let mut here = vec![0; count];
+        host_of.iter().for_each(|&host| here[host] += 1);
+        let crowded = here.iter().any(|&ranks| ranks > cores);
+        let host = || Host { free: cores, queue: VecDeque::new() };
+        let hosts = if crowded { (0..count).map(|_| host()).collect() } else { Vec::new() };
+        let ports = Ports::new(setup.fabric, host_of.clone(), false);
+        let schedules = (0..ranks).map(|rank| (make(rank), crowded.then(|| host_of[rank]))).collect();
+        Self::new(View::All, ranks, schedules, (hosts, ports), 1.0, setup)
     }
 
     pub(super) fn one(
@@ -154,28 +122,30 @@ impl<'a> Simulation<'a> {
         let share = setup.fabric.crowd(ranks);
         // A host of its own, on which being woken costs time.
         let hosts = if share > 1.0 { vec![Host { free: 1, queue: VecDeque::new() }] } else { Vec::new() };
-        Self::new(View::One(rank, alike), ranks, vec![schedule], hosts, share, setup)
+        let ports = Ports::new(setup.fabric, vec![0], setup.fabric.hosts(ranks) == 1);
+        let schedules = vec![(schedule, (share > 1.0).then_some(0))];
+        Self::new(View::One(rank, alike), ranks, schedules, (hosts, ports), share, setup)
     }
 
     fn new(
         view: View,
         ranks: usize,
-        schedules: Vec<Box<dyn Schedule>>,
-        hosts: Vec<Host>,
+        schedules: Vec<(Box<dyn Schedule>, Option<usize>)>,
+        (hosts, ports): (Vec<Host>, Ports<'a>),
         share: f64,
         setup: &'a Setup<'a>,
     ) -> Self {
         let lane = || Lane { step: None, ended: false, done: 0.0, left: 0.0, sent_on: None, took_from: None };
-        let actor = |schedule: Box<dyn Schedule>| Actor {
+        let actor = |(schedule, host): (Box<dyn Schedule>, Option<usize>)| Actor {
             lanes: (0..schedule.lanes()).map(|_| lane()).collect(),
             schedule,
+            host,
             turn: 0,
             working: 0,
             state: State::Waits,
             begun: None,
-            wakeup: f64::INFINITY,
+            wake_at: f64::INFINITY,
             out: 0.0,
-            inward: 0.0,
             messages: 0,
             bytes: 0,
             reduced: 0,
@@ -186,10 +156,10 @@ impl<'a> Simulation<'a> {
             ranks,
             actors: schedules.into_iter().map(actor).collect(),
             hosts,
+            ports,
             flows: Vec::new(),
             index: HashMap::default(),
-            agenda: BinaryHeap::new(),
-            events: 0,
+            agenda: Agenda::default(),
             steps: 0,
             share,
             longest: 0.0,
@@ -199,18 +169,18 @@ impl<'a> Simulation<'a> {
     pub(super) fn run(mut self) -> Result<Cost, Unpriced> {
         for index in 0..self.actors.len() {
             // Nobody is woken at the beginning.
-            match self.host(index) {
+            match self.actors[index].host {
                 Some(host) if self.hosts[host].free == 0 => self.queue(host, index),
                 host => {
                     if let Some(host) = host {
                         self.hosts[host].free -= 1;
                     }
                     self.actors[index].state = State::Runs;
-                    self.at(0.0, What::Resume(index));
+                    self.agenda.add(0.0, What::Resume(index));
                 }
             }
         }
-        while let Some(Reverse(Event { time, what, .. })) = self.agenda.pop() {
+        while let Some((time, what)) = self.agenda.next() {
             match what {
                 What::Resume(actor) => self.resume(actor, time)?,
                 What::Wake(actor) => self.wake(actor, time)?,
@@ -245,27 +215,16 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn at(&mut self, time: f64, what: What) {
-        self.events += 1;
-        self.agenda.push(Reverse(Event { time, order: self.events, what }));
-    }
-
-    /// The host of a rank, where cores are shared.
-    fn host(&self, actor: usize) -> Option<usize> {
-        let last = self.hosts.len().checked_sub(1)?;
-        Some((actor / self.setup.fabric.ranks_per_host.max(1)).min(last))
-    }
-
     fn queue(&mut self, host: usize, actor: usize) {
         self.actors[actor].state = State::Queued;
         self.hosts[host].queue.push_back(actor);
     }
 
     /// Has a rank woken then, unless it is woken before: it then looks again.
-    fn set_wakeup(&mut self, actor: usize, time: f64) {
-        if time < self.actors[actor].wakeup {
-            self.actors[actor].wakeup = time;
-            self.at(time, What::Wake(actor));
+    fn wake_by(&mut self, actor: usize, time: f64) {
+        if time < self.actors[actor].wake_at {
+            self.actors[actor].wake_at = time;
+            self.agenda.add(time, What::Wake(actor));
         }
     }
 
@@ -273,14 +232,14 @@ impl<'a> Simulation<'a> {
     fn wake(&mut self, actor: usize, now: f64) -> Result<(), Unpriced> {
         let state = &mut self.actors[actor];
         // Otherwise an earlier one has been set since, and it was woken by that.
-        if now < state.wakeup {
+        if now < state.wake_at {
             return Ok(());
         }
-        state.wakeup = f64::INFINITY;
+        state.wake_at = f64::INFINITY;
         if state.state != State::Waits {
             return Ok(());
         }
-        let Some(host) = self.host(actor) else {
+        let Some(host) = self.actors[actor].host else {
             self.actors[actor].state = State::Runs;
             return self.resume(actor, now);
         };
@@ -296,7 +255,7 @@ impl<'a> Simulation<'a> {
     /// Gives a rank a core, which takes a while.
     fn switch_to(&mut self, actor: usize, now: f64) {
         self.actors[actor].state = State::Runs;
-        self.at(now + self.setup.fabric.switch * self.share, What::Resume(actor));
+        self.agenda.add(now + self.setup.fabric.switch * self.share, What::Resume(actor));
     }
 
     /// A rank that has a core does what it can, until it waits or something else happens first.
@@ -308,8 +267,8 @@ impl<'a> Simulation<'a> {
             };
             if spent > 0.0 {
                 now += spent * self.share;
-                if self.agenda.peek().is_some_and(|Reverse(next)| next.time <= now) {
-                    self.at(now, What::Resume(actor));
+                if self.agenda.due().is_some_and(|next| next <= now) {
+                    self.agenda.add(now, What::Resume(actor));
                     return Ok(());
                 }
             }
@@ -333,9 +292,9 @@ impl<'a> Simulation<'a> {
             let took = now.max(state.out) - begun;
             self.longest = self.longest.max(took);
         } else if soonest.is_finite() {
-            self.set_wakeup(actor, soonest);
+            self.wake_by(actor, soonest);
         }
-        if let Some(host) = self.host(actor) {
+        if let Some(host) = self.actors[actor].host {
             match self.hosts[host].queue.pop_front() {
                 Some(next) => self.switch_to(next, now),
                 None => self.hosts[host].free += 1,
@@ -416,7 +375,7 @@ impl<'a> Simulation<'a> {
             }
             Step::Take { from, len } => {
                 let flow = self.incoming(actor, lane, from, Way::Slots)?;
-                self.flows[flow].take(now).then(|| self.taken(len))
+                self.flows[flow].take(now).then(|| self.taken(flow, len))
             }
             Step::Await { from, into } => {
                 let flow = self.incoming(actor, lane, from, Way::Direct)?;
@@ -424,7 +383,7 @@ impl<'a> Simulation<'a> {
                 if there {
                     self.free(flow, now);
                 }
-                there.then(|| self.taken(into.len))
+                there.then(|| self.taken(flow, into.len))
             }
             Step::Free { from } => {
                 let flow = self.incoming(actor, lane, from, Way::Slots)?;
@@ -443,53 +402,47 @@ impl<'a> Simulation<'a> {
     }
 
     /// Processor time for a message taken.
-    fn taken(&self, len: usize) -> f64 {
-        self.setup.fabric.receive_overhead + self.bytes(len) * self.setup.fabric.receive_per_byte
+    fn taken(&self, flow: usize, len: usize) -> f64 {
+        let Flow { sender, receiver, .. } = self.flows[flow];
+        let path = self.ports.path(sender, receiver);
+        path.receive_overhead + self.bytes(len) * path.receive_per_byte
     }
 
     fn free(&mut self, flow: usize, now: f64) {
-        let time = self.flows[flow].free(now, self.setup.fabric.latency);
+        let Flow { sender, receiver, .. } = self.flows[flow];
+        let time = self.flows[flow].free(now, self.ports.path(sender, receiver).latency);
         if std::mem::take(&mut self.flows[flow].sender_waits) {
-            let sender = self.flows[flow].sender;
-            self.set_wakeup(sender, time);
+            self.wake_by(sender, time);
         }
     }
 
-    /// Sends a message as soon as the processor has done its part and the port is free.
+    /// Sends a message; tells how much processor time that takes.
     fn put(&mut self, actor: usize, lane: usize, flow: usize, from: Span, now: f64) -> Result<f64, Unpriced> {
-        let fabric = self.setup.fabric;
         let bytes = self.bytes(from.len);
-        let spent = fabric.send_overhead + bytes * fabric.send_per_byte;
+        let Flow { sender, receiver, .. } = self.flows[flow];
+        let departure = self.ports.send(sender, receiver, bytes, self.share, now);
         let state = &mut self.actors[actor];
-        let rest = (bytes - SEGMENT).max(0.0) * fabric.send_per_byte;
-        let start = (now + (spent - rest) * self.share).max(state.out);
-        state.out = (start + bytes / fabric.bandwidth).max(now + spent * self.share);
+        state.out = state.out.max(departure.left);
         state.messages += 1;
         let count = (from.len as u64).saturating_mul(self.setup.element as u64);
         state.bytes = state.bytes.saturating_add(count);
-        let left = state.out;
-        state.lanes[lane].left = left;
+        state.lanes[lane].left = departure.left;
         if let Place::Landed(source) = from.place {
             let source = self.incoming(actor, lane, source, Way::Slots)?;
-            self.flows[source].read(left);
+            self.flows[source].read(departure.left);
         }
-        self.at(start + fabric.latency, What::Head { flow, bytes, last: left + fabric.latency });
-        Ok(spent)
+        self.agenda.add(departure.head, What::Head { flow, bytes, last: departure.last });
+        Ok(departure.spent)
     }
 
-    /// A message comes in through its receiver's port. It can be taken so early that the receiver has not to wait for
-    /// its last segment.
+    /// A message comes in through its receiver's port.
     fn land(&mut self, flow: usize, bytes: f64, last: f64, now: f64) {
-        let fabric = self.setup.fabric;
+        let Flow { sender, receiver, .. } = self.flows[flow];
+        let time = self.ports.receive(sender, receiver, bytes, last, self.share, now);
         let flow = &mut self.flows[flow];
-        let receiver = flow.receiver;
-        let whole = (now.max(self.actors[receiver].inward) + bytes / fabric.bandwidth).max(last);
-        self.actors[receiver].inward = whole;
-        let rest = (bytes - SEGMENT).max(0.0) * fabric.receive_per_byte;
-        let time = (whole - rest * self.share).max(now);
-        flow.arrive(time);
+        let time = flow.arrive(time);
         if std::mem::take(&mut flow.receiver_waits) {
-            self.set_wakeup(receiver, time);
+            self.wake_by(receiver, time);
         }
     }
 

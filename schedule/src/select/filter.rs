@@ -1,4 +1,4 @@
-//! Which algorithms may do which collectives, as users say it: `ring`, `^ring`, `all_reduce:tree,ring;broadcast:^direct`.
+//! Which algorithms are allowed for which collectives, in the words of the setting `UNISONO_ALGORITHM`: `ring`, `^ring`, `all_reduce:tree,ring;broadcast:^direct`.
 //!
 //! The words are those of NCCL's `NCCL_ALGO`: names after commas, `^` for all but these, a collective and a colon
 //! before a list that is for it alone, semicolons between lists.

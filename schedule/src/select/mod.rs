@@ -1,10 +1,13 @@
-//! Which algorithm does a call, in what chunks and on how many lanes: tables of what was measured, and what users allow.
+//! Which algorithm does a call, in messages of what length and on how many lanes: tables, the cost model where no table
+//! reaches, and what users allow.
 
+mod built_in;
+mod choice;
 mod choose;
 mod filter;
+mod model;
 pub mod table;
 
-#[cfg(test)]
-pub(crate) use choose::borders;
-pub use choose::{Choice, choose, direct, long, neighbours, reason};
+pub use choice::{Choice, direct, long, neighbours};
+pub use choose::Chooser;
 pub use filter::Selection;

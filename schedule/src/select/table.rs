@@ -1,30 +1,122 @@
-//! A table of choices that was measured: what `unisono tune` writes and the setting `UNISONO_TUNING` names.
+//! Tables of choices: which algorithm does a call, in messages of what length and on how many lanes.
 //!
-//! A text of lines. The first is `unisono tuning 1`; `#` begins a comment; every other line is a row:
-//! `all_reduce ranks 4 bytes 64K two_shot chunk 128K lanes 3` — for so many ranks and at most so many bytes (`any` for all
-//! sizes), this algorithm, with messages of at most so many bytes, on at most so many lanes. The first row that fits a
-//! call is taken; where none does, the built-in table decides.
+//! A table is a text. Its first line is `unisono tuning 1`, `#` begins a comment, and every other line is a row:
+//!
+//! ```text
+//! all_reduce ranks 4 bytes 64K two_shot chunk 128K lanes 3
+//! all_reduce ranks ..8 bytes 256K/rank ring chunk 128K..256K lanes 4
+//! all_reduce ranks any bytes any ring chunk 256K lanes 4
+//! ```
+//!
+//! | word | value |
+//! |---|---|
+//! | `ranks` | `4`: this number; `..8`: at most so many; `any` |
+//! | `bytes` | at most so many, as [`Job::count`](crate::Job::count) counts elements; `256K/rank`: so many times the number of ranks; `any` |
+//! | `chunk` | the most bytes of a message, a multiple of 64; `128K..256K`: as many as give each lane one, within these bounds |
+//! | `lanes` | at most so many |
+//!
+//! The first row that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it;
+//! the tables of the library ([`super::Chooser`]) are written likewise.
 
 use std::fmt;
 
-use super::Choice;
+use super::choice::Choice;
 use crate::Collective;
 use crate::algorithm::{ALGORITHMS, Algorithm};
 
 /// What a file must begin with.
 const FIRST: &str = "unisono tuning 1";
 
-/// One choice: for this collective, this number of ranks and at most so many bytes.
+/// For how many ranks a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// For this number.
+    Exactly(usize),
+    /// For so many or fewer; `usize::MAX` for any number.
+    AtMost(usize),
+}
+
+impl Ranks {
+    const fn fit(self, ranks: usize) -> bool {
+        match self {
+            Self::Exactly(wanted) => ranks == wanted,
+            Self::AtMost(most) => ranks <= most,
+        }
+    }
+}
+
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(ranks) => write!(f, "{ranks}"),
+            Self::AtMost(usize::MAX) => f.write_str("any"),
+            Self::AtMost(ranks) => write!(f, "..{ranks}"),
+        }
+    }
+}
+
+/// One choice: for this collective, so many ranks and at most so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The collective.
     pub collective: Collective,
-    /// The world size.
-    pub ranks: usize,
-    /// The most bytes, as [`super::choose`] counts them.
+    /// The numbers of ranks.
+    pub ranks: Ranks,
+    /// The most bytes; `usize::MAX` for any number.
     pub bytes: usize,
+    /// Whether there may be so many bytes for each rank.
+    pub each: bool,
     /// What does it.
-    pub choice: Choice,
+    pub algorithm: &'static Algorithm,
+    /// The bounds of a message's length (bytes).
+    pub chunk: (usize, usize),
+    /// The most lanes.
+    pub lanes: usize,
+}
+
+impl Row {
+    /// For this number of ranks and at most so many bytes, exactly this choice.
+    #[must_use]
+    pub const fn new(collective: Collective, ranks: usize, bytes: usize, choice: Choice) -> Self {
+        let Choice { algorithm, chunk_bytes, lanes } = choice;
+        let (ranks, chunk) = (Ranks::Exactly(ranks), (chunk_bytes, chunk_bytes));
+        Self { collective, ranks, bytes, each: false, algorithm, chunk, lanes }
+    }
+
+    /// What it says of a call that it fits.
+    #[must_use]
+    pub fn choice(&self, ranks: usize, bytes: usize) -> Choice {
+        Choice::cut(self.algorithm, self.collective, ranks, bytes, self.chunk, self.lanes)
+    }
+
+    /// Whether it is for so many ranks.
+    #[cfg(test)]
+    pub(super) const fn is_for(&self, ranks: usize) -> bool {
+        self.ranks.fit(ranks)
+    }
+
+    fn fits(&self, collective: Collective, ranks: usize, bytes: usize) -> bool {
+        self.collective == collective && self.ranks.fit(ranks) && bytes <= self.most(ranks)
+    }
+
+    /// The most bytes among so many ranks.
+    const fn most(&self, ranks: usize) -> usize {
+        if self.each { self.bytes.saturating_mul(ranks) } else { self.bytes }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, ranks, bytes, each, algorithm, chunk: (least, most), lanes } = self;
+        let (collective, algorithm) = (collective.name(), algorithm.name);
+        let bytes = if *bytes == usize::MAX { "any".to_owned() } else { size(*bytes) };
+        let each = if *each { "/rank" } else { "" };
+        write!(f, "{collective} ranks {ranks} bytes {bytes}{each} {algorithm} chunk {}", size(*least))?;
+        if least != most {
+            write!(f, "..{}", size(*most))?;
+        }
+        write!(f, " lanes {lanes}")
+    }
 }
 
 /// Rows in their order.
@@ -36,14 +128,14 @@ pub struct Table {
 impl Table {
     /// Of these rows.
     #[must_use]
-    pub fn new(rows: Vec<Row>) -> Self {
+    pub const fn new(rows: Vec<Row>) -> Self {
         Self { rows }
     }
 
-    /// The rows that concern a world of so many ranks.
+    /// The rows that concern so many ranks.
     #[must_use]
     pub fn of(mut self, ranks: usize) -> Self {
-        self.rows.retain(|row| row.ranks == ranks);
+        self.rows.retain(|row| row.ranks.fit(ranks));
         self
     }
 
@@ -66,6 +158,17 @@ impl Table {
         Ok(Self { rows: rows.collect::<Result<_, _>>()? })
     }
 
+    /// The first row that fits a call and whose algorithm is allowed.
+    pub fn find(
+        &self,
+        collective: Collective,
+        ranks: usize,
+        bytes: usize,
+        allowed: impl Fn(&Algorithm) -> bool,
+    ) -> Option<&Row> {
+        self.rows.iter().find(|row| row.fits(collective, ranks, bytes) && allowed(row.algorithm))
+    }
+
     /// The choice for a call, if a row that is allowed fits it.
     #[must_use]
     pub fn choose(
@@ -75,26 +178,27 @@ impl Table {
         bytes: usize,
         allowed: impl Fn(&Algorithm) -> bool,
     ) -> Option<Choice> {
-        let fits = |row: &&Row| row.collective == collective && row.ranks == ranks && bytes <= row.bytes;
-        self.rows.iter().filter(fits).find(|row| allowed(row.choice.algorithm)).map(|row| row.choice)
+        self.find(collective, ranks, bytes, allowed).map(|row| row.choice(ranks, bytes))
+    }
+
+    /// Its rows.
+    #[cfg(test)]
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Up to how many bytes each row of a collective among so many ranks reaches.
+    #[cfg(test)]
+    pub(super) fn limits(&self, collective: Collective, ranks: usize) -> impl Iterator<Item = usize> {
+        let rows = self.rows.iter().filter(move |row| row.collective == collective && row.ranks.fit(ranks));
+        rows.map(move |row| row.most(ranks)).filter(|&most| most < usize::MAX)
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{FIRST}")?;
-        for Row { collective, ranks, bytes, choice } in &self.rows {
-            let Choice { algorithm, chunk_bytes, lanes } = choice;
-            let bytes = if *bytes == usize::MAX { "any".to_owned() } else { size(*bytes) };
-            writeln!(
-                f,
-                "{} ranks {ranks} bytes {bytes} {} chunk {} lanes {lanes}",
-                collective.name(),
-                algorithm.name,
-                size(*chunk_bytes)
-            )?;
-        }
-        Ok(())
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))
     }
 }
 
@@ -134,15 +238,29 @@ fn row(line: &str) -> Result<Row, String> {
         parse_bytes(text)
             .ok_or_else(|| format!("{name} {text:?}: wanted a number of bytes such as 512, 64K or 4M"))
     };
-    let chunk_bytes = of_bytes("chunk", chunk)?;
-    if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(64) {
-        return Err(format!("chunk {chunk:?}: wanted a multiple of 64 bytes"));
+    let message = |text: &str| {
+        let bytes = of_bytes("chunk", text)?;
+        let fits = bytes > 0 && bytes.is_multiple_of(64);
+        if fits { Ok(bytes) } else { Err(format!("chunk {text:?}: wanted a multiple of 64 bytes")) }
+    };
+    let (least, most) = chunk.split_once("..").unwrap_or((chunk, chunk));
+    let chunk_bytes = (message(least)?, message(most)?);
+    if chunk_bytes.0 > chunk_bytes.1 {
+        return Err(format!("chunk {chunk:?}: the lower bound is above the upper one"));
     }
+    let (limit, each) = bytes.strip_suffix("/rank").map_or((bytes, false), |limit| (limit, true));
     Ok(Row {
         collective,
-        ranks: number("ranks", ranks)?,
-        bytes: if bytes == "any" { usize::MAX } else { of_bytes("bytes", bytes)? },
-        choice: Choice { algorithm, chunk_bytes, lanes: number("lanes", lanes)? },
+        ranks: match ranks.strip_prefix("..") {
+            Some(most) => Ranks::AtMost(number("ranks", most)?),
+            None if ranks == "any" => Ranks::AtMost(usize::MAX),
+            None => Ranks::Exactly(number("ranks", ranks)?),
+        },
+        bytes: if bytes == "any" { usize::MAX } else { of_bytes("bytes", limit)? },
+        each,
+        algorithm,
+        chunk: chunk_bytes,
+        lanes: number("lanes", lanes)?,
     })
 }
 
@@ -163,6 +281,8 @@ unisono tuning 1
 all_reduce ranks 4 bytes 8K direct chunk 256K lanes 1
 all_reduce ranks 4 bytes any two_shot chunk 128K lanes 3
 broadcast ranks 2 bytes 100 binomial chunk 64 lanes 1
+broadcast ranks ..8 bytes 128K/rank tree chunk 128K..256K lanes 4
+broadcast ranks any bytes any ring chunk 1M lanes 4
 ";
 
     #[test]
@@ -178,9 +298,22 @@ broadcast ranks 2 bytes 100 binomial chunk 64 lanes 1
         );
         let other = table.choose(Collective::AllReduce, 4, 8, |algorithm| algorithm.name != "direct");
         assert_eq!(other.map(|choice| choice.algorithm.name), Some("two_shot"));
-        assert_eq!(table.clone().of(2).to_string().lines().count(), 2);
+        assert_eq!(table.clone().of(2).to_string().lines().count(), 4);
         let commented = format!("# made somewhere\n\n{TEXT}\n # the end\n");
         assert_eq!(Table::parse(&commented).unwrap().to_string(), TEXT);
+    }
+
+    #[test]
+    fn limits_and_bounds_follow_the_ranks() {
+        let table = Table::parse(TEXT).unwrap();
+        let of = |ranks, bytes| {
+            let choice = table.choose(Collective::Broadcast, ranks, bytes, |_| true).unwrap();
+            (choice.algorithm.name, choice.chunk_bytes >> 10)
+        };
+        assert_eq!(of(4, 512 << 10), ("tree", 128), "two pieces on four lanes");
+        assert_eq!(of(8, 1 << 20), ("tree", 128));
+        assert_eq!(of(4, (512 << 10) + 1), ("ring", 1024));
+        assert_eq!(of(9, 8), ("ring", 1024));
     }
 
     #[test]
@@ -195,17 +328,28 @@ broadcast ranks 2 bytes 100 binomial chunk 64 lanes 1
                 format!("{FIRST}\n\n{}", good.replace("direct", "magic")),
                 "line 3: there is no algorithm for all_reduce \"magic\"; there are direct, ring",
             ),
+            (
+                format!("{FIRST}\n{}", good.replace("direct", "bruck")),
+                "there is no algorithm for all_reduce \"bruck\"",
+            ),
             (format!("{FIRST}\n{}", good.replace("all_reduce", "every")), "no collective \"every\""),
             (
                 format!("{FIRST}\n{}", good.replace("ranks 4", "ranks 0")),
                 "ranks \"0\": wanted a number from 1",
             ),
+            (
+                format!("{FIRST}\n{}", good.replace("ranks 4", "ranks ..x")),
+                "ranks \"x\": wanted a number from 1",
+            ),
             (format!("{FIRST}\n{}", good.replace("8K", "8G")), "bytes \"8G\": wanted"),
+            (format!("{FIRST}\n{}", good.replace("8K", "any/rank")), "bytes \"any\": wanted"),
             (
                 format!("{FIRST}\n{}", good.replace("8K", "99999999999999999999K")),
                 "bytes \"99999999999999999999K\"",
             ),
             (format!("{FIRST}\n{}", good.replace("256K", "100")), "chunk \"100\": wanted a multiple of 64"),
+            (format!("{FIRST}\n{}", good.replace("256K", "4K..100")), "chunk \"100\": wanted a multiple"),
+            (format!("{FIRST}\n{}", good.replace("256K", "8K..4K")), "the lower bound is above the upper"),
             (format!("{FIRST}\n{}", good.replace("lanes 1", "lanes x")), "lanes \"x\""),
         ] {
             let error = Table::parse(&text).unwrap_err();

@@ -183,17 +183,17 @@ fn drawn(
     let in_place = draw.flip();
     // Into everyone's output, nobody's, or some ranks'.
     let some = draw.bits();
-    let cleared = draw.one(&[u64::MAX, u64::MAX, 0, some]);
+    let writable = draw.one(&[u64::MAX, u64::MAX, 0, some]);
     // Long writes are for worlds in which everyone may be written to.
     let swapped = in_place && plan.collective.exchanges();
-    let long = draw.flip() && cleared == u64::MAX && !swapped;
+    let long = draw.flip() && writable == u64::MAX && !swapped;
     let (direct, ordered) = (long || draw.below(4) > 0, draw.flip() && plan.ordered);
     let job = Job { direct, long, ordered, ..job };
     let seed = draw.bits();
     let uneven = (draw.flip() && plan.uneven).then(|| uneven(&job, in_place, seed));
     let depth = draw.one(&[plan.depth, 2, 8]);
     let policy = policy(draw, ranks);
-    Some(Case { algorithm, plan, setup: Setup { job, uneven, depth, in_place, cleared, policy, seed } })
+    Some(Case { algorithm, plan, setup: Setup { job, uneven, depth, in_place, writable, policy, seed } })
 }
 
 /// The cases of one plan in one world, at every boundary.
@@ -266,7 +266,7 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
     let writes = |it: &Setup<'_>| plan.make(&it.job_of(0)).direct();
     if cases.iter().any(|case| writes(&case.setup)) {
         some("that may not write, and has no slot to spare".to_owned(), &|it, job| {
-            it.cleared == 0 && it.depth == plan.depth && job.ranks > 2 && writes(it)
+            it.writable == 0 && it.depth == plan.depth && job.ranks > 2 && writes(it)
         });
     }
     if plan.collective != Collective::Barrier {
@@ -323,7 +323,7 @@ fn the_largest_world() {
         let mut draw = Draw::of(&[algorithm.code.into(), plan.collective as usize]);
         for in_place in [false, true] {
             let (depth, policy, seed) = (plan.depth, policy(&mut draw, ranks), draw.bits());
-            let setup = Setup { job, uneven: None, depth, in_place, cleared: u64::MAX, policy, seed };
+            let setup = Setup { job, uneven: None, depth, in_place, writable: u64::MAX, policy, seed };
             all.push(Case { algorithm, plan, setup });
         }
     }
@@ -340,7 +340,7 @@ fn hops_are_those_of_the_formula() {
                 uneven: None,
                 depth: plan.depth,
                 in_place: false,
-                cleared: u64::MAX,
+                writable: u64::MAX,
                 policy: Policy::Random,
                 seed: 1,
             };
@@ -359,7 +359,7 @@ fn the_stated_depth_is_needed() {
             uneven: None,
             depth: plan.depth - 1,
             in_place: false,
-            cleared: u64::MAX,
+            writable: u64::MAX,
             policy: Policy::Random,
             seed: 1,
         };

@@ -148,7 +148,7 @@ pub(crate) fn judge(scripts: &[Script], job: &Job<'_>, in_place: bool) -> Result
         for seed in 0..8 {
             let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
             let setup =
-                Setup { job: *job, uneven: None, depth: 4, in_place, cleared: u64::MAX, policy, seed };
+                Setup { job: *job, uneven: None, depth: 4, in_place, writable: u64::MAX, policy, seed };
             check(schedules, &setup, None)?;
         }
     }
@@ -468,7 +468,7 @@ fn other_traffic_than_the_formula_says() {
         uneven: None,
         depth: 4,
         in_place: false,
-        cleared: u64::MAX,
+        writable: u64::MAX,
         policy: Policy::Random,
         seed: 1,
     };

@@ -42,8 +42,8 @@ fn setups(algorithm: &Algorithm, plan: &Plan) -> Vec<Setup<'static>> {
             }
             let (in_place, seed) = (draw.flip(), draw.bits());
             let uneven = is_uneven.then(|| uneven(&job, in_place, seed));
-            let cleared = draw.one(&[u64::MAX, 0]);
-            setups.push(Setup { job, uneven, depth: 4, in_place, cleared, policy: Policy::Random, seed });
+            let writable = draw.one(&[u64::MAX, 0]);
+            setups.push(Setup { job, uneven, depth: 4, in_place, writable, policy: Policy::Random, seed });
         }
     }
     setups

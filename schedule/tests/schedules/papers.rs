@@ -351,7 +351,7 @@ fn report(row: &Row, job: Job<'static>) -> (Report, Case) {
         uneven: None,
         depth: row.depth,
         in_place: false,
-        cleared: u64::MAX,
+        writable: u64::MAX,
         policy: Policy::Random,
         seed: 1,
     };

@@ -108,7 +108,7 @@ fn a_schedule_that_hides_or_feigns_its_writes() {
 }
 
 /// There is one place for a rank's clear to send, and the next is written when the operation is over for who gave it. A write proves
-/// that the clear to send was read; a message in a slot does not.
+/// that it was read; a message in a slot does not.
 #[test]
 fn a_source_that_only_puts_need_not_have_read_its_clear_to_send() {
     let job = job(AllReduce);
@@ -151,8 +151,8 @@ fn passed_on_from_the_slot_where_it_landed() {
         .into();
     }
     let judge = |depth| {
-        let (policy, cleared) = (Policy::Random, 0);
-        let setup = Setup { job, uneven: None, depth, in_place: false, cleared, policy, seed: 1 };
+        let (policy, writable) = (Policy::Random, 0);
+        let setup = Setup { job, uneven: None, depth, in_place: false, writable, policy, seed: 1 };
         let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
         check(schedules, &setup, None)
     };

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use unisono_schedule::{
     Rank, Topology,
-    select::{self, Selection, table::Table},
+    select::{self, Chooser, Selection, table::Table},
 };
 use unisono_transport::{
     Activity, Address, Limits, Memory, RemoteRegion, Transport,
@@ -38,6 +38,7 @@ use crate::{
         affinity::Affinity,
         host::Host,
         monitor::Monitor,
+        network,
         peer::{self, PeerInfo},
         watchdog::{Subject, Watchdog},
     },
@@ -229,7 +230,7 @@ impl ProcessGroup {
         }
         let contact = engine.contact();
         let limits = engine.limits().clone();
-        let place = PeerInfo::here();
+        let place = PeerInfo::here(&limits);
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
         let card = Card {
@@ -267,9 +268,9 @@ impl ProcessGroup {
             skew_delay: if limits.sockets && ranks_here == 2 && !crowded { BREATH } else { Duration::ZERO },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
-        let topology = peer::topology(&peers);
+        let chooser = peer::chooser(&peers, network::kind(&limits.provider));
         let chunk_bytes =
-            usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(topology.chunk(config.chunk));
+            usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(chooser.topology().chunk(config.chunk));
         tracing::info!(
             rank,
             ranks,
@@ -297,7 +298,7 @@ impl ProcessGroup {
         Ok(Met {
             engine,
             settings: Settings { chunk_bytes, ..settings },
-            topology,
+            chooser,
             peers,
             tuned,
             affinity,
@@ -322,7 +323,7 @@ impl ProcessGroup {
             opened.get_or_init(|| transport.limits().clone());
             Self::until(deadline, &config, transport, &monitor, store.as_deref())
         });
-        let Met { engine, settings, topology, peers, tuned, affinity, options } = match met {
+        let Met { engine, settings, chooser, peers, tuned, affinity, options } = match met {
             Ok(met) => met,
             Err(error) => return Err(monitor.give_up(error)),
         };
@@ -345,7 +346,7 @@ impl ProcessGroup {
             .position
             .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
         let tuned = tuned.of(ranks);
-        let planner = Planner::new(rank, topology, tuned, settings, runtime.limits.cheap_registration);
+        let planner = Planner::new(rank, chooser, tuned, settings, runtime.limits.cheap_registration);
         let shared = Shared {
             runtime,
             comm_id: WORLD,
@@ -364,7 +365,7 @@ impl ProcessGroup {
 struct Met {
     engine: Engine,
     settings: Settings,
-    topology: Topology,
+    chooser: Chooser,
     peers: Vec<PeerInfo>,
     tuned: Table,
     affinity: Affinity,
@@ -421,7 +422,7 @@ const fn windows(config: &Config) -> Settings {
         eager_bytes: config.eager,
         eager_slots: config.eager_slots,
         // Whether all are on one host is known when they have met.
-        chunk_bytes: Topology { hosts: 1, ..Topology::new(config.ranks) }.chunk(config.chunk),
+        chunk_bytes: Topology::one_host(config.ranks).chunk(config.chunk),
         bulk_slots: config.bulk_slots,
         lanes: config.lanes,
         huge_pages: config.huge_pages,

@@ -21,7 +21,7 @@ use crate::{
         plan::{Planner, spec::CallSpec},
         shared::{Shared, State},
     },
-    runtime::peer,
+    runtime::{network, peer},
 };
 
 /// What a member says of the new group's mailbox: there is no memory for it; it is there; another group has just taken that
@@ -305,7 +305,13 @@ impl ProcessGroup {
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
         let tuned = runtime.tuned.clone().of(members.len());
         let cheap = runtime.limits.cheap_registration;
-        let planner = Planner::new(me, peer::topology(&peers), tuned, runtime.settings, cheap);
+        let planner = Planner::new(
+            me,
+            peer::chooser(&peers, network::kind(&runtime.limits.provider)),
+            tuned,
+            runtime.settings,
+            cheap,
+        );
         let shared = Shared {
             runtime: Arc::clone(runtime),
             comm_id,

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use unisono_schedule::{
     CallSchedule, Collective, Job, Rank, Recorded, Topology,
     algorithm::{self, Algorithm},
-    select::{self, Choice, table::Table},
+    select::{self, Choice, Chooser, table::Table},
 };
 
 use self::spec::{CallOptions, CallSpec, Pipeline};
@@ -120,6 +120,8 @@ impl Latest {
 pub(crate) struct Planner {
     pub rank: Rank,
     pub topology: Topology,
+    /// What chooses where nothing was tuned.
+    chooser: Chooser,
     /// What was measured for groups of this size.
     tuned: Table,
     settings: Settings,
@@ -131,12 +133,13 @@ pub(crate) struct Planner {
 impl Planner {
     pub(crate) fn new(
         rank: Rank,
-        topology: Topology,
+        chooser: Chooser,
         tuned: Table,
         settings: Settings,
         cheap_registration: bool,
     ) -> Self {
-        Self { rank, topology, tuned, settings, cheap_registration, latest: Mutex::default() }
+        let topology = *chooser.topology();
+        Self { rank, topology, chooser, tuned, settings, cheap_registration, latest: Mutex::default() }
     }
 
     /// Plans a collective.
@@ -215,12 +218,12 @@ impl Planner {
             |algorithm: &Algorithm| able(algorithm) && options.selection.allows(collective, algorithm);
         let choice = self.tuned.choose(collective, ranks, bytes, selected);
         let choice = choice
-            .or_else(|| select::choose(collective, self.topology, bytes, selected))
-            .or_else(|| select::choose(collective, self.topology, bytes, able));
+            .or_else(|| self.chooser.choose(collective, bytes, selected))
+            .or_else(|| self.chooser.choose(collective, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
         let direct = select::direct(collective, ranks, bytes, self.settings.chunk_bytes);
         let choice = match direct && spec.coalesced {
-            true => choice.coalesced(ranks, selected),
+            true => choice.coalesced(collective, ranks, selected),
             false => choice,
         };
         let choice = match options.pipeline {
@@ -229,7 +232,9 @@ impl Planner {
         };
         let choice = choice.within(self.settings.chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         // Uneven blocks are never written whole; nothing need be put aside for them.
-        let long = self.cheap_registration && spec.uneven.is_none() && select::long(choice.algorithm, bytes);
+        let long = self.cheap_registration
+            && spec.uneven.is_none()
+            && choice.algorithm.plan(collective).is_some_and(|plan| select::long(plan, bytes));
         let shape = Shape {
             chunk: (choice.chunk_bytes / size).max(1),
             lanes: choice.lanes,

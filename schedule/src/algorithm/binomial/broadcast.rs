@@ -4,7 +4,7 @@ use super::{Tree, hops};
 use crate::{
     Collective, Job, Rank, Span, Traffic,
     algorithm::{
-        Plan,
+        Plan, Split,
         chunks::{Lanes, Pattern, Steps},
     },
     partition::{self, block},
@@ -24,6 +24,9 @@ pub(super) const PLAN: Plan = Plan {
     },
     hops,
     depth: 1,
+    split: Split::Whole,
+    whole: false,
+    from_all: false,
     alike: |_| None,
 };
 

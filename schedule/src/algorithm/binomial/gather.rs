@@ -5,7 +5,7 @@ use super::{Tree, bundles::Bundles, hops};
 use crate::{
     Collective, Rank, Span, Traffic,
     algorithm::{
-        Plan,
+        Plan, Split,
         chunks::{Lanes, Pattern, Steps},
     },
 };
@@ -27,6 +27,9 @@ pub(super) const PLAN: Plan = Plan {
     },
     hops,
     depth: 1,
+    split: Split::Whole,
+    whole: false,
+    from_all: false,
     alike: |_| None,
 };
 

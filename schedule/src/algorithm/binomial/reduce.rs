@@ -5,7 +5,7 @@ use super::{Tree, hops};
 use crate::{
     Collective, Job, Rank, Span, Step, Traffic,
     algorithm::{
-        Plan,
+        Plan, Split,
         chunks::{Lanes, Pattern, Steps},
     },
     partition::{self, block},
@@ -22,6 +22,9 @@ pub(super) const PLAN: Plan = Plan {
     },
     hops,
     depth: 1,
+    split: Split::Whole,
+    whole: false,
+    from_all: false,
     alike: |_| None,
 };
 

@@ -6,7 +6,7 @@ use super::{bundles::Bundles, hops};
 use crate::{
     Collective, Rank, Span, Traffic,
     algorithm::{
-        Plan,
+        Plan, Split,
         chunks::{Lanes, Pattern, Steps},
     },
 };
@@ -25,6 +25,9 @@ pub(super) const PLAN: Plan = Plan {
     },
     hops,
     depth: 1,
+    split: Split::Whole,
+    whole: false,
+    from_all: false,
     alike: |_| None,
 };
 

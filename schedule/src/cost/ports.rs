@@ -1,0 +1,123 @@
+//! What carries messages in the simulation: the ports of hosts, which their ranks share, and the path inside a host.
+
+use super::{Fabric, Path};
+use crate::Rank;
+
+/// Where processors move the bytes, a receiver can begin with these while its sender is still at the rest: the kernel
+/// forwards segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
+const SEGMENT: f64 = 65536.0;
+
+/// Until when a port is busy, in each direction (s).
+#[derive(Clone, Copy, Default)]
+struct Port {
+    out: f64,
+    inward: f64,
+    /// Who sent what came in last.
+    from: usize,
+}
+
+/// All ports of the ranks that are simulated.
+pub(super) struct Ports<'a> {
+    fabric: &'a Fabric,
+    /// The host of each of them.
+    hosts: Vec<usize>,
+    /// Each one's port to other hosts.
+    port: Vec<usize>,
+    /// Those ports, and then one of each rank inside its host.
+    ports: Vec<Port>,
+    inside: usize,
+    /// Whether a sole rank stands for others of its host.
+    alone_inside: bool,
+}
+
+/// A message that leaves.
+pub(super) struct Departure {
+    /// When its first byte reaches the receiver's port, and when its last would if that is free (s).
+    pub head: f64,
+    pub last: f64,
+    /// When its source is no longer read (s).
+    pub left: f64,
+    /// What its sender's processor spends (s).
+    pub spent: f64,
+}
+
+impl<'a> Ports<'a> {
+    /// Of ranks on these hosts; `alone_inside` if there is one rank, which stands for others that are all on its host.
+    pub(super) fn new(fabric: &'a Fabric, hosts: Vec<usize>, alone_inside: bool) -> Self {
+        let each = fabric.ports.max(1);
+        let count = hosts.iter().max().map_or(0, |last| last + 1);
+        let mut used = vec![0_usize; count];
+        let mut first = vec![None; count];
+        let mut ports = Vec::new();
+        let port = hosts.iter().map(|&host| {
+            // Its n-th rank uses port n modulo their number; no more are made than are used.
+            let index = used[host] % each;
+            used[host] += 1;
+            let of_host: &mut Option<Vec<usize>> = &mut first[host];
+            let of_host = of_host.get_or_insert_with(Vec::new);
+            if index == of_host.len() {
+                of_host.push(ports.len());
+                ports.push(Port::default());
+            }
+            of_host[index]
+        });
+        let port = port.collect();
+        let inside = ports.len();
+        ports.resize(inside + if fabric.inside.is_some() { hosts.len() } else { 0 }, Port::default());
+        Self { fabric, hosts, port, ports, inside, alone_inside }
+    }
+
+    fn same_host(&self, one: Rank, other: Rank) -> bool {
+        if one == other { self.alone_inside } else { self.hosts[one] == self.hosts[other] }
+    }
+
+    /// What a message costs between two of the ranks that are simulated.
+    pub(super) fn path(&self, one: Rank, other: Rank) -> &'a Path {
+        self.fabric.path(self.same_host(one, other))
+    }
+
+    /// The port of a rank towards a peer.
+    fn port(&mut self, rank: Rank, peer: Rank) -> &mut Port {
+        let inside = self.fabric.inside.is_some() && self.same_host(rank, peer);
+        let index = if inside { self.inside + rank } else { self.port[rank] };
+        &mut self.ports[index]
+    }
+
+    /// A message leaves as soon as the processor has done its part, which takes `share` times as long as alone, and the
+    /// port is free.
+    pub(super) fn send(&mut self, from: Rank, to: Rank, bytes: f64, share: f64, now: f64) -> Departure {
+        let path = self.path(from, to);
+        let spent = path.send_overhead + bytes * path.send_per_byte;
+        let rest = (bytes - SEGMENT).max(0.0) * path.send_per_byte;
+        let port = self.port(from, to);
+        let start = (now + (spent - rest) * share).max(port.out);
+        port.out = (start + bytes / path.bandwidth).max(now + spent * share);
+        let left = port.out;
+        Departure { head: start + path.latency, last: left + path.latency, left, spent }
+    }
+
+    /// When a message that has come to its receiver's port can be taken: so early that the receiver need not wait for its
+    /// last segment. What does not fit the switch's queue behind what others have sent is sent again, a round trip later.
+    pub(super) fn receive(
+        &mut self,
+        from: Rank,
+        to: Rank,
+        bytes: f64,
+        last: f64,
+        share: f64,
+        now: f64,
+    ) -> f64 {
+        let path = self.path(from, to);
+        let queue = self.fabric.queue;
+        let port = self.port(to, from);
+        let waits = port.inward - now;
+        let dropped = waits > 0.0 && port.from != from && waits * path.bandwidth > queue;
+        let again = if dropped { 2.0 * path.latency } else { 0.0 };
+        let whole = (now.max(port.inward) + bytes / path.bandwidth + again).max(last);
+        // Others use the port meanwhile.
+        port.inward = whole - again;
+        port.from = from;
+        let rest = (bytes - SEGMENT).max(0.0) * path.receive_per_byte;
+        (whole - rest * share).max(now)
+    }
+}

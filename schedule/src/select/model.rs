@@ -1,0 +1,80 @@
+//! The choice by the cost model, where no table reaches: simulates every algorithm on the fabric and orders them by time.
+//!
+//! All ranks come to the same order: they simulate the same schedules on the same figures, by additions, multiplications,
+//! divisions and comparisons of IEEE 754 doubles, which give the same bits on every processor.
+
+use super::choice::{Choice, FEW, direct, long};
+use crate::{
+    Collective, Job, Topology,
+    algorithm::{ALGORITHMS, Algorithm},
+    cost::Fabric,
+    price::{Effort, price_among},
+    windows::{EAGER_BYTES, LANES},
+};
+
+/// Among more ranks than that a call would wait too long for its prices.
+pub(super) const MOST_RANKS: usize = 32;
+
+/// Some milliseconds for all algorithms together: what is longer is extrapolated.
+const EFFORT: Effort = Effort { steps: 3_000, limit: 40_000 };
+
+/// One message, however long the whole is.
+const WHOLE: (usize, usize) = (256 << 10, 256 << 10);
+/// Chunks of a pipeline, and its lanes.
+const PIPED: (usize, usize) = (128 << 10, 256 << 10);
+const PIPES: usize = 4;
+
+/// Sizes of one class have one order of algorithms: those up to the same power of two, and all beyond 64 MiB.
+pub(super) fn class(bytes: usize) -> u32 {
+    bytes.max(1).next_power_of_two().ilog2().min(26)
+}
+
+/// How an algorithm would do a call.
+pub(super) fn shape(
+    algorithm: &'static Algorithm,
+    collective: Collective,
+    ranks: usize,
+    bytes: usize,
+) -> Choice {
+    let takes_from_all = algorithm.plan(collective).is_some_and(|plan| plan.from_all);
+    // Of windows from many, small ones must do.
+    let small = bytes <= EAGER_BYTES || ranks > FEW && takes_from_all;
+    let (chunk, lanes) = if small { (WHOLE, 1) } else { (PIPED, PIPES) };
+    Choice::cut(algorithm, collective, ranks, bytes, chunk, lanes)
+}
+
+/// The algorithms that can do a collective of this class of sizes, the fastest first, with their times (s). Among many
+/// ranks those in which a rank takes from all others come last, for the memory of their windows; so do those without a
+/// price.
+pub(super) fn order(
+    collective: Collective,
+    topology: &Topology,
+    fabric: &Fabric,
+    hosts: &[u32],
+    class: u32,
+) -> Vec<(&'static Algorithm, f64)> {
+    let (ranks, chunk) = (topology.ranks, topology.chunk(None));
+    let bytes = if collective == Collective::Barrier { 0 } else { 1_usize << class };
+    let mut all: Vec<_> = ALGORITHMS
+        .iter()
+        .filter_map(|algorithm| {
+            let plan = algorithm.plan(collective)?;
+            let choice = shape(algorithm, collective, ranks, bytes).within(chunk, EAGER_BYTES, LANES);
+            let long = fabric.cheap_registration && long(plan, bytes);
+            let job = Job {
+                chunk: choice.chunk_bytes,
+                lanes: choice.lanes,
+                direct: long || direct(collective, ranks, bytes, chunk),
+                long,
+                ..Job::new(collective, 0, ranks, bytes)
+            };
+            let cost = price_among(plan, &job, 1, fabric, Some(hosts), EFFORT);
+            let seconds = cost.map_or(f64::INFINITY, |cost| cost.seconds);
+            Some((algorithm, ranks > FEW && plan.from_all, seconds))
+        })
+        .collect();
+    all.sort_by(|one, other| {
+        (one.1, one.2).partial_cmp(&(other.1, other.2)).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    all.into_iter().map(|(algorithm, _, seconds)| (algorithm, seconds)).collect()
+}
