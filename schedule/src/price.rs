@@ -1,11 +1,11 @@
 //! The price of a plan on a fabric: simulates its schedules in the cost model, of one rank or of all, whole or in part.
 
+use crate::algorithm::Plan;
 use crate::{
     Job,
     cost::{Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, memory, simulate, simulate_one},
     windows::{BULK_SLOTS, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
 };
-use crate::{Topology, algorithm::Plan};
 
 /// How exactly prices are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     let (lanes, slots, bytes) = if schedule.is_small(element, EAGER_BYTES) {
         (1, EAGER_SLOTS, EAGER_BYTES)
     } else {
-        (most, BULK_SLOTS, message.max(Topology::on(fabric, job.ranks).chunk(None)))
+        (most, BULK_SLOTS, message.max(fabric.topology(job.ranks).chunk(None)))
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(stride(bytes));
@@ -222,7 +222,7 @@ fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count
 mod tests {
     use super::*;
     use crate::{
-        Collective,
+        Collective, Topology,
         algorithm::{ALGORITHMS, find},
         select::{Chooser, direct, long},
     };

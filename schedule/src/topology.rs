@@ -1,7 +1,5 @@
 //! Where ranks run and what joins them: what a choice depends on besides the call.
 
-use crate::cost::Fabric;
-
 /// What joins ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -60,12 +58,6 @@ impl Topology {
         Self { hosts: 1, ..Self::new(ranks) }
     }
 
-    /// Of the ranks on a fabric.
-    #[must_use]
-    pub fn on(fabric: &Fabric, ranks: usize) -> Self {
-        Self { ranks, cores: fabric.at_once(ranks), hosts: fabric.hosts(ranks), network: fabric.network() }
-    }
-
     /// Whether they are two on one host. Over TCP and in shared memory their cores move what goes between them, so that
     /// little is gained by cutting it in order to reduce while it moves; and each has one neighbour, so that large windows
     /// cost little.
@@ -99,6 +91,7 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Fabric;
 
     #[test]
     fn ranks_with_a_core_each_are_not_crowded() {
@@ -114,7 +107,7 @@ mod tests {
         for (ranks, hosts) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
             assert!(!pair(ranks, hosts).is_pair(), "{ranks} on {hosts}");
         }
-        let on = |fabric, ranks| Topology::on(fabric, ranks);
+        let on = |fabric: &Fabric, ranks| fabric.topology(ranks);
         assert_eq!(
             on(&Fabric::TCP, 8),
             Topology { cores: 2, network: Fabric::TCP.network(), ..Topology::one_host(8) }

@@ -25,6 +25,7 @@ mod ports;
 #[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod rank;
 mod reach;
+mod slow_link;
 #[path = "../processes/suite.rs"]
 #[allow(dead_code, reason = "shared with the suite of processes, which uses more of it")]
 mod suite;
@@ -49,10 +50,12 @@ use unisono::{Config, ProcessGroup};
 const AT_ONCE: usize = 4;
 
 const TABLES: &[Table] = &[cuts::CASES, worlds::CASES, alone::CASES, reach::CASES];
+/// Measurements, one after the other when all else is over.
+const BENCHES: Table = slow_link::CASES;
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
-        return rank::run(&role, &[worlds::ROLES, alone::ROLES, cuts::ROLES]);
+        return rank::run(&role, &[worlds::ROLES, alone::ROLES, cuts::ROLES, slow_link::ROLES]);
     }
     // As part of `cargo test` it would double that suite's time, and run as root what nobody asked for.
     if std::env::var_os("UNISONO_TEST_HOSTS").is_none() {
@@ -65,24 +68,27 @@ fn main() -> ExitCode {
     }
     let filter = arguments::filter();
     let providers = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_else(|_| "tcp".into());
-    let cases = || TABLES.concat().into_iter().filter(|(case, _)| case.contains(&filter));
-    let cases: Vec<_> =
-        providers.split(',').flat_map(|provider| cases().map(move |it| (provider, it))).collect();
-    let (begun, next) = (Instant::now(), AtomicUsize::new(0));
-    let (count, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some((provider, (case, run))) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let name = format!("hosts over {provider}: {case}");
-                    if let Some(passed) = suite::one(&name, || run(provider)) {
-                        count.fetch_add(1, Ordering::Relaxed);
-                        failed.fetch_or(!passed, Ordering::Relaxed);
+    let (begun, count, failed) = (Instant::now(), AtomicUsize::new(0), AtomicBool::new(false));
+    for (table, at_once) in [(TABLES.concat(), AT_ONCE), (BENCHES.to_vec(), 1)] {
+        let cases = || table.iter().filter(|(case, _)| case.contains(&filter));
+        let cases: Vec<_> =
+            providers.split(',').flat_map(|provider| cases().map(move |it| (provider, it))).collect();
+        let next = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let Some((provider, (case, run))) = cases.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        let name = format!("hosts over {provider}: {case}");
+                        if let Some(passed) = suite::one(&name, || run(provider)) {
+                            count.fetch_add(1, Ordering::Relaxed);
+                            failed.fetch_or(!passed, Ordering::Relaxed);
+                        }
                     }
-                }
-            });
-        }
-    });
+                });
+            }
+        });
+    }
     let (count, failed) = (count.into_inner(), failed.into_inner());
     if failed {
         return ExitCode::FAILURE;

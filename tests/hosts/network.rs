@@ -121,6 +121,14 @@ impl Hosts {
         self.switch.sh(&format!("ip link set {} master {interface}", port(host, interface))).map(drop)
     }
 
+    /// Limits what a host's port moves in each direction, in the words of `tc`.
+    pub(crate) fn limit(&self, host: &str, interface: &str, rate: &str) -> Result<()> {
+        // A burst of what a card hands over at once, and a queue of half a megabyte.
+        let bucket = format!("root tbf rate {rate} burst 128kb limit 512kb");
+        self.sh(host, &format!("tc qdisc replace dev {interface} {bucket}"))?;
+        self.switch.sh(&format!("tc qdisc replace dev {} {bucket}", port(host, interface))).map(drop)
+    }
+
     /// Pulls a host's plug: its interface loses its carrier, and its routes go.
     pub(crate) fn unplug(&self, host: &str, interface: &str) -> Result<()> {
         self.switch.sh(&format!("ip link set {} down", port(host, interface))).map(drop)

@@ -11,7 +11,7 @@ use std::{error::Error, io, process::ExitCode};
 
 use unisono::{Config, dtype::Dtype};
 use unisono_schedule::{
-    Collective, Job, Topology,
+    Collective, Job,
     algorithm::{ALGORITHMS, Algorithm, Plan},
     cost::{Cost, Fabric, Unpriced},
     select::{self, Chooser},
@@ -117,7 +117,7 @@ impl About {
             },
             ..*fabric
         };
-        if ranks > MOST_RANKS as usize {
+        if i64::try_from(ranks).is_ok_and(|ranks| ranks > MOST_RANKS) {
             return Err(format!("{ranks} ranks; at most {MOST_RANKS} are simulated").into());
         }
         match hosts.filter(|&hosts| fabric.hosts(ranks) != hosts) {
@@ -199,7 +199,7 @@ impl Case {
     /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
-        let chunk = Topology::on(&self.fabric, self.ranks).chunk(None);
+        let chunk = self.fabric.topology(self.ranks).chunk(None);
         let direct = select::direct(self.collective, self.ranks, self.bytes(), chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
         let choice = self.chooser().choose(self.collective, self.bytes(), only);

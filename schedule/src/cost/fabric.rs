@@ -267,6 +267,12 @@ impl Fabric {
         Network { kind: self.kind, megabits, ports: self.ports }
     }
 
+    /// Where so many ranks are, consecutive ones on a host.
+    #[must_use]
+    pub fn topology(&self, ranks: usize) -> Topology {
+        Topology { ranks, cores: self.at_once(ranks), hosts: self.hosts(ranks), network: self.network() }
+    }
+
     /// How many ranks of so many can run at once: each that has a core.
     #[must_use]
     pub fn at_once(&self, ranks: usize) -> usize {

@@ -59,11 +59,7 @@ impl Chooser {
     pub fn on(fabric: &Fabric, ranks: usize) -> Self {
         let per_host = fabric.ranks_per_host.max(1);
         let host = |rank| u32::try_from(rank / per_host).unwrap_or(u32::MAX);
-        Self::with(
-            Topology::on(fabric, ranks),
-            *fabric,
-            (0..ranks.min(model::MOST_RANKS)).map(host).collect(),
-        )
+        Self::with(fabric.topology(ranks), *fabric, (0..ranks.min(model::MOST_RANKS)).map(host).collect())
     }
 
     fn with(topology: Topology, fabric: Fabric, hosts: Box<[u32]>) -> Self {
@@ -194,7 +190,8 @@ mod tests {
 
     fn chooser(topology: Topology) -> Chooser {
         let per_host = topology.ranks.div_ceil(topology.hosts);
-        let hosts: Vec<_> = (0..topology.ranks.min(100)).map(|rank| (rank / per_host) as u32).collect();
+        let hosts: Vec<_> =
+            (0..topology.ranks.min(100)).map(|rank| u32::try_from(rank / per_host).unwrap()).collect();
         Chooser::new(topology, &hosts)
     }
 
@@ -207,7 +204,11 @@ mod tests {
                     for bytes in [0, 1, 8, 4096, 1 << 20, 1 << 40, usize::MAX] {
                         let choice = chooser.choose(collective, bytes, |_| true).unwrap();
                         assert!(choice.algorithm.supports(collective), "{collective:?} {choice:?}");
-                        assert!(choice.lanes > 0 && choice.chunk_bytes > 0 && choice.chunk_bytes % 64 == 0);
+                        assert!(
+                            choice.lanes > 0
+                                && choice.chunk_bytes > 0
+                                && choice.chunk_bytes.is_multiple_of(64)
+                        );
                     }
                 }
             }
