@@ -1,6 +1,6 @@
 //! Runs schedules and messages over a transport: lanes, flows, credits, waiting. It knows no algorithm.
 //!
-//! One thread drives it at a time ([`progress`]), for all operations that are active. Everything between ranks is a put:
+//! One thread drives it at a time (`progress.rs`), for all operations that are active. Everything between ranks is a put:
 //! messages into slots of windows, and control messages (windows, credits, greetings) into mailboxes. All communicators of a
 //! process share one endpoint (`endpoint`); each has windows and a mailbox of its own (`comm`).
 

@@ -24,7 +24,7 @@ impl ProcessGroup {
     /// needs to know the others'.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
         self.now(async |sequence| call.gather_all(sequence, input).await)
@@ -54,8 +54,8 @@ impl ProcessGroup {
     /// and this rank's own is already filled.
     ///
     /// # Errors
-    /// [`Error::Argument`] unless `lengths` has one for each rank and `data` is as long as their sum;
-    /// [`Error::Failed`] if the ranks do not know the same lengths, disagree otherwise, or the group is over.
+    /// [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and `data` is as long as their sum;
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks do not know the same lengths, disagree otherwise, or the group is over.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
         self.now(async |sequence| call.gather_in_place(sequence, data, lengths).await)
@@ -82,7 +82,7 @@ impl ProcessGroup {
     /// lengths. The lengths may differ, and no rank needs to know the others'.
     ///
     /// # Errors
-    /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`] if there is no such root.
+    /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`](crate::Error::Argument) if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
         self.now(async |sequence| call.gather_all(sequence, input).await)
@@ -113,8 +113,8 @@ impl ProcessGroup {
     /// and its own is already filled; elsewhere `data` is the block that this rank gives, only read, and `lengths` is not used.
     ///
     /// # Errors
-    /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`] unless `lengths` has one for each rank and
-    /// `data` is as long as their sum, and [`Error::Failed`] if they are not what the ranks have.
+    /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and
+    /// `data` is as long as their sum, and [`Error::Failed`](crate::Error::Failed) if they are not what the ranks have.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
         self.now(async |sequence| call.gather_in_place(sequence, data, lengths).await)
@@ -147,8 +147,8 @@ impl ProcessGroup {
     /// they may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or, at the root, unless `lengths` has one for each rank and
-    /// `input` is as long as their sum; [`Error::Failed`] if the ranks disagree, one of them has no memory for its
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such root, or, at the root, unless `lengths` has one for each rank and
+    /// `input` is as long as their sum; [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for its
     /// block, or the group is over.
     pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
         let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
@@ -182,7 +182,7 @@ impl ProcessGroup {
     /// `data` must be exactly as long as the block, and is filled, and `lengths` is not used. This rank's block is returned.
     ///
     /// # Errors
-    /// As [`scatter_v`](Self::scatter_v), and [`Error::Failed`] if a rank's `data` is not as long as its block.
+    /// As [`scatter_v`](Self::scatter_v), and [`Error::Failed`](crate::Error::Failed) if a rank's `data` is not as long as its block.
     pub fn scatter_v_in_place<'d, T: Element>(
         &self,
         data: &'d mut [T],
@@ -221,7 +221,7 @@ impl ProcessGroup {
     /// `output`: rank r gets the r-th. No rank needs to know how long the others' outputs are.
     ///
     /// # Errors
-    /// As [`reduce_scatter`](Self::reduce_scatter), and [`Error::Failed`] unless every rank's `input` is as long as all
+    /// As [`reduce_scatter`](Self::reduce_scatter), and [`Error::Failed`](crate::Error::Failed) unless every rank's `input` is as long as all
     /// ranks' outputs together.
     pub fn reduce_scatter_v<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
@@ -303,8 +303,8 @@ impl ProcessGroup {
     /// gives. Returns what came, in the order of ranks, and how much from each. No rank needs to know how much it will get.
     ///
     /// # Errors
-    /// [`Error::Argument`] unless `lengths` has one for each rank and `input` is as long as their sum;
-    /// [`Error::Failed`] if the ranks disagree, one of them has no memory for the result, or the group is over.
+    /// [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and `input` is as long as their sum;
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
         self.now(async |sequence| call.all_to_all(sequence, input, lengths).await)
@@ -336,7 +336,7 @@ impl ProcessGroup {
     /// much for each other.
     ///
     /// # Errors
-    /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`] if two ranks have not equally much for each other.
+    /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`](crate::Error::Failed) if two ranks have not equally much for each other.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
         self.now(async |sequence| call.all_to_all_in_place(sequence, data, lengths).await)
