@@ -98,7 +98,7 @@ fn token(provider: &str) -> Outcome {
 fn size(provider: &str) -> Outcome {
     let mut world = World::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_WORLD_SIZE", "3")])?;
-    told(&world.end_first()?, "refused", &["there are 3 ranks", "there are 2"])?;
+    told(&world.end_first()?, "refused", &["this process has world size 3", "the store 2"])?;
     Ok(Verdict::Passed)
 }
 
