@@ -22,7 +22,8 @@ pub(crate) const CASES: Table = &[
 pub(crate) const ROLES: &[Role] = &[("measures-all-reduce", play_measures)];
 
 /// What is tried beside the default.
-const ALGORITHMS: [&str; 5] = ["direct", "recursive_doubling", "two_shot", "rabenseifner", "ring"];
+const ALGORITHMS: [&str; 7] =
+    ["direct", "star", "recursive_doubling", "two_shot", "rabenseifner", "ring", "tree"];
 /// Bytes, and for how long an algorithm is measured with so many.
 const SIZES: [(usize, Duration); 3] = [
     (8, Duration::from_millis(50)),
