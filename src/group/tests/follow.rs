@@ -364,7 +364,8 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
             // It says that it has more than there can be.
             _ => {
                 let call = group.uneven::<u8>(Collective::AllGather, ReduceOp::Sum, 0).unwrap();
-                group.now(async |sequence| call.everyone(sequence, [1 << 62]).await).unwrap();
+                // The other rank may have given up before this one has its word.
+                let _ = group.now(async |sequence| call.everyone(sequence, [1 << 62]).await);
                 group.barrier()
             }
         };
