@@ -23,6 +23,10 @@ use crate::{
     rendezvous,
 };
 
+#[cfg(test)]
+#[path = "../fuzz/smoke.rs"]
+mod smoke;
+
 /// Its name, which is that of its folder in `fuzz/corpus`, and what it calls.
 pub type Target = (&'static str, fn(&[u8]));
 
@@ -135,18 +139,10 @@ mod tests {
         path::{Path, PathBuf},
     };
 
-    use proptest::{collection::vec, prelude::*, sample::Index, test_runner::TestRunner};
-
     use super::*;
 
-    /// The bytes of a target's corpus, by name.
     fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
-        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        let read = |path: PathBuf| (path.display().to_string(), fs::read(&path).unwrap());
-        let mut all: Vec<_> = entries.map(|entry| read(entry.unwrap().path())).collect();
-        all.sort();
-        all
+        smoke::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target))
     }
 
     #[test]
@@ -181,38 +177,14 @@ mod tests {
     #[test]
     fn corpora_pass() {
         for (target, call) in TARGETS {
-            let corpus = corpus(target);
-            assert!(!corpus.is_empty(), "{target}");
-            for (file, bytes) in corpus {
-                std::panic::catch_unwind(|| call(&bytes)).unwrap_or_else(|_| panic!("{file}"));
-            }
+            smoke::corpus_passes(&corpus(target), *call);
         }
     }
 
-    /// Bytes of nothing, and those of the corpus changed, cut off and put together. A failure tells the bytes.
     #[test]
     fn other_bytes_pass() {
         for (target, call) in TARGETS {
-            let corpus = corpus(target);
-            let change = (any::<Index>(), any::<u8>());
-            let changed = (any::<Index>(), any::<Index>(), vec(change, 0..8), any::<Index>());
-            let changed = changed.prop_map(|(one, other, changes, cut)| {
-                let mut bytes = one.get(&corpus).1.clone();
-                bytes.truncate(cut.index(bytes.len() * 4 + 1));
-                bytes.extend(&other.get(&corpus).1[..cut.index(other.get(&corpus).1.len() + 1)]);
-                for (at, byte) in changes {
-                    let at = at.index(bytes.len().max(1));
-                    bytes.get_mut(at).into_iter().for_each(|there| *there = byte);
-                }
-                bytes
-            });
-            let any_bytes = prop_oneof![1 => vec(any::<u8>(), 0..300), 3 => changed];
-            let mut runner = TestRunner::new(ProptestConfig { cases: 1000, ..ProptestConfig::default() });
-            let run = runner.run(&any_bytes, |bytes| {
-                call(&bytes);
-                Ok(())
-            });
-            run.unwrap_or_else(|failure| panic!("{target}: {failure}"));
+            smoke::other_bytes_pass(target, &corpus(target), *call);
         }
     }
 }

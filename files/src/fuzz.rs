@@ -5,6 +5,10 @@ use std::path::Path;
 
 use crate::{local, plan::Plan};
 
+#[cfg(test)]
+#[path = "../../fuzz/smoke.rs"]
+mod smoke;
+
 /// A plan, and a journal.
 pub fn file(bytes: &[u8]) {
     let Ok((plan, rest)) = postcard::take_from_bytes::<Plan>(bytes) else { return };
@@ -26,36 +30,13 @@ pub fn file(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use proptest::{collection::vec, prelude::*, sample::Index, test_runner::TestRunner};
-
     use super::*;
 
     #[test]
     fn any_bytes_pass() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/file");
-        let entries = fs::read_dir(corpus).unwrap();
-        let seeds: Vec<Vec<u8>> = entries.map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
-        assert!(seeds.len() > 1);
-        seeds.iter().for_each(|seed| file(seed));
-        // The seeds with some bytes changed, and cut off.
-        let changed = (any::<Index>(), vec((any::<Index>(), any::<u8>()), 0..8), any::<Index>());
-        let changed = changed.prop_map(|(seed, changes, cut)| {
-            let mut bytes = seed.get(&seeds).clone();
-            bytes.truncate(cut.index(bytes.len() * 4 + 1));
-            for (at, byte) in changes {
-                let at = at.index(bytes.len().max(1));
-                bytes.get_mut(at).into_iter().for_each(|there| *there = byte);
-            }
-            bytes
-        });
-        let any_bytes = prop_oneof![1 => vec(any::<u8>(), 0..300), 3 => changed];
-        let mut runner = TestRunner::new(ProptestConfig { cases: 1000, ..ProptestConfig::default() });
-        let run = runner.run(&any_bytes, |bytes| {
-            file(&bytes);
-            Ok(())
-        });
-        run.unwrap();
+        let corpus = smoke::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/file"));
+        assert!(corpus.len() > 1);
+        smoke::corpus_passes(&corpus, file);
+        smoke::other_bytes_pass("file", &corpus, file);
     }
 }
