@@ -9,8 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-#[path = "layering/circles.rs"]
-mod circles;
+#[path = "layering/cycles.rs"]
+mod cycles;
 #[path = "layering/source.rs"]
 mod source;
 #[path = "layering/words.rs"]
@@ -343,14 +343,14 @@ fn no_files_need_one_another() {
         .filter_map(|(file, _)| file.strip_suffix("lib.rs").or_else(|| file.strip_suffix("main.rs")));
     let mut report = String::new();
     for root in roots.filter(|root| root.ends_with("src/")) {
-        for circle in circles::circles(root, &files) {
-            report += &format!("\n{} files of {} need one another:", circle.files.len(), circle.room());
-            circle.arrows.iter().for_each(|arrow| report += &format!("\n    {arrow}"));
+        for cycle in cycles::cycles(root, &files) {
+            report += &format!("\n{} files of {} need one another:", cycle.files.len(), cycle.room());
+            cycle.arrows.iter().for_each(|arrow| report += &format!("\n    {arrow}"));
         }
     }
     assert!(
         report.is_empty(),
-        "{report}\nTo break a circle, move what both ends need into a file below them, hand it in as an argument, or join \
+        "{report}\nTo break a cycle, move what both ends need into a file below them, hand it in as an argument, or join \
          two files that are one subject."
     );
 }

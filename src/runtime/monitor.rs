@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How long a broken transport waits for the store to say who died before it reports itself.
-const CULPRIT: Duration = Duration::from_millis(1000);
+const NAMED_WITHIN: Duration = Duration::from_millis(1000);
 
 /// How long the ranks' positions are gathered for.
 const POSITIONS: Duration = Duration::from_millis(1000);
@@ -108,7 +108,7 @@ impl Monitor {
             Error::Failed(failure) => Error::Failed(self.tell(failure)),
             // All who were there have come to the same, and whoever is late is told so.
             Error::Missing { .. } => error,
-            _ => match broken.then(|| self.latch.wait(CULPRIT)).flatten() {
+            _ => match broken.then(|| self.latch.wait(NAMED_WITHIN)).flatten() {
                 Some(failure) => Error::Failed(failure),
                 None => {
                     self.tell(Failure::Joining { rank: self.rank, why: error.to_string() });
@@ -131,7 +131,7 @@ impl Monitor {
 
     /// Who died, if the store comes to know that soon.
     pub(crate) fn dead(&self) -> Option<Failure> {
-        self.latch.wait(CULPRIT)
+        self.latch.wait(NAMED_WITHIN)
     }
 
     /// Tells the store, and gives back the failure that it heard of first.
@@ -169,7 +169,7 @@ impl Monitor {
             }),
             Stop::Transport(broken) => {
                 // A dead peer breaks the wire too; the store knows better who it was.
-                let named = self.latch.wait(CULPRIT);
+                let named = self.latch.wait(NAMED_WITHIN);
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,
                     doing: number.map_or_else(|| call.clone(), |op| format!("op {op} {call}")),

@@ -31,7 +31,7 @@ pub(crate) fn megabits(limits: &Limits) -> u32 {
     let read = |path: String| outside::read_text(Path::new(&path), LONGEST).unwrap_or_default();
     match kind(&limits.provider) {
         Kind::Sockets => ethernet(&read(format!("/sys/class/net/{device}/speed"))),
-        Kind::Rdma | Kind::Efa => card(&read(format!("/sys/class/infiniband/{device}/ports/1/rate"))),
+        Kind::Rdma | Kind::Efa => infiniband(&read(format!("/sys/class/infiniband/{device}/ports/1/rate"))),
         Kind::SharedMemory => 0,
     }
 }
@@ -42,7 +42,7 @@ fn ethernet(text: &str) -> u32 {
 }
 
 /// `100 Gb/sec (4X EDR)`, or `2.5 Gb/sec (1X SDR)`.
-fn card(text: &str) -> u32 {
+fn infiniband(text: &str) -> u32 {
     let mut words = text.split_whitespace();
     let (rate, unit) = (words.next().unwrap_or_default(), words.next());
     let (whole, tenths) = rate.split_once('.').unwrap_or((rate, "0"));
@@ -89,7 +89,7 @@ mod tests {
             ("4294967295 Gb/sec", u32::MAX),
             ("10 Mb/sec", 0),
         ] {
-            assert_eq!(card(text), wanted, "{text:?}");
+            assert_eq!(infiniband(text), wanted, "{text:?}");
         }
         // What is no device, and one that has no speed.
         for device in ["", "../../etc/passwd", ".", "lo"] {

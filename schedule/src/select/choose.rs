@@ -51,7 +51,7 @@ impl Chooser {
         let mut here = HashMap::new();
         hosts.iter().for_each(|host| *here.entry(host).or_insert(0) += 1);
         let most = here.values().copied().max().unwrap_or(topology.ranks);
-        Self { fabric: Fabric::of(&topology, most), ..Self::with(topology, Fabric::TCP, hosts.into()) }
+        Self::with(topology, Fabric::of(&topology, most), hosts.into())
     }
 
     /// For so many ranks on a fabric, with consecutive ones on a host.

@@ -1,4 +1,4 @@
-//! Finds circles among the files of a crate: files that need one another, so that none can be read first.
+//! Finds cycles among the files of a crate: files that need one another, so that none can be read first.
 //!
 //! A file needs another if it names something of it, by a `use` or a path. Not counted are tests, a `mod.rs` that
 //! declares its children or gives their names on, and what a file uses of the modules it is in: a `mod.rs` may define
@@ -12,12 +12,12 @@ use crate::{
 };
 
 /// Files that need one another, and for each arrow between two of them the names that make it.
-pub(crate) struct Circle {
+pub(crate) struct Cycle {
     pub(crate) files: Vec<String>,
     pub(crate) arrows: Vec<String>,
 }
 
-impl Circle {
+impl Cycle {
     /// The folder that all its files are in: the room that must be put in order.
     pub(crate) fn room(&self) -> &str {
         let (first, last) = (&self.files[0], &self.files[self.files.len() - 1]);
@@ -34,8 +34,8 @@ struct Crate<'a> {
     imports: HashMap<(Module, String), Module>,
 }
 
-/// The circles of one crate, whose files these are: their paths and texts. `root` is the folder of its `lib.rs`.
-pub(crate) fn circles(root: &str, files: &[(String, String)]) -> Vec<Circle> {
+/// The cycles of one crate, whose files these are: their paths and texts. `root` is the folder of its `lib.rs`.
+pub(crate) fn cycles(root: &str, files: &[(String, String)]) -> Vec<Cycle> {
     let mut all = Crate { files: BTreeMap::new(), imports: HashMap::new() };
     let mut read = Vec::new();
     for (file, text) in files {
@@ -121,7 +121,7 @@ impl<'a> Crate<'a> {
 }
 
 /// The strongly connected components of two files or more.
-fn components(arrows: &BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>>) -> Vec<Circle> {
+fn components(arrows: &BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>>) -> Vec<Cycle> {
     let reached: BTreeMap<&str, BTreeSet<&str>> = arrows
         .keys()
         .map(|&from| {
@@ -134,11 +134,11 @@ fn components(arrows: &BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>>) -> Vec<Ci
             (from, seen)
         })
         .collect();
-    let mut found: BTreeMap<Vec<&str>, Circle> = BTreeMap::new();
+    let mut found: BTreeMap<Vec<&str>, Cycle> = BTreeMap::new();
     for (&file, targets) in reached.iter().filter(|(file, targets)| targets.contains(*file)) {
         let with = targets.iter().filter(|&to| reached.get(to).is_some_and(|back| back.contains(file)));
         let files: Vec<&str> = with.copied().collect();
-        found.entry(files.clone()).or_insert_with(|| Circle {
+        found.entry(files.clone()).or_insert_with(|| Cycle {
             arrows: files
                 .iter()
                 .flat_map(|from| arrows[from].iter().map(move |(to, names)| (from, to, names)))
@@ -157,11 +157,11 @@ fn components(arrows: &BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>>) -> Vec<Ci
 fn planted(files: &[(&str, &str)]) -> Vec<Vec<String>> {
     let files: Vec<_> =
         files.iter().map(|(name, text)| (format!("src/{name}.rs"), (*text).to_owned())).collect();
-    circles("src/", &files).into_iter().map(|circle| circle.files).collect()
+    cycles("src/", &files).into_iter().map(|cycle| cycle.files).collect()
 }
 
 #[test]
-fn planted_circles_are_found() {
+fn planted_cycles_are_found() {
     let two = [["src/a/b.rs", "src/a/c.rs"]];
     // By `super`, by `crate`, by a path in a function, by one in a macro call.
     for text in [
