@@ -74,7 +74,7 @@ fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
     let all = panel.lines.iter().chain(&panel.bound).flat_map(places);
     let (sizes, values): (Vec<f64>, Vec<f64>) = all.unzip();
     // Sizes are powers of two, which labels of powers of ten would miss.
-    let (sizes, values) = (span(&sizes).log_scale().base(2.0), span(&values).log_scale());
+    let (sizes, values) = (span(&sizes, 2.0).log_scale().base(2.0), span(&values, 10.0).log_scale());
     let mut chart = ChartBuilder::on(area)
         .caption(panel.title, ("sans-serif", 20))
         .margin(12)
@@ -123,11 +123,14 @@ fn places(line: &Line) -> Vec<(f64, f64)> {
     line.points.iter().map(|&(bytes, value)| (bytes as f64, value.max(LEAST))).collect()
 }
 
-/// From the least to the most; something, where these are one.
-fn span(values: &[f64]) -> std::ops::Range<f64> {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    if least < most { least..most } else { 1.0..10.0 }
+/// From the least to the most, out to the powers of `base` around them: those have the labels.
+fn span(values: &[f64], base: f64) -> std::ops::Range<f64> {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min).min(f64::MAX);
+    let most = values.iter().copied().fold(least, f64::max);
+    let first = least.log(base).floor();
+    let last = most.log(base).ceil().max(first + 1.0);
+    // A little more: rounding leaves out no power at an end.
+    base.powf(first - 1e-6)..base.powf(last + 1e-6)
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a label")]
@@ -158,6 +161,19 @@ mod tests {
         }
         for wanted in ["left", "right", "line 0", "bound", " KiB", " µs"] {
             assert!(picture.contains(wanted), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn both_ends_of_an_axis_have_labels() {
+        for (value, around) in
+            [(2e-9, ["1.00 ns", "10.0 ns"]), (2e-6, ["1.00 µs", "10.0 µs"]), (2.0, ["1.00 s", "10.0 s"])]
+        {
+            let lines = vec![Line { name: "flat".to_owned(), points: vec![(8, value), (16, value * 2.0)] }];
+            let picture =
+                render(&[Panel { title: "", values: "time", label: words::time, lines, bound: None }])
+                    .unwrap();
+            assert!(around.iter().all(|label| picture.contains(label)), "{value}: {picture}");
         }
     }
 

@@ -547,7 +547,7 @@ fn results_are_drawn_beside_each_other() {
     };
     let two = drawn(&[&before, &after]);
     assert!(two.starts_with("<svg") && two.trim_end().ends_with("</svg>"));
-    for wanted in ["all_reduce, 2 ranks", "before", "after", "bus bandwidth", "GB/s", "µs", "1 KiB"] {
+    for wanted in ["all_reduce, 2 ranks", "before", "after", "bus bandwidth", "GB/s", "time", "1 KiB"] {
         assert!(two.contains(wanted), "{wanted}");
     }
     let lines = |picture: &str| picture.matches("<polyline").count();
