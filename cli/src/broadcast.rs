@@ -111,7 +111,6 @@ impl Broadcast {
         let Delivered { file, bytes, sent, writers, moving, syncing, .. } = delivered;
         let name = Path::new(file.file_name().unwrap_or_default()).display();
         let [moving, syncing] = [moving, syncing].map(Duration::as_secs_f64);
-        #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
         let rate = *sent as f64 / moving / 1e9;
         let limits = group.limits();
         writeln!(

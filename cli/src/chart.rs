@@ -118,7 +118,6 @@ fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
 }
 
 /// Where a line's points are.
-#[allow(clippy::cast_precision_loss, reason = "places in a picture")]
 fn places(line: &Line) -> Vec<(f64, f64)> {
     line.points.iter().map(|&(bytes, value)| (bytes as f64, value.max(LEAST))).collect()
 }
@@ -133,7 +132,7 @@ fn span(values: &[f64], base: f64) -> std::ops::Range<f64> {
     base.powf(first - 1e-6)..base.powf(last + 1e-6)
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a label")]
+#[allow(clippy::cast_possible_truncation, reason = "a label")]
 fn whole(bytes: f64) -> u64 {
     bytes.round() as u64
 }

@@ -12,13 +12,11 @@ pub(crate) fn time(seconds: f64) -> String {
 }
 
 /// Bytes: `17 B`, `1.5 KiB`, `256 KiB`, `3.73 GiB`.
-#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
 pub(crate) fn size(bytes: usize) -> String {
     big(bytes as f64)
 }
 
 /// As [`size`], of a number that may be too large for one.
-#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
 pub(crate) fn size64(bytes: u64) -> String {
     big(bytes as f64)
 }

@@ -91,7 +91,6 @@ fn judge(line: &Value, collective: &str, ranks: u64, provider: &str) {
     let close = |got: f64, wanted: f64| (got - wanted).abs() <= 1e-9 * wanted.abs().max(1e-300);
     let algbw = number(line, &["algbw"]);
     assert!(close(algbw, bytes / p50 / 1e3), "{line}");
-    #[allow(clippy::cast_precision_loss)]
     let share = (ranks as f64 - 1.0) / ranks as f64;
     let factor = match collective {
         "all_reduce" => 2.0 * share,

@@ -191,12 +191,7 @@ fn is_long(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> bool {
 }
 
 /// What `count` elements cost, if each costs as much more as between these two counts.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a price, and one beyond all numbers is the greatest"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "a price, and one beyond all numbers is the greatest")]
 fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count: usize) -> Cost {
     let factor = (count - more) as f64 / (more - few) as f64;
     let number = |first: u64, second: u64| {

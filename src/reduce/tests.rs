@@ -79,7 +79,7 @@ macro_rules! integer_oracle {
     ($($integer:ident),*) => {$(
         impl Oracle for $integer {
             const SPECIAL: &'static [Self] = &[0, 1, $integer::MAX, $integer::MIN, $integer::MAX - 1];
-            #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+            #[allow(clippy::cast_possible_truncation)]
             fn of(bits: u64) -> Self {
                 bits as Self
             }

@@ -66,7 +66,6 @@ fn campaign(provider: &str) -> Outcome {
         slowest =
             slowest.max(told.map_err(|error| format!("UNISONO_TEST_SEED={seed}, case {case}: {error}"))?);
     }
-    #[allow(clippy::cast_precision_loss, reason = "for people")]
     let slowest = slowest as f64 / 1000.0;
     Ok(Verdict::Measured(format!("seed {seed}: {cases} ends, all knew after {slowest:.0} ms at most")))
 }

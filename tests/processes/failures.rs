@@ -72,7 +72,6 @@ fn soon(ends: &[&End], since: i64) -> Result<Verdict, Box<dyn std::error::Error>
         ensure!(took < SOON, "rank {} needed {took} µs to notice", end.rank);
         slowest = slowest.max(took);
     }
-    #[allow(clippy::cast_precision_loss, reason = "for people")]
     Ok(Verdict::Measured(format!("all knew after {:.1} ms", slowest as f64 / 1000.0)))
 }
 

@@ -178,7 +178,6 @@ fn mismatches(provider: &str, ranks: usize) -> Outcome {
             slowest = slowest.max(took);
         }
     }
-    #[allow(clippy::cast_precision_loss, reason = "for people")]
     Ok(Verdict::Measured(format!("at most {:.1} ms", slowest as f64 / 1000.0)))
 }
 

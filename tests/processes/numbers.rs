@@ -1,12 +1,6 @@
 //! What ranks contribute, and what must come of it, computed without any of the library's kernels.
 
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_wrap,
-    clippy::cast_precision_loss,
-    reason = "small numbers; integers wrap as the reductions do"
-)]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers; integers wrap as the reductions do")]
 
 use std::fmt::Debug;
 

@@ -190,7 +190,7 @@ pub(super) fn iterations(
     }
     let mut each = [begun.elapsed().as_secs_f64() / 3.0];
     group.all_reduce(&mut each, ReduceOp::Max)?;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    #[allow(clippy::cast_possible_truncation, reason = "clamped")]
     Ok((seconds / each[0].max(1e-9)).clamp(5.0, 2000.0) as usize)
 }
 
@@ -218,13 +218,11 @@ pub(crate) fn call<T: Sample>(
 }
 
 /// Processor time that this process has used, in seconds.
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-#[allow(clippy::cast_precision_loss, reason = "at most a few thousand")]
 fn per(iters: usize) -> f64 {
     iters as f64
 }

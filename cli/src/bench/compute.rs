@@ -135,7 +135,7 @@ impl Computation<'_> {
     pub(super) fn run(&self) {
         match self {
             Self::Idle(seconds) => sleep(*seconds),
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+            #[allow(clippy::cast_possible_truncation, reason = "clamped")]
             Self::Busy(crew, rounds) => crew.compute(rounds.clamp(1.0, 1e15) as u64),
         }
     }

@@ -60,7 +60,6 @@ macro_rules! floats {
                 let factor = $factor(factor);
                 $of(numbers.map(|number| $get($of(number * factor))).sum::<f64>())
             }
-            #[allow(clippy::cast_precision_loss, reason = "small numbers")]
             fn passes_for(self, wanted: Self, roundings: usize) -> bool {
                 near($get(self), $get(wanted), roundings as f64 * $get(<$type>::EPSILON))
             }
@@ -90,17 +89,14 @@ macro_rules! integers {
         impl Sample for $type {
             const DIGITS: u32 = u32::MAX;
             const SPOILT: Self = !0;
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap,
-                reason = "wrapping is what is meant")]
+            #[allow(clippy::cast_possible_truncation, reason = "wrapping is what is meant")]
             fn of(value: f64) -> Self {
                 value as i128 as Self
             }
-            #[allow(clippy::cast_precision_loss, reason = "small numbers")]
             fn get(self) -> f64 {
                 self as f64
             }
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap,
-                reason = "wrapping is what is meant")]
+            #[allow(clippy::cast_possible_truncation, reason = "wrapping is what is meant")]
             fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
                 // Wrapped once, in the end: the lowest bits do not depend on those above.
                 let add = |sum: i128, number: f64| sum.wrapping_add((number as i128).wrapping_mul(factor as i128));
@@ -177,7 +173,6 @@ impl Terms {
     }
 
     /// The reduction of all ranks' terms at `index`.
-    #[allow(clippy::cast_precision_loss, reason = "small numbers")]
     fn reduced<T: Sample>(&self, index: usize) -> T {
         let first = (self.sparse - index % self.sparse) % self.sparse;
         let terms = (first..self.ranks).step_by(self.sparse).map(|rank| self.term(rank, index));
@@ -222,7 +217,6 @@ pub(super) fn fill_copied<T: Sample>(rank: usize, first: usize, into: &mut [T]) 
 }
 
 /// Fills with the first `period` numbers again and again.
-#[allow(clippy::cast_precision_loss, reason = "small numbers")]
 fn repeat<T: Sample>(period: usize, into: &mut [T], number: impl Fn(usize) -> usize) {
     let numbers: Vec<T> = (0..period.min(into.len())).map(|index| T::of(number(index) as f64)).collect();
     for (element, &number) in into.iter_mut().zip(numbers.iter().cycle()) {
@@ -238,7 +232,6 @@ pub(super) fn wrong_reduced<T: Sample>(op: ReduceOp, ranks: usize, first: usize,
 }
 
 /// How many elements of `output` are not elements `first..` of what rank `rank` had.
-#[allow(clippy::cast_precision_loss, reason = "small numbers")]
 pub(super) fn wrong_copied<T: Sample>(rank: usize, first: usize, output: &[T]) -> u64 {
     count_wrong(PERIOD, output, 0, |index| T::of(number(rank, first + index) as f64))
 }

@@ -110,7 +110,6 @@ pub(super) struct Rates {
 
 impl Rates {
     /// Of so many, each of so many bytes, in so many seconds.
-    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn new(count: usize, bytes: usize, seconds: f64) -> Self {
         let rate = count as f64 / seconds.max(1e-9);
         Self { gigabytes: rate * bytes as f64 / 1e9, millions: rate / 1e6 }
@@ -133,12 +132,7 @@ pub(super) fn micros(time: Duration) -> f64 {
 }
 
 /// The value below which a fraction `q` of a sorted, non-empty list lies; the default for an empty one.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "an index into the list"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "an index into the list")]
 pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
@@ -146,7 +140,6 @@ pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
 
 /// What the algorithm's bandwidth is multiplied with to get that of the wire (nccl-tests,
 /// doc/PERFORMANCE.md).
-#[allow(clippy::cast_precision_loss, reason = "a number of ranks")]
 fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     let share = (ranks as f64 - 1.0) / ranks as f64;
     match collective {
@@ -255,7 +248,6 @@ impl Report {
         }
     }
 
-    #[allow(clippy::needless_pass_by_value, reason = "it is made for this")]
     fn record(&mut self, record: serde_json::Value) {
         if let Some(json) = &mut self.json
             && let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush())
@@ -277,7 +269,6 @@ impl Report {
     }
 
     /// Reports a collective.
-    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn collective(&mut self, row: &Row) {
         if !self.reports {
             return;

@@ -65,7 +65,6 @@ struct Score {
 }
 
 impl Score {
-    #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
     fn words(self) -> String {
         format!("{} of {} ({:.0} %)", self.right, self.of, 100.0 * self.right as f64 / self.of.max(1) as f64)
     }

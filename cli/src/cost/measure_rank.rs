@@ -153,7 +153,6 @@ fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Resul
         Ok(least)
     };
     let put = fastest(8, SMALL_PUTS, false)?;
-    #[allow(clippy::cast_precision_loss, reason = "a small number")]
     let large = LARGE as f64;
     let bandwidth = large / fastest(LARGE, LARGE_PUTS, false)?;
     let both = large / fastest(LARGE, LARGE_PUTS, true)?;

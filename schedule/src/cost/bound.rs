@@ -17,7 +17,6 @@ use crate::Collective;
 ///   Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
 /// - the processor time of an average rank for taking, putting and reducing as many bytes.
 #[must_use]
-#[allow(clippy::cast_precision_loss, reason = "a bound on a price")]
 pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> f64 {
     if ranks < 2 {
         return 0.0;

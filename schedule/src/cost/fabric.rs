@@ -260,7 +260,7 @@ impl Fabric {
 
     /// What joins its ranks.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a bandwidth in Mbit/s")]
+    #[allow(clippy::cast_possible_truncation, reason = "a bandwidth in Mbit/s")]
     pub fn network(&self) -> Network {
         let goodput = if self.kind == Kind::Sockets { GOODPUT } else { 1.0 };
         let megabits = (self.between.bandwidth * 8.0 / goodput / 1e6).round() as u32;
@@ -289,7 +289,6 @@ impl Fabric {
 
     /// How many of so many ranks share a core; 1 where every rank has one, and not less.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "numbers of ranks and cores")]
     pub fn crowd(&self, ranks: usize) -> f64 {
         (self.ranks_per_host.min(ranks) as f64 / self.cores.max(1) as f64).max(1.0)
     }

@@ -1,7 +1,5 @@
 //! The model of hosts against what was measured between network namespaces, and against what ports must come to.
 
-#![allow(clippy::cast_precision_loss, reason = "prices")]
-
 use crate::{
     Collective, Job,
     algorithm::find,

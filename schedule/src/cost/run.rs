@@ -396,7 +396,6 @@ impl<'a> Simulation<'a> {
     }
 
     /// Bytes of so many elements.
-    #[allow(clippy::cast_precision_loss, reason = "prices are not that exact")]
     fn bytes(&self, len: usize) -> f64 {
         len as f64 * self.setup.element as f64
     }

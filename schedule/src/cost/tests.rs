@@ -1,8 +1,6 @@
 //! The simulation against textbook formulas, one rank that stands for all against all of them, and both against the
 //! lower bound.
 
-#![allow(clippy::cast_precision_loss, reason = "prices")]
-
 use super::*;
 use crate::{
     Collective, Job, Kind, Step,

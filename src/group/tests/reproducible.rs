@@ -25,7 +25,6 @@ macro_rules! reals {
             fn bits(self) -> u64 {
                 self.to_bits().into()
             }
-            #[allow(clippy::cast_precision_loss, reason = "few ranks")]
             fn oracle(op: ReduceOp, all: &[Self]) -> Self {
                 let mut work: Vec<$work> = all.iter().map(|&x| $widen(x)).collect();
                 if let ReduceOp::PreMulSum(factor) = op {
