@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan, Split,
+    Plan,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -24,32 +24,25 @@ use crate::{
 
 /// What Bruck can do.
 pub(super) const PLANS: &[Plan] = &[
+    // Ranks differ: a message that goes round the end of the output is two.
     Plan {
-        collective: Collective::AllGather,
         uneven: true,
-        ordered: false,
-        make: |job| Lanes::schedule(job, AllGather::new(job)),
-        traffic: |job| AllGather::new(job).traffic(),
-        hops: levels,
         depth: 2,
-        split: Split::Whole,
-        whole: false,
-        from_all: false,
-        // A message that goes round the end of the output is two.
-        alike: |_| None,
+        ..Plan::new(
+            Collective::AllGather,
+            |job| Lanes::schedule(job, AllGather::new(job)),
+            |job| AllGather::new(job).traffic(),
+            levels,
+        )
     },
     Plan {
-        collective: Collective::AllToAll,
-        uneven: false,
-        ordered: false,
-        make: |job| Lanes::schedule(job, AllToAll::new(job)),
-        traffic: |job| AllToAll::new(job).traffic(),
-        hops: levels,
-        depth: 1,
-        split: Split::Whole,
-        whole: false,
-        from_all: false,
         alike: |_| Some(Alike::Turned),
+        ..Plan::new(
+            Collective::AllToAll,
+            |job| Lanes::schedule(job, AllToAll::new(job)),
+            |job| AllToAll::new(job).traffic(),
+            levels,
+        )
     },
 ];
 

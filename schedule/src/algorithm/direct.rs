@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan, Split,
+    Plan,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -32,20 +32,15 @@ pub(super) const PLANS: &[Plan] = &[
 ];
 
 const fn plan(collective: Collective) -> Plan {
+    let make: fn(&Job<'_>) -> _ = |job| {
+        let direct = Direct::new(job);
+        // What follows a head is written on the head's lane.
+        let lanes = if direct.head > 0 { 1 } else { job.lanes };
+        Lanes::schedule(&Job { lanes, ..*job }, direct)
+    };
     Plan {
-        collective,
         uneven: collective.has_blocks(),
         ordered: collective.reduces(),
-        make: |job| {
-            let direct = Direct::new(job);
-            // What follows a head is written on the head's lane.
-            let lanes = if direct.head > 0 { 1 } else { job.lanes };
-            Lanes::schedule(&Job { lanes, ..*job }, direct)
-        },
-        traffic,
-        hops: |_| 1,
-        depth: 1,
-        split: Split::Whole,
         whole: !collective.reduces() && !matches!(collective, Collective::Barrier),
         from_all: !matches!(collective, Collective::Broadcast | Collective::Scatter),
         alike: if collective.has_root() {
@@ -55,6 +50,7 @@ const fn plan(collective: Collective) -> Plan {
         } else {
             |_| Some(Alike::Turned)
         },
+        ..Plan::new(collective, make, traffic, |_| 1)
     }
 }
 

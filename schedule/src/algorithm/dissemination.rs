@@ -5,24 +5,20 @@
 //! International Journal of Parallel Programming 17(1), 1988.
 
 use super::{
-    Plan, Split,
+    Plan,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{Collective, Rank, Span, Traffic, cost::Alike};
 
 /// What dissemination can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
-    collective: Collective::Barrier,
-    uneven: false,
-    ordered: false,
-    make: |job| Lanes::schedule(job, Barrier { rank: job.rank, ranks: job.ranks }),
-    traffic: |job| Traffic { messages: hops(job.ranks), elements: 0 },
-    hops,
-    depth: 1,
-    split: Split::Whole,
-    whole: false,
-    from_all: false,
     alike: |_| Some(Alike::Turned),
+    ..Plan::new(
+        Collective::Barrier,
+        |job| Lanes::schedule(job, Barrier { rank: job.rank, ranks: job.ranks }),
+        |job| Traffic { messages: hops(job.ranks), elements: 0 },
+        hops,
+    )
 }];
 
 fn hops(ranks: usize) -> usize {

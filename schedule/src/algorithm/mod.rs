@@ -173,6 +173,29 @@ impl Algorithm {
 }
 
 impl Plan {
+    /// Of equal blocks, in any order, in whole chunks and with a slot for each flow; and ranks differ. What a plan does otherwise
+    /// it says in its fields.
+    const fn new(
+        collective: Collective,
+        make: fn(&Job<'_>) -> Box<dyn Schedule>,
+        traffic: fn(&Job<'_>) -> Traffic,
+        hops: fn(usize) -> usize,
+    ) -> Self {
+        Self {
+            collective,
+            make,
+            traffic,
+            hops,
+            uneven: false,
+            ordered: false,
+            alike: |_| None,
+            depth: 1,
+            split: Split::Whole,
+            whole: false,
+            from_all: false,
+        }
+    }
+
     /// This rank's schedule. In a world of one, nothing but a copy of the input to the output.
     #[must_use]
     pub fn make(&self, job: &Job<'_>) -> Box<dyn Schedule> {

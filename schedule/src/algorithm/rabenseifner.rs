@@ -37,25 +37,19 @@ pub(super) const PLANS: &[Plan] =
     &[plan(Collective::AllReduce), plan(Collective::ReduceScatter), plan(Collective::AllGather)];
 
 const fn plan(collective: Collective) -> Plan {
-    Plan {
-        collective,
+    let plan = Plan {
         uneven: collective.has_blocks(),
-        ordered: false,
-        make: |job| Lanes::schedule(job, Halving::new(job)),
-        traffic,
-        hops: match collective {
-            Collective::AllReduce => |ranks| 2 * doublings(ranks),
-            _ => doublings,
+        ..Plan::new(collective, |job| Lanes::schedule(job, Halving::new(job)), traffic, doublings)
+    };
+    match collective {
+        Collective::AllReduce => Plan {
+            hops: |ranks| 2 * doublings(ranks),
+            split: Split::Two,
+            // Partners by pairs; where there are cycles too, neither turned nor swapped.
+            alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
+            ..plan
         },
-        depth: 1,
-        split: if matches!(collective, Collective::AllReduce) { Split::Two } else { Split::Whole },
-        whole: false,
-        from_all: false,
-        // Partners by pairs; where there are cycles too, neither turned nor swapped.
-        alike: match collective {
-            Collective::AllReduce => |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
-            _ => |_| None,
-        },
+        _ => plan,
     }
 }
 

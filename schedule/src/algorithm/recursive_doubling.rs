@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan, Split,
+    Plan,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
@@ -23,17 +23,8 @@ use crate::{
 
 /// What recursive doubling can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
-    collective: Collective::AllReduce,
-    uneven: false,
-    ordered: false,
-    make: |job| Lanes::schedule(job, AllReduce::new(job)),
-    traffic,
-    hops,
-    depth: 1,
-    split: Split::Whole,
-    whole: false,
-    from_all: false,
     alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
+    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, AllReduce::new(job)), traffic, hops)
 }];
 
 /// Exchanges among the ranks below the greatest power of two.

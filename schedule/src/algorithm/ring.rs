@@ -11,7 +11,7 @@ use super::{
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{
-    Collective, Job, Rank, Span, Step, Traffic,
+    Collective, Job, Rank, Schedule, Span, Step, Traffic,
     cost::Alike,
     partition::{self, block},
 };
@@ -19,58 +19,38 @@ use crate::{
 /// What the ring can do.
 pub(super) const PLANS: &[Plan] = &[
     Plan {
-        collective: Collective::AllReduce,
-        uneven: false,
-        ordered: false,
-        make: |job| Lanes::schedule(job, AllReduce::new(job)),
-        traffic: all_reduce_traffic,
-        hops: |ranks| 2 * (ranks - 1),
         depth: 2,
         split: Split::EachRank,
-        whole: false,
-        from_all: false,
         alike: |_| Some(Alike::Turned),
+        ..Plan::new(
+            Collective::AllReduce,
+            |job| Lanes::schedule(job, AllReduce::new(job)),
+            all_reduce_traffic,
+            |ranks| 2 * (ranks - 1),
+        )
     },
-    Plan {
-        collective: Collective::ReduceScatter,
-        uneven: true,
-        ordered: false,
-        make: |job| Lanes::schedule(job, ReduceScatter(Blocks::new(job, job.input_blocks()))),
-        traffic: blocks_traffic,
-        hops: |ranks| ranks - 1,
-        depth: 2,
-        split: Split::Whole,
-        whole: false,
-        from_all: false,
-        alike: |_| Some(Alike::Turned),
-    },
-    Plan {
-        collective: Collective::AllGather,
-        uneven: true,
-        ordered: false,
-        make: |job| Lanes::schedule(job, AllGather(Blocks::new(job, job.output_blocks()))),
-        traffic: blocks_traffic,
-        hops: |ranks| ranks - 1,
-        depth: 2,
-        split: Split::Whole,
-        whole: false,
-        from_all: false,
-        alike: |_| Some(Alike::Turned),
-    },
-    Plan {
-        collective: Collective::Broadcast,
-        uneven: false,
-        ordered: false,
-        make: |job| Lanes::schedule(job, Broadcast::new(job)),
-        traffic: broadcast_traffic,
-        hops: |ranks| ranks - 1,
-        depth: 1,
-        split: Split::Whole,
-        whole: false,
-        from_all: false,
-        alike: |_| None,
-    },
+    blocks_plan(Collective::ReduceScatter, |job| {
+        Lanes::schedule(job, ReduceScatter(Blocks::new(job, job.input_blocks())))
+    }),
+    blocks_plan(Collective::AllGather, |job| {
+        Lanes::schedule(job, AllGather(Blocks::new(job, job.output_blocks())))
+    }),
+    Plan::new(
+        Collective::Broadcast,
+        |job| Lanes::schedule(job, Broadcast::new(job)),
+        broadcast_traffic,
+        |ranks| ranks - 1,
+    ),
 ];
+
+const fn blocks_plan(collective: Collective, make: fn(&Job<'_>) -> Box<dyn Schedule>) -> Plan {
+    Plan {
+        uneven: true,
+        depth: 2,
+        alike: |_| Some(Alike::Turned),
+        ..Plan::new(collective, make, blocks_traffic, |ranks| ranks - 1)
+    }
+}
 
 /// A place in the ring.
 #[derive(Clone, Copy)]

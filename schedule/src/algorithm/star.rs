@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::{
-    Plan, Split,
+    Plan,
     chunks::{Lanes, Pattern, Steps},
 };
 use crate::{Collective, Job, Rank, Span, Step, Traffic, partition};
@@ -27,17 +27,14 @@ const HUB: Rank = 0;
 
 const fn plan(collective: Collective) -> Plan {
     Plan {
-        collective,
-        uneven: false,
         ordered: collective.reduces(),
-        make: |job| Lanes::schedule(job, Star::new(job)),
-        traffic: |job| Star::new(job).traffic(),
-        hops: |_| 2,
-        depth: 1,
-        split: Split::Whole,
-        whole: false,
         from_all: true,
-        alike: |_| None,
+        ..Plan::new(
+            collective,
+            |job| Lanes::schedule(job, Star::new(job)),
+            |job| Star::new(job).traffic(),
+            |_| 2,
+        )
     }
 }
 

@@ -54,19 +54,7 @@ pub(super) const PLANS: &[Plan] = &[
 ];
 
 const fn plan(collective: Collective, hops: fn(usize) -> usize) -> Plan {
-    Plan {
-        collective,
-        uneven: false,
-        ordered: false,
-        make: TwoTrees::schedule,
-        traffic,
-        hops,
-        depth: 1,
-        split: Split::Two,
-        whole: false,
-        from_all: false,
-        alike: |_| None,
-    }
+    Plan { split: Split::Two, ..Plan::new(collective, TwoTrees::schedule, traffic, hops) }
 }
 
 /// Hops from the root to the lowest leaf: ⌈log2 n⌉.

@@ -20,17 +20,11 @@ use crate::{
 
 /// What two-shot can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
-    collective: Collective::AllReduce,
-    uneven: false,
     ordered: true,
-    make: |job| Lanes::schedule(job, TwoShot::new(job)),
-    traffic,
-    hops: |_| 2,
-    depth: 1,
     split: Split::EachRank,
-    whole: false,
     from_all: true,
     alike: |_| Some(Alike::Turned),
+    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, TwoShot::new(job)), traffic, |_| 2)
 }];
 
 /// In every round each rank owns one of as many pieces as there are ranks.

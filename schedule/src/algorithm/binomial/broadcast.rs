@@ -4,18 +4,16 @@ use super::{Tree, hops};
 use crate::{
     Collective, Job, Rank, Span, Traffic,
     algorithm::{
-        Plan, Split,
+        Plan,
         chunks::{Lanes, Pattern, Steps},
     },
     partition::{self, block},
 };
 
-pub(super) const PLAN: Plan = Plan {
-    collective: Collective::Broadcast,
-    uneven: false,
-    ordered: false,
-    make: |job| Lanes::schedule(job, Broadcast::new(job)),
-    traffic: |job| {
+pub(super) const PLAN: Plan = Plan::new(
+    Collective::Broadcast,
+    |job| Lanes::schedule(job, Broadcast::new(job)),
+    |job| {
         let children = Tree::new(job).children;
         Traffic {
             messages: partition::chunks(job.count, job.chunk) * children,
@@ -23,12 +21,7 @@ pub(super) const PLAN: Plan = Plan {
         }
     },
     hops,
-    depth: 1,
-    split: Split::Whole,
-    whole: false,
-    from_all: false,
-    alike: |_| None,
-};
+);
 
 struct Broadcast {
     tree: Tree,

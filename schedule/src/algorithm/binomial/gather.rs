@@ -5,17 +5,15 @@ use super::{Tree, bundles::Bundles, hops};
 use crate::{
     Collective, Rank, Span, Traffic,
     algorithm::{
-        Plan, Split,
+        Plan,
         chunks::{Lanes, Pattern, Steps},
     },
 };
 
-pub(super) const PLAN: Plan = Plan {
-    collective: Collective::Gather,
-    uneven: false,
-    ordered: false,
-    make: |job| Lanes::schedule(job, Gather(Bundles::new(job))),
-    traffic: |job| {
+pub(super) const PLAN: Plan = Plan::new(
+    Collective::Gather,
+    |job| Lanes::schedule(job, Gather(Bundles::new(job))),
+    |job| {
         let bundles = Bundles::new(job);
         match Tree::new(job).parent() {
             Some(_) => Traffic {
@@ -26,12 +24,7 @@ pub(super) const PLAN: Plan = Plan {
         }
     },
     hops,
-    depth: 1,
-    split: Split::Whole,
-    whole: false,
-    from_all: false,
-    alike: |_| None,
-};
+);
 
 struct Gather(Bundles);
 

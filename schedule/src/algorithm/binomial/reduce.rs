@@ -5,28 +5,21 @@ use super::{Tree, hops};
 use crate::{
     Collective, Job, Rank, Span, Step, Traffic,
     algorithm::{
-        Plan, Split,
+        Plan,
         chunks::{Lanes, Pattern, Steps},
     },
     partition::{self, block},
 };
 
-pub(super) const PLAN: Plan = Plan {
-    collective: Collective::Reduce,
-    uneven: false,
-    ordered: false,
-    make: |job| Lanes::schedule(job, Reduce::new(job)),
-    traffic: |job| match Tree::new(job).parent() {
+pub(super) const PLAN: Plan = Plan::new(
+    Collective::Reduce,
+    |job| Lanes::schedule(job, Reduce::new(job)),
+    |job| match Tree::new(job).parent() {
         Some(_) => Traffic { messages: partition::chunks(job.count, job.chunk), elements: job.count },
         None => Traffic::NONE,
     },
     hops,
-    depth: 1,
-    split: Split::Whole,
-    whole: false,
-    from_all: false,
-    alike: |_| None,
-};
+);
 
 struct Reduce {
     tree: Tree,

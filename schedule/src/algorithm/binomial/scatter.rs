@@ -6,17 +6,15 @@ use super::{bundles::Bundles, hops};
 use crate::{
     Collective, Rank, Span, Traffic,
     algorithm::{
-        Plan, Split,
+        Plan,
         chunks::{Lanes, Pattern, Steps},
     },
 };
 
-pub(super) const PLAN: Plan = Plan {
-    collective: Collective::Scatter,
-    uneven: false,
-    ordered: false,
-    make: |job| Lanes::schedule(job, Scatter(Bundles::new(job))),
-    traffic: |job| {
+pub(super) const PLAN: Plan = Plan::new(
+    Collective::Scatter,
+    |job| Lanes::schedule(job, Scatter(Bundles::new(job))),
+    |job| {
         let bundles = Bundles::new(job);
         Traffic {
             messages: (bundles.bundles() - 1 + bundles.near()) * bundles.chunks,
@@ -24,12 +22,7 @@ pub(super) const PLAN: Plan = Plan {
         }
     },
     hops,
-    depth: 1,
-    split: Split::Whole,
-    whole: false,
-    from_all: false,
-    alike: |_| None,
-};
+);
 
 struct Scatter(Bundles);
 
