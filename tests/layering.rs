@@ -101,7 +101,6 @@ const UNSAFE: &[&str] = &[
     "src/engine/access.rs",
     "tests/processes/strangers.rs",
     "cli/src/bench/put_pair.rs",
-    "cli/src/doctor/endpoint.rs",
 ];
 /// Where the environment may be read: settings in one place, launchers' variables in one, libfabric's in one and where a
 /// job sets one of them, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not

@@ -61,16 +61,11 @@ pub(crate) struct Broadcast {
 
 impl Broadcast {
     pub(crate) fn run(self) -> ExitCode {
-        match self.hand_over() {
-            Ok(true) => return ExitCode::SUCCESS,
-            Ok(false) => {}
-            Err(error) => complain(&*error),
-        }
-        ExitCode::FAILURE
+        crate::status("broadcast", self.hand_over())
     }
 
-    /// Is one rank; says whether the file was handed over. An error is this rank's to tell.
-    fn hand_over(&self) -> Result<bool> {
+    /// Is one rank. An error is this rank's to tell.
+    fn hand_over(&self) -> Result<ExitCode> {
         let mut config = Config::from_env()?;
         if let Some(provider) = &self.provider {
             config.provider = Some(provider.clone());
@@ -90,16 +85,16 @@ impl Broadcast {
             // All know the same of a file, and one tells.
             Err(error @ Error::File { .. }) => {
                 if reports {
-                    complain(&error);
+                    crate::complain!("unisono broadcast: {error}");
                 }
-                false
+                ExitCode::FAILURE
             }
             Err(error) => return Err(error.into()),
             Ok(delivered) => {
                 let reported = if reports { self.report(&delivered, &group) } else { Ok(()) };
                 // So that no rank ends well where rank 0 cannot say so.
                 reported.inspect_err(|error| drop(group.abort(&error.to_string())))?;
-                true
+                ExitCode::SUCCESS
             }
         };
         // A launcher ends all at the first that fails: not before rank 0 has told.
@@ -136,10 +131,6 @@ impl Broadcast {
         let written = File::create(path).and_then(|mut file| writeln!(file, "{line}"));
         written.map_err(|error| format!("--json {}: {error}", path.display()).into())
     }
-}
-
-fn complain(error: &dyn std::error::Error) {
-    crate::complain!("unisono broadcast: {error}");
 }
 
 /// What a person who waits gets to see, on a terminal.

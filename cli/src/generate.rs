@@ -30,7 +30,7 @@ impl Completions {
     pub(crate) fn run(self, program: Command) -> ExitCode {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut visible(&program), "unisono", &mut script);
-        status(io::stdout().write_all(&script).map_err(|error| format!("completions: {error}")))
+        crate::status("completions", io::stdout().write_all(&script))
     }
 }
 
@@ -46,7 +46,7 @@ impl Man {
     pub(crate) fn run(self, program: Command) -> ExitCode {
         let written = fs::create_dir_all(&self.directory)
             .and_then(|()| clap_mangen::generate_to(visible(&program), &self.directory));
-        status(written.map_err(|error| format!("man: {}: {error}", self.directory.display())))
+        crate::status("man", written.map_err(|error| format!("{}: {error}", self.directory.display())))
     }
 }
 
@@ -58,14 +58,4 @@ fn visible(program: &Command) -> Command {
         .about(program.get_about().cloned().unwrap_or_default())
         .after_help(program.get_after_help().cloned().unwrap_or_default())
         .subcommands(subcommands.cloned())
-}
-
-fn status(written: Result<(), String>) -> ExitCode {
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            crate::complain!("unisono {error}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -1,6 +1,11 @@
 //! The program `unisono`: reads the command line and runs one subcommand.
 
-use std::{env::VarError, error::Error, io::Write, process::ExitCode};
+use std::{
+    env::VarError,
+    error::Error,
+    io::{self, ErrorKind, Write},
+    process::{ExitCode, Termination},
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
@@ -53,8 +58,6 @@ enum Command {
     MeasureRank(cost::measure_rank::OneRank),
     #[command(name = run::guard::NAME, hide = true)]
     Guard(run::guard::Guard),
-    #[command(name = doctor::endpoint::NAME, hide = true)]
-    DoctorEndpoint(doctor::endpoint::OneEndpoint),
     #[command(name = doctor::group::NAME, hide = true)]
     DoctorRank(doctor::group::OneRank),
     #[command(name = run::rank::NAME, hide = true)]
@@ -66,7 +69,21 @@ const UNASKED: &str = "warn,unisono::failure=off";
 
 fn write_error(line: &str) {
     // Who closed our standard error does not want to know.
-    drop(std::io::stderr().write_all(line.as_bytes()));
+    drop(io::stderr().write_all(line.as_bytes()));
+}
+
+/// Ends a subcommand: says why it could not do what it was to do.
+fn status<T: Termination, E: Into<Box<dyn Error>>>(name: &str, result: Result<T, E>) -> ExitCode {
+    let error = match result {
+        Ok(done) => return done.report(),
+        Err(error) => error.into(),
+    };
+    // Whoever closed our output has seen enough.
+    let closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
+    if !error.downcast_ref().is_some_and(closed) {
+        complain!("unisono {name}: {error}");
+    }
+    ExitCode::FAILURE
 }
 
 /// Shows on standard error what the library has to say: warnings, or what RUST_LOG asks for. How its group has failed the
@@ -78,7 +95,7 @@ fn listen() {
         Err(error) if error.source().is_some_and(<dyn Error>::is::<VarError>) => EnvFilter::new(UNASKED),
         Err(_) => asked().from_env_lossy(),
     };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     lines.without_time().with_target(false).with_ansi(false).init();
 }
 
@@ -97,7 +114,6 @@ fn main() -> ExitCode {
         Command::Man(man) => man.run(Unisono::command()),
         Command::MeasureRank(rank) => rank.run(),
         Command::Guard(guard) => guard.run(),
-        Command::DoctorEndpoint(endpoint) => endpoint.run(),
         Command::DoctorRank(rank) => rank.run(),
         Command::Rank(rank) => rank.run(),
     }

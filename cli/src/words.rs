@@ -42,6 +42,14 @@ fn three(value: f64) -> String {
     }
 }
 
+/// `1 core`, `2 cores`.
+pub(crate) fn some(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

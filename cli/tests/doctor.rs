@@ -75,9 +75,7 @@ fn the_status_says_whether_a_provider_works() {
         );
         return;
     }
-    let trial = &found["self_test"]["trials"][0]["success"];
-    assert!(trial["latency_us"].as_f64().unwrap() > 0.0, "{trial}");
-    let reduced = &found["self_test"]["group"]["Ok"];
+    let reduced = &found["self_test"]["trials"][0]["success"];
     assert!(reduced["times_us"][1].as_f64().unwrap() > 0.0, "{found}");
 }
 

@@ -58,18 +58,12 @@ pub(crate) struct BenchCommand {
 impl BenchCommand {
     pub(crate) fn run(self) -> ExitCode {
         let result = match (self.bench, self.plot.split_first()) {
-            (Some(bench), _) => return bench.run(),
-            (None, Some((picture, results))) => plot::draw(picture, results),
+            (Some(bench), _) => bench.run(),
+            (None, Some((picture, results))) => plot::draw(picture, results).map(|()| ExitCode::SUCCESS),
             // The command line's definition rules it out.
             (None, None) => Err("there is neither a collective nor --plot".into()),
         };
-        match result {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                crate::complain!("unisono bench: {error}");
-                ExitCode::FAILURE
-            }
-        }
+        crate::status("bench", result)
     }
 }
 
@@ -189,15 +183,11 @@ impl Bench {
         self.root.unwrap_or(0)
     }
 
-    fn run(self) -> ExitCode {
-        let result = match self.ranks {
+    fn run(self) -> Result<ExitCode> {
+        match self.ranks {
             Some(ranks) => self.start(ranks),
             None => self.measure(),
-        };
-        result.unwrap_or_else(|error| {
-            crate::complain!("unisono bench: {error}");
-            ExitCode::FAILURE
-        })
+        }
     }
 
     /// Starts ranks, each of which runs this bench without `--ranks`.

@@ -76,7 +76,7 @@ impl Score {
 
 impl Compare {
     pub(crate) fn run(self) -> ExitCode {
-        super::status("compare", self.compare())
+        crate::status("compare", self.compare())
     }
 
     fn compare(&self) -> Result<()> {

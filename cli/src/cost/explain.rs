@@ -46,7 +46,7 @@ pub(crate) struct Explain {
 
 impl Explain {
     pub(crate) fn run(self) -> ExitCode {
-        super::status("explain", self.explain())
+        crate::status("explain", self.explain())
     }
 
     fn explain(&self) -> Result<()> {
@@ -69,13 +69,8 @@ impl Explain {
             (false, true) => ", results straight into outputs where the algorithm can",
             (false, false) => "",
         };
-        let lanes = if shape.lanes == 1 { "lane" } else { "lanes" };
-        writeln!(
-            out,
-            "  chunks of at most {}, at most {} {lanes}{direct}",
-            words::size(shape.chunk),
-            shape.lanes
-        )?;
+        let (chunk, lanes) = (words::size(shape.chunk), words::some(shape.lanes, "lane"));
+        writeln!(out, "  chunks of at most {chunk}, at most {lanes}{direct}")?;
         writeln!(out, "  by {why}")?;
         if shape.lanes < choice.lanes || shape.chunk < choice.chunk_bytes {
             let what = "UNISONO_LANES, UNISONO_CHUNK and UNISONO_EAGER";

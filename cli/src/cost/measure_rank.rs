@@ -72,7 +72,7 @@ pub(super) struct Raw {
 
 impl OneRank {
     pub(crate) fn run(self) -> ExitCode {
-        super::status(NAME, self.measure())
+        crate::status(NAME, self.measure())
     }
 
     fn measure(&self) -> Result<()> {

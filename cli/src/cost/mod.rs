@@ -7,7 +7,7 @@ mod fit;
 pub(crate) mod measure_rank;
 pub(crate) mod simulate;
 
-use std::{error::Error, io, process::ExitCode};
+use std::error::Error;
 
 use unisono::{Config, dtype::Dtype};
 use unisono_schedule::{
@@ -51,25 +51,6 @@ fn parse_chunk(text: &str) -> std::result::Result<usize, String> {
     match unisono::config::parse_size(text)? {
         0 => Err("a chunk has at least one byte".to_owned()),
         bytes => Ok(bytes),
-    }
-}
-
-/// The exit status of a subcommand, after a complaint if it could not.
-fn status(name: &str, result: Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever closed our output has seen enough.
-        Err(error)
-            if error
-                .downcast_ref::<io::Error>()
-                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
-        {
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            crate::complain!("unisono {name}: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 
@@ -225,7 +206,6 @@ impl Case {
 
     /// `all_reduce of 4 MiB (1048576 f32) among 8 ranks`.
     fn describe(&self) -> String {
-        let ranks = if self.ranks == 1 { "rank" } else { "ranks" };
         let of = match self.count {
             0 if self.collective == Collective::Barrier => String::new(),
             _ => {
@@ -233,7 +213,7 @@ impl Case {
                 format!(" of {size} ({} {})", self.whole() / self.dtype.size(), self.dtype.name())
             }
         };
-        format!("{}{of} among {} {ranks}", self.collective.name(), self.ranks)
+        format!("{}{of} among {}", self.collective.name(), words::some(self.ranks, "rank"))
     }
 }
 
@@ -274,16 +254,12 @@ fn fastest(priced: &[Priced]) -> Option<usize> {
 /// `InfiniBand NDR ...; here 2 hosts with 8 ranks, a core for each`.
 fn describe(fabric: &Fabric, ranks: usize) -> String {
     let per_host = fabric.ranks_per_host.min(ranks);
-    let hosts = match fabric.hosts(ranks) {
-        1 => "one host".to_owned(),
-        hosts => format!("{hosts} hosts"),
-    };
     let cores = match fabric.crowd(ranks) > 1.0 {
-        true => format!("which share {} {}", fabric.cores, if fabric.cores == 1 { "core" } else { "cores" }),
+        true => format!("which share {}", words::some(fabric.cores, "core")),
         false => "a core for each".to_owned(),
     };
-    let noun = if per_host == 1 { "rank" } else { "ranks" };
-    format!("{}: {}; here {hosts} with {per_host} {noun}, {cores}", fabric.name, fabric.summary)
+    let (hosts, per_host) = (words::some(fabric.hosts(ranks), "host"), words::some(per_host, "rank"));
+    format!("{}: {}; here {hosts} with {per_host}, {cores}", fabric.name, fabric.summary)
 }
 
 #[cfg(test)]

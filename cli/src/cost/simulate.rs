@@ -65,7 +65,7 @@ pub(crate) struct Simulate {
 
 impl Simulate {
     pub(crate) fn run(self) -> ExitCode {
-        super::status("simulate", self.predict())
+        crate::status("simulate", self.predict())
     }
 
     fn predict(&self) -> Result<()> {
@@ -114,8 +114,8 @@ impl Simulate {
                 }
             }
             let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
-            let noun = if ranks == 1 { "rank" } else { "ranks" };
-            let title = format!("{} among {ranks} {noun}, {}", case.collective.name(), fabric.name);
+            let among = words::some(ranks, "rank");
+            let title = format!("{} among {among}, {}", case.collective.name(), fabric.name);
             chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The last part of the self-test: two ranks, started as by `unisono run`, form a group and reduce.
+//! One trial of the self-test: two ranks, started as by `unisono run`, form a group and reduce.
 
 use std::{
     io::Read,
@@ -11,8 +11,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, ReduceOp};
 
-use super::report::{bytes, some};
-use crate::run::ITSELF;
+use crate::{
+    run::ITSELF,
+    words::{size, some},
+};
 
 /// What the subcommand is called.
 pub(crate) const NAME: &str = "doctor-one-rank";
@@ -35,8 +37,18 @@ pub(crate) struct OneRank {}
 /// What rank 0 says of the group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reduced {
-    /// The provider.
+    /// The provider's name.
     pub(super) provider: String,
+    /// Whether registered memory is pinned, and so counts against the limit on locked memory.
+    pub(super) pins: bool,
+    /// Whether sources must be registered.
+    pub(super) staging: bool,
+    /// Whether a wait can sleep until something comes.
+    pub(super) wakes: bool,
+    /// Whether it goes through the kernel's sockets.
+    pub(super) sockets: bool,
+    /// What may go wrong with it; may be empty.
+    pub(super) caution: String,
     /// The median time of an all_reduce of 8 B and of 1 MiB, in µs.
     pub(super) times_us: [f64; 2],
 }
@@ -44,11 +56,11 @@ pub(super) struct Reduced {
 impl Reduced {
     pub(super) fn words(&self) -> String {
         let time = |at: usize| {
-            let size = (COUNTS[at] * size_of::<f32>()) as u64;
-            format!("{} in about {:.0} us", bytes(size), self.times_us[at])
+            format!("{} in about {:.0} us", size(COUNTS[at] * size_of::<f32>()), self.times_us[at])
         };
+        let sleeps = if self.wakes { "" } else { "; waits can only nap, not sleep until something comes" };
         format!(
-            "{} form a group over {} and reduce right: {}, {}",
+            "{} form a group over {} and reduce right: {}, {}{sleeps}",
             some(RANKS, "rank"),
             self.provider,
             time(0),
@@ -59,13 +71,7 @@ impl Reduced {
 
 impl OneRank {
     pub(crate) fn run(self) -> ExitCode {
-        match examine() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                crate::complain!("{error}");
-                ExitCode::FAILURE
-            }
-        }
+        crate::status(NAME, examine())
     }
 }
 
@@ -95,13 +101,22 @@ fn examine() -> Result<(), Box<dyn std::error::Error>> {
         *median = times.get(times.len() / 2).copied().unwrap_or_default().as_secs_f64() * 1e6;
     }
     if group.rank() == 0 {
-        let provider = group.limits().provider.clone();
-        println!("{}", serde_json::to_string(&Reduced { provider, times_us: medians })?);
+        let limits = group.limits().clone();
+        let reduced = Reduced {
+            provider: limits.provider,
+            pins: !limits.cheap_registration,
+            staging: limits.local_registration,
+            wakes: limits.wakes,
+            sockets: limits.sockets,
+            caution: limits.caution.to_owned(),
+            times_us: medians,
+        };
+        println!("{}", serde_json::to_string(&reduced)?);
     }
     Ok(())
 }
 
-/// Lets two ranks do so, with what is asked for on the command line; the rest is the environment's.
+/// Lets two ranks do so over a provider and an interface, by name or address; the rest is the environment's.
 pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result<Reduced, String> {
     let mut command = Command::new(ITSELF);
     command.args(["run", "--no-prefix", "--timeout", TIMEOUT, "-n"]).arg(RANKS.to_string());
@@ -177,10 +192,21 @@ mod tests {
     #[test]
     fn what_a_job_says_is_understood() {
         let long = Duration::from_secs(20);
-        let said = script("echo '{\"provider\":\"net\",\"times_us\":[1.5,2e3]}'", long).unwrap();
+        let reduced = Reduced {
+            provider: "net".to_owned(),
+            pins: false,
+            staging: false,
+            wakes: false,
+            sockets: true,
+            caution: String::new(),
+            times_us: [1.5, 2e3],
+        };
+        let told = serde_json::to_string(&reduced).unwrap();
+        assert_eq!(script(&format!("echo '{told}'"), long), Ok(reduced.clone()));
         assert_eq!(
-            said.words(),
-            "2 ranks form a group over net and reduce right: 8 B in about 2 us, 1 MiB in about 2000 us"
+            reduced.words(),
+            "2 ranks form a group over net and reduce right: 8 B in about 2 us, 1 MiB in about 2000 us; waits can only nap, \
+             not sleep until something comes"
         );
         let failed = script("echo one >&2; echo >&2; echo two >&2; exit 1", long);
         assert_eq!(failed, Err("it failed: one; two".into()));

@@ -5,11 +5,8 @@ use serde::Serialize;
 use unisono::config::Config;
 use unisono_schedule::{Topology, cost::control_memory, select::neighbours, windows::stride};
 
-use super::{
-    endpoint::Opened,
-    files::Files,
-    report::{Section, bytes, some},
-};
+use super::{files::Files, group::Reduced, report::Section};
+use crate::words::{size64, some};
 
 /// The number of the capability to lock memory without limit (CAP_IPC_LOCK).
 const IPC_LOCK: u32 = 14;
@@ -147,7 +144,7 @@ impl Limits {
     }
 
     /// `chosen` is the provider that works by default, or the one asked for.
-    pub(super) fn judge(&self, chosen: Option<&Opened>) -> Section {
+    pub(super) fn judge(&self, chosen: Option<&Reduced>) -> Section {
         let mut section = Section::new("limits");
         self.judge_locked(chosen, &mut section);
         self.judge_files(&mut section);
@@ -157,15 +154,15 @@ impl Limits {
         section
     }
 
-    fn judge_locked(&self, chosen: Option<&Opened>, section: &mut Section) {
+    fn judge_locked(&self, chosen: Option<&Reduced>, section: &mut Section) {
         let (windows, staged) = self.windows.bytes;
         let need = if chosen.is_none_or(|chosen| chosen.staging) { staged } else { windows };
         let enough = self.memlock.soft.is_none_or(|limit| limit >= need);
-        let need = format!("windows for {} need {} per rank", some(self.windows.ranks, "rank"), bytes(need));
+        let need = format!("windows for {} need {} per rank", some(self.windows.ranks, "rank"), size64(need));
         let Some(limit) = self.memlock.soft else {
             return section.ok(format!("locked memory: no limit; {need}"));
         };
-        let limit_is = format!("locked memory: {}", bytes(limit));
+        let limit_is = format!("locked memory: {}", size64(limit));
         if self.may_lock == Some(true) {
             return section.ok(format!("{limit_is}, but this process may lock more (CAP_IPC_LOCK); {need}"));
         }
@@ -187,7 +184,7 @@ impl Limits {
             section.problem(
                 format!(
                     "{limit_is}, but {need}, and even with the smallest chunks {}",
-                    bytes(self.windows.least)
+                    size64(self.windows.least)
                 ),
                 mend,
             );
@@ -219,7 +216,7 @@ impl Limits {
                 section.warn("/dev/shm cannot be looked at: shm will not serve", "mount a tmpfs on /dev/shm")
             }
             Some((total, free)) => {
-                let words = format!("/dev/shm: {} of {} are free", bytes(free), bytes(total));
+                let words = format!("/dev/shm: {} of {} are free", size64(free), size64(total));
                 if free <= CONTAINER_SHM {
                     section.warn(
                         format!("{words}: with many ranks here shm may not find room"),
@@ -280,7 +277,7 @@ impl Limits {
         }
     }
 
-    fn judge_tcp(&self, chosen: Option<&Opened>, section: &mut Section) {
+    fn judge_tcp(&self, chosen: Option<&Reduced>, section: &mut Section) {
         let Some(name) = &self.congestion_control else { return };
         let words = format!("TCP congestion control: {name}");
         let used = chosen.is_none_or(|chosen| chosen.sockets);
@@ -300,7 +297,7 @@ impl HugePages {
     fn words(&self) -> String {
         let free = self.free.map_or_else(|| "an unknown number".into(), |free| free.to_string());
         let total = self.total.unwrap_or(0);
-        format!("huge pages of {}: {total} are set aside, {free} are to be had", bytes(self.size))
+        format!("huge pages of {}: {total} are set aside, {free} are to be had", size64(self.size))
     }
 }
 

@@ -9,10 +9,8 @@ use hwlocality::{
 };
 use serde::Serialize;
 
-use super::{
-    files::Files,
-    report::{Section, bytes, some},
-};
+use super::{files::Files, report::Section};
+use crate::words::{size64, some};
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -110,7 +108,7 @@ impl Machine {
                 ));
                 for node in &layout.nodes {
                     let number = node.number.map_or_else(|| "?".into(), |number| number.to_string());
-                    let memory = node.memory.map_or_else(|| "unknown".into(), bytes);
+                    let memory = node.memory.map_or_else(|| "unknown".into(), size64);
                     section.note(format!(
                         "NUMA node {number}: {}, {memory} of memory",
                         some(node.cores, "core")
@@ -121,7 +119,7 @@ impl Machine {
                         "{} {} x {}",
                         cache.name,
                         cache.count,
-                        cache.size.map_or_else(|| "?".into(), bytes)
+                        cache.size.map_or_else(|| "?".into(), size64)
                     )
                 };
                 let caches: Vec<_> = layout.caches.iter().map(cache).collect();

@@ -1,8 +1,8 @@
 //! `unisono doctor`: finds why unisono does not run here, or runs slowly.
 //!
 //! Each topic has a file with a function that collects facts (`gather`) and a pure one that assesses them (`judge`).
-//! Sections are printed as they are done. Endpoints are opened in processes of their own, so that a provider that crashes
-//! or hangs is reported and does not end the report.
+//! Sections are printed as they are done. Each provider is tried by two ranks that form a group, in processes of their own, so
+//! that one that crashes or hangs is reported and does not end the report.
 
 use std::{
     fs, io,
@@ -20,7 +20,6 @@ use serde::Serialize;
 use unisono::config::StoreAddress;
 use unisono_transport::ofi::Options;
 
-pub(crate) mod endpoint;
 mod environment;
 mod files;
 pub(crate) mod group;
@@ -41,10 +40,11 @@ use self::{
     limits::{Limits, Windows},
     machine::{Machine, Ranks},
     providers::Providers,
-    report::{Mark, Section, some},
+    report::{Mark, Section},
     self_test::SelfTest,
     versions::Versions,
 };
+use crate::words::some;
 
 /// For how many ranks memory and open files are judged where nobody says how many there are.
 const RANKS: usize = 8;
@@ -52,7 +52,7 @@ const RANKS: usize = 8;
 /// Tells why unisono does not run here or is slow: providers, limits, interfaces, cores, environment.
 ///
 /// Every line is marked: ok, warn, PROBLEM, or - for what is merely so; behind => stands what to do. Two
-/// processes on this machine open endpoints and write to each other; no other machine is written to. The exit
+/// ranks on this machine form a group over each provider; no other machine is written to. The exit
 /// status is 0 if a provider works, 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
@@ -88,20 +88,11 @@ struct Findings {
 
 impl Doctor {
     pub(crate) fn run(self) -> ExitCode {
-        match self.examine() {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            // Whoever closed our output has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
-            Err(error) => {
-                crate::complain!("unisono doctor: {error}");
-                ExitCode::FAILURE
-            }
-        }
+        crate::status("doctor", self.examine())
     }
 
-    /// Whether a provider works.
-    fn examine(&self) -> io::Result<bool> {
+    /// Succeeds if a provider works.
+    fn examine(&self) -> io::Result<ExitCode> {
         let files = Files::below("/");
         let json_only = self.json.as_ref().is_some_and(|file| file.as_os_str() == "-");
         let mut out = Printer { quiet: json_only, colours: io::stdout().is_terminal(), sections: Vec::new() };
@@ -130,7 +121,7 @@ impl Doctor {
         };
         let providers = Providers::gather(&options);
         out.print(providers.judge())?;
-        let self_test = SelfTest::gather(&options, &providers);
+        let self_test = SelfTest::gather(&providers);
         out.print(self_test.judge())?;
         // Windows and connections are for ranks of other machines too.
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
@@ -163,7 +154,7 @@ impl Doctor {
                 })?;
             }
         }
-        Ok(works)
+        Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 

@@ -136,37 +136,9 @@ fn put(out: &mut String, first: &str, indent: usize, text: &str) {
     out.push('\n');
 }
 
-/// A number of bytes as people say it: `8 MiB`, `11.1 GiB`, `96 B`.
-pub(super) fn bytes(count: u64) -> String {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let Some((shift, unit)) = units.into_iter().find(|(shift, _)| count >> shift > 0) else {
-        return format!("{count} B");
-    };
-    let tenths = (u128::from(count) * 10 + (1 << (shift - 1))) >> shift;
-    if tenths.is_multiple_of(10) || tenths >= 1000 {
-        format!("{} {unit}", tenths / 10)
-    } else {
-        format!("{}.{} {unit}", tenths / 10, tenths % 10)
-    }
-}
-
-/// `1 core`, `2 cores`.
-pub(super) fn some(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_are_told_shortly() {
-        let told = [0, 96, 1024, 1536, 8 << 20, 11_905_748_992, u64::MAX].map(bytes);
-        assert_eq!(told, ["0 B", "96 B", "1 KiB", "1.5 KiB", "8 MiB", "11.1 GiB", "16777216 TiB"]);
-    }
 
     #[test]
     fn lines_are_broken_between_words_and_never_too_wide() {

@@ -10,7 +10,7 @@ pub(crate) mod rank;
 mod signals;
 
 use clap::builder::NonEmptyStringValueParser;
-use job::{Job, Output};
+use job::{End, Job, Output};
 use unisono::Config;
 
 /// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
@@ -73,12 +73,6 @@ impl Run {
             environment: settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
             output: if self.no_prefix { Output::Passed } else { Output::Prefixed },
         };
-        match job.run() {
-            Ok(end) => end.exit_code(),
-            Err(error) => {
-                crate::complain!("unisono run: {error}");
-                ExitCode::FAILURE
-            }
-        }
+        crate::status("run", job.run().map(End::exit_code))
     }
 }

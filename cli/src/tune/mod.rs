@@ -80,10 +80,7 @@ impl Tune {
             Some(ranks) => self.start(ranks),
             None => self.tune().map(|()| ExitCode::SUCCESS),
         };
-        result.unwrap_or_else(|error| {
-            crate::complain!("unisono tune: {error}");
-            ExitCode::FAILURE
-        })
+        crate::status("tune", result)
     }
 
     /// Starts ranks, each of which does this without `--ranks`.
