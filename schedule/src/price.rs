@@ -219,7 +219,7 @@ mod tests {
     use crate::{
         Collective, Topology,
         algorithm::{ALGORITHMS, find},
-        select::{Chooser, direct, long},
+        select::{Chooser, writes},
     };
 
     fn job(collective: Collective, ranks: usize, count: usize) -> Job<'static> {
@@ -328,11 +328,11 @@ mod tests {
         let chunk = chooser.topology().chunk(None);
         let choice = chooser.choose(collective, bytes, |_| true).unwrap().within(chunk, EAGER_BYTES, LANES);
         let plan = choice.algorithm.plan(collective).unwrap();
-        let long = fabric.cheap_registration && long(plan, bytes);
+        let (direct, long) = writes(plan, ranks, bytes, chunk, fabric.cheap_registration);
         let job = Job {
             chunk: choice.chunk_bytes / 4,
             lanes: choice.lanes,
-            direct: long || direct(collective, ranks, bytes, chunk),
+            direct,
             long,
             ..Job::new(collective, 0, ranks, bytes / 4)
         };

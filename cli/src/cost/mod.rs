@@ -181,7 +181,6 @@ impl Case {
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
         let chunk = self.fabric.topology(self.ranks).chunk(None);
-        let direct = select::direct(self.collective, self.ranks, self.bytes(), chunk);
         let only = |it: &Algorithm| it.code == algorithm.code;
         let choice = self.chooser().choose(self.collective, self.bytes(), only);
         // One that cannot do it has no price anyway.
@@ -189,9 +188,10 @@ impl Case {
             let choice = choice.within(chunk, config.eager, config.lanes);
             (choice.chunk_bytes, choice.lanes)
         });
-        let plan = algorithm.plan(self.collective);
-        let long = self.fabric.cheap_registration && plan.is_some_and(|it| select::long(it, self.bytes()));
-        Shape { chunk: chunk_bytes, lanes, direct: direct || long, long }
+        let cheap = self.fabric.cheap_registration;
+        let writes = |plan| select::writes(plan, self.ranks, self.bytes(), chunk, cheap);
+        let (direct, long) = algorithm.plan(self.collective).map_or((false, false), writes);
+        Shape { chunk: chunk_bytes, lanes, direct, long }
     }
 
     pub(crate) fn job(&self, shape: Shape) -> Job<'static> {

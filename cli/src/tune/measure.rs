@@ -89,8 +89,8 @@ fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
 /// these are the most.
 fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
     let Choice { chunk_bytes, lanes, .. } = *choice;
-    let long = case.fabric.cheap_registration && select::long(plan, case.bytes());
-    let direct = long || select::direct(case.collective, case.ranks, case.bytes(), chunk);
+    let cheap = case.fabric.cheap_registration;
+    let (direct, long) = select::writes(plan, case.ranks, case.bytes(), chunk, cheap);
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
     // Others go through small ones.

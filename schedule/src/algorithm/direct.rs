@@ -34,8 +34,8 @@ pub(super) const PLANS: &[Plan] = &[
 const fn plan(collective: Collective) -> Plan {
     let make: fn(&Job<'_>) -> _ = |job| {
         let direct = Direct::new(job);
-        // What follows a head is written on the head's lane.
-        let lanes = if direct.head > 0 { 1 } else { job.lanes };
+        // What is one write follows its head on the head's lane.
+        let lanes = if direct.long { 1 } else { job.lanes };
         Lanes::schedule(&Job { lanes, ..*job }, direct)
     };
     Plan {
@@ -64,7 +64,9 @@ fn traffic(job: &Job<'_>) -> Traffic {
     let direct = Direct::new(job);
     let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
     sent.fold(Traffic::NONE, |sum, len| Traffic {
-        messages: sum.messages + partition::chunks(len, direct.chunk) + usize::from(direct.head > 0),
+        messages: sum.messages
+            + direct.heads
+            + partition::chunks(len - direct.heads * direct.head, direct.chunk),
         elements: sum.elements + len,
     })
 }
@@ -84,14 +86,13 @@ struct Direct {
     ordered: bool,
     /// Whether all that goes from one rank to another is one write, but for a head.
     long: bool,
-    /// How much of that goes ahead of the write, through a slot: only where bytes go one way. It keeps the wire busy until
-    /// leave to write has come, and no longer: it is copied. Over TCP on two cores a broadcast of 512 KiB between two ranks
-    /// took 97 µs with a head of 32 KiB and 108 without, of 1 MiB 188 and 234; an all_to_all of 512 KiB took 128 and 116. Later,
-    /// on another machine, a broadcast of 512 KiB took 68 to 70 µs with heads of 8 to 32 KiB and 72 without, of 1 MiB 118 with
-    /// 16 to 32 KiB, 122 with 64 and 136 without.
+    /// How many messages go ahead of the writes, through slots, and the elements of each. They keep the wire busy until
+    /// the clear to send has come, and no longer: they are copied. One write has a head only where bytes go one way; chunks
+    /// have one on each lane (docs/decisions/005-long-writes.md).
+    heads: usize,
     head: usize,
-    /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
-    direct_from: Option<usize>,
+    /// Whether what follows is written into outputs.
+    direct: bool,
     input: Blocks,
     output: Blocks,
 }
@@ -100,12 +101,18 @@ impl Direct {
     fn new(job: &Job<'_>) -> Self {
         let count = if job.collective == Collective::Barrier { 0 } else { job.count };
         // Of uneven blocks some chunks may be empty, which no write may be.
-        let direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
+        let mut direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
         let long = direct && job.long && count > 0;
         let chunk = if long { count } else { job.chunk };
-        let head = if long && job.collective.has_root() { job.chunk.div_ceil(8).min(count - 1) } else { 0 };
-        let chunks = partition::chunks(count, chunk) + usize::from(head > 0);
-        let direct_from = if long { usize::from(head > 0) } else { job.lanes };
+        let (mut heads, head) = match (direct, long) {
+            (true, true) if job.collective.has_root() => (1, job.chunk.div_ceil(8).min(count - 1)),
+            (true, false) => (job.lanes, job.chunk.div_ceil(8)),
+            _ => (0, 0),
+        };
+        if head == 0 || count <= heads * head {
+            (heads, direct) = (0, long);
+        }
+        let chunks = heads + partition::chunks(count - heads * head, chunk);
         Self {
             collective: job.collective,
             rank: job.rank,
@@ -115,10 +122,11 @@ impl Direct {
             chunks,
             chunk,
             long,
-            head,
+            heads,
+            head: if heads > 0 { head } else { 0 },
+            direct,
             uneven: job.uneven.is_some(),
             ordered: job.ordered && job.collective.reduces(),
-            direct_from: (direct && chunks > direct_from).then_some(direct_from),
             input: job.input_blocks(),
             output: job.output_blocks(),
         }
@@ -168,14 +176,14 @@ impl Direct {
 
     /// One chunk of what goes from one rank to another, if it has so many.
     fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
-        if self.head > 0 {
-            let middle = whole.start + self.head.min(whole.len());
-            let part = [whole.start..middle, middle..whole.end].into_iter().nth(chunk)?;
-            return (!part.is_empty()).then_some(part);
+        if let Some(rest) = chunk.checked_sub(self.heads) {
+            let start = whole.start + (self.heads * self.head).min(whole.len());
+            let chunks = partition::chunks(whole.end - start, self.chunk);
+            let part = partition::block(whole.end - start, chunks, rest);
+            return (rest < chunks).then(|| start + part.start..start + part.end);
         }
-        let chunks = partition::chunks(whole.len(), self.chunk);
-        let part = partition::block(whole.len(), chunks, chunk);
-        (chunk < chunks).then(|| whole.start + part.start..whole.start + part.end)
+        let start = whole.start + chunk * self.head;
+        Some(start..start + self.head)
     }
 
     /// Whether this rank has to do with the root alone.
@@ -198,9 +206,9 @@ impl Direct {
         steps.hand(self.writes(chunk), to, from, base + range.start - whole.start);
     }
 
-    /// Whether this chunk's messages are writes. Those of the first chunk of each lane go through slots.
+    /// Whether this chunk's messages are writes.
     fn writes(&self, chunk: usize) -> bool {
-        self.direct_from.is_some_and(|first| chunk >= first)
+        self.direct && chunk >= self.heads
     }
 
     /// Gets what another rank has for this one.
@@ -335,12 +343,13 @@ impl Pattern for Direct {
         } else if self.uneven {
             self.chunk.min(self.count)
         } else {
-            partition::longest(self.count, self.chunks)
+            let rest = self.count - self.heads * self.head;
+            partition::longest(rest, self.chunks - self.heads).max(self.head)
         }
     }
 
     fn direct(&self) -> bool {
-        self.direct_from.is_some()
+        self.direct
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -289,6 +289,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_moved_in_chunks_is_written_but_for_a_head_on_each_lane() {
+        for (name, plan) in plans().filter(|(_, plan)| plan.whole) {
+            for (lanes, count) in [(1, 14), (2, 27), (2, 1000), (4, 999)] {
+                let of = |rank| {
+                    let job =
+                        Job { chunk: 100, lanes, direct: true, ..Job::new(plan.collective, rank, 3, count) };
+                    let mut schedule = plan.make(&job);
+                    (0..schedule.lanes())
+                        .flat_map(|lane| std::iter::from_fn(|| schedule.next(lane)).collect::<Vec<_>>())
+                        .fold((0, 0), |(put, written), step| match step {
+                            crate::Step::Put { from, .. } => (put + from.len, written),
+                            crate::Step::Write { from, .. } => (put, written + from.len),
+                            _ => (put, written),
+                        })
+                };
+                for (put, written) in (0..3).map(of).filter(|it| *it != (0, 0)) {
+                    let peers = (put + written) / count;
+                    assert_eq!(put + written, peers * count, "{name} {plan:?}");
+                    assert_eq!(put, peers * lanes * 13, "an eighth of 100: {name} {plan:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn only_plans_that_say_so_write_whole_blocks() {
         for (name, plan) in plans().filter(|(_, plan)| plan.collective != Collective::Barrier) {
             let job = Job { chunk: 100, direct: true, long: true, ..Job::new(plan.collective, 0, 4, 10_000) };

@@ -5,7 +5,7 @@ use crate::{
     algorithm::{Algorithm, Plan, Split},
 };
 
-/// From so many bytes on, all that one rank has for another goes in one write where it can ([`long`]).
+/// From so many bytes on, all that one rank has for another goes in one write where it can ([`writes`]).
 const LONG: usize = 64 << 10;
 
 /// An algorithm, and the messages and lanes that its schedule is made with.
@@ -68,19 +68,40 @@ impl Choice {
 /// Whether a collective of so many bytes ([`Job::count`](crate::Job::count) elements) in chunks of at most `chunk_bytes`
 /// writes results straight into outputs: one that reduces from eight chunks on, others from two. What is shorter still lies
 /// in the caches when it is copied, and a copy costs less than a clear to send
-/// (docs/decisions/004-receiver-decides-writes.md).
-#[must_use]
-pub const fn direct(collective: Collective, ranks: usize, bytes: usize, chunk_bytes: usize) -> bool {
-    let whole = if collective.has_blocks() { bytes.saturating_mul(ranks) } else { bytes };
-    whole / if collective.reduces() { 8 } else { 2 } >= chunk_bytes
-}
-
-/// Whether all that one rank has for another goes in one write, where every rank lets others write into its output: from
-/// 64 KiB on, by a plan that can. A write waits for a clear to send, which costs more than it saves for less
+/// (docs/decisions/004-receiver-decides-writes.md). Where registration is not cheap, only registered outputs are written, by
+/// a NIC that needs no processor for it: from two chunks and from one on
 /// (docs/decisions/005-long-writes.md).
 #[must_use]
-pub const fn long(plan: &Plan, bytes: usize) -> bool {
-    plan.whole && bytes >= LONG
+pub const fn direct(
+    collective: Collective,
+    ranks: usize,
+    bytes: usize,
+    chunk_bytes: usize,
+    cheap_registration: bool,
+) -> bool {
+    let whole = if collective.has_blocks() { bytes.saturating_mul(ranks) } else { bytes };
+    let chunks = match (cheap_registration, collective.reduces()) {
+        (true, true) => 8,
+        (true, false) | (false, true) => 2,
+        (false, false) => 1,
+    };
+    whole / chunks >= chunk_bytes
+}
+
+/// Whether so done a collective writes results straight into outputs, and whether all that one rank has for another goes
+/// in one write: where registration is cheap, so that every rank lets others write into its output, from 64 KiB on, by a
+/// plan that can. A write waits for a clear to send, which costs more than it saves for less
+/// (docs/decisions/005-long-writes.md).
+#[must_use]
+pub const fn writes(
+    plan: &Plan,
+    ranks: usize,
+    bytes: usize,
+    chunk_bytes: usize,
+    cheap_registration: bool,
+) -> (bool, bool) {
+    let long = cheap_registration && plan.whole && bytes >= LONG;
+    (long || direct(plan.collective, ranks, bytes, chunk_bytes, cheap_registration), long)
 }
 
 /// From how many ranks a rank takes small messages, and chunks, by the usual choices where ranks have a core each: what

@@ -246,7 +246,7 @@ mod tests {
         let job = Job {
             chunk: choice.chunk_bytes,
             lanes: choice.lanes,
-            direct: direct(row.collective, ranks, bytes, 256 * KIB),
+            direct: direct(row.collective, ranks, bytes, 256 * KIB, true),
             ..Job::new(row.collective, 0, ranks, if row.collective == Barrier { 0 } else { bytes })
         };
         let schedule = row.algorithm.make(&job).unwrap();

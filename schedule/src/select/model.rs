@@ -3,7 +3,7 @@
 //! All ranks come to the same order: they simulate the same schedules on the same figures, by additions, multiplications,
 //! divisions and comparisons of IEEE 754 doubles, which give the same bits on every processor.
 
-use super::choice::{Choice, FEW, direct, long};
+use super::choice::{Choice, FEW, writes};
 use crate::{
     Collective, Job, Topology,
     algorithm::{ALGORITHMS, Algorithm},
@@ -60,11 +60,11 @@ pub(super) fn order(
         .filter_map(|algorithm| {
             let plan = algorithm.plan(collective)?;
             let choice = shape(algorithm, collective, ranks, bytes).within(chunk, EAGER_BYTES, LANES);
-            let long = fabric.cheap_registration && long(plan, bytes);
+            let (direct, long) = writes(plan, ranks, bytes, chunk, fabric.cheap_registration);
             let job = Job {
                 chunk: choice.chunk_bytes,
                 lanes: choice.lanes,
-                direct: long || direct(collective, ranks, bytes, chunk),
+                direct,
                 long,
                 ..Job::new(collective, 0, ranks, bytes)
             };

@@ -221,8 +221,10 @@ impl Planner {
             .or_else(|| self.chooser.choose(collective, bytes, selected))
             .or_else(|| self.chooser.choose(collective, bytes, able));
         let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
-        let direct = select::direct(collective, ranks, bytes, self.settings.chunk_bytes);
-        let choice = match direct && spec.coalesced {
+        let chunk_bytes = self.settings.chunk_bytes;
+        let writes = |plan| select::writes(plan, ranks, bytes, chunk_bytes, self.cheap_registration);
+        let writes = |choice: Choice| choice.algorithm.plan(collective).map_or((false, false), writes);
+        let choice = match spec.coalesced && writes(choice).0 {
             true => choice.coalesced(collective, ranks, selected),
             false => choice,
         };
@@ -230,18 +232,12 @@ impl Planner {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
             None => choice,
         };
-        let choice = choice.within(self.settings.chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
+        let choice = choice.within(chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
+        let (direct, long) = writes(choice);
         // Uneven blocks are never written whole; nothing need be put aside for them.
-        let long = self.cheap_registration
-            && spec.uneven.is_none()
-            && choice.algorithm.plan(collective).is_some_and(|plan| select::long(plan, bytes));
-        let shape = Shape {
-            chunk: (choice.chunk_bytes / size).max(1),
-            lanes: choice.lanes,
-            direct: direct || long,
-            long,
-            ordered,
-        };
+        let long = long && spec.uneven.is_none();
+        let shape =
+            Shape { chunk: (choice.chunk_bytes / size).max(1), lanes: choice.lanes, direct, long, ordered };
         Ok((choice.algorithm, shape))
     }
 }
