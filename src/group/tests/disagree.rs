@@ -371,8 +371,9 @@ fn run(ranks: usize, odd: usize, programs: [&[Step]; 2]) -> (Vec<Option<String>>
     let ends = world(ranks, patient, |group| {
         let all: Vec<Rank> = (0..ranks).collect();
         let mut begun = Instant::now();
-        let done = {
-            let others = [(); 2].map(|()| group.new_group(&all).unwrap().unwrap());
+        let mut go = || {
+            // Others may meet already what is done otherwise, and tell it.
+            let others = [group.new_group(&all)?.unwrap(), group.new_group(&all)?.unwrap()];
             let groups: Vec<&ProcessGroup> = [&group].into_iter().chain(&others).collect();
             programs[usize::from(group.rank() == odd)].iter().try_for_each(|&step| {
                 begun = Instant::now();
@@ -383,6 +384,7 @@ fn run(ranks: usize, odd: usize, programs: [&[Step]; 2]) -> (Vec<Option<String>>
                 }
             })
         };
+        let done = go();
         if done.is_ok() {
             begun = Instant::now();
         }
