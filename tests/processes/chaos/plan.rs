@@ -252,17 +252,21 @@ impl Plan {
             calls.iter().filter_map(|call| call.seen(self.victim, self)).collect()
         };
         let (wanted, own) = (seen(&self.calls), seen(&self.calls(self.victim)));
-        let apart = |calls: &[Call], message: bool| -> Vec<Call> {
-            calls
-                .iter()
-                .filter(|call| matches!(call.what, What::Message { .. }) == message)
-                .copied()
-                .collect()
+        // Messages, and the collectives of each of the two groups: what of one kind differs is due to be told.
+        let kind = |call: &Call| match call.what {
+            What::Message { .. } => 0,
+            _ => 1 + usize::from(call.some),
+        };
+        let apart = |calls: &[Call]| {
+            let mut apart: [Vec<Call>; 3] = Default::default();
+            calls.iter().for_each(|call| apart[kind(call)].push(*call));
+            apart
         };
         if wanted == own {
             &["right"]
-        } else if [true, false].iter().all(|&message| apart(&wanted, message) == apart(&own, message)) {
-            // A message that is sent earlier, or later, still comes where nothing else waits for it.
+        } else if apart(&wanted) == apart(&own) {
+            // What comes earlier, or later, still comes where nothing else waits for it: a message, or a reduction that
+            // another rank is the root of.
             &["right", "mismatch", "deadlock", "left"]
         } else {
             &["mismatch", "deadlock", "left"]
