@@ -187,7 +187,10 @@ impl Job {
         // Without it libinfinipath, which comes with Debian's libfabric, makes of a rank that crashes or is
         // interrupted one that ended with status 1.
         command.env("IPATH_NO_BACKTRACE", "1");
-        command.envs(ofi::LAUNCH_WITH.into_iter().filter(|(name, _)| env::var_os(name).is_none()));
+        let (name, value) = ofi::LAUNCH_WITH;
+        if env::var_os(name).is_none() {
+            command.env(name, value);
+        }
         command.envs(meet.iter().map(|(name, value)| (name, value)));
         // The ranks have a token of their own.
         command.env_remove("UNISONO_TOKEN_FILE");

@@ -10,7 +10,6 @@ use crate::{
         access,
         comm::{Core, Origin, Ready, Whose},
         stop::Stop,
-        wait::Exchange,
         wire::{HEADER, Immediate, PAYLOAD, Way},
     },
     error::Failure,
@@ -55,7 +54,7 @@ impl Run {
         let target =
             Target { region: core.comm.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        let whose = self.whose(lane);
+        let whose = Whose::Lane { lane };
         if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
             return Ok(false);
         }
@@ -100,17 +99,12 @@ impl Run {
             number: (number & 0xffff) as u16,
         };
         let target = Target { region, offset };
-        let whose = self.whose(lane);
+        let whose = Whose::Lane { lane };
         if !core.post(Ready { to, origin, bytes, record, header: false, target, immediate, whose })? {
             return Ok(false);
         }
         core.sending(sender, |end| end.writes.advance(bytes));
         Ok(true)
-    }
-
-    /// A put of this lane's.
-    fn whose(&self, lane: usize) -> Whose {
-        Whose::Lane { lane, last: matches!(self.operation.exchange(), Exchange::OneWay { .. }) }
     }
 
     /// Where the bytes of a span can be put from; staged, if they must be registered and are not, lie in several places, or

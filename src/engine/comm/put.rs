@@ -20,14 +20,14 @@ pub(crate) struct Origin {
     pub staging: Option<usize>,
 }
 
-/// A put of at most this many bytes, a header and little else, is copied whoever waits for what: libfabric's providers do that.
+/// A put of at most this many bytes, a header and little else, is copied: libfabric's providers do that.
 const FEW: usize = 128;
 
 /// Whose put it is.
 #[derive(Clone, Copy)]
 pub(crate) enum Whose {
-    /// The operation's, on this lane; and whether its end may be the last that this rank waits for.
-    Lane { lane: usize, last: bool },
+    /// The operation's, on this lane.
+    Lane { lane: usize },
     /// A message's from point to point; which one's, if that has not ended before this has left.
     Message(Option<u64>),
 }
@@ -73,13 +73,10 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        // Nobody need wait for the end of what was copied and leaves; of what it puts before it closes, whoever parts does. Who
-        // waits for a peer besides hears of the end meanwhile, and need not copy.
+        // Nobody need wait for the end of what was copied and leaves at once; during shutdown every put is waited for.
         let notify = match whose {
             Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
-            Whose::Lane { last, .. }
-                if (last || HEADER + bytes <= FEW) && self.port.quiet(self.comm.world(to)) =>
-            {
+            Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.quiet(self.comm.world(to)) => {
                 Notify::IfNotCopied
             }
             _ => Notify::IfNotInjected,

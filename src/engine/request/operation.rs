@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use unisono_schedule::{Collective, Place, Rank, Span};
+use unisono_schedule::{Place, Rank, Span};
 use unisono_transport::Region;
 
 use super::signature::{Signature, narrow};
 use crate::{
     buffer::Pieces,
-    engine::{
-        wait::Exchange,
-        wire::{CollectiveHeader, FlowHeader, OperationInfo},
-    },
+    engine::wire::{CollectiveHeader, FlowHeader, OperationInfo},
     error::Failure,
     position::Called,
     reduce::Kernel,
@@ -41,8 +38,6 @@ pub(crate) struct Operation {
     pub long: bool,
     /// Whether the output is only read: where it is the input, and this rank's alone to give.
     pub fixed: bool,
-    /// Whether it is between two ranks of one host, who keep step with each other.
-    pub pair: bool,
     /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
     pub writable: bool,
     /// The registered buffers that input and output lie in, if they do, and where.
@@ -57,16 +52,6 @@ impl Operation {
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
         let borrowed = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
         self.pieces.as_ref().filter(|_| borrowed)
-    }
-
-    /// How ranks wait for each other in it.
-    pub(crate) fn exchange(&self) -> Exchange {
-        let bytes = self.signature.count.saturating_mul(self.size as u64);
-        match self.signature.collective() {
-            Some(Collective::Barrier) => Exchange::Barrier,
-            Some(collective) if collective.has_root() => Exchange::OneWay { bytes },
-            _ => Exchange::Mutual,
-        }
     }
 
     /// Its number as headers carry it: the low 32 bits.

@@ -12,12 +12,12 @@ use super::{
 };
 use crate::{Error, Event, LibraryCall};
 
-/// What a completion means: nothing if it is the end of a put whose caller wants no event.
+/// What a completion means.
 pub(super) fn judge(
     pool: &mut Pool,
     facts: &Provider,
     entry: &sys::fi_cq_data_entry,
-) -> Result<Option<Event>, Error> {
+) -> Result<Event, Error> {
     let flags = entry.flags;
     let unexpected = |what: &str| Error::Unexpected {
         call: "fi_cq_read",
@@ -27,10 +27,10 @@ pub(super) fn judge(
         let immediate = signed_immediate::immediate(entry.data)
             .ok_or_else(|| unexpected("an immediate beyond 32 bits"))?;
         let len = facts.reports_len.then_some(entry.len);
-        return Ok(Some(Event::Arrived { immediate, len }));
+        return Ok(Event::Arrived { immediate, len });
     }
     let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
-    Ok(put.token.map(|token| Event::Sent { token }))
+    Ok(Event::Sent { token: put.token })
 }
 
 /// The error that the queue holds.

@@ -50,9 +50,7 @@ pub struct Ofi {
     pub(super) peers: Vec<u64>,
     pub(super) firsts: FirstPuts,
     pub(super) completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
-    /// Puts of at most this many bytes the library copies.
-    pub(super) injects: usize,
-    /// Where the sources of a put are joined that the library copies.
+    /// Where the sources of a put are joined that the library copies ([`Limits::max_copied`] bytes at most).
     pub(super) joined: Vec<u8>,
     /// How often in a row the library has forbidden to sleep and then had nothing.
     pub(super) futile: u32,
@@ -179,12 +177,11 @@ unsafe impl Transport for Ofi {
             reason: format!("{:?} is beyond the end of memory", put.target),
         })?;
         let key = put.target.region.key;
-        let notified = put.notifies(&self.limits);
-        if !notified && len <= self.injects {
+        if !put.notifies(&self.limits) {
             let start = if let [source] = put.sources {
                 post::start(source).cast_const()
             } else {
-                // SAFETY: there is room for `injects` bytes; the sources are at rest by the contract of
+                // SAFETY: there is room for `max_copied` bytes; the sources are at rest by the contract of
                 // `Transport::put`.
                 unsafe { post::join(put.sources, self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()
@@ -207,7 +204,7 @@ unsafe impl Transport for Ofi {
         }
         // Of what is copied the library hands the kernel one piece instead of three: over tcp a broadcast of 8 B between 2
         // ranks takes 8.7 µs instead of 9.8.
-        let copied = len <= self.injects;
+        let copied = len <= self.limits.max_copied;
         // What is copied needs no registration.
         let registered = self.limits.local_registration && !copied;
         if registered {
@@ -219,12 +216,7 @@ unsafe impl Transport for Ofi {
         let Some((number, context)) = self.live.pool.reserve() else {
             return Ok(Posted::Full);
         };
-        // What is to be copied without an event, and the library does not copy, is copied here.
-        let mut vectors = if notified {
-            Vectors::new(put.sources, registered)
-        } else {
-            Vectors::one(self.live.pool.copy(number, put.sources, len))
-        };
+        let mut vectors = Vectors::new(put.sources, registered);
         let remote = sys::fi_rma_iov { addr: target, len, key };
         let endpoint = self.live.endpoint.as_ptr();
         let serial = self.domain.enter(LibraryCall::Write);
@@ -240,7 +232,7 @@ unsafe impl Transport for Ofi {
         drop(serial);
         let outcome = self.posted(call, result, put);
         match outcome {
-            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put, notified)),
+            Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put)),
             _ => self.live.pool.release(number),
         }
         outcome
@@ -270,7 +262,7 @@ unsafe impl Transport for Ofi {
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            events.extend(completion::judge(&mut self.live.pool, &self.facts, entry)?);
+            events.push(completion::judge(&mut self.live.pool, &self.facts, entry)?);
         }
         Ok(())
     }

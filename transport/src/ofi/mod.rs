@@ -4,7 +4,7 @@
 //! write to itself once before it is trusted (`self_test.rs`; efa and opx do that through shared memory, not by the NIC). The
 //! endpoint (`endpoint.rs`) posts puts (`post.rs`), reads completions (`completion.rs`) and registers memory (`memory.rs`). What is
 //! known of a provider beyond what it says is a row in `provider.rs`; what exists only because of a bug is in `workarounds/`.
-//! What is special about sockets is in `sockets.rs`. Objects of libfabric are owned in `handle.rs`, and what its functions return is judged in `call.rs`.
+//! Objects of libfabric are owned in `handle.rs`, and what its functions return is judged in `call.rs`.
 #![allow(unsafe_code)]
 
 mod address;
@@ -23,7 +23,6 @@ mod post;
 mod provider;
 mod select;
 mod self_test;
-mod sockets;
 mod variables;
 mod version;
 mod workarounds;

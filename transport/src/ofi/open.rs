@@ -20,9 +20,7 @@ use super::{
     post::{MAX_SOURCES, Pool},
     provider,
     select::{self, Options},
-    self_test,
-    sockets::Copies,
-    variables,
+    self_test, variables,
     version::library_version,
     workarounds::{
         FirstPuts,
@@ -122,14 +120,15 @@ impl Ofi {
         let own = endpoint.name()?;
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
-        let copies = Copies::of(&facts, info.tx().inject_size, mode);
+        // What is copied: of one source nothing, for that has no call.
+        let copied = if facts.one_source { 0 } else { info.tx().inject_size };
         let limits = Limits {
             provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             device: info.device(),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
-            max_inject: copies.injected,
-            max_copied: copies.most(),
+            max_inject: if facts.sockets { 0 } else { copied },
+            max_copied: copied,
             max_sources: if facts.one_source { 1 } else { info.tx().iov_limit.clamp(1, MAX_SOURCES) },
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
@@ -151,7 +150,7 @@ impl Ofi {
         address.extend_from_slice(name);
         address.extend_from_slice(&own);
 
-        let pool = Pool::new(u32::try_from(depth).unwrap_or(1), copies.endpoint)?;
+        let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let waker = Arc::new(EventFd::new()?);
         let address = Address(address);
@@ -165,8 +164,7 @@ impl Ofi {
             registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
             domain,
             facts,
-            joined: Vec::with_capacity(copies.library),
-            injects: copies.library,
+            joined: Vec::with_capacity(copied),
             limits,
             address,
             known: HashMap::new(),

@@ -1,10 +1,9 @@
-//! Begins puts, and keeps what a put needs until it is done: its context, token, peer, and its source regions or a copy of
-//! what was in them.
+//! Begins puts, and keeps what a put needs until it is done: its context, token, peer and source regions.
 #![allow(unsafe_code)]
 
 use std::{cell::UnsafeCell, ffi::c_void, ptr};
 
-use crate::{Error, Memory, Peer, Put, Region, Source, region::gather};
+use crate::{Peer, Put, Region, Source, region::gather};
 use unisono_libfabric_sys as sys;
 
 /// The most sources one put gathers; callers use no more.
@@ -21,22 +20,21 @@ unsafe impl Sync for Context {}
 /// A put under way.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    /// Of the event that reports its end, if one is wanted.
-    pub(super) token: Option<u64>,
+    /// Of the event that reports its end.
+    pub(super) token: u64,
     pub(super) peer: Peer,
     #[expect(dead_code, reason = "keeps the sources' memory; it is never read")]
     regions: [Option<Region>; MAX_SOURCES],
 }
 
 impl UnderWay {
-    /// A put whose end is reported, and whose sources are kept until then; or one of which a [copy](Pool::copy) is written.
-    pub(super) fn new(put: &Put<'_>, notified: bool) -> Self {
+    /// A put whose sources are kept until its end.
+    pub(super) fn new(put: &Put<'_>) -> Self {
         let mut regions = [const { None }; MAX_SOURCES];
-        let kept = if notified { put.sources } else { &[] };
-        for (region, source) in regions.iter_mut().zip(kept) {
+        for (region, source) in regions.iter_mut().zip(put.sources) {
             *region = Some(source.region().clone());
         }
-        Self { token: notified.then_some(put.token), peer: put.to, regions }
+        Self { token: put.token, peer: put.to, regions }
     }
 }
 
@@ -46,33 +44,15 @@ pub(super) struct Pool {
     contexts: Box<[Context]>,
     under_way: Vec<Option<UnderWay>>,
     free: Vec<u32>,
-    /// For each of them room for a copy of so many bytes; where none is ever used it takes no memory.
-    copies: Memory,
-    room: usize,
 }
 
 impl Pool {
-    /// # Errors
-    /// [`Error::Map`] if the system refuses the memory for `size` copies of `room` bytes.
-    pub(super) fn new(size: u32, room: usize) -> Result<Self, Error> {
-        Ok(Self {
+    pub(super) fn new(size: u32) -> Self {
+        Self {
             contexts: (0..size).map(|_| Context(UnsafeCell::new([0; 8]))).collect(),
             under_way: (0..size).map(|_| None).collect(),
             free: (0..size).rev().collect(),
-            copies: Memory::map(size as usize * room, false)?,
-            room,
-        })
-    }
-
-    /// Copies a put's sources, joined, to where its place has room for them; `len` bytes together.
-    pub(super) fn copy(&mut self, number: u32, sources: &[Source<'_>], len: usize) -> sys::iovec {
-        let at = number as usize * self.room;
-        assert!(len <= self.room && at + self.room <= self.copies.len(), "there is room for a copy");
-        let base = self.copies.base().wrapping_add(at);
-        // SAFETY: `len` bytes at `base` lie in the mapping, as was just seen, and belong to this put, which has not begun; the
-        // sources are at rest by the contract of `Transport::put`.
-        unsafe { join(sources, base) };
-        sys::iovec { iov_base: base.cast(), iov_len: len }
+        }
     }
 
     /// A place for a put, if there is one: its number, and its context to hand to libfabric.
@@ -135,13 +115,6 @@ impl Vectors {
             count += 1;
         }
         Self { spans, descriptors, count }
-    }
-
-    /// One source that needs no descriptor.
-    pub(super) fn one(span: sys::iovec) -> Self {
-        let mut spans = [sys::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX_SOURCES];
-        spans[0] = span;
-        Self { spans, descriptors: [ptr::null_mut(); MAX_SOURCES], count: 1 }
     }
 
     /// Begins a write of all of them; gives the name of the call and its result. `copied` has the library copy them at once.
@@ -227,17 +200,17 @@ mod tests {
 
     #[test]
     fn a_context_names_its_put_and_no_other_pointer_does() {
-        let mut pool = Pool::new(2, 0).expect("no memory is wanted");
+        let mut pool = Pool::new(2);
         let (first, context) = pool.reserve().expect("room for two");
         let (second, other) = pool.reserve().expect("room for two");
         assert!(pool.reserve().is_none());
-        pool.keep(first, UnderWay { token: Some(7), peer: Peer(3), ..UnderWay::default() });
+        pool.keep(first, UnderWay { token: 7, peer: Peer(3), ..UnderWay::default() });
         assert_eq!(pool.peer(context), Some(Peer(3)));
         assert!(pool.done(other).is_none(), "reserved but never begun");
         assert!(pool.done(ptr::null_mut()).is_none());
         assert!(pool.done(context.wrapping_byte_add(8)).is_none());
         assert!(pool.done(context.wrapping_byte_add(4096)).is_none());
-        assert_eq!(pool.done(context).map(|put| put.token), Some(Some(7)));
+        assert_eq!(pool.done(context).map(|put| put.token), Some(7));
         assert!(pool.done(context).is_none(), "a put is done once");
         pool.release(second);
         assert!(pool.reserve().is_some() && pool.reserve().is_some() && pool.reserve().is_none());

@@ -31,7 +31,8 @@ pub(super) struct Provider {
     /// `fi_writedata`, and none is injected.
     pub(super) one_source: bool,
     /// Whether it writes to the kernel's sockets ([`crate::Limits::sockets`]). Then an injected write, too, may wait in its queue,
-    /// unseen, until somebody polls; so none is injected, and the end of every put is reported.
+    /// unseen, until somebody polls; so none is injected, and the end of every put can be reported
+    /// (docs/decisions/047-no-inject-where-queued.md).
     pub(super) sockets: bool,
     /// Whether an endpoint can write to itself, as the self-test does.
     pub(super) writes_to_itself: bool,

@@ -3,10 +3,9 @@
 
 use std::env;
 
-/// What a launcher should set for its ranks, unless it is set. Without the first Slingshot's NICs do not write with immediate data
-/// (man/fi_cxi.7.md in libfabric 2.5). With the second `tcp` copies small messages that are longer than 128 bytes, and their end need
-/// not be reported (see `sockets.rs`; measured: docs/decisions/ledger.md).
-pub const LAUNCH_WITH: [(&str, &str); 2] = [("FI_CXI_ENABLE_WRITEDATA", "1"), ("FI_TCP_MAX_INJECT", "2048")];
+/// What a launcher should set for its ranks, unless it is set. Without it Slingshot's NICs do not write with immediate data
+/// (man/fi_cxi.7.md in libfabric 2.5).
+pub const LAUNCH_WITH: (&str, &str) = ("FI_CXI_ENABLE_WRITEDATA", "1");
 
 /// What a variable switches, as libfabric reads it (`fi_parse_bool` in src/var.c); `None` where it is not set, or to no word
 /// for yes or no.
