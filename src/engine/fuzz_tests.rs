@@ -64,7 +64,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
     ];
     let to = peer.connect(&contacts[0].address).map_err(Stop::from)?;
     let none = Duration::ZERO;
-    engine.meet(contacts, 256, Patience { spin: none, give_way: none, alone: none, skew_delay: none })?;
+    engine.meet(contacts, 256, Patience { spin: none, give_way: none, alone: none })?;
     begin(&mut engine, what, &input, &output)?;
 
     let mut events = Vec::new();
@@ -152,7 +152,6 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         output: output.clone(),
         long: job.long,
         fixed: false,
-        pair: false,
         writable: true,
         pieces: None,
         registered_input: Some((input.clone(), 0)),

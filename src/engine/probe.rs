@@ -83,12 +83,8 @@ impl Probe {
             huge_pages: false,
         };
         let mut engine = Engine::new(Box::new(Hub::new().open()), 0, 1, settings)?;
-        let patience = Patience {
-            spin: Duration::from_secs(1),
-            give_way: Duration::ZERO,
-            alone: Duration::ZERO,
-            skew_delay: Duration::ZERO,
-        };
+        let patience =
+            Patience { spin: Duration::from_secs(1), give_way: Duration::ZERO, alone: Duration::ZERO };
         let contact = engine.contact();
         engine.meet(vec![contact], settings.chunk_bytes, patience).map_err(refused)?;
         Ok(Self { engine })
@@ -117,7 +113,6 @@ impl Probe {
             output: empty,
             long: false,
             fixed: false,
-            pair: false,
             writable: true,
             pieces: None,
             registered_input: None,

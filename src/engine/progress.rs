@@ -82,7 +82,7 @@ impl Engine {
         settings: Settings,
     ) -> Result<Self, Error> {
         let none = Duration::ZERO;
-        let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
+        let patience = Patience { spin: none, give_way: none, alone: none };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
         let net = Net { port, comms: vec![Some(Box::new(world))], leaving: Vec::new(), leaves_all: false };

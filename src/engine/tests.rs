@@ -83,12 +83,7 @@ fn world<R: Send>(
                     all.sort_by_key(|(rank, _)| *rank);
                     let all = all.into_iter().map(|(_, contact)| contact).collect();
                     let give_way = Duration::from_micros(50);
-                    let patience = Patience {
-                        spin: Duration::ZERO,
-                        give_way,
-                        alone: give_way,
-                        skew_delay: Duration::ZERO,
-                    };
+                    let patience = Patience { spin: Duration::ZERO, give_way, alone: give_way };
                     engine.meet(all, settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &[]).unwrap();
@@ -146,7 +141,6 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Ticket>) 
         output: borrowed.output.clone(),
         long: call.job.long,
         fixed: borrowed.fixed,
-        pair: false,
         writable: !borrowed.fixed && (!call.job.collective.exchanges() || borrowed.is_apart()),
         pieces: None,
         registered_input: registry.find(&borrowed.input),
@@ -489,7 +483,7 @@ fn a_broken_wire_is_told_by_rank_and_host() {
         .collect();
     drop(engines.pop());
     let (mut first, none) = (engines.swap_remove(0), Duration::ZERO);
-    let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
+    let patience = Patience { spin: none, give_way: none, alone: none };
     first.meet(contacts, SMALL.chunk_bytes, patience).unwrap();
     // To the transport rank 2 is peer 0, for it is the first that it hears of.
     let greeted =

@@ -19,24 +19,7 @@ pub(crate) struct Patience {
     pub give_way: Duration,
     /// The same as long as nobody else takes the core.
     pub alone: Duration,
-    /// How long at most whoever has waited for the other of two lets it catch up: see [`Wait::delay_for_skew`].
-    pub skew_delay: Duration,
 }
-
-/// How two ranks wait for each other in a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exchange {
-    /// Both, and for nothing else.
-    Barrier,
-    /// Both, for each other's bytes.
-    Mutual,
-    /// One for what the other sends: so many bytes.
-    OneWay { bytes: u64 },
-}
-
-/// From so many bytes on a message is acknowledged at once: with the header before it and one more, which it does not wait for, it is
-/// longer than the shortest segment that Linux expects (`TCP_MIN_RCVMSS`, 536 bytes).
-const ACKNOWLEDGED: u64 = 512;
 
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
@@ -82,10 +65,6 @@ pub(crate) struct Wait {
     spin: u32,
     give_way: u32,
     waits: u32,
-    /// How long the last wait was, where somebody may be let catch up.
-    lasted: Duration,
-    /// Until when this rank lets the other of two catch up, if it calls again before.
-    ahead: Option<Instant>,
 }
 
 impl Wait {
@@ -99,8 +78,6 @@ impl Wait {
             spin: 0,
             give_way: 0,
             waits: 0,
-            lasted: Duration::ZERO,
-            ahead: None,
         }
     }
 
@@ -111,10 +88,7 @@ impl Wait {
 
     /// Something moved.
     pub(crate) fn reset(&mut self) {
-        if let Some(since) = self.since.take() {
-            if !self.patience.skew_delay.is_zero() {
-                self.lasted = since.elapsed();
-            }
+        if self.since.take().is_some() {
             // Step by step a patience that is much too short never grew: the next wait would outlast its double.
             let doubled = if self.tries_whole() { HALVINGS } else { 1 };
             let adapt = |halvings: &mut u32, outlasted: bool| {
@@ -138,39 +112,6 @@ impl Wait {
     /// The core came back so long after it was yielded.
     pub(crate) fn back_after(&mut self, away: Duration) {
         self.away = self.away.max(away);
-    }
-
-    /// Whoever has waited for the other of two ranks lets it catch up. Over the kernel's sockets who comes late to a call becomes
-    /// later by it: its core does both ranks' packets, since the other's is polling. Two ranks that call in lockstep would stay
-    /// a microsecond or two apart, and the later is never waited for.
-    ///
-    /// How long this rank has waited last says how far it is ahead. After a barrier, which is there for the ranks to go on
-    /// together, it waits half of that at once, after other calls [before the next](Self::wait_for_skew): two thirds, since
-    /// the other has to copy the bytes that have just come as well; or, if it has only received, an eighth, for the sender's
-    /// core also does what this rank acknowledges. docs/decisions/049-skew-delay.md has the figures.
-    pub(crate) fn delay_for_skew(&mut self, exchange: Exchange) {
-        if self.patience.skew_delay.is_zero() {
-            return;
-        }
-        let share = match exchange {
-            Exchange::Barrier => self.lasted / 2,
-            Exchange::Mutual => self.lasted * 2 / 3,
-            Exchange::OneWay { bytes } if bytes < ACKNOWLEDGED => return,
-            Exchange::OneWay { .. } => self.lasted / 8,
-        };
-        self.ahead = Some(Instant::now() + share.min(self.patience.skew_delay));
-        if exchange == Exchange::Barrier {
-            self.wait_for_skew();
-        }
-    }
-
-    /// Waits as long as the last [skew_delay](Self::delay_for_skew) has not passed.
-    pub(crate) fn wait_for_skew(&mut self) {
-        if let Some(ahead) = self.ahead.take() {
-            while Instant::now() < ahead {
-                std::hint::spin_loop();
-            }
-        }
     }
 
     /// This much of a patience that was halved so often.
@@ -220,7 +161,6 @@ mod tests {
         spin: Duration::from_micros(64),
         give_way: Duration::from_micros(128),
         alone: Duration::from_micros(128),
-        skew_delay: Duration::ZERO,
     };
 
     /// What comes of a wait that lasts `micros`, microsecond by microsecond.
@@ -310,40 +250,6 @@ mod tests {
         assert_eq!(polls(1000), 4 + 16);
         // And the whole patience is tried every so often.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
-    }
-
-    #[test]
-    fn a_breath_is_a_share_of_the_wait_and_is_taken_once() {
-        let (short, long) = (Duration::from_micros(300), Duration::from_millis(6));
-        for (skew_delay, waited) in [(Duration::ZERO, long), (long, short), (short, long)] {
-            for (exchange, share) in [
-                (Exchange::Barrier, waited / 2),
-                (Exchange::Mutual, waited * 2 / 3),
-                (Exchange::OneWay { bytes: ACKNOWLEDGED }, waited / 8),
-            ] {
-                let mut wait = Wait::new(Patience { skew_delay, ..PATIENCE });
-                let since = Instant::now();
-                assert!(wait.is_hot(since));
-                while since.elapsed() < waited {}
-                wait.reset();
-                let arrived = Instant::now();
-                wait.delay_for_skew(exchange);
-                // After a barrier it is over.
-                assert_eq!(wait.ahead.is_none(), skew_delay.is_zero() || exchange == Exchange::Barrier);
-                wait.wait_for_skew();
-                assert!(arrived.elapsed() >= share.min(skew_delay), "{exchange:?} {waited:?} {skew_delay:?}");
-                assert_eq!(wait.ahead, None);
-            }
-        }
-    }
-
-    #[test]
-    fn nobody_waits_for_a_sender_of_few_bytes() {
-        let mut wait = Wait::new(Patience { skew_delay: Duration::from_secs(1), ..PATIENCE });
-        assert!(wait.is_hot(Instant::now()));
-        wait.reset();
-        wait.delay_for_skew(Exchange::OneWay { bytes: ACKNOWLEDGED - 1 });
-        assert_eq!(wait.ahead, None);
     }
 
     #[test]

@@ -203,7 +203,6 @@ impl Shared {
             size,
             long,
             fixed: borrowed.fixed,
-            pair: self.planner.topology.is_pair(),
             writable: !borrowed.fixed
                 && borrowed.pieces.is_none()
                 && (!collective.exchanges() || borrowed.is_apart()),

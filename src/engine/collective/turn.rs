@@ -98,9 +98,6 @@ impl Engine {
             self.turn(comm_id, (operation, schedule, asked), supervisor)?;
             return Ok(Called::UnderWay(ticket));
         }
-        if operation.pair {
-            self.wait.wait_for_skew();
-        }
         self.net.core(comm_id)?.comm.busy = true;
         let run = self.open(comm_id, (operation, schedule), None, supervisor)?;
         self.alone = Some((comm_id, run));
@@ -125,13 +122,9 @@ impl Engine {
     /// which [`drive`](Self::drive) does.
     fn go_on_alone(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
         let Some((comm_id, run)) = &mut self.alone else { return Ok(true) };
-        let mut waited = false;
         for _ in 0..OFTEN {
             let pass = run.pass(&mut self.net.core(*comm_id)?, self.idle)?;
             if let Pass::Ended = pass {
-                if waited && run.operation.pair {
-                    self.wait.delay_for_skew(run.operation.exchange());
-                }
                 return Ok(true);
             }
             self.idle = !(self.net.poll()? || matches!(pass, Pass::Moved));
@@ -146,7 +139,6 @@ impl Engine {
             if supervisor.wanted() || supervisor.stopped() || !self.wait.is_hot(now) {
                 return Ok(false);
             }
-            waited = true;
             std::hint::spin_loop();
         }
         Ok(false)

@@ -8,7 +8,7 @@ fn two(fabric: &Fabric) -> [Engine; 2] {
     let mut engines = [0, 1].map(|rank| Engine::new(Box::new(fabric.open()), rank, 2, SMALL).unwrap());
     let contacts: Vec<_> = engines.iter().map(Engine::contact).collect();
     let none = Duration::ZERO;
-    let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
+    let patience = Patience { spin: none, give_way: none, alone: none };
     for engine in &mut engines {
         engine.meet(contacts.clone(), SMALL.chunk_bytes, patience).unwrap();
     }

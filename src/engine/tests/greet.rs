@@ -14,7 +14,7 @@ fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
     let contacts = engines.each_ref().map(Engine::contact);
     let none = Duration::ZERO;
     for engine in &mut engines {
-        let patience = Patience { spin: none, give_way: none, alone: none, skew_delay: none };
+        let patience = Patience { spin: none, give_way: none, alone: none };
         engine.meet(contacts.to_vec(), SMALL.chunk_bytes, patience).unwrap();
     }
     engines

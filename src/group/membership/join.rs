@@ -56,11 +56,6 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
-/// How long at most who has waited for the other of two ranks lets it catch up, over sockets of one machine: more than a rank
-/// that is late by its packets is late by. Who has waited longer has waited for something else, and waits little longer for
-/// it: docs/decisions/049-skew-delay.md.
-const MOST_SKEW_DELAY: Duration = Duration::from_micros(3);
-
 /// What every rank tells all others when they join.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Card {
@@ -265,11 +260,6 @@ impl ProcessGroup {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
             alone: if crowded { GIVE_WAY } else { ALONE },
-            skew_delay: if limits.sockets && ranks_here == 2 && !crowded {
-                MOST_SKEW_DELAY
-            } else {
-                Duration::ZERO
-            },
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
         let chooser = peer::chooser(&peers, network::kind(&limits.provider));
