@@ -129,11 +129,6 @@ pub enum Step {
 /// caches, large enough that a poll (a system call on tcp) costs little beside it.
 pub const SLICE: usize = 64 << 10;
 
-/// How much of a rank's own input is copied between two polls, in bytes: as a rule all of it. What arrives meanwhile would
-/// only push it out of the caches, and the write that follows it would leave later
-/// (docs/decisions/011-puts-before-reductions.md).
-const OWN: usize = 4 << 20;
-
 impl Step {
     /// The rank that this step sends to, or whose message or slot it is about.
     #[must_use]
@@ -142,15 +137,6 @@ impl Step {
             Self::Put { to, .. } | Self::Write { to, .. } => Some(to),
             Self::Take { from, .. } | Self::Await { from, .. } | Self::Free { from } => Some(from),
             Self::Reduce { .. } | Self::Fold { .. } | Self::Copy { .. } | Self::Settle => None,
-        }
-    }
-
-    /// How many bytes of a reduction or a copy are done between two polls.
-    #[must_use]
-    pub const fn slice(&self) -> usize {
-        match self {
-            Self::Copy { from: Span { place: Place::Input, .. }, .. } => OWN,
-            _ => SLICE,
         }
     }
 }

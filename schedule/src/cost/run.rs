@@ -9,7 +9,7 @@ use super::{
     memory,
     ports::Ports,
 };
-use crate::{Place, Rank, Schedule, Span, Step};
+use crate::{Place, Rank, SLICE, Schedule, Span, Step};
 
 /// Into how many slices a step is cut at most, however long it is.
 const SLICES: f64 = 256.0;
@@ -462,7 +462,7 @@ impl<'a> Simulation<'a> {
         let count = (len as u64).saturating_mul(self.setup.element as u64);
         let state = &mut self.actors[actor];
         let begun = state.lanes[lane].done;
-        let slice = (step.slice() as f64).max(all / SLICES).min(all - begun);
+        let slice = (SLICE as f64).max(all / SLICES).min(all - begun);
         state.lanes[lane].done = begun + slice;
         if begun + slice >= all {
             state.lanes[lane].step = None;

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, ops::Range};
 
-use unisono_schedule::{Place, Span, Step};
+use unisono_schedule::{Place, SLICE, Span, Step};
 
 use super::run::Run;
 use crate::{
@@ -50,7 +50,7 @@ impl Run {
         }
         let size = self.operation.size;
         let mut done = self.lanes[lane].done;
-        let end = into.len.min(done + step.slice() / size);
+        let end = into.len.min(done + SLICE / size);
         let near = Cell::new(0);
         while done < end {
             let part = |span: &Span| self.part(core, lane, span, done..end, &near);
