@@ -4,8 +4,7 @@
 //! where other programs use the cores, which shows when a yielded core comes back late; where it always came
 //! back at once, polling takes nothing from anybody and goes on for longer. And patience adapts. A wait that
 //! outlasted its hot polling halves that of the next ones, one that did not doubles it; the same with giving
-//! way; and now and then a wait tries the whole again, which stays if it sufficed. Ranks that find themselves on one
-//! core though there are enough for all sleep once: the system wakes a thread where nobody runs.
+//! way; and now and then a wait tries the whole again, which stays if it sufficed.
 //! docs/decisions/048-patience-adapts.md has the figures.
 
 use std::time::{Duration, Instant};
@@ -24,13 +23,6 @@ pub(crate) struct Patience {
 /// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
 const TAKEN: Duration = Duration::from_micros(100);
-
-/// A yielded core that comes back later than this had another thread: two switches take longer, a yield to nobody less.
-/// If it was not [`TAKEN`], that thread has little to do, and waits, as the rank does that this one waits for.
-const LENT: Duration = Duration::from_micros(2);
-
-/// After so many waits in a row that borrowed the core, it is shared.
-const SHARED: u32 = 8;
 
 /// The longest sleep: alarms and deadlines are looked at in between.
 const NAP: Duration = Duration::from_millis(20);
@@ -59,8 +51,6 @@ pub(crate) struct Wait {
     last: Next,
     /// The longest that the core was away in this wait.
     away: Duration,
-    /// For how many waits in a row it was [`LENT`], and not [`TAKEN`].
-    shared: u32,
     /// How often hot polling and giving way were halved.
     spin: u32,
     give_way: u32,
@@ -69,16 +59,7 @@ pub(crate) struct Wait {
 
 impl Wait {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self {
-            patience,
-            since: None,
-            last: Next::Poll,
-            away: Duration::ZERO,
-            shared: 0,
-            spin: 0,
-            give_way: 0,
-            waits: 0,
-        }
+        Self { patience, since: None, last: Next::Poll, away: Duration::ZERO, spin: 0, give_way: 0, waits: 0 }
     }
 
     /// Since when nothing has moved, where something is waited for.
@@ -98,8 +79,6 @@ impl Wait {
             adapt(&mut self.spin, self.last != Next::Poll);
             adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
             self.waits = self.waits.wrapping_add(1);
-            let borrowed = self.away > LENT && self.away <= TAKEN;
-            self.shared = if borrowed { self.shared.saturating_add(1) } else { 0 };
             self.away = Duration::ZERO;
         }
     }
@@ -141,12 +120,9 @@ impl Wait {
         let waited = self.waited(now);
         let spin = self.share(self.patience.spin, self.spin);
         let give_way = if self.away > TAKEN { self.patience.give_way } else { self.patience.alone };
-        // Where nobody polls hot there are fewer cores than ranks: it would be shared again.
-        let misplaced = self.shared >= SHARED && !self.patience.spin.is_zero();
-        self.last = if !misplaced && waited < spin + self.share(give_way, self.give_way) {
+        self.last = if waited < spin + self.share(give_way, self.give_way) {
             Next::Yield
         } else {
-            self.shared = 0;
             Next::Park(NAP.min(deadline.saturating_duration_since(now)))
         };
         self.last
@@ -203,30 +179,6 @@ mod tests {
         wait.next(at(2000), deadline);
         assert_eq!(wait.next(at(2000 + 500), deadline), Next::Yield);
         assert!(matches!(wait.next(at(2000 + 32 + 512), deadline), Next::Park(_)));
-    }
-
-    #[test]
-    fn a_core_that_is_shared_is_left_once() {
-        let start = Instant::now();
-        let deadline = start + Duration::from_secs(5);
-        let nap = |wait: &mut Wait, away| {
-            wait.next(start, deadline);
-            let next = wait.next(start + Duration::from_micros(20), deadline);
-            if next == Next::Yield {
-                wait.back_after(away);
-            }
-            wait.reset();
-            matches!(next, Next::Park(_))
-        };
-        let (borrowed, alone) = (Duration::from_micros(6), Duration::from_nanos(500));
-        let mut wait = Wait::new(Patience { spin: Duration::from_micros(1), ..PATIENCE });
-        let naps = (0..3 * (SHARED + 1)).filter(|_| nap(&mut wait, borrowed)).count();
-        assert_eq!(naps, 3);
-        // Not where nobody else had it, in one wait of a few at least; nor where there are too few cores.
-        assert!(!(0..100).any(|turn| nap(&mut wait, if turn % 4 == 0 { alone } else { borrowed })));
-        assert!(!(0..100).any(|_| nap(&mut wait, Duration::from_millis(3))));
-        let mut crowded = Wait::new(Patience { spin: Duration::ZERO, ..PATIENCE });
-        assert!(!(0..100).any(|_| nap(&mut crowded, borrowed)));
     }
 
     #[test]
