@@ -32,12 +32,7 @@ pub(super) const PLANS: &[Plan] = &[
 ];
 
 const fn plan(collective: Collective) -> Plan {
-    let make: fn(&Job<'_>) -> _ = |job| {
-        let direct = Direct::new(job);
-        // What is one write follows its head on the head's lane.
-        let lanes = if direct.long { 1 } else { job.lanes };
-        Lanes::schedule(&Job { lanes, ..*job }, direct)
-    };
+    let make: fn(&Job<'_>) -> _ = |job| Lanes::schedule(job, Direct::new(job));
     Plan {
         uneven: collective.has_blocks(),
         ordered: collective.reduces(),
@@ -84,11 +79,10 @@ struct Direct {
     uneven: bool,
     /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
     ordered: bool,
-    /// Whether all that goes from one rank to another is one write, but for a head.
+    /// Whether all that goes from one rank to another is one write.
     long: bool,
-    /// How many messages go ahead of the writes, through slots, and the elements of each. They keep the wire busy until
-    /// the clear to send has come, and no longer: they are copied. One write has a head only where bytes go one way; chunks
-    /// have one on each lane (docs/decisions/005-long-writes.md).
+    /// How many messages go ahead of chunks that are written, through slots, one on each lane, and the elements of each. They
+    /// keep the wire busy until the clear to send has come, and no longer: they are copied (docs/decisions/005-long-writes.md).
     heads: usize,
     head: usize,
     /// Whether what follows is written into outputs.
@@ -104,11 +98,7 @@ impl Direct {
         let mut direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
         let long = direct && job.long && count > 0;
         let chunk = if long { count } else { job.chunk };
-        let (mut heads, head) = match (direct, long) {
-            (true, true) if job.collective.has_root() => (1, job.chunk.div_ceil(8).min(count - 1)),
-            (true, false) => (job.lanes, job.chunk.div_ceil(8)),
-            _ => (0, 0),
-        };
+        let (mut heads, head) = if direct && !long { (job.lanes, job.chunk.div_ceil(8)) } else { (0, 0) };
         if head == 0 || count <= heads * head {
             (heads, direct) = (0, long);
         }

@@ -185,17 +185,10 @@ fn one_long_write_each_where_everyone_may_be_written_to() {
         let writes: Vec<Step> = long[0].lanes[0].iter().copied().filter(is_write).collect();
         assert_eq!((long[0].lanes.len(), writes.len()), (1, RANKS - 1), "{collective:?}");
         judge(&long, &job, false).expect("whole");
-        // Where bytes go one way, the wire has a head of an eighth of a chunk to do while leave to write is under way.
-        let head = if collective.has_root() { job.chunk.div_ceil(8) } else { 0 };
-        assert_eq!(long[0].lanes[0].iter().filter(|step| is_put(step)).count(), head.min(1) * (RANKS - 1));
-        assert!(
-            writes
-                .iter()
-                .all(|step| matches!(step, Step::Write { from, .. } if from.len == job.count - head))
-        );
-        // Elsewhere nothing is longer than a chunk.
+        assert!(!long[0].lanes[0].iter().any(is_put));
+        assert!(writes.iter().all(|step| matches!(step, Step::Write { from, .. } if from.len == job.count)));
         let fault = judge(&long, &Job { long: false, ..job }, false).expect_err("too long").fault;
-        assert!(matches!(fault, Fault::TooLong { limit, .. } if limit == head), "{fault}");
+        assert!(matches!(fault, Fault::TooLong { limit: 0, .. }), "{fault}");
     }
 }
 
