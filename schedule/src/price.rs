@@ -4,7 +4,7 @@ use crate::algorithm::Plan;
 use crate::{
     Job,
     cost::{Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, memory, simulate, simulate_one},
-    windows::{BULK_SLOTS, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
+    windows::{BULK_SLOTS, CHUNK_BYTES, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
 };
 
 /// How exactly prices are wanted.
@@ -89,7 +89,7 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     let (lanes, slots, bytes) = if schedule.is_small(element, EAGER_BYTES) {
         (1, EAGER_SLOTS, EAGER_BYTES)
     } else {
-        (most, BULK_SLOTS, message.max(fabric.topology(job.ranks).chunk(None)))
+        (most, BULK_SLOTS, message.max(CHUNK_BYTES))
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(stride(bytes));
@@ -217,7 +217,7 @@ fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count
 mod tests {
     use super::*;
     use crate::{
-        Collective, Topology,
+        Collective,
         algorithm::{ALGORITHMS, find},
         select::{Chooser, writes},
     };
@@ -320,12 +320,12 @@ mod tests {
     }
 
     /// The default chunk where ranks are many, or on many hosts.
-    const CHUNK: usize = Topology::new(8).chunk(None);
+    const CHUNK: usize = CHUNK_BYTES;
 
     /// What the table chooses, in a group with the default configuration.
     fn chosen(collective: Collective, bytes: usize, chooser: &Chooser) -> (&'static str, f64) {
         let (fabric, ranks) = (chooser.fabric(), chooser.topology().ranks);
-        let chunk = chooser.topology().chunk(None);
+        let chunk = CHUNK_BYTES;
         let choice = chooser.choose(collective, bytes, |_| true).unwrap().within(chunk, EAGER_BYTES, LANES);
         let plan = choice.algorithm.plan(collective).unwrap();
         let (direct, long) = writes(plan, ranks, bytes, chunk, fabric.cheap_registration);

@@ -58,24 +58,6 @@ impl Topology {
         Self { hosts: 1, ..Self::new(ranks) }
     }
 
-    /// Whether they are two on one host. Over TCP and in shared memory their cores move what goes between them, so that
-    /// little is gained by cutting it in order to reduce while it moves; and each has one neighbour, so that large windows
-    /// cost little.
-    #[must_use]
-    pub const fn is_pair(self) -> bool {
-        self.ranks == 2 && self.hosts == 1
-    }
-
-    /// The most bytes of a message: as `UNISONO_CHUNK` says, or what is best here.
-    #[must_use]
-    pub const fn chunk(self, configured: Option<usize>) -> usize {
-        match configured {
-            Some(bytes) => bytes,
-            None if self.is_pair() => 512 << 10,
-            None => 256 << 10,
-        }
-    }
-
     /// Whether so few cores are shared by so many ranks that a collective of small messages takes what all its messages
     /// together cost, and not what the longest chain of them does.
     ///
@@ -101,12 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_of_one_host_are_a_pair() {
-        let pair = |ranks, hosts| Topology { hosts, ..Topology::new(ranks) };
-        assert!(pair(2, 1).is_pair() && pair(2, 1).chunk(None) > pair(2, 2).chunk(None));
-        for (ranks, hosts) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
-            assert!(!pair(ranks, hosts).is_pair(), "{ranks} on {hosts}");
-        }
+    fn a_fabric_has_hosts_and_cores_for_its_ranks() {
         let on = |fabric: &Fabric, ranks| fabric.topology(ranks);
         assert_eq!(
             on(&Fabric::TCP, 8),
@@ -114,8 +91,9 @@ mod tests {
         );
         let nine = on(&Fabric::TCP, 9);
         assert_eq!((nine.ranks, nine.cores, nine.hosts), (9, 3, 2));
-        assert!(
-            on(&Fabric::TCP, 2).is_pair() && !on(&Fabric { ranks_per_host: 1, ..Fabric::TCP }, 2).is_pair()
+        assert_eq!(
+            [on(&Fabric::TCP, 2), on(&Fabric { ranks_per_host: 1, ..Fabric::TCP }, 2)].map(|it| it.hosts),
+            [1, 2]
         );
     }
 

@@ -4,6 +4,8 @@
 pub const EAGER_BYTES: usize = 32 << 10;
 /// Slots of a flow of small messages, unless configured.
 pub const EAGER_SLOTS: usize = 8;
+/// Bytes of elements in a slot for chunks, unless configured.
+pub const CHUNK_BYTES: usize = 256 << 10;
 /// Slots of each lane's flow of chunks, unless configured.
 pub const BULK_SLOTS: usize = 2;
 /// Lanes of a pipeline, unless configured.

@@ -38,10 +38,9 @@ pub struct Config {
     pub timeout: Duration,
     /// The longest that joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
-    /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. `None`: 512 KiB if there are two ranks, on one host, and
-    /// 256 KiB otherwise. If the limit on locked memory of one rank is too small for the windows, that rank logs a warning and
-    /// all ranks use a smaller chunk.
-    pub chunk: Option<usize>,
+    /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
+    /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
+    pub chunk: usize,
     /// How many chunks are in work at the same time: from 1 to 64, 2 by default; alike. `lanes` × `bulk_slots` is at most 64.
     pub lanes: usize,
     /// How many chunks from one neighbour may wait on one lane: from 2 to 64, 2 by default; alike.
@@ -85,7 +84,7 @@ impl Default for Config {
             interface: None,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
-            chunk: None,
+            chunk: windows::CHUNK_BYTES,
             lanes: windows::LANES,
             bulk_slots: windows::BULK_SLOTS,
             eager: windows::EAGER_BYTES,
@@ -110,7 +109,7 @@ impl Config {
             ("version", env!("CARGO_PKG_VERSION").into()),
             ("ranks", self.ranks.to_string()),
             ("provider", or_auto(&self.provider)),
-            ("chunk", self.chunk.map_or_else(|| "auto".into(), |bytes| bytes.to_string())),
+            ("chunk", self.chunk.to_string()),
             ("lanes", self.lanes.to_string()),
             ("bulk_slots", self.bulk_slots.to_string()),
             ("eager", self.eager.to_string()),
@@ -142,7 +141,7 @@ mod tests {
             usual
         );
         let changed = [
-            Config { chunk: Some(64), ..Config::default() },
+            Config { chunk: 64, ..Config::default() },
             Config { lanes: 1, ..Config::default() },
             Config { bulk_slots: 1, ..Config::default() },
             Config { eager: 128, ..Config::default() },

@@ -22,9 +22,7 @@ impl Config {
                 })?;
             }
         }
-        if let Some(chunk) = self.chunk {
-            within("chunk", chunk, 16, 64 << 20)?;
-        }
+        within("chunk", self.chunk, 16, 64 << 20)?;
         within("lanes", self.lanes, 1, 64)?;
         within("bulk_slots", self.bulk_slots, 2, 64)?;
         check(

@@ -67,15 +67,9 @@ const VARIABLES: &[Variable] = &[
         "60s",
         |config, text| parse_duration(text).map(|time| config.join_timeout = time),
     ),
-    knob(
-        "UNISONO_CHUNK",
-        "the unit of pipelining in bytes: 131072, 256K, 4M, auto",
-        "auto: 512K between two ranks of one host, else 256K",
-        |config, text| {
-            config.chunk = if text == "auto" { None } else { Some(parse_size(text)?) };
-            Ok(())
-        },
-    ),
+    knob("UNISONO_CHUNK", "the unit of pipelining in bytes: 131072, 256K, 4M", "256K", |config, text| {
+        parse_size(text).map(|bytes| config.chunk = bytes)
+    }),
     knob("UNISONO_LANES", "how many chunks are processed at the same time", "2", |config, text| {
         number(text).map(|lanes| config.lanes = lanes)
     }),

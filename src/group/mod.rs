@@ -200,8 +200,7 @@ impl ProcessGroup {
     /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
         let config = &self.shared.runtime.config;
-        let chunk = self.shared.planner.topology.chunk(config.chunk);
-        let most = [("chunk_bytes", chunk_bytes, chunk), ("lanes", lanes, config.lanes)];
+        let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
             most.into_iter().find(|&(_, value, most)| value == 0 || value > most)
         {

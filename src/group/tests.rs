@@ -96,7 +96,7 @@ fn world_over<R: Send>(
 }
 
 pub(super) fn small(config: &mut Config) {
-    (config.chunk, config.eager, config.lanes) = (Some(256), 128, 3);
+    (config.chunk, config.eager, config.lanes) = (256, 128, 3);
 }
 
 /// Every operation that fits, on one type, in place and out of place, against sums done by hand.
@@ -190,7 +190,7 @@ fn averages_gathers_broadcasts_and_buffers() {
 fn chunks_may_be_smaller_than_eager_messages() {
     for (ranks, reproducible) in [(2, false), (4, false), (9, false), (9, true)] {
         let tweak = |config: &mut Config| {
-            (config.chunk, config.eager) = (Some(256), 2048);
+            (config.chunk, config.eager) = (256, 2048);
             if reproducible {
                 config.reduction = Reduction::Reproducible;
             }
@@ -482,7 +482,7 @@ fn different_settings_are_refused_at_join() {
     let port = listener.local_addr().unwrap().port();
     let join = |rank: usize, listener: Option<std::net::TcpListener>| {
         let chunk = if rank == 0 { 65536 } else { 32768 };
-        let config = Config { rank, ranks: 2, chunk: Some(chunk), store: None, ..Config::default() };
+        let config = Config { rank, ranks: 2, chunk: chunk, store: None, ..Config::default() };
         let config = Config {
             store: Some(crate::config::StoreAddress::parse(&format!("tcp://127.0.0.1:{port}")).unwrap()),
             ..config

@@ -66,7 +66,7 @@ fn play(_: &str) -> rank::Outcome {
         let mut config = config(number)?;
         config.algorithm = round.algorithm.map(str::to_owned);
         if round.small {
-            config = Config { chunk: Some(CHUNK), eager: EAGER, lanes: LANES, ..config };
+            config = Config { chunk: CHUNK, eager: EAGER, lanes: LANES, ..config };
         }
         let group = ProcessGroup::join(config)?;
         let mut check = Check { group, round, seed: SEED, bits: 0 };

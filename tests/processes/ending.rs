@@ -198,7 +198,7 @@ fn play_victim(told: &str) -> rank::Outcome {
                 "lanes" => config.lanes = 65,
                 "algorithm" => config.algorithm = Some("magic".into()),
                 "provider" => config.provider = Some("carrier-pigeon".into()),
-                _ => config.chunk = Some(4096),
+                _ => config.chunk = 4096,
             }
             ProcessGroup::join(config)
         }

@@ -15,6 +15,7 @@ use unisono_schedule::{
     algorithm::{ALGORITHMS, Algorithm, Plan},
     cost::{Cost, Fabric, Unpriced},
     select::{self, Chooser},
+    windows,
 };
 
 use crate::words;
@@ -180,7 +181,7 @@ impl Case {
     /// other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
-        let chunk = self.fabric.topology(self.ranks).chunk(None);
+        let chunk = windows::CHUNK_BYTES;
         let only = |it: &Algorithm| it.code == algorithm.code;
         let choice = self.chooser().choose(self.collective, self.bytes(), only);
         // One that cannot do it has no price anyway.

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use unisono::config::Config;
-use unisono_schedule::{Topology, cost::control_memory, select::neighbours, windows::stride};
+use unisono_schedule::{cost::control_memory, select::neighbours, windows::stride};
 
 use super::{files::Files, group::Reduced, report::Section};
 use crate::words::{size64, some};
@@ -69,8 +69,6 @@ impl Windows {
     pub(super) fn of(config: &Config, ranks: usize, here: usize) -> Self {
         let (eager, bulk) = neighbours(ranks);
         let (eager, bulk) = (eager as u64, bulk as u64);
-        let hosts = if here < ranks { 2 } else { 1 };
-        let chunk = Topology { hosts, ..Topology::new(ranks) }.chunk(config.chunk);
         let slot = |bytes: usize| stride(bytes) as u64;
         let eager_window = config.eager_slots as u64 * slot(config.eager);
         let bulk_window = |chunk: usize| config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
@@ -82,9 +80,9 @@ impl Windows {
         Self {
             ranks,
             here,
-            bytes: of(chunk),
-            least: of(chunk.min(LEAST_CHUNK)).1,
-            pages: eager * eager_window.div_ceil(HUGE) + bulk * bulk_window(chunk).div_ceil(HUGE),
+            bytes: of(config.chunk),
+            least: of(config.chunk.min(LEAST_CHUNK)).1,
+            pages: eager * eager_window.div_ceil(HUGE) + bulk * bulk_window(config.chunk).div_ceil(HUGE),
             huge_pages: config.huge_pages,
         }
     }
@@ -425,7 +423,7 @@ mod tests {
     fn the_windows_of_two_ranks_are_as_documented() {
         // Settings of its own, so that better defaults need no other figures.
         let config = Config {
-            chunk: Some(128 << 10),
+            chunk: 128 << 10,
             lanes: 4,
             bulk_slots: 2,
             eager: 8 << 10,
@@ -442,8 +440,8 @@ mod tests {
         assert!(windows.least < windows.bytes.0);
         // Both windows are less than 2 MiB; with larger chunks one is more.
         assert_eq!(windows.pages, 2);
-        assert_eq!(Windows::of(&Config { chunk: Some(256 << 10), ..config.clone() }, 2, 2).pages, 1 + 2);
-        let huge = Config { chunk: Some(64 << 20), lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
+        assert_eq!(Windows::of(&Config { chunk: 256 << 10, ..config.clone() }, 2, 2).pages, 1 + 2);
+        let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
         assert!(Windows::of(&huge, 1 << 20, 8).bytes.0 > 1 << 30);
         assert_eq!(capable("x\nCapEff:\t0000000000004000\n", IPC_LOCK), Some(true));
         assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));

@@ -54,14 +54,7 @@ fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {
 
 /// Settings of these tests' own, so that better defaults need no other figures.
 fn config() -> Config {
-    Config {
-        chunk: Some(256 << 10),
-        lanes: 2,
-        bulk_slots: 2,
-        eager: 32 << 10,
-        eager_slots: 4,
-        ..Config::default()
-    }
+    Config { chunk: 256 << 10, lanes: 2, bulk_slots: 2, eager: 32 << 10, eager_slots: 4, ..Config::default() }
 }
 
 /// A machine with nothing special.

@@ -190,7 +190,7 @@ mod tests {
     use unisono::dtype::Dtype;
     use unisono_schedule::{
         Collective::{self, AllReduce, Barrier},
-        Topology,
+        windows,
     };
 
     use super::*;
@@ -200,12 +200,12 @@ mod tests {
         let configs = [
             Config::default(),
             Config { lanes: 1, ..Config::default() },
-            Config { chunk: Some(1000), eager: 200, ..Config::default() },
-            Config { chunk: Some(16), lanes: 1, ..Config::default() },
-            Config { chunk: Some(64 << 10), lanes: 3, ..Config::default() },
+            Config { chunk: 1000, eager: 200, ..Config::default() },
+            Config { chunk: 16, lanes: 1, ..Config::default() },
+            Config { chunk: 64 << 10, lanes: 3, ..Config::default() },
         ];
         for config in configs {
-            let chunk = Topology::new(8).chunk(config.chunk);
+            let chunk = config.chunk;
             let of = |choice: Choice| {
                 let Choice { algorithm, chunk_bytes, lanes } =
                     choice.within(chunk, config.eager, config.lanes);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn beyond_8_ranks_nobody_takes_chunks_from_more_ranks_than_there_is_room_for() {
-        let (config, chunk) = (Config::default(), Topology::new(9).chunk(None));
+        let (config, chunk) = (Config::default(), windows::CHUNK_BYTES);
         for (ranks, collective) in
             [9, 16, 33].into_iter().flat_map(|ranks| Collective::ALL.map(|it| (ranks, it)))
         {
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn pairs_are_within_the_configuration_and_none_is_for_nothing() {
         let config = Config::default();
-        let chunk = Topology::new(8).chunk(None);
+        let chunk = windows::CHUNK_BYTES;
         assert_eq!(pairs(&config, chunk, 8), [(32 << 10, 1)]);
         assert_eq!(pairs(&config, chunk, 64 << 10), [(32 << 10, 1), (64 << 10, 2)]);
         assert_eq!(pairs(&config, chunk, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);

@@ -9,7 +9,7 @@ use crate::{
     algorithm::{ALGORITHMS, Algorithm},
     cost::Fabric,
     price::{Effort, price_among},
-    windows::{EAGER_BYTES, LANES},
+    windows::{CHUNK_BYTES, EAGER_BYTES, LANES},
 };
 
 /// Among more ranks than that a call would wait too long for its prices.
@@ -53,7 +53,7 @@ pub(super) fn order(
     hosts: &[u32],
     class: u32,
 ) -> Vec<(&'static Algorithm, f64)> {
-    let (ranks, chunk) = (topology.ranks, topology.chunk(None));
+    let (ranks, chunk) = (topology.ranks, CHUNK_BYTES);
     let bytes = if collective == Collective::Barrier { 0 } else { 1_usize << class };
     let mut all: Vec<_> = ALGORITHMS
         .iter()

@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::{
-    Rank, Topology,
+    Rank,
     select::{self, Chooser, Selection, table::Table},
 };
 use unisono_transport::{
@@ -263,8 +263,7 @@ impl ProcessGroup {
         };
         let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
         let chooser = peer::chooser(&peers, network::kind(&limits.provider));
-        let chunk_bytes =
-            usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(chooser.topology().chunk(config.chunk));
+        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX);
         tracing::info!(
             rank,
             ranks,
@@ -415,8 +414,7 @@ const fn windows(config: &Config) -> Settings {
     Settings {
         eager_bytes: config.eager,
         eager_slots: config.eager_slots,
-        // Whether all are on one host is known when they have met.
-        chunk_bytes: Topology::one_host(config.ranks).chunk(config.chunk),
+        chunk_bytes: config.chunk,
         bulk_slots: config.bulk_slots,
         lanes: config.lanes,
         huge_pages: config.huge_pages,

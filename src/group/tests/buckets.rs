@@ -108,7 +108,7 @@ proptest! {
         reduction in prop_oneof![Just(Reduction::Fastest), Just(Reduction::Reproducible)],
     ) {
         let tweak = |config: &mut Config| {
-            (config.chunk, config.eager, config.lanes) = (Some(chunk), 128, lanes);
+            (config.chunk, config.eager, config.lanes) = (chunk, 128, lanes);
             config.algorithm = ALGORITHMS.get(algorithm).map(|algorithm| algorithm.name.to_owned());
             config.reduction = reduction;
         };
@@ -142,8 +142,7 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
 #[test]
 fn large_tensors_go_round_a_ring() {
     for ranks in 2..5 {
-        let tweak =
-            |config: &mut Config| (config.chunk, config.eager, config.lanes) = (Some(32 << 10), 1024, 2);
+        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (32 << 10, 1024, 2);
         world(ranks, tweak, |group| {
             let next = BTreeSet::from([(group.rank() + 1) % ranks]);
             let all: BTreeSet<_> = (0..ranks).filter(|&rank| rank != group.rank()).collect();

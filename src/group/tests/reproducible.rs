@@ -144,7 +144,7 @@ proptest! {
         lanes in 1_usize..5, pipeline: Option<(prop::sample::Index, prop::sample::Index)>,
     ) {
         let tweak = |config: &mut Config| {
-            (config.chunk, config.eager, config.lanes) = (Some(chunk), eager, lanes);
+            (config.chunk, config.eager, config.lanes) = (chunk, eager, lanes);
             config.algorithm = ALGORITHMS.get(algorithm).map(|algorithm| algorithm.name.to_owned());
             config.reduction = Reduction::Reproducible;
         };

@@ -17,7 +17,7 @@ pub(super) struct Setting {
 }
 
 pub(super) const ALL: &[Setting] = &[
-    alike(|config| config.chunk = Some(4096)),
+    alike(|config| config.chunk = 4096),
     alike(|config| config.lanes = 1),
     alike(|config| config.bulk_slots = 3),
     alike(|config| config.eager = 1024),
