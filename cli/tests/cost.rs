@@ -163,7 +163,7 @@ fn explain_says_what_why_and_how() {
     for wanted in [
         "all_reduce of 8 B (2 f32) among 4 ranks",
         "takes recursive_doubling: ",
-        "by the row of tcp-own-cores.tuning: all_reduce ranks ..4 bytes 32K recursive_doubling",
+        "by the row of tcp-own-cores.tuning: all_reduce ranks 4 bytes 32K recursive_doubling",
         "Predicted on hdr",
         "chosen",
         "Steps of rank 2",

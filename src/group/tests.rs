@@ -482,7 +482,7 @@ fn different_settings_are_refused_at_join() {
     let port = listener.local_addr().unwrap().port();
     let join = |rank: usize, listener: Option<std::net::TcpListener>| {
         let chunk = if rank == 0 { 65536 } else { 32768 };
-        let config = Config { rank, ranks: 2, chunk: chunk, store: None, ..Config::default() };
+        let config = Config { rank, ranks: 2, chunk, store: None, ..Config::default() };
         let config = Config {
             store: Some(crate::config::StoreAddress::parse(&format!("tcp://127.0.0.1:{port}")).unwrap()),
             ..config

@@ -12,9 +12,12 @@ pub(super) struct BuiltIn {
     table: OnceLock<Table>,
 }
 
-/// One host with a core for each rank.
+/// One host with a core for each rank, over TCP.
 pub(super) static OWN_CORES: BuiltIn =
     BuiltIn::new("tcp-own-cores.tuning", include_str!("tables/tcp-own-cores.tuning"));
+/// One host with a core for each rank, over shared memory.
+pub(super) static SHM_OWN_CORES: BuiltIn =
+    BuiltIn::new("shm-own-cores.tuning", include_str!("tables/shm-own-cores.tuning"));
 /// One host whose ranks share few cores.
 pub(super) static SHARED_CORES: BuiltIn =
     BuiltIn::new("tcp-shared-cores.tuning", include_str!("tables/tcp-shared-cores.tuning"));
@@ -38,7 +41,7 @@ impl BuiltIn {
 }
 
 #[cfg(test)]
-pub(super) const ALL: [&BuiltIn; 3] = [&OWN_CORES, &SHARED_CORES, &INFINIBAND];
+pub(super) const ALL: [&BuiltIn; 4] = [&OWN_CORES, &SHM_OWN_CORES, &SHARED_CORES, &INFINIBAND];
 
 #[cfg(test)]
 mod tests {

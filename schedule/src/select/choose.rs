@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    built_in::{BuiltIn, INFINIBAND, OWN_CORES, SHARED_CORES},
+    built_in::{BuiltIn, INFINIBAND, OWN_CORES, SHARED_CORES, SHM_OWN_CORES},
     choice::{Choice, FEW},
     model,
 };
@@ -28,6 +28,8 @@ enum Source {
 
 static CROWDED_HOST: &[Source] =
     &[Source::Table(&SHARED_CORES), Source::Table(&OWN_CORES), Source::Table(&INFINIBAND)];
+static SHM_HOST: &[Source] =
+    &[Source::Table(&SHM_OWN_CORES), Source::Table(&OWN_CORES), Source::Table(&INFINIBAND)];
 static HOST: &[Source] = &[Source::Table(&OWN_CORES), Source::Table(&INFINIBAND)];
 static PORT_EACH: &[Source] = &[Source::Table(&INFINIBAND)];
 static HOSTS: &[Source] = &[Source::Model, Source::Table(&INFINIBAND)];
@@ -85,6 +87,7 @@ impl Chooser {
             self.fabric.kind == Kind::Rdma && self.fabric.ports >= self.fabric.ranks_per_host.min(ranks);
         match () {
             () if hosts <= 1 && self.topology.crowded() => CROWDED_HOST,
+            () if hosts <= 1 && self.topology.network.kind == Kind::SharedMemory => SHM_HOST,
             () if hosts <= 1 => HOST,
             () if ranks > model::MOST_RANKS || port_each && ranks > FEW => PORT_EACH,
             () => HOSTS,
@@ -220,11 +223,16 @@ mod tests {
         let told = |topology, collective, bytes| chooser(topology).reason(collective, bytes).unwrap();
         assert_eq!(
             told(Topology::one_host(4), AllReduce, 64 * KIB),
-            "the row of tcp-own-cores.tuning: all_reduce ranks ..4 bytes any two_shot chunk 128K..256K lanes 3"
+            "the row of tcp-own-cores.tuning: all_reduce ranks 4 bytes 256K rabenseifner chunk 128K..256K lanes 2"
         );
         assert_eq!(
             told(Topology::one_host(2), AllReduce, MIB),
-            "the row of tcp-own-cores.tuning: all_reduce ranks 2 bytes any two_shot chunk 512K lanes 2"
+            "the row of tcp-own-cores.tuning: all_reduce ranks ..4 bytes any two_shot chunk 128K..256K lanes 3"
+        );
+        let shm = Topology { network: Network::new(Kind::SharedMemory), ..Topology::one_host(2) };
+        assert_eq!(
+            told(shm, AllReduce, MIB),
+            "the row of shm-own-cores.tuning: all_reduce ranks 2 bytes any recursive_doubling chunk 128K lanes 2"
         );
         let few = Topology { cores: 2, ..Topology::one_host(8) };
         assert!(told(few, Barrier, 0).starts_with("the row of tcp-shared-cores.tuning: barrier ranks ..64"));
@@ -259,7 +267,7 @@ mod tests {
     fn neighbours_are_all_that_rows_come_to_but_for_those_who_take_from_everybody() {
         for ranks in [2, 3, 8, 9, 16, 100, 257, 1000] {
             let (small, chunks) = neighbours(ranks);
-            let rows = [&OWN_CORES, &INFINIBAND];
+            let rows = [&OWN_CORES, &SHM_OWN_CORES, &INFINIBAND];
             for row in
                 rows.into_iter().flat_map(|it| it.table().rows().iter()).filter(|row| row.is_for(ranks))
             {
