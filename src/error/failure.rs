@@ -160,7 +160,7 @@ pub enum Failure {
     },
     /// While ranks joined, a message from one did not reach another.
     #[error("rank {from} does not reach rank {to}: {how}")]
-    NoWay {
+    NoPath {
         /// The rank that sent it.
         from: Rank,
         /// The rank that was to receive it.
@@ -222,7 +222,7 @@ impl Failure {
             | Self::Joining { why: text, .. }
             | Self::Ended { signal: text, .. }
             | Self::Unreachable { how: text, .. }
-            | Self::NoWay { how: text, .. }
+            | Self::NoPath { how: text, .. }
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
             | Self::StoreSilent { store: text, .. }

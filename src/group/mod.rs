@@ -183,7 +183,7 @@ impl ProcessGroup {
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
-        Ok(self.wishing(CallOptions { selection, ..self.options }))
+        Ok(self.with_options(CallOptions { selection, ..self.options }))
     }
 
     /// The most bytes of a message: as [`Config::chunk`] has it, or less where the limit on locked memory of some rank wants it.
@@ -207,17 +207,17 @@ impl ProcessGroup {
             let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
             return Err(Error::Argument { call: "with_pipeline", problem });
         }
-        Ok(self.wishing(CallOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options }))
+        Ok(self.with_options(CallOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options }))
     }
 
     /// Another handle of the same group, whose reductions are of this kind, whatever the configuration says. Every
     /// rank must make a call with the same.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
-        self.wishing(CallOptions { reduction, ..self.options })
+        self.with_options(CallOptions { reduction, ..self.options })
     }
 
-    fn wishing(&self, options: CallOptions) -> Self {
+    fn with_options(&self, options: CallOptions) -> Self {
         Self { shared: Arc::clone(&self.shared), options, membership: self.membership.clone() }
     }
 

@@ -88,7 +88,7 @@ fn large_packets(provider: &str) -> Outcome {
         "does not reach rank",
         "10.77.0.1 (eth0 of host0)",
         "10.77.0.2 (eth0 of host1)",
-        "mtu is 9000 and 9000",
+        "MTU is 9000 and 9000",
     ];
     // What so many tell each other at the store is more than a packet.
     refused(provider, &hosts, 12, [&[], &[]], &words)

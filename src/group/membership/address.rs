@@ -6,11 +6,11 @@ use crate::{config::Config, error::Result, rendezvous::Store};
 
 /// Key of the address at which a rank of another host reaches the store; empty if all ranks are on the store's host.
 const STORE: &str = "reached/at";
-/// Key of the number of ranks that have come.
-const COME: &str = "reached/ranks";
+/// Key of the number of ranks that have arrived.
+const ARRIVED: &str = "reached/ranks";
 
 /// The host that this rank's interface must lead to: `towards`, or, if the store's host knows itself by a loopback address, the
-/// address at which ranks of other hosts reach it. For that it waits until one of them has come.
+/// address at which ranks of other hosts reach it. For that it waits until one of them has reached the store.
 pub(crate) fn towards(
     config: &Config,
     store: &dyn Store,
@@ -26,7 +26,7 @@ pub(crate) fn towards(
     if elsewhere {
         store.set(STORE, at.to_string().as_bytes())?;
     }
-    let all = usize::try_from(store.add(COME, 1)?) == Ok(config.ranks);
+    let all = usize::try_from(store.add(ARRIVED, 1)?) == Ok(config.ranks);
     if all && store.get(STORE, Instant::now())?.is_none() {
         store.set(STORE, b"")?;
     }

@@ -1,5 +1,5 @@
-//! The connection check: each rank greets some others by a put, and if a greeting does not arrive, finds out between which
-//! addresses nothing passes.
+//! The connection check: each rank sends a greeting to some other ranks by a put. If a greeting does not arrive, the rank finds
+//! out between which addresses messages are lost.
 
 use std::{
     collections::BTreeSet,
@@ -20,35 +20,35 @@ use crate::{
     runtime::{host::Host, monitor::Monitor},
 };
 
-/// How long nothing may come before it is looked why. With what follows it makes less than 15 s.
+/// How long no greeting may arrive before the rank looks for the cause. The whole check takes less than 15 s.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long a connection may take that is made to see whether it can be made.
+/// The deadline of a TCP connection that is made only as a test.
 const CONNECTING: Duration = Duration::from_secs(2);
-/// How long a rank that looks why waits for what the other has found.
+/// How long a rank waits for the findings of the other one.
 const HEARING: Duration = Duration::from_millis(2500);
-/// The most ranks of other hosts that one greets by its own choice; as many may choose it.
+/// The most ranks of other hosts that a rank chooses to greet; as many may choose it.
 const MOST: usize = 4;
 
-/// How a rank is reached, for those whom it does not reach.
+/// A rank's endpoint as an error describes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct EndpointInfo {
     device: String,
-    /// The largest packet of that device; 0 where unknown.
+    /// The MTU of that device; 0 if unknown.
     mtu: u32,
-    /// Where its endpoint is, if it has an IP address.
+    /// The endpoint's address, if it is an IP address.
     at: Option<SocketAddr>,
-    /// Whether a TCP connection there says anything about its endpoint.
+    /// Whether a TCP connection to that address tests the endpoint.
     by_tcp: bool,
-    /// From where it reached the store.
+    /// The address from which the rank reached the store.
     store: Option<IpAddr>,
     host: String,
 }
 
-impl Way {
-    /// This rank's.
+impl EndpointInfo {
+    /// This rank's endpoint.
     pub(crate) fn here(limits: &Limits, contact: &Contact, store: Option<&dyn Store>, host: &Host) -> Self {
         let device = limits.device.clone();
-        // A device of an odd name has none.
+        // Devices that are no network interfaces have no such file.
         let mtu = fs::read_to_string(format!("/sys/class/net/{device}/mtu"));
         Self {
             mtu: mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(0),
@@ -71,26 +71,26 @@ impl Way {
     }
 }
 
-/// What a rank has found of those whose greetings it waits for, or nothing where all have come.
+/// A finding for each rank whose greeting is missing; empty if all have arrived.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 struct Findings(Vec<Finding>);
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 struct Finding {
     rank: Rank,
-    /// Whether the small greeting has come, and the large one is missing.
+    /// Whether the small greeting has arrived and only the large one is missing.
     heard: bool,
-    /// Why no TCP connection to it could be made, if so; `None` where that says nothing.
+    /// Whether a TCP connection to it succeeded, or why not; `None` if none was tried.
     connects: Option<std::result::Result<(), String>>,
 }
 
-/// Greets the ranks that this one is to know first, both ways; then waits until all ranks have done so. If anything does not
-/// pass, all ranks return between whom and why.
+/// Exchanges greetings with this rank's neighbours, then waits until all ranks have done so. If a greeting is lost, all ranks
+/// return the same failure, which names the two ranks and the cause.
 pub(crate) fn meet(
     engine: &mut Engine,
     monitor: &Monitor,
     store: Option<&dyn Store>,
-    (hosts, ways): (&[Host], &[Way]),
+    (hosts, endpoints): (&[Host], &[EndpointInfo]),
     (contacts, chunk_bytes, patience): (Vec<Contact>, usize, Patience),
     deadline: Instant,
 ) -> Result<()> {
@@ -115,11 +115,11 @@ pub(crate) fn meet(
         greeted = match engine.greeted(monitor, PATIENCE, deadline) {
             Ok(()) => break,
             Err(Stop::Deadline) if Instant::now() < deadline => {
-                doubt(engine, rank, store, ways).map_or(Ok(()), |failure| Err(failure.into()))
+                doubt(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
             }
-            // A dead peer breaks the wire too, and then the store says who it was.
+            // The death of a peer also breaks the transport; then the store names the dead rank.
             Err(Stop::Transport(error)) => match monitor.dead() {
-                None => Err(doubt(engine, rank, store, ways).map_or(Stop::Transport(error), Stop::from)),
+                None => Err(doubt(engine, rank, store, endpoints).map_or(Stop::Transport(error), Stop::from)),
                 Some(_) => Err(Stop::Failed),
             },
             Err(stop) => Err(stop),
@@ -131,7 +131,7 @@ pub(crate) fn meet(
     all_have(engine, monitor, store, hosts.len(), deadline, &explain)
 }
 
-/// Waits until all ranks have met theirs, and serves those meanwhile that have not.
+/// Waits until all ranks have checked their connections, and meanwhile answers the greetings of the others.
 fn all_have(
     engine: &mut Engine,
     monitor: &Monitor,
@@ -140,7 +140,7 @@ fn all_have(
     deadline: Instant,
     explain: &dyn Fn(Stop) -> Error,
 ) -> Result<()> {
-    // Later than those who still wait for greetings give up, so that these say why.
+    // Later than the ranks that still wait for greetings give up, so that their failures, which name the cause, come first.
     let deadline = deadline + CONNECTING + HEARING;
     let meet = || exchange(store, "met", monitor.rank, ranks, &[], deadline).map(drop);
     let waker = engine.waker();
@@ -150,10 +150,10 @@ fn all_have(
             waker.wake();
             met
         });
-        // Without threads nobody is served meanwhile; mostly nobody needs it.
+        // If no thread can be started, the other ranks go unanswered meanwhile; mostly none needs an answer.
         let Ok(met) = met else { return meet() };
         let attended = engine.attend_until(&|| met.is_finished(), monitor).map_err(explain);
-        // After a failure, which has been told, the store makes nobody wait.
+        // After a failure, which has been reported, the store ends every wait.
         let met = met.join().unwrap_or_else(|_| {
             Err(Error::Rendezvous { store: store.name().to_owned(), problem: "its thread panicked".into() })
         });
@@ -161,21 +161,26 @@ fn all_have(
     })
 }
 
-/// The key of what a rank has found.
+/// The store's key of a rank's findings.
 fn found(rank: Rank) -> String {
     format!("greetings/{rank}")
 }
 
-/// Looks why greetings do not come. `None` if nothing speaks for the network: then a rank is late, or stands still.
-fn doubt(engine: &mut Engine, rank: Rank, store: Option<&dyn Store>, ways: &[Way]) -> Option<Failure> {
+/// Finds out why greetings are missing. `None` if the network is not the cause: then a rank is late or stopped.
+fn doubt(
+    engine: &mut Engine,
+    rank: Rank,
+    store: Option<&dyn Store>,
+    endpoints: &[EndpointInfo],
+) -> Option<Failure> {
     let mine = Findings(thread::scope(|scope| {
         let threads: Vec<_> = engine
             .awaited()
             .into_iter()
             .map(|awaited| {
-                let way = &ways[awaited.rank];
-                let at = way.at.filter(|_| way.by_tcp);
-                // An endpoint listens also while its process does something else.
+                let endpoint = &endpoints[awaited.rank];
+                let at = endpoint.at.filter(|_| endpoint.by_tcp);
+                // An endpoint accepts connections also while its process is busy.
                 let connect = move || at.map(|at| TcpStream::connect_timeout(&at, CONNECTING).map(drop));
                 (awaited, thread::Builder::new().spawn_scoped(scope, connect))
             })
@@ -189,17 +194,17 @@ fn doubt(engine: &mut Engine, rank: Rank, store: Option<&dyn Store>, ways: &[Way
         threads.into_iter().map(finding).collect()
     }));
     let store = store?;
-    // If the store is gone, the watch says so.
+    // If the store is gone, the store's watch reports it.
     let _ = store.set(&found(rank), &postcard::to_allocvec(&mine).ok()?);
     let until = Instant::now() + HEARING;
     mine.0.iter().find_map(|finding| {
         let theirs = store.get(&found(finding.rank), until).ok().flatten();
         let theirs: Option<Findings> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-        verdict(rank, finding, theirs.as_ref(), ways)
+        verdict(rank, finding, theirs.as_ref(), endpoints)
     })
 }
 
-/// What the system says of a connection that could not be made.
+/// Why a connection could not be made, in words.
 fn said(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => format!("nothing answered within {CONNECTING:.0?}"),
@@ -208,10 +213,15 @@ fn said(error: &io::Error) -> String {
     }
 }
 
-/// What is wrong between this rank and one whose greeting is missing, by what both have found.
-fn verdict(me: Rank, finding: &Finding, theirs: Option<&Findings>, ways: &[Way]) -> Option<Failure> {
+/// The failure of the connection to a rank whose greeting is missing, from the findings of both ranks.
+fn verdict(
+    me: Rank,
+    finding: &Finding,
+    theirs: Option<&Findings>,
+    endpoints: &[EndpointInfo],
+) -> Option<Failure> {
     let peer = finding.rank;
-    let (my, its) = (&ways[me], &ways[peer]);
+    let (my, its) = (&endpoints[me], &endpoints[peer]);
     let back = theirs.and_then(|theirs| theirs.0.iter().find(|finding| finding.rank == me));
     let back = back.and_then(|back| back.connects.as_ref());
     let by_store = match (my.store, its.store) {
@@ -221,14 +231,14 @@ fn verdict(me: Rank, finding: &Finding, theirs: Option<&Findings>, ways: &[Way])
         }
         _ => String::new(),
     };
-    let advice = "let UNISONO_INTERFACE name the interfaces or the network that lead from one to the other, and let firewalls pass \
-                  TCP at all ports between these addresses";
+    let advice = "set UNISONO_INTERFACE to the interfaces or the network that connect the two hosts, and let firewalls pass TCP \
+                  at all ports between these addresses";
     let fails = |from: Rank, to: Rank, why: &str, other: Option<&std::result::Result<(), String>>| {
-        let (source, target) = (&ways[from], &ways[to]);
+        let (source, target) = (&endpoints[from], &endpoints[to]);
         let port = target.at.map_or(0, |at| at.port());
         let other = match other {
-            Some(Err(why)) => format!("; nor the other way: {why}"),
-            Some(Ok(())) => "; the other way there is one".to_owned(),
+            Some(Err(why)) => format!("; the opposite direction fails too: {why}"),
+            Some(Ok(())) => "; the opposite direction works".to_owned(),
             None => String::new(),
         };
         let how = format!(
@@ -236,43 +246,44 @@ fn verdict(me: Rank, finding: &Finding, theirs: Option<&Findings>, ways: &[Way])
             source.words(),
             target.words()
         );
-        Some(Failure::NoWay { from, to, how })
+        Some(Failure::NoPath { from, to, how })
     };
     let lost = |what: &str, advice: &str| {
         let how = format!("from {} to {} {what}{by_store}; {advice}", its.words(), my.words());
-        Some(Failure::NoWay { from: peer, to: me, how })
+        Some(Failure::NoPath { from: peer, to: me, how })
     };
     match (&finding.connects, back, theirs) {
         (Some(Err(why)), back, _) => fails(me, peer, why, back),
         (there, Some(Err(why)), _) => fails(peer, me, why, there.as_ref()),
-        // It is there, and has sent both.
+        // The peer lives, and has sent both greetings.
         (_, _, Some(_)) if finding.heard => lost(
             &format!(
-                "small messages pass, but none as large as a chunk: the network loses large packets (their mtu is {} and {})",
+                "small messages arrive, but none as large as a chunk: the network loses large packets (the MTU is {} and {})",
                 its.mtu, my.mtu
             ),
-            "give these interfaces an mtu that all between them carries, for instance `ip link set DEVICE mtu 1500`, or raise \
-             the network's",
+            "give these interfaces an MTU that every switch and router between them supports, for instance `ip link set DEVICE \
+             mtu 1500`, or raise the MTU of the network",
         ),
-        // A TCP connection can be made, so that something else is amiss; but where none was to be tried, nothing passes.
-        (None, _, Some(_)) => lost(&format!("nothing came within {PATIENCE:.0?}"), advice),
+        // If a TCP connection succeeded, the network is not the cause; if none could be tried, it is.
+        (None, _, Some(_)) => lost(&format!("nothing arrived within {PATIENCE:.0?}"), advice),
         _ => None,
     }
 }
 
-/// From where somebody reached the store, for people.
+/// An address from which a rank reached the store, in words.
 fn from_where(address: IpAddr) -> String {
     if address.is_loopback() { "its own host".to_owned() } else { address.to_string() }
 }
 
-/// Whether two ranks have different networks, which a cable or a bridge connects.
+/// Whether two ranks are on different hosts or in different network namespaces.
 fn elsewhere(one: &Host, other: &Host) -> bool {
     (&one.boot, one.network) != (&other.boot, other.network)
 }
 
-/// Whom a rank greets: its neighbours on the ring, and of other hosts one of each, as far as the ranks of a host together can
-/// do that with [`MOST`] each. Every rank greets one of another host at least: addresses of its own host it reaches by
-/// whatever interface. Who greets is greeted. Or all, where all are to be connected before one may go.
+/// The ranks that a rank exchanges greetings with: its neighbours on the ring, and one rank of every other host, as far as the
+/// ranks of a host can share these out with at most [`MOST`] each. Every rank greets at least one rank of another host, because
+/// addresses of its own host are reached whatever the interface. The relation is symmetric. With `all`, which is for transports
+/// that must connect all ranks before one leaves, every rank greets all others.
 fn neighbours(rank: Rank, hosts: &[Host], all: bool) -> Vec<Rank> {
     let ranks = hosts.len();
     let mut greeted = BTreeSet::from([(rank + 1) % ranks, (rank + ranks - 1) % ranks]);
@@ -317,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn who_greets_is_greeted_and_few_are() {
+    fn greetings_are_mutual_and_few() {
         for ranks in [&[1][..], &[4], &[1, 1], &[2, 2], &[1, 5, 2], &[3; 7], &[1; 40], &[8; 30]] {
             let hosts = hosts(ranks);
             let all: Vec<Vec<Rank>> = (0..hosts.len()).map(|rank| neighbours(rank, &hosts, false)).collect();
@@ -335,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn of_few_hosts_each_is_greeted_by_each() {
+    fn all_pairs_of_few_hosts_exchange_greetings() {
         for ranks in [&[1, 1, 1, 1, 1][..], &[2; 9], &[4; 17]] {
             let hosts = hosts(ranks);
             for one in 0..ranks.len() as u64 {
@@ -353,13 +364,13 @@ mod tests {
     }
 
     #[test]
-    fn one_rank_greets_nobody_and_where_all_are_to_be_connected_all_are_greeted() {
+    fn one_rank_greets_nobody_and_with_all_every_rank_is_greeted() {
         assert!(neighbours(0, &hosts(&[1]), false).is_empty());
         assert_eq!(neighbours(1, &hosts(&[5]), true), [0, 2, 3, 4]);
     }
 
-    fn ways() -> Vec<Way> {
-        let way = |at: &str, device: &str, host: &str, store: &str| Way {
+    fn endpoints() -> Vec<EndpointInfo> {
+        let endpoint = |at: &str, device: &str, host: &str, store: &str| EndpointInfo {
             device: device.into(),
             mtu: 9000,
             at: at.parse().ok(),
@@ -368,17 +379,17 @@ mod tests {
             host: host.into(),
         };
         vec![
-            way("10.88.0.1:4001", "eth0", "alpha", "10.77.0.1"),
-            way("10.77.0.2:4002", "eth1", "beta", "10.77.0.2"),
+            endpoint("10.88.0.1:4001", "eth0", "alpha", "10.77.0.1"),
+            endpoint("10.77.0.2:4002", "eth1", "beta", "10.77.0.2"),
         ]
     }
 
     fn words(finding: &Finding, theirs: Option<&Findings>) -> String {
-        verdict(0, finding, theirs, &ways()).map(|failure| failure.to_string()).unwrap_or_default()
+        verdict(0, finding, theirs, &endpoints()).map(|failure| failure.to_string()).unwrap_or_default()
     }
 
     #[test]
-    fn a_connection_that_cannot_be_made_is_told_with_both_ends_and_directions() {
+    fn a_failed_connection_is_described_by_both_ends_and_directions() {
         let blocked = Finding { rank: 1, heard: false, connects: Some(Err("nothing answered".into())) };
         let back = |connects| Findings(vec![Finding { rank: 0, heard: false, connects }]);
         let said = words(&blocked, None);
@@ -391,17 +402,17 @@ mod tests {
         ] {
             assert!(said.contains(word), "{word}: {said}");
         }
-        assert!(!said.contains("other way"), "{said}");
+        assert!(!said.contains("opposite"), "{said}");
         let said = words(&blocked, Some(&back(Some(Err("unreachable".into())))));
-        assert!(said.contains("nothing answered; nor the other way: unreachable;"), "{said}");
+        assert!(said.contains("nothing answered; the opposite direction fails too: unreachable;"), "{said}");
         let open = Finding { connects: Some(Ok(())), ..blocked.clone() };
         let said = words(&open, Some(&back(Some(Err("unreachable".into())))));
         assert!(said.starts_with("rank 1 does not reach rank 0: "), "{said}");
-        assert!(said.contains("port 4001: unreachable; the other way there is one"), "{said}");
+        assert!(said.contains("port 4001: unreachable; the opposite direction works"), "{said}");
     }
 
     #[test]
-    fn large_packets_that_are_lost_are_told_and_a_rank_that_is_late_is_not_blamed() {
+    fn lost_large_packets_are_a_failure_and_a_late_rank_is_not() {
         let quiet = Finding { rank: 1, heard: false, connects: Some(Ok(())) };
         assert_eq!(words(&quiet, None), "", "it may be stopped");
         assert_eq!(words(&quiet, Some(&Findings::default())), "", "it may be late");
@@ -409,12 +420,12 @@ mod tests {
         assert_eq!(words(&half, None), "", "it may have stopped in between");
         let said = words(&half, Some(&Findings::default()));
         for word in
-            ["rank 1 does not reach rank 0", "small messages pass", "mtu is 9000 and 9000", "ip link set"]
+            ["rank 1 does not reach rank 0", "small messages arrive", "MTU is 9000 and 9000", "ip link set"]
         {
             assert!(said.contains(word), "{word}: {said}");
         }
-        let card = Finding { rank: 1, heard: false, connects: None };
-        assert_eq!(words(&card, None), "");
-        assert!(words(&card, Some(&Findings::default())).contains("nothing came within 8s"));
+        let nic = Finding { rank: 1, heard: false, connects: None };
+        assert_eq!(words(&nic, None), "");
+        assert!(words(&nic, Some(&Findings::default())).contains("nothing arrived within 8s"));
     }
 }

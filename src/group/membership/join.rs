@@ -1,5 +1,5 @@
-//! How ranks form the world: they meet at the store, open their transports, tell each other addresses and settings, check their
-//! connections, and wait for each other once.
+//! Joins the world: ranks meet at the store, open their transports, exchange addresses and settings, check their connections,
+//! and wait for each other once.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
         ProcessGroup,
         membership::{
             address,
-            greeting::{self, Way},
+            greeting::{self, EndpointInfo},
         },
         plan::{Planner, spec::CallOptions},
         shared::Shared,
@@ -44,59 +44,58 @@ use crate::{
     },
 };
 
-/// How long to poll hot where every rank has a core of its own, before giving way: a few times what a
-/// message takes over TCP on the loopback (5 µs). Longer brought nothing there, and cost dearly where
-/// another program had taken one of the cores.
+/// How long to poll without yielding if every rank has a core of its own: a few times what a message takes over TCP on the
+/// loopback (5 µs). Longer gained nothing there, and was slow if another program used one of the cores.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// How long to poll and yield before sleeping on the transport.
+/// How long to poll and yield before the rank sleeps on the transport.
 const GIVE_WAY: Duration = Duration::from_micros(200);
 
-/// The same where every rank has a core of its own and nobody else wants it: longer than what others wait for while
-/// one of two ranks copies or reduces a megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
+/// The same if every rank has a core of its own and no other thread runs there: longer than a rank waits while its only peer
+/// copies or reduces a megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
-/// What every rank tells all others when they join.
+/// What every rank publishes at the store when it joins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Card {
+struct JoinInfo {
     /// The version of the wire.
     wire: u32,
-    /// Everything in the configuration that must be alike, by name.
+    /// The settings that must be the same on all ranks, by name.
     settings: Vec<(String, String)>,
     provider: String,
     address: Vec<u8>,
     mailbox: [u64; 3],
-    /// With what immediates to it are masked.
+    /// The mask of immediates that are sent to it.
     mask: u32,
-    /// Where it takes large greetings.
+    /// The region that receives large greetings.
     area: [u64; 3],
-    way: Way,
+    endpoint: EndpointInfo,
     /// The largest chunk whose windows this rank can register.
     chunk_bytes: u64,
-    /// Where it runs, to count who shares what.
-    place: PeerInfo,
+    /// The host, processors and NIC of the rank.
+    peer: PeerInfo,
 }
 
-impl Card {
-    /// Gives it to everyone and gets everyone's.
+impl JoinInfo {
+    /// Publishes it, and returns what all ranks published.
     fn exchange(&self, store: &dyn Store, rank: Rank, ranks: usize, deadline: Instant) -> Result<Vec<Self>> {
         let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
         let bytes = postcard::to_allocvec(self).map_err(|error| broken(error.to_string()))?;
-        let cards = exchange(store, "cards", rank, ranks, &bytes, deadline)?;
+        let infos = exchange(store, "join", rank, ranks, &bytes, deadline)?;
         let read = |(from, bytes): (Rank, &Vec<u8>)| {
             postcard::from_bytes(bytes)
-                .map_err(|error| broken(format!("rank {from} sent what is no card: {error}")))
+                .map_err(|error| broken(format!("rank {from} published what cannot be decoded: {error}")))
         };
-        cards.iter().enumerate().map(read).collect()
+        infos.iter().enumerate().map(read).collect()
     }
 }
 
 impl ProcessGroup {
-    /// Joins the group that the environment describes: torchrun's, Slurm's, Open MPI's, MPICH's or
-    /// `unisono run`'s variables (see [`crate::launch`]), and the settings of [`Config`].
+    /// Joins the world that the environment describes: the variables of torchrun, Slurm, Open MPI, MPICH or `unisono run` (see
+    /// [`crate::launch`]), and the settings of [`Config`].
     ///
     /// # Errors
-    /// [`Error::Config`] if variables are missing or senseless, otherwise as [`Self::join`].
+    /// [`Error::Config`] if variables are missing or invalid, otherwise as [`Self::join`].
     pub fn from_env() -> Result<Self> {
         let (config, problem) = Config::read_env()?;
         match problem {
@@ -105,15 +104,15 @@ impl ProcessGroup {
         }
     }
 
-    /// Joins the group that a configuration describes. Returns when all ranks have met.
+    /// Joins the world that a configuration describes. Returns when all ranks have joined and their connections are checked.
     ///
     /// # Errors
-    /// [`Error::Config`] if a setting has no sense or cannot be had here; [`Error::Tuning`] if the file that `UNISONO_TUNING`
-    /// names cannot be read or is not well-formed; [`Error::Rendezvous`] if the store cannot be reached or used, or this
-    /// rank comes too late; [`Error::Refused`] if the store does not want this rank; [`Error::Missing`] if ranks do not
-    /// come; [`Error::Transport`] if no provider fits or there is no memory. The others are told, and get
-    /// [`Error::Failed`], as do all if a rank dies or fails meanwhile, they are configured differently, or the first
-    /// contact fails.
+    /// [`Error::Config`] if a setting is invalid or not available on this host; [`Error::Tuning`] if the file that
+    /// `UNISONO_TUNING` names cannot be read or is not well-formed; [`Error::Rendezvous`] if the store cannot be reached or
+    /// used, or this rank comes too late; [`Error::Refused`] if the store does not admit this rank; [`Error::Missing`] if some
+    /// ranks do not come in time; [`Error::Transport`] if no provider is usable or memory is short. If a rank cannot join, it
+    /// reports this to the store, and the other ranks get [`Error::Failed`]. All ranks get [`Error::Failed`] if a rank dies
+    /// while they join, if their settings differ, or if the connection check fails.
     pub fn join(config: Config) -> Result<Self> {
         if let Err(problem) = config.validate() {
             return Err(excuse(&config, problem));
@@ -135,8 +134,15 @@ impl ProcessGroup {
         })
     }
 
-    /// What a configuration asks of libfabric. Without an interface, the one that leads to the store is used, unless the
-    /// store's machine knows itself by a loopback address, at which ranks of other machines would not reach it.
+    /// The options with which [`join`](Self::join) opens libfabric. If the configuration names no interface, the interface
+    /// that leads to the store is used, unless the store's address is a loopback address here, which ranks of other hosts
+    /// cannot reach.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup};
+    /// let config = Config { provider: Some("tcp".to_owned()), ..Config::default() };
+    /// assert_eq!(ProcessGroup::transport_options(&config).provider.as_deref(), Some("tcp"));
+    /// ```
     #[must_use]
     pub fn transport_options(config: &Config) -> Options {
         let towards = match &config.store {
@@ -161,7 +167,30 @@ impl ProcessGroup {
         }
     }
 
-    /// Joins a group over a given transport and store: how tests and doctests run ranks as threads.
+    /// Joins over a given transport and store, for instance to run the ranks of a test as threads of one process. A world of
+    /// one rank needs no store.
+    ///
+    /// ```
+    /// # use std::time::Instant;
+    /// # use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (hub, directory) = (Hub::new(), tempfile::tempdir()?);
+    /// let address = StoreAddress::File(directory.path().into());
+    /// let join = |rank: usize| -> unisono::Result<()> {
+    ///     let config = Config { rank, ranks: 2, store: Some(address.clone()), ..Config::default() };
+    ///     let store = rendezvous::open(&address, &config.member(), Instant::now() + config.join_timeout)?;
+    ///     let group = ProcessGroup::with(config, Box::new(hub.open()), Some(store))?;
+    ///     assert_eq!(group.all_gather_object(&rank)?, [0, 1]);
+    ///     group.leave()
+    /// };
+    /// std::thread::scope(|scope| {
+    ///     let other = scope.spawn(|| join(1));
+    ///     join(0)?;
+    ///     other.join().unwrap()
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`Self::join`].
@@ -175,14 +204,14 @@ impl ProcessGroup {
         Self::enter(Instant::now() + config.join_timeout, config, store, activity, |_| Ok(transport))
     }
 
-    /// Meets the others: tells them all there is to know, learns the same of them, and greets them.
+    /// Exchanges [`JoinInfo`] with the other ranks and checks the connections.
     fn until(
         deadline: Instant,
         config: &Config,
         mut transport: Box<dyn Transport>,
         monitor: &Monitor,
         store: Option<&dyn Store>,
-    ) -> Result<Met> {
+    ) -> Result<Joined> {
         let (rank, ranks) = (config.rank, config.ranks);
         if ranks > MAX_RANKS {
             return Err(Error::Config {
@@ -205,7 +234,7 @@ impl ProcessGroup {
                 name: "UNISONO_LANES, UNISONO_BULK_SLOTS, UNISONO_EAGER_SLOTS".to_owned(),
                 value: None,
                 problem: format!(
-                    "with these, {wanted} puts of one peer may be under way, and {} takes {most}; use fewer",
+                    "with these, {wanted} puts of one peer may be under endpoint, and {} takes {most}; use fewer",
                     transport.limits().provider
                 ),
             });
@@ -215,7 +244,7 @@ impl ProcessGroup {
             let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
             tracing::warn!(
                 rank, %provider, wanted, most, more,
-                "some calls among all ranks may fail: more puts may be under way to one than its provider holds"
+                "some calls among all ranks may fail: more puts may be under endpoint to one than its provider holds"
             );
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
@@ -225,43 +254,43 @@ impl ProcessGroup {
         }
         let contact = engine.contact();
         let limits = engine.limits().clone();
-        let place = PeerInfo::here(&limits);
+        let peer = PeerInfo::here(&limits);
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
-        let card = Card {
+        let info = JoinInfo {
             wire: VERSION,
             settings: alike,
             provider: limits.provider.clone(),
-            way: Way::here(&limits, &contact, store, &place.host),
+            endpoint: EndpointInfo::here(&limits, &contact, store, &peer.host),
             address: contact.address.0,
             mailbox: region(contact.mailbox),
             mask: contact.mask,
             area: region(contact.area),
             chunk_bytes: settings.chunk_bytes as u64,
-            place,
+            peer,
         };
-        let cards = match store {
-            Some(store) => card.exchange(store, rank, ranks, deadline)?,
-            None => vec![card.clone()],
+        let infos = match store {
+            Some(store) => info.exchange(store, rank, ranks, deadline)?,
+            None => vec![info.clone()],
         };
-        agree(&cards)?;
+        agree(&infos)?;
 
         if limits.one_host
-            && let Some(problem) = Host::apart(&cards.iter().map(|card| &card.place.host).collect::<Vec<_>>())
+            && let Some(problem) = Host::apart(&infos.iter().map(|info| &info.peer.host).collect::<Vec<_>>())
         {
             let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
             let name = format!("UNISONO_PROVIDER={}", limits.provider);
             return Err(Error::Failed(Failure::Settings { name, problem }));
         }
-        let peers: Vec<PeerInfo> = cards.iter().map(|card| card.place.clone()).collect();
-        let (ranks_here, cores) = card.place.shared_by(peers.iter());
+        let peers: Vec<PeerInfo> = infos.iter().map(|info| info.peer.clone()).collect();
+        let (ranks_here, cores) = info.peer.shared_by(peers.iter());
         let crowded = ranks_here > cores;
         let patience = Patience {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
             alone: if crowded { GIVE_WAY } else { ALONE },
         };
-        let chunk_bytes = cards.iter().map(|card| card.chunk_bytes).min().unwrap_or(0);
+        let chunk_bytes = infos.iter().map(|info| info.chunk_bytes).min().unwrap_or(0);
         let chooser = peer::chooser(&peers, network::kind(&limits.provider));
         let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX);
         tracing::info!(
@@ -275,20 +304,20 @@ impl ProcessGroup {
             "joined"
         );
 
-        let ways: Vec<Way> = cards.iter().map(|card| card.way.clone()).collect();
-        let contacts = cards
+        let endpoints: Vec<EndpointInfo> = infos.iter().map(|info| info.endpoint.clone()).collect();
+        let contacts = infos
             .into_iter()
-            .map(|card| {
+            .map(|info| {
                 let remote = |[base, key, len]: [u64; 3]| RemoteRegion { base, key, len };
-                let (mailbox, area) = (remote(card.mailbox), remote(card.area));
-                let (address, host) = (Address(card.address), card.place.host.name);
-                Contact { address, host, mailbox, mask: card.mask, area }
+                let (mailbox, area) = (remote(info.mailbox), remote(info.area));
+                let (address, host) = (Address(info.address), info.peer.host.name);
+                Contact { address, host, mailbox, mask: info.mask, area }
             })
             .collect();
-        let hosts: Vec<_> = peers.iter().map(|place| place.host.clone()).collect();
+        let hosts: Vec<_> = peers.iter().map(|peer| peer.host.clone()).collect();
         let meeting = (contacts, chunk_bytes, patience);
-        greeting::meet(&mut engine, monitor, store, (&hosts, &ways), meeting, deadline)?;
-        Ok(Met {
+        greeting::meet(&mut engine, monitor, store, (&hosts, &endpoints), meeting, deadline)?;
+        Ok(Joined {
             engine,
             settings: Settings { chunk_bytes, ..settings },
             chooser,
@@ -299,7 +328,7 @@ impl ProcessGroup {
         })
     }
 
-    /// Joins by a store that is open. Whatever goes wrong from here on, the others are told.
+    /// Joins over an open store. Every error from here on is reported to the other ranks.
     fn enter(
         deadline: Instant,
         config: Config,
@@ -316,7 +345,7 @@ impl ProcessGroup {
             opened.get_or_init(|| transport.limits().clone());
             Self::until(deadline, &config, transport, &monitor, store.as_deref())
         });
-        let Met { engine, settings, chooser, peers, tuned, affinity, options } = match met {
+        let Joined { engine, settings, chooser, peers, tuned, affinity, options } = match met {
             Ok(met) => met,
             Err(error) => return Err(monitor.give_up(error)),
         };
@@ -354,8 +383,8 @@ impl ProcessGroup {
     }
 }
 
-/// What a group is made of, once all have met.
-struct Met {
+/// What the world is made from, once all ranks have joined.
+struct Joined {
     engine: Engine,
     settings: Settings,
     chooser: Chooser,
@@ -365,7 +394,8 @@ struct Met {
     options: CallOptions,
 }
 
-/// Tells the others, if it reaches them, why this rank does not come: by its configuration it cannot. Gives that back.
+/// Reports to the other ranks, if the store can be reached, that this rank cannot join because of its configuration. Returns
+/// `problem`.
 fn excuse(config: &Config, problem: Error) -> Error {
     let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
         return problem;
@@ -375,13 +405,13 @@ fn excuse(config: &Config, problem: Error) -> Error {
     match store.and_then(|store| Monitor::begin(config, Some(&*store)).map(|monitor| (store, monitor))) {
         Ok((_store, monitor)) => monitor.give_up(problem),
         Err(error) => {
-            tracing::warn!(rank = config.rank, %error, "the others are not told");
+            tracing::warn!(rank = config.rank, %error, "cannot tell the other ranks");
             problem
         }
     }
 }
 
-/// Looks after the calls of the transport's library; in a world of one there is nobody to wait for.
+/// The watchdog over libfabric's calls; `None` in a world of one rank, which waits for no peer.
 fn watchdog(
     monitor: &Monitor,
     config: &Config,
@@ -421,7 +451,7 @@ const fn windows(config: &Config) -> Settings {
     }
 }
 
-/// The algorithms that may be taken.
+/// The algorithms that the configuration allows.
 fn selection(config: &Config) -> Result<Selection> {
     let Some(text) = &config.algorithm else { return Ok(Selection::default()) };
     Selection::parse(text).map_err(|problem| Error::Config {
@@ -434,7 +464,7 @@ fn selection(config: &Config) -> Result<Selection> {
 /// The longest tuning file: some 100,000 rows.
 const MAX_TUNING: u64 = 8 << 20;
 
-/// What was measured, if a file says it, and a hash of the whole by which ranks compare.
+/// The tuning file's table, empty if there is no file, and a hash of the file, which ranks compare.
 fn tuning(config: &Config) -> Result<(Table, String)> {
     let Some(file) = &config.tuning else { return Ok((Table::default(), "none".to_owned())) };
     let wrong = |problem: String| Error::Tuning { file: file.clone(), problem };
@@ -443,10 +473,10 @@ fn tuning(config: &Config) -> Result<(Table, String)> {
     Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
 }
 
-/// The largest chunk, from the configured one down, whose windows can be registered here: the limit on
-/// locked memory may be small. All ranks use the smallest of theirs.
+/// The largest chunk, from the configured one down, whose windows can be registered within this process's limit on locked
+/// memory. All ranks use the smallest of their chunks.
 fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: usize) -> Result<usize> {
-    /// Below this pipelining is not worth its messages.
+    /// Below this size, pipelining costs more than it gains.
     const LEAST: usize = 4 << 10;
     let mut chunk = settings.chunk_bytes;
     if transport.limits().cheap_registration {
@@ -467,14 +497,14 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
     Ok(chunk)
 }
 
-/// All ranks must speak the same wire, over the same kind of provider, with the same settings.
-fn agree(cards: &[Card]) -> Result<()> {
-    /// How much is shown of a rank's setting, in characters.
+/// Checks that all ranks have the same protocol version, provider and settings.
+fn agree(infos: &[JoinInfo]) -> Result<()> {
+    /// The most characters of a rank's setting in the error.
     const SHOWN: usize = 200;
-    let differs = |name: &str, what: &dyn Fn(&Card) -> String, advice: &str| {
+    let differs = |name: &str, what: &dyn Fn(&JoinInfo) -> String, advice: &str| {
         let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
-        for (rank, card) in cards.iter().enumerate() {
-            camps.entry(clean(&what(card), SHOWN)).or_default().push(rank);
+        for (rank, info) in infos.iter().enumerate() {
+            camps.entry(clean(&what(info), SHOWN)).or_default().push(rank);
         }
         if camps.len() <= 1 {
             return Ok(());
@@ -484,14 +514,14 @@ fn agree(cards: &[Card]) -> Result<()> {
         let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
         Err(Error::Failed(Failure::Settings { name: name.to_owned(), problem }))
     };
-    differs("the version of the wire", &|card| card.wire.to_string(), "")?;
+    differs("the version of the protocol", &|info| info.wire.to_string(), "")?;
     let advice =
         "; set it to one that all hosts have: `unisono doctor` says on each what the others lack there";
-    differs("the provider (UNISONO_PROVIDER)", &|card| card.provider.clone(), advice)?;
-    let mut settings = cards.first().into_iter().flat_map(|card| &card.settings);
+    differs("the provider (UNISONO_PROVIDER)", &|info| info.provider.clone(), advice)?;
+    let mut settings = infos.first().into_iter().flat_map(|info| &info.settings);
     settings.try_for_each(|(wanted, _)| {
-        let of = |card: &Card| {
-            let setting = card.settings.iter().find(|(name, _)| name == wanted);
+        let of = |info: &JoinInfo| {
+            let setting = info.settings.iter().find(|(name, _)| name == wanted);
             setting.map_or_else(|| "unknown".to_owned(), |(_, value)| value.clone())
         };
         differs(wanted, &of, "")

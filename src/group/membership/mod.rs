@@ -1,4 +1,4 @@
-//! How a group comes to be: the world by joining (`join`, with `address` and `greeting`), others from it (`split`, `pair`).
+//! Making groups: `join` makes the world (with `address` and `greeting`); `split` and `pair` make other groups from a group.
 
 mod address;
 mod greeting;

@@ -1,8 +1,8 @@
 //! Groups of two ranks, made by these two alone: `open_pair` and `join_pair`.
 //!
-//! What all ranks of a group tell each other when it is [split](ProcessGroup::split), the two tell each other by messages.
-//! The first message bears the caller's tag and a number of its sender's; all that follow bear that number. So threads that
-//! make groups of two at the same time, in the same or in opposite directions, do not take each other's messages.
+//! The two ranks exchange by messages what [split](ProcessGroup::split) exchanges by all_gathers. The first message has the
+//! caller's tag and contains a number that its sender chose; that number is the tag of all further messages. So threads that
+//! make pairs at the same time, in the same or in opposite directions, do not receive each other's messages.
 
 use unisono_schedule::Rank;
 
@@ -13,21 +13,21 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        membership::split::Founding,
+        membership::split::NewGroup,
         p2p::{Source, sender},
         plan::spec::CallOptions,
     },
     runtime::ANSWER,
 };
 
-/// Words of channels.
-const CHANNELS: usize = size_of::<CommIds>() / 8;
+/// The number of words that hold a set of communicator ids.
+const IDS: usize = size_of::<CommIds>() / 8;
 
-/// What is told first: the number, and which channels are free.
-const FIRST: usize = 1 + CHANNELS;
+/// The words of the first message: the number, and the free communicator ids.
+const FIRST: usize = 1 + IDS;
 
-/// What leads to the other one.
-struct Line<'g> {
+/// The exchange with the other rank.
+struct Exchange<'g> {
     group: &'g ProcessGroup,
     peer: Rank,
     number: u32,
@@ -36,11 +36,12 @@ struct Line<'g> {
 }
 
 impl ProcessGroup {
-    /// Makes a group of this rank, which becomes its rank 0, and another, which calls [`join_pair`](Self::join_pair) with the
-    /// same tag. The other ranks take no part, and may do anything meanwhile. As in messages, tags and the order of calls
-    /// tell what belongs together; several threads may make pairs at the same time.
+    /// Makes a group of two ranks: this rank, which becomes rank 0, and rank `to`, which calls [`join_pair`](Self::join_pair)
+    /// with the same tag. Other ranks take no part. Calls are matched as messages are, by tag and order; several threads may
+    /// make pairs at the same time.
     ///
-    /// The new group's calls are done as the configuration says, whatever this handle asks for.
+    /// The new group has the configuration's options, not those of this handle
+    /// ([`with_algorithms`](Self::with_algorithms) and its siblings).
     ///
     /// ```no_run
     /// # fn main() -> unisono::Result<()> {
@@ -56,25 +57,25 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such rank, it is this one, or the two are in as many groups already, taken
-    /// together, as there may be at once (4096). If one of the two has no memory for it, [`Error::Transport`] there and
-    /// [`Error::Argument`] at the other. [`Error::Failed`] if the other receives something else with this tag, or does not
-    /// join before the deadline, or if the group is over.
+    /// [`Error::Argument`] if there is no such rank, if it is this one, or if the two already are in 4096 groups, taken
+    /// together. If one of the two has no memory for the group, [`Error::Transport`] there and [`Error::Argument`] on the
+    /// other. [`Error::Failed`] if the other rank receives something else with this tag or does not join before the deadline,
+    /// or if the group has failed.
     pub fn open_pair(&self, to: Rank, tag: u32) -> Result<Self> {
         let call = "open_pair";
         self.other(call, to.into())?;
         let (number, free) = (self.shared.runtime.inner(), self.free_comm_ids()?);
         let mut first = [number.into(); FIRST];
         first[1..].copy_from_slice(&free);
-        let line = Line { group: self, peer: to, number, first: true };
-        let mut theirs = [0; CHANNELS];
+        let exchange = Exchange { group: self, peer: to, number, first: true };
+        let mut theirs = [0; IDS];
         let first = self.outbound::<u64>(&Borrowed::apart(&first, &mut []), to, tag, Form::Pair)?;
-        self.wait(What::Several(vec![first, line.hears(&mut theirs)]))?;
-        line.pair(call, vec![free, theirs])
+        self.wait(What::Several(vec![first, exchange.receives(&mut theirs)]))?;
+        exchange.pair(call, vec![free, theirs])
     }
 
-    /// Makes a group of a rank that calls [`open_pair`](Self::open_pair), which becomes its rank 0, and this one; and tells
-    /// which rank of this group that is.
+    /// Makes a group of two ranks: one that calls [`open_pair`](Self::open_pair), which becomes rank 0, and this one. Returns
+    /// the group, and the other's rank in this group.
     ///
     /// # Errors
     /// As [`open_pair`](Self::open_pair).
@@ -85,49 +86,50 @@ impl ProcessGroup {
         let from = sender(&self.wait(inbound(&mut first, from, tag, Form::Pair))?.received);
         let [number, theirs @ ..] = first;
         let free = self.free_comm_ids()?;
-        let line = Line { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };
-        self.wait(line.says(&free)?)?;
-        Ok((line.pair(call, vec![theirs, free])?, from))
+        let exchange =
+            Exchange { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };
+        self.wait(exchange.sends(&free)?)?;
+        Ok((exchange.pair(call, vec![theirs, free])?, from))
     }
 
-    /// Another rank, or any: a process is in a group once.
+    /// Checks that the peer is another rank, or any.
     fn other(&self, call: &'static str, peer: Source) -> Result<Option<Rank>> {
         if peer != Source::Rank(self.rank()) {
             return self.source(call, peer);
         }
-        let problem = format!("rank {} is this rank; it takes another one", self.rank());
+        let problem = format!("rank {} is this rank; a pair needs another one", self.rank());
         Err(Error::Argument { call, problem })
     }
 }
 
-impl Line<'_> {
-    fn says(&self, words: &[u64]) -> Result<What> {
+impl Exchange<'_> {
+    fn sends(&self, words: &[u64]) -> Result<What> {
         let (tag, form) =
             if self.first { (self.number, Form::Inner) } else { (self.number | ANSWER, Form::Answer) };
         self.group.outbound::<u64>(&Borrowed::apart(words, &mut []), self.peer, tag, form)
     }
 
-    fn hears(&self, words: &mut [u64]) -> What {
+    fn receives(&self, words: &mut [u64]) -> What {
         let (tag, form) =
             if self.first { (self.number | ANSWER, Form::Answer) } else { (self.number, Form::Inner) };
         inbound(words, Some(self.peer), tag, form)
     }
 
-    /// Tells the other one some words, and gives what both tell, rank 0 first.
+    /// Sends words to the other rank and receives as many. Returns both ranks' words, those of rank 0 first.
     fn tell(&self, words: &[u64]) -> Result<Vec<u64>> {
         let mut both = [words, words].concat();
         let (zero, one) = both.split_at_mut(words.len());
         let theirs = if self.first { one } else { zero };
-        self.group.wait(What::Several(vec![self.says(words)?, self.hears(theirs)]))?;
+        self.group.wait(What::Several(vec![self.sends(words)?, self.receives(theirs)]))?;
         Ok(both)
     }
 
-    /// The group of both, who have told which channels they have free.
+    /// Makes the group, from the free communicator ids of both ranks.
     fn pair(&self, call: &'static str, free: Vec<CommIds>) -> Result<ProcessGroup> {
         let Self { group, peer, number, first } = *self;
         let both = if first { [group.rank(), peer] } else { [peer, group.rank()] };
         let global = both.map(|rank| group.global(rank));
-        let founding = Founding {
+        let new = NewGroup {
             call,
             name: format!("{}/pair", group.name()),
             members: &[0, 1],
@@ -135,14 +137,14 @@ impl Line<'_> {
             which: (global[0] as u64) << 32 | u64::from(number),
             global: global.to_vec(),
         };
-        let made = group.make(founding, free, &mut |words| self.tell(words))?;
-        // Handles with wishes of their own need not agree where only messages were sent.
-        let pair = made.map(|pair| pair.wishing(CallOptions::default()));
+        let made = group.make(new, free, &mut |words| self.tell(words))?;
+        // Only messages were exchanged, so the options of the two handles may differ.
+        let pair = made.map(|pair| pair.with_options(CallOptions::default()));
         pair.ok_or_else(|| Error::Argument { call, problem: "this rank is neither of the two".to_owned() })
     }
 }
 
-/// A receive of these words, which are there until it has ended.
+/// A receive into these words, which outlive it.
 fn inbound(words: &mut [u64], from: Option<Rank>, tag: u32, form: Form) -> What {
     let count = words.len();
     let place = Place::There { output: Borrowed::apart::<u64>(&[], words).output, count, registered: None };

@@ -1,9 +1,9 @@
 //! Groups of some of a group's ranks: `split` and `new_group`.
 //!
-//! Both are two all_gathers of the group they come from. In the first every rank says where it belongs and which communicator ids
-//! it has free; from that all see who the members are and which id all of them have free. In the second each says where its mailbox
-//! lies. So ids and ranks follow from the calls alone, and a rank that belongs to no group takes part all the same. If another
-//! thread of a rank has taken the id in between, all begin again with what is free then.
+//! Both are two all_gathers of the parent group. In the first, every rank gives its color and its free communicator ids; from
+//! these all ranks compute the members of the new groups and an id that all members have free. In the second, every rank gives
+//! the address of its mailbox. Ranks that become no member take part too. If another thread of a member has taken the id
+//! meanwhile, all ranks repeat both steps.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,24 +24,24 @@ use crate::{
     runtime::{network, peer},
 };
 
-/// What a member says of the new group's mailbox: there is no memory for it; it is there; another group has just taken that
-/// channel.
+/// The state of a member's mailbox for the new group: there is no memory for it; it is ready; another group has just taken the
+/// communicator id.
 const NO_MEMORY: u64 = 0;
 const OPENED: u64 = 1;
 const TAKEN: u64 = 2;
 
-/// What a rank says in the first all_gather: whether it belongs to a group, to which, its key, and its free channels.
+/// The length of a [`Proposal`]: whether the rank has a color, the color, the key, and the free communicator ids.
 const WORDS: usize = 3 + size_of::<CommIds>() / 8;
 
-/// The same, as numbers.
+/// What a rank contributes to the first all_gather.
 #[derive(Clone, Copy, Debug)]
-struct Say {
+struct Proposal {
     color: Option<u64>,
     key: u64,
     free: CommIds,
 }
 
-impl Say {
+impl Proposal {
     fn words(self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         let [belongs, color, key, free @ ..] = &mut words;
@@ -56,26 +56,27 @@ impl Say {
     }
 }
 
-/// So that keys, which may be negative, are in order as words.
+/// A key, which may be negative, as a word that sorts in the same order.
 fn ordered(key: i64) -> u64 {
     key.cast_unsigned() ^ 1 << 63
 }
 
-/// A group that is made.
-pub(crate) struct Founding<'f> {
+/// The group to be made.
+pub(crate) struct NewGroup<'n> {
     pub call: &'static str,
     pub name: String,
-    /// Its members, by their places among those who take part; which of them this rank is, if it is one; and their ranks in
-    /// the world.
-    pub members: &'f [usize],
+    /// The members, as indices into the list of participants.
+    pub members: &'n [usize],
+    /// This rank's index in `members`, if it is a member.
     pub me: Option<Rank>,
+    /// The members' ranks in the world.
     pub global: Vec<Rank>,
-    /// What tells it from groups that other threads make at the same time, alike on all who take part.
+    /// Distinguishes groups that several threads make at the same time; the same on all participants.
     pub which: u64,
 }
 
-/// A channel that all have free. Of groups that are made at the same time each looks from a point of its own on, and from
-/// another one in each round, so that they do not get in each other's way again and again.
+/// A communicator id that all have free. The search starts at an id that depends on `which` and `round`, so that groups that
+/// are made at the same time do not compete for the same ids.
 fn common<'f>(free: impl Iterator<Item = &'f CommIds>, which: u64, round: u64) -> Option<CommId> {
     let free = free.fold([u64::MAX; size_of::<CommIds>() / 8], |all, free| {
         std::array::from_fn(|word| all[word] & free[word])
@@ -88,40 +89,49 @@ fn common<'f>(free: impl Iterator<Item = &'f CommIds>, which: u64, round: u64) -
 }
 
 impl ProcessGroup {
-    /// Cuts this group up: the ranks that give the same color become a group, in the order of their keys, and of their
-    /// ranks here where keys are equal. A rank without a color is in none and gets `None`. Every rank of this group
+    /// Splits this group, as `MPI_Comm_split` does: ranks that give the same color form a group, ordered by key and, if keys
+    /// are equal, by their ranks in this group. A rank without a color joins no group and gets `None`. Every rank of this group
     /// must call it.
     ///
-    /// The new groups work side by side with this one and with each other. A failure in one ends all of a process's
-    /// groups, everywhere. Where calls of dozens of groups are under way at once, ranks should
-    /// begin them in one order: what a process can receive at once may not suffice for all.
+    /// Calls of the new groups run concurrently with calls of this group and of each other. A failure in one group ends all
+    /// groups of all its processes. If calls of dozens of groups run at once, all ranks should begin them in the same order,
+    /// because the number of messages that a process can receive at once is bounded.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let world = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// // The ranks with even numbers, and those with odd ones; within each the highest rank first.
+    /// let half = world.split(Some(world.rank() as u64 % 2), -(world.rank() as i64))?;
+    /// assert_eq!(half.map(|half| half.size()), Some(world.size().div_ceil(2)));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] on all members of a group if they are in as many groups already, taken together, as there may
-    /// be at once (4096). If one has no memory for it, [`Error::Transport`] there, and on the other members
-    /// [`Error::Argument`], which says which rank of the world has none. Ranks of other groups, or of none, are not
-    /// told. [`Error::Failed`] if the ranks disagree or the group is over.
+    /// [`Error::Argument`] on all members of a group if they already are in 4096 groups, taken together. If one member has no
+    /// memory for the group, [`Error::Transport`] there, and [`Error::Argument`], which names that rank, on the other members;
+    /// other ranks get no error. [`Error::Failed`] if the ranks disagree on the call, or the group has failed.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut state = self.shared.state()?;
-        let said = self.everyone(&mut state, Cargo::Split, color, ordered(key))?;
-        let mut members: Vec<(u64, Rank)> = said
+        let proposals = self.proposals(&mut state, Cargo::Split, color, ordered(key))?;
+        let mut members: Vec<(u64, Rank)> = proposals
             .iter()
             .enumerate()
-            .filter(|(_, say)| color.is_some() && say.color == color)
-            .map(|(rank, say)| (say.key, rank))
+            .filter(|(_, proposal)| color.is_some() && proposal.color == color)
+            .map(|(rank, proposal)| (proposal.key, rank))
             .collect();
         members.sort_unstable();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}:{}", state.made, color.unwrap_or_default());
-        self.found(&mut state, ("split", Cargo::Split), &said, &members, &name)
+        self.found(&mut state, ("split", Cargo::Split), &proposals, &members, &name)
     }
 
-    /// A group of these ranks of this one, in this order. Every rank of this group must call it with the same list;
-    /// those that are not on it get `None`.
+    /// Makes a group of these ranks of this group, in this order. Every rank of this group must call it with the same list;
+    /// ranks that are not on the list get `None`.
     ///
     /// # Errors
-    /// As [`split`](Self::split), and [`Error::Argument`] if the list is empty, or names a rank twice or one that does
-    /// not exist.
+    /// As [`split`](Self::split), and [`Error::Argument`] if the list is empty, or has a rank twice or one that does not exist.
     pub fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
         let argument = |problem: String| Err(Error::Argument { call: "new_group", problem });
         if ranks.is_empty() {
@@ -138,11 +148,11 @@ impl ProcessGroup {
             }
         }
         let mut state = self.shared.state()?;
-        // Which list it is, so that ranks find out that theirs differ.
+        // A hash of the list, which ranks compare.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
         let which = fnv(&bytes);
-        let said = self.everyone(&mut state, Cargo::NewGroup, Some(which), 0)?;
-        if let Some(other) = said.iter().position(|say| say.color != Some(which)) {
+        let proposals = self.proposals(&mut state, Cargo::NewGroup, Some(which), 0)?;
+        if let Some(other) = proposals.iter().position(|proposal| proposal.color != Some(which)) {
             let (me, them) = (self.global_rank(), self.global(other));
             let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
             sides.sort();
@@ -157,7 +167,7 @@ impl ProcessGroup {
             }));
         }
         let name = state.made.to_string();
-        self.found(&mut state, ("new_group", Cargo::NewGroup), &said, ranks, &name)
+        self.found(&mut state, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
     }
 
     /// This process's rank in the world.
@@ -166,13 +176,13 @@ impl ProcessGroup {
         self.shared.runtime.rank
     }
 
-    /// The rank in the world of a rank of this group; the same number if there is no such rank.
+    /// The rank in the world of a rank of this group; `rank` itself if there is no such rank.
     #[must_use]
     pub fn global(&self, rank: Rank) -> Rank {
         self.shared.members.get(rank).copied().unwrap_or(rank)
     }
 
-    /// The rank in this group of a rank of the world, if it is a member.
+    /// The rank in this group of a rank of the world; `None` if it is no member.
     #[must_use]
     pub fn local(&self, global: Rank) -> Option<Rank> {
         self.shared.members.iter().position(|&member| member == global)
@@ -184,18 +194,24 @@ impl ProcessGroup {
         &self.shared.members
     }
 
-    /// What the group is called, alike on all its members: `world`, and for others the group they come from, how many
-    /// were made of that before, and the color: `world/0:2` is of the world's first split, color 2.
+    /// The group's name, the same on all its members: `world`, or the name of the parent group, the number of groups made of
+    /// that before, and the color: `world/0:2` is color 2 of the world's first split.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// What every rank says.
-    fn everyone(&self, state: &mut State, cargo: Cargo, color: Option<u64>, key: u64) -> Result<Vec<Say>> {
-        let words = Say { color, key, free: self.free_comm_ids()? }.words();
+    /// The proposals of all ranks.
+    fn proposals(
+        &self,
+        state: &mut State,
+        cargo: Cargo,
+        color: Option<u64>,
+        key: u64,
+    ) -> Result<Vec<Proposal>> {
+        let words = Proposal { color, key, free: self.free_comm_ids()? }.words();
         let all = self.gathered(state, cargo, &words)?;
-        Ok(all.as_chunks().0.iter().map(Say::of).collect())
+        Ok(all.as_chunks().0.iter().map(Proposal::of).collect())
     }
 
     fn gathered(&self, state: &mut State, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
@@ -205,17 +221,17 @@ impl ProcessGroup {
         Ok(all)
     }
 
-    /// Makes the group of these ranks; for those that are not among them, helps the others.
+    /// Makes the group of these ranks; a rank that is not among them only takes part in the exchange.
     fn found(
         &self,
         state: &mut State,
         (call, cargo): (&'static str, Cargo),
-        said: &[Say],
+        proposals: &[Proposal],
         members: &[Rank],
         name: &str,
     ) -> Result<Option<Self>> {
         state.made += 1;
-        let founding = Founding {
+        let new = NewGroup {
             call,
             name: format!("{}/{name}", self.shared.name),
             members,
@@ -223,32 +239,32 @@ impl ProcessGroup {
             global: members.iter().map(|&rank| self.global(rank)).collect(),
             which: self.shared.comm_id.into(),
         };
-        let free = said.iter().map(|say| say.free).collect();
-        self.make(founding, free, &mut |words| self.gathered(state, cargo, words))
+        let free = proposals.iter().map(|proposal| proposal.free).collect();
+        self.make(new, free, &mut |words| self.gathered(state, cargo, words))
     }
 
-    /// The channels that are free here.
+    /// The communicator ids that are free in this process.
     pub(crate) fn free_comm_ids(&self) -> Result<CommIds> {
         self.shared.runtime.with(|engine| engine.net().free_comm_ids())
     }
 
-    /// Makes a group. Those who take part have said which channels they have `free`, and `tell` each other more.
+    /// Makes a group. `free` has the free communicator ids of all participants; `tell` exchanges further words among them.
     pub(crate) fn make(
         &self,
-        founding: Founding<'_>,
+        new: NewGroup<'_>,
         mut free: Vec<CommIds>,
         tell: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
     ) -> Result<Option<Self>> {
-        let Founding { call, name, members, me, global, which } = founding;
+        let NewGroup { call, name, members, me, global, which } = new;
         let runtime = &self.shared.runtime;
         let mut round = 0;
         let (comm_id, opened, told) = loop {
             let free_there = members.iter().filter_map(|&member| free.get(member));
             let comm_id = if members.len() > MAX_MEMBERS { None } else { common(free_there, which, round) };
-            // Before anyone can know that the group is there.
+            // Opened before any other member can send to the new group.
             let opened = match (me, comm_id) {
                 (Some(me), Some(comm_id)) => {
-                    // A rank that cannot must still take part in what follows.
+                    // A rank that cannot open it must still take part in the exchange that follows.
                     Some(runtime.with(|engine| engine.net().open(comm_id, me, &global, runtime.settings))?)
                 }
                 _ => None,
@@ -262,7 +278,7 @@ impl ProcessGroup {
             if !told.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
                 break (comm_id, opened, told);
             }
-            // All begin again: also those that have opened a group, and those that are not in any.
+            // All participants repeat both steps, also those that have opened the group and those that are no members.
             if let (OPENED, Some(comm_id)) = (how, comm_id) {
                 runtime.leave(comm_id)?;
             }
@@ -273,10 +289,14 @@ impl ProcessGroup {
         let (Some(opened), Some(comm_id)) = (opened, comm_id) else {
             let problem = match members.len() {
                 many if many > MAX_MEMBERS => {
-                    format!("a group of {many} ranks; at most {MAX_MEMBERS} may be in one that is not the world")
+                    format!(
+                        "a group of {many} ranks; a group other than the world may have at most {MAX_MEMBERS}"
+                    )
                 }
-                _ => "its members are in 4096 groups already, taken together, which is the most at once: drop some"
-                    .to_owned(),
+                _ => {
+                    "its members already are in 4096 groups, taken together, which is the maximum: drop some"
+                        .to_owned()
+                }
             };
             return Err(Error::Argument { call, problem });
         };
@@ -292,7 +312,7 @@ impl ProcessGroup {
         }
         let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
-        // A name alone may have been another group's, of two ranks, before.
+        // An earlier group of two ranks may have had the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
         let introduced = runtime.with(|engine| {
             engine.net().core(comm_id).map(|core| {
@@ -300,8 +320,7 @@ impl ProcessGroup {
                 core.comm.introduce(mailboxes);
             })
         })?;
-        introduced
-            .map_err(|stop| self.shared.stopped(stop, "a group's making", std::time::Duration::ZERO))?;
+        introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
         let tuned = runtime.tuned.clone().of(members.len());
         let cheap = runtime.limits.cheap_registration;
