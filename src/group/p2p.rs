@@ -14,12 +14,12 @@ use crate::{
     work::Work,
 };
 
-/// From whom a message is received.
+/// The sender of a message to be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// From this rank of the group.
+    /// This rank of the group.
     Rank(Rank),
-    /// From whichever rank's comes first.
+    /// Any rank: the earliest message with the tag.
     Any,
 }
 
@@ -29,70 +29,84 @@ impl From<Rank> for Source {
     }
 }
 
-/// One of several messages: see [`ProcessGroup::batch_isend_irecv`].
+/// One message of a [`ProcessGroup::batch_isend_irecv`].
 #[derive(Debug)]
 pub enum Message<B> {
-    /// `data` is sent to rank `to`.
+    /// A send.
     Send {
-        /// What is sent.
+        /// The elements to send.
         data: B,
-        /// To whom.
+        /// The receiver.
         to: Rank,
-        /// See [`ProcessGroup::send`].
+        /// As in [`ProcessGroup::send`].
         tag: u32,
     },
-    /// `data` is received.
+    /// A receive.
     Recv {
-        /// Where to.
+        /// The memory to receive into.
         data: B,
-        /// From whom.
+        /// The sender.
         from: Source,
-        /// See [`ProcessGroup::send`].
+        /// As in [`ProcessGroup::recv`].
         tag: u32,
     },
 }
 
 impl ProcessGroup {
     /// Sends `data` to a rank, which receives it by [`recv`](Self::recv) with the same tag. Returns when `data` may be
-    /// changed, which says nothing of whether it has been received.
+    /// changed; the message may not have been received then.
     ///
-    /// Messages from one rank to another that bear the same tag are received in the order in which they were sent;
-    /// those with different tags in any. They do not wait for collectives, nor these for them. Up to [`crate::Config::eager`]
-    /// bytes go at once, if the receiver makes any call of this library; more goes when the receiver asks for it. Ranks
-    /// that all send before they receive do not wait for each other for ever, nor for one that waits in a collective or for
-    /// another message: what is large is then kept aside by the receiver, if it has the memory, and up to 256 MiB in each
-    /// group; of two that send to each other, however much. To receive what is larger, or more, ask for it first
+    /// Messages from one rank to another with the same tag are received in the order in which they were sent; messages with
+    /// different tags in any order. Messages and collectives do not wait for each other.
+    ///
+    /// A message of up to [`crate::Config::eager`] bytes is sent at once. A larger one is sent when the receiver has posted the
+    /// receive. If the receiver is blocked meanwhile, in a send, in a collective or in the receive of another message, it
+    /// buffers the message instead, as an unexpected message: up to 256 MiB in each group, and without that limit if the two
+    /// ranks send to each other. So ranks that all send before they receive do not deadlock. For more, post the receive first
     /// ([`irecv`](Self::irecv)).
     ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, Source};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let (right, size) = ((group.rank() + 1) % group.size(), group.size());
+    /// group.send(&[group.rank() as i32], right, 7)?;
+    /// let mut data = [0];
+    /// let from = group.recv(&mut data, Source::Any, 7)?;
+    /// assert_eq!((data, from), ([from as i32], (group.rank() + size - 1) % size));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the receiver asked for another length or
-    /// type, if nobody has received a large message before the deadline, or if the group is over.
+    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the receiver asked for another length or type, if a
+    /// large message is not received before the deadline, or if the group has failed.
     pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
         let borrowed = Borrowed::apart(data, &mut []);
         self.wait(self.outbound::<T>(&borrowed, to, tag, Form::Plain)?).map(drop)
     }
 
-    /// Receives a message with this tag: the earliest of that rank, or of any ([`Source::Any`]). Fills `data`, which must be
-    /// exactly as long as the message, and tells who sent it.
+    /// Receives the earliest message with this tag from that rank, or from any ([`Source::Any`]). `data` must be as long as the
+    /// message. Returns the sender.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the message has another length or type,
-    /// if none has come before the deadline, or if the group is over.
+    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the message has another length or type, if none
+    /// arrives before the deadline, or if the group has failed.
     pub fn recv<T: Element>(&self, data: &mut [T], from: impl Into<Source>, tag: u32) -> Result<Rank> {
         let borrowed = Borrowed::apart(&[], data);
         Ok(sender(&self.wait(self.inbound::<T>(&borrowed, from.into(), tag)?)?.received))
     }
 
-    /// Receives a message of `T` whose length is not known. Tells who sent it.
+    /// Receives a message of `T` of any length. Returns its elements and its sender.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv), but that any length will do; and if there is no memory for it.
+    /// As [`recv`](Self::recv), but for any length; [`Error::Failed`] also if memory is short.
     pub fn recv_vec<T: Element>(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<T>, Rank)> {
         elements(self.wait(self.fresh_elements::<T>(from.into(), tag)?)?.received)
     }
 
-    /// Sends `data` to a rank and receives a message into `into`, at once: with a partner that does the same, or around a ring.
-    /// Tells who sent what was received.
+    /// Sends `data` to a rank and concurrently receives a message into `into`: for two ranks that exchange data, or for a ring.
+    /// Returns the sender of the received message.
     ///
     /// # Errors
     /// As [`send`](Self::send) and [`recv`](Self::recv).
@@ -108,7 +122,7 @@ impl ProcessGroup {
         Ok(sender(&self.wait(what)?.received))
     }
 
-    /// Begins a [`send`](Self::send); `data` comes back from [`Work::wait`].
+    /// Begins a [`send`](Self::send). [`Work::wait`] returns `data`.
     ///
     /// # Errors
     /// As [`send`](Self::send), here or from the wait.
@@ -123,7 +137,7 @@ impl ProcessGroup {
         Ok(Work::new(ticket, &self.shared.driver()))
     }
 
-    /// Begins a [`recv`](Self::recv); `data`, filled, and who sent it come back from [`Work::wait`].
+    /// Begins a [`recv`](Self::recv). [`Work::wait`] returns `data`, filled, and the sender.
     ///
     /// # Errors
     /// As [`recv`](Self::recv), here or from the wait.
@@ -149,7 +163,7 @@ impl ProcessGroup {
         self.later("recv_vec", steps, elements)
     }
 
-    /// Begins a [`send_recv`](Self::send_recv); `data`, `into`, filled, and who sent it come back from [`Work::wait`].
+    /// Begins a [`send_recv`](Self::send_recv). [`Work::wait`] returns `data`, `into`, filled, and the sender.
     ///
     /// # Errors
     /// As [`send_recv`](Self::send_recv), here or from the wait.
@@ -176,9 +190,9 @@ impl ProcessGroup {
         self.later("send_recv", steps, Ok)
     }
 
-    /// Begins several messages, all or, if one of them makes no sense, none. Of each the data comes back, and the rank
-    /// that it went to or came from, in the order given. However they are ordered on either side, they do not wait for
-    /// each other.
+    /// Begins several messages; if one of them is invalid, none begins. Returns a [`Work`] for each, in the given order; its
+    /// [`wait`](Work::wait) returns the data and the receiver or sender. The messages do not wait for each other, in whatever
+    /// order the two ranks give them.
     ///
     /// # Errors
     /// As [`send`](Self::send) and [`recv`](Self::recv), here or from the waits.
@@ -228,14 +242,14 @@ impl ProcessGroup {
         Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
     }
 
-    /// A receive into memory of its own.
+    /// A receive into new memory.
     fn fresh_elements<T: Element>(&self, from: Source, tag: u32) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from)?;
         Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
     }
 
-    /// A receive and a send, side by side.
+    /// A receive and a send that run concurrently.
     fn both<T: Element>(&self, borrowed: &Borrowed<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
         let inbound = self.inbound::<T>(borrowed, from, tag)?;
         Ok(What::Several(vec![inbound, self.outbound::<T>(borrowed, to, tag, Form::Plain)?]))
@@ -256,7 +270,7 @@ impl ProcessGroup {
         Err(Error::Argument { call, problem })
     }
 
-    /// Does it, now.
+    /// Runs it and waits for its end.
     pub(crate) fn wait(&self, what: What) -> Result<Done> {
         let runtime = &self.shared.runtime;
         runtime.check_calls(MESSAGE)?;
@@ -264,22 +278,22 @@ impl ProcessGroup {
         runtime.call(self.shared.comm_id, Task { what, asked })
     }
 
-    /// Begins it.
+    /// Begins it, to be waited for by a [`Work`].
     fn start(&self, what: What, kept: Kept) -> Result<Arc<Ticket>> {
         self.shared.hand_in(MESSAGE, what, Held::Back(kept))
     }
 }
 
-/// What stands for the name of a call of messages.
+/// The name of message calls in errors.
 const MESSAGE: &str = "a message";
 
-/// What was received in memory of its own, and who sent it.
+/// The received elements and their sender.
 pub(crate) fn elements<T: Element>(mut come: Come) -> Result<(Vec<T>, Rank)> {
     let Some(received) = come.pop() else { return Ok((Vec::new(), 0)) };
     Ok((received.elements.map_or(Ok(Vec::new()), Tensor::into_vec)?, received.from))
 }
 
-/// Who sent what was received.
+/// The sender of the received message.
 pub(crate) fn sender(come: &Come) -> Rank {
     come.first().map_or(0, |received| received.from)
 }

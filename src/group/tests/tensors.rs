@@ -334,7 +334,7 @@ fn who_calls_something_else_is_named() {
 
 #[test]
 fn small_ones_go_together_and_large_ones_from_where_they_lie() {
-    use crate::group::typed::tensors::{packed, runs};
+    use crate::group::typed::tensors::packing::{packed, runs};
     assert_eq!(runs(&[3, 0, 4, 9, 2, 0, 0, 8, 1], 10), [0..3, 3..4, 4..8, 8..9]);
     assert!(runs(&[0, 0], 10).is_empty());
     assert_eq!(runs(&[20, 20, 1], 10), [0..1, 1..2, 2..3]);
@@ -348,9 +348,9 @@ fn small_ones_go_together_and_large_ones_from_where_they_lie() {
 }
 
 #[test]
-fn labels_that_are_none_of_ours_are_refused() {
+fn malformed_headers_are_refused() {
     use crate::{
-        group::typed::tensors::Label,
+        group::typed::tensors::header::TensorHeader,
         object::{decode, encode},
     };
     #[derive(serde::Serialize)]
@@ -359,7 +359,7 @@ fn labels_that_are_none_of_ours_are_refused() {
         shape: Vec<u64>,
     }
     let read = |dtype: u8, shape: &[u64]| {
-        decode::<Label>(&encode(&Fake { dtype, shape: shape.to_vec() }).unwrap()).unwrap().read()
+        decode::<TensorHeader>(&encode(&Fake { dtype, shape: shape.to_vec() }).unwrap()).unwrap().read()
     };
     assert_eq!(read(Dtype::F64.code(), &[3, 2]).unwrap().bytes, 48);
     assert_eq!(read(12, &[1]).unwrap_err(), "dtype number 12");

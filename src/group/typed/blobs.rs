@@ -1,36 +1,38 @@
-//! Blobs: bytes whose length only the sender knows. Objects and the descriptions of tensors travel as blobs.
+//! Blobs: bytes whose length only the sender knows. Objects and the headers of tensors travel as blobs.
 //!
-//! Before the bytes go words, one for each blob: its length, or that there is none because its rank could not make it. So every
-//! rank that waits for a blob learns at once why it does not come, and the group goes on.
+//! A word precedes each blob: its length, or [`UNSENT`] if its rank could not make it. So every receiver learns why a blob does
+//! not arrive, and the group still works.
 
+use serde::Serialize;
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
-    engine::Cargo,
+    engine::{Cargo, Form, Inbound, Place, What},
     error::{Error, Result},
     group::{
         ProcessGroup,
         collective::lengths::{UnevenCall, longest, numbers},
+        p2p::elements,
         plan::spec::{CallId, CallSpec},
         sequence::Sequence,
     },
-    object::ObjectError,
+    object::{ObjectError, encode},
     reduce::ReduceOp,
 };
 
-/// The word of a rank that has no blob.
+/// The word of a rank that could not make its blob.
 const UNSENT: usize = usize::MAX;
 
-/// How many bytes a broadcast begins with: the length, and what fits of the blob.
+/// The size of the first message of a broadcast: the word, and as much of the blob as fits.
 const HEAD: usize = 512;
 
-/// What is in a blob, or why it did not come; alike on all ranks.
+/// What a blob contained, or why it was not sent; the same on all ranks.
 pub(crate) type Blob<T> = std::result::Result<T, ObjectError>;
 
 impl ProcessGroup {
-    /// A call of which only the collective, the root and the kind of cargo are compared.
+    /// A call of blobs: ranks compare its collective, its root and its cargo.
     pub(crate) fn carrier(
         &self,
         name: &'static str,
@@ -40,13 +42,37 @@ impl ProcessGroup {
     ) -> Result<UnevenCall> {
         self.uneven_call(name, CallId { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo })
     }
+
+    /// Encodes a value for a message, unless it is longer than the limit.
+    pub(crate) fn encoded<T: Serialize + ?Sized>(&self, call: &'static str, value: &T) -> Result<Vec<u8>> {
+        let limit = self.config().object_limit;
+        let bytes = encode(value).and_then(|bytes| match bytes.len() {
+            len if len > limit => Err(ObjectError::TooLarge { bytes: len as u64, limit }),
+            _ => Ok(bytes),
+        });
+        let (rank, type_name) = (self.global_rank(), std::any::type_name::<T>());
+        bytes.map_err(|problem| Error::Object { call, rank, type_name, problem })
+    }
+
+    /// Receives a message of unknown length. Returns its bytes and its sender.
+    pub(crate) async fn receive_blob(
+        &self,
+        sequence: &mut Sequence<'_>,
+        from: Option<Rank>,
+        tag: u32,
+        form: Form,
+    ) -> Result<(Vec<u8>, Rank)> {
+        let place = Place::Fresh { most: self.config().object_limit };
+        let what = What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place });
+        elements(sequence.messages(self, what).await?)
+    }
 }
 
-/// All ranks' blobs, one after the other, and their lengths; or the first rank that has none, and why; alike on all
-/// ranks but for whether the bytes come there.
+/// The concatenated blobs of all ranks and their lengths; or the first rank without a blob, and why. The same on all ranks,
+/// except that only some of them get the bytes.
 pub(crate) type Collected = std::result::Result<(Vec<u8>, Vec<usize>), (Rank, ObjectError)>;
 
-/// Cuts bytes into blobs of these lengths.
+/// Splits concatenated blobs by their lengths.
 pub(crate) fn cut<'b>(bytes: &'b [u8], lengths: &[usize]) -> impl Iterator<Item = &'b [u8]> {
     let mut rest = bytes;
     lengths.iter().map(move |&len| {
@@ -61,8 +87,8 @@ impl UnevenCall {
         self.group.rank() == self.id.root
     }
 
-    /// What a word says.
-    fn judge(&self, word: usize) -> Blob<usize> {
+    /// The length that a word gives, or why there is no blob.
+    fn length(&self, word: usize) -> Blob<usize> {
         let limit = self.group.config().object_limit;
         match word {
             UNSENT => Err(ObjectError::Unsent),
@@ -71,7 +97,7 @@ impl UnevenCall {
         }
     }
 
-    /// Broadcasts so many bytes from the root.
+    /// Broadcasts `len` bytes from the root.
     pub(crate) async fn run_broadcast(
         &self,
         sequence: &mut Sequence<'_>,
@@ -79,14 +105,14 @@ impl UnevenCall {
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let CallId { dtype, root, .. } = self.id;
-        // Whatever it is a part of: ranks compare the call.
+        // Ranks compare the call that this operation is a part of.
         let part_of = Some(self.id);
         let spec = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, len) };
         sequence.run(&self.group, dtype, &spec, borrowed).await
     }
 
-    /// Every rank but the root gets the root's blob, which is looked at nowhere else; the root gets nothing.
-    pub(crate) async fn hand_out(
+    /// Broadcasts the root's blob. The root itself gets no copy; `blob` is ignored on other ranks.
+    pub(crate) async fn broadcast_blob(
         &self,
         sequence: &mut Sequence<'_>,
         blob: Option<&[u8]>,
@@ -100,11 +126,11 @@ impl UnevenCall {
             self.run_broadcast(sequence, HEAD, Borrowed::given(&head)).await?;
         } else {
             let borrowed = Borrowed::within(&mut head, 0..HEAD, 0..HEAD);
-            self.run_broadcast(sequence, HEAD, borrowed.ok_or_else(|| self.nowhere())?).await?;
+            self.run_broadcast(sequence, HEAD, borrowed.ok_or_else(|| self.out_of_bounds())?).await?;
         }
         let (word, first) = head.split_at(size_of::<u64>());
         let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        let len = match self.judge(usize::try_from(word).unwrap_or(UNSENT)) {
+        let len = match self.length(usize::try_from(word).unwrap_or(UNSENT)) {
             Ok(len) => len,
             Err(problem) => return Ok(Err(problem)),
         };
@@ -119,26 +145,26 @@ impl UnevenCall {
                 debug_assert!(len > room);
                 let mut blob = self.room::<u8>(&[len])?;
                 let borrowed = Borrowed::within(&mut blob, 0..len, 0..len);
-                self.run_broadcast(sequence, len, borrowed.ok_or_else(|| self.nowhere())?).await?;
+                self.run_broadcast(sequence, len, borrowed.ok_or_else(|| self.out_of_bounds())?).await?;
                 Ok(Ok(blob))
             }
         }
     }
 
-    /// Whether this rank gets what all ranks have.
+    /// Whether this rank gets the gathered result.
     pub(crate) fn gets(&self) -> bool {
         self.id.collective == Collective::AllGather || self.at_root()
     }
 
-    /// Collects all ranks' blobs where the call gives something, or everywhere.
-    pub(crate) async fn collect(
+    /// Gathers the blobs of all ranks: on the ranks that get the call's result, or `to_all` ranks.
+    pub(crate) async fn gather_blobs(
         &self,
         sequence: &mut Sequence<'_>,
         blob: Option<&[u8]>,
         to_all: bool,
     ) -> Result<Collected> {
         let [words] = self.everyone(sequence, [blob.map_or(UNSENT, <[u8]>::len)]).await?;
-        let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.judge(word).err()?)));
+        let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.length(word).err()?)));
         if let Some(problem) = first {
             return Ok(Err(problem));
         }
@@ -156,15 +182,15 @@ impl UnevenCall {
         Ok(Ok((all, words)))
     }
 
-    /// Every rank gets its own of the root's blobs, which lie one after the other and have these lengths.
-    pub(crate) async fn hand_each(
+    /// Scatters the root's blobs, which are concatenated and have these lengths: rank r gets blob r.
+    pub(crate) async fn scatter_blobs(
         &self,
         sequence: &mut Sequence<'_>,
         blobs: Option<(&[u8], &[usize])>,
     ) -> Result<Blob<Vec<u8>>> {
         let ranks = self.group.size();
         let (bytes, lengths) = blobs.filter(|_| self.at_root()).unwrap_or_default();
-        // One that is too large is the same as none to all of them.
+        // If one blob is too large, no rank gets any.
         let longest = if blobs.is_some() { longest(lengths) } else { UNSENT };
         let words: Vec<u64> = match self.at_root() {
             true => (0..ranks)
@@ -175,7 +201,7 @@ impl UnevenCall {
         };
         let told = self.exchange(sequence, Collective::Scatter, 2, &words, 2).await?;
         let [own, longest] = numbers(&told);
-        if let Err(problem) = self.judge(longest) {
+        if let Err(problem) = self.length(longest) {
             return Ok(Err(problem));
         }
         let mut blocks = vec![0; ranks];
@@ -189,8 +215,8 @@ impl UnevenCall {
         Ok(Ok(blob))
     }
 
-    /// The blocks leave their memory, which the lengths rule out.
-    pub(crate) fn nowhere(&self) -> Error {
-        Error::Argument { call: self.name, problem: "the blocks leave their memory".to_owned() }
+    /// Blocks are not within their memory; the lengths rule this out.
+    pub(crate) fn out_of_bounds(&self) -> Error {
+        Error::Argument { call: self.name, problem: "the blocks are not within the buffer".to_owned() }
     }
 }

@@ -1,9 +1,8 @@
-//! Calls for objects and tensors, made of collectives and messages: what travels describes itself, so that the other ranks
-//! need not know it beforehand.
+//! Calls for objects and tensors, made of collectives and messages. A header or an encoding describes what follows, so that the
+//! receiving ranks need not know types and shapes beforehand. `coalesced` and `buckets` reduce many tensors as one.
 
-pub(crate) mod blobs;
+mod blobs;
 pub(crate) mod buckets;
-mod messages;
+mod coalesced;
 mod objects;
-mod parts;
 pub(crate) mod tensors;

@@ -1,14 +1,16 @@
-//! Collectives of objects: values of any serde type, whose sizes no rank needs to know.
+//! Collectives and messages of objects: values of any serde type, whose sizes only their owners know.
 
 use serde::{Serialize, de::DeserializeOwned};
 use unisono_schedule::{Collective, Rank};
 
 use crate::{
-    engine::Cargo,
+    buffer::Borrowed,
+    engine::{Cargo, Form},
     error::{Error, Result},
     group::{
         ProcessGroup,
         collective::lengths::UnevenCall,
+        p2p::Source,
         sequence::Sequence,
         typed::blobs::{Blob, Collected, cut},
     },
@@ -16,18 +18,18 @@ use crate::{
     work::Work,
 };
 
-/// Objects are for what is small or of many kinds: settings, file names, statistics. Elements by the million go faster
-/// as slices and tensors.
+/// # Objects
+/// Objects are for small or structured values: settings, file names, statistics. Slices and tensors are faster for millions
+/// of elements.
 ///
-/// Lists need no calls of their own: a `Vec` is a value like any other, and every rank may have another number in it,
-/// or none. `all_gather_object(&vec)?.concat()` is all ranks' values in one list, and `scatter_object` of a
-/// `Vec<Vec<T>>` gives every rank a list.
+/// A list is an object too, and may have another length on every rank: `all_gather_object(&vec)?.concat()` is one list of all
+/// ranks' elements, and `scatter_object` of a `Vec<Vec<T>>` gives every rank a list.
 ///
-/// A value that cannot be sent, because its `Serialize` fails, it lies too deep, or it takes more bytes than
-/// [`Config::object_limit`](crate::Config::object_limit), is an [`Error::Object`] on every rank that was to get it and on
-/// its own; a value that is not of the type that a rank wants is one on that rank alone. After either the group goes
-/// on, with all ranks at the same place. Types are told apart by the shape of their values, not by their names: whole
-/// numbers are of the same type if their value fits, a struct may be read as a map, and more, as [`decode()`] says.
+/// If a value cannot be sent, because its `Serialize` fails, it is nested too deeply, or it takes more bytes than
+/// [`Config::object_limit`](crate::Config::object_limit), its owner and all ranks that should have received it get
+/// [`Error::Object`]. If a value is not of the type that a rank asked for, that rank alone gets it. In both cases the group
+/// still works. Types are compared by the structure of their values, not by name: an integer may be decoded as any integer type
+/// that holds it, a struct as a map; [`decode()`] has the rules.
 ///
 /// ```
 /// # use unisono::{Config, ProcessGroup};
@@ -40,25 +42,25 @@ use crate::{
 /// # Ok(()) }
 /// ```
 impl ProcessGroup {
-    /// Every rank gets the root's value, which is given there and comes back from there; elsewhere `value` is not looked
-    /// at, so that `(group.rank() == 0).then(load)` is a way to give it.
+    /// Broadcasts the root's value and returns it on every rank. `value` is ignored on the other ranks, so that a call may give
+    /// `(group.rank() == 0).then(load)`.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or at the root if it gives nothing; [`Error::Object`] elsewhere then,
-    /// and if the value cannot be sent, or is not a `T` here; [`Error::Failed`] if the ranks disagree on the call, one of
-    /// them has no memory for the value, or the group is over.
+    /// [`Error::Argument`] if there is no such root, or on the root if it gives `None`; then the other ranks get
+    /// [`Error::Object`]. [`Error::Object`] on all ranks if the value cannot be sent, and on a rank where it is not a `T`.
+    /// [`Error::Failed`] if the ranks disagree on the call, if memory is short on a rank, or if the group has failed.
     pub fn broadcast_object<T>(&self, value: Option<T>, root: Rank) -> Result<T>
     where
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
-        let (own, blob) = call.one(value);
-        let blob = self.now(async |sequence| call.hand_value(sequence, blob).await)?;
-        call.come(own, blob)
+        let (own, blob) = call.root_value(value);
+        let blob = self.now(async |sequence| call.broadcast_value(sequence, blob).await)?;
+        call.received_value(own, blob)
     }
 
     /// Begins a [`broadcast_object`](Self::broadcast_object). The value is encoded before this returns, and decoded by
-    /// whoever waits.
+    /// [`Work::wait`].
     ///
     /// # Errors
     /// As [`broadcast_object`](Self::broadcast_object), here or from the wait.
@@ -67,29 +69,30 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
-        let (own, blob) = call.one(value);
-        let steps = |mut sequence| async move { Ok((call.hand_value(&mut sequence, blob).await?, call)) };
-        self.later("broadcast_object", steps, |(blob, call)| call.come(own, blob))
+        let (own, blob) = call.root_value(value);
+        let steps =
+            |mut sequence| async move { Ok((call.broadcast_value(&mut sequence, blob).await?, call)) };
+        self.later("broadcast_object", steps, |(blob, call)| call.received_value(own, blob))
     }
 
-    /// The root gets all ranks' values, in the order of ranks; the others get `None`.
+    /// Gathers the values of all ranks on the root, in the order of ranks; the other ranks get `None`.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root; [`Error::Object`] on all ranks if one's value cannot be sent, and at
-    /// the root if one is not a `T`; [`Error::Failed`] if the ranks disagree on the call, the root has no memory for the
-    /// values, or the group is over.
+    /// [`Error::Argument`] if there is no such root; [`Error::Object`] on all ranks if a rank's value cannot be sent, and on the
+    /// root if a value is not a `T`; [`Error::Failed`] if the ranks disagree on the call, if memory is short on the root, or if
+    /// the group has failed.
     pub fn gather_object<T>(&self, value: &T, root: Rank) -> Result<Option<Vec<T>>>
     where
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
         let blob = encode(value);
-        let all = self.now(async |sequence| call.collect_values(sequence, blob).await)?;
-        call.everyones(all)
+        let all = self.now(async |sequence| call.gather_values(sequence, blob).await)?;
+        call.gathered_values(all)
     }
 
-    /// Begins a [`gather_object`](Self::gather_object). The value is encoded before this returns, and those that come are
-    /// decoded by whoever waits.
+    /// Begins a [`gather_object`](Self::gather_object). The value is encoded before this returns, and the gathered values are
+    /// decoded by [`Work::wait`].
     ///
     /// # Errors
     /// As [`gather_object`](Self::gather_object), here or from the wait.
@@ -99,27 +102,27 @@ impl ProcessGroup {
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
         let blob = encode(value);
-        let steps = |mut sequence| async move { Ok((call.collect_values(&mut sequence, blob).await?, call)) };
-        self.later("gather_object", steps, |(all, call)| call.everyones(all))
+        let steps = |mut sequence| async move { Ok((call.gather_values(&mut sequence, blob).await?, call)) };
+        self.later("gather_object", steps, |(all, call)| call.gathered_values(all))
     }
 
-    /// Every rank gets all ranks' values, in the order of ranks.
+    /// Gathers the values of all ranks on every rank, in the order of ranks.
     ///
     /// # Errors
-    /// [`Error::Object`] on all ranks if one's value cannot be sent, and where one is not a `T`; [`Error::Failed`] if the
-    /// ranks disagree on the call, one of them has no memory for the values, or the group is over.
+    /// [`Error::Object`] on all ranks if a rank's value cannot be sent, and on a rank where a value is not a `T`;
+    /// [`Error::Failed`] if the ranks disagree on the call, if memory is short on a rank, or if the group has failed.
     pub fn all_gather_object<T>(&self, value: &T) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
-        let all = self.now(async |sequence| call.collect_values(sequence, blob).await)?;
-        Ok(call.everyones(all)?.unwrap_or_default())
+        let all = self.now(async |sequence| call.gather_values(sequence, blob).await)?;
+        Ok(call.gathered_values(all)?.unwrap_or_default())
     }
 
-    /// Begins an [`all_gather_object`](Self::all_gather_object), as
-    /// [`gather_object_async`](Self::gather_object_async) does.
+    /// Begins an [`all_gather_object`](Self::all_gather_object). The value is encoded before this returns, and the gathered
+    /// values are decoded by [`Work::wait`].
     ///
     /// # Errors
     /// As [`all_gather_object`](Self::all_gather_object), here or from the wait.
@@ -129,29 +132,30 @@ impl ProcessGroup {
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
-        let steps = |mut sequence| async move { Ok((call.collect_values(&mut sequence, blob).await?, call)) };
-        let open = |(all, call): (_, UnevenCall)| Ok(call.everyones(all)?.unwrap_or_default());
+        let steps = |mut sequence| async move { Ok((call.gather_values(&mut sequence, blob).await?, call)) };
+        let open = |(all, call): (_, UnevenCall)| Ok(call.gathered_values(all)?.unwrap_or_default());
         self.later("all_gather_object", steps, open)
     }
 
-    /// Rank r gets the r-th of the root's values, which are one for each rank; elsewhere `values` is not looked at.
+    /// Scatters the root's values, one for each rank: rank r gets `values[r]`. `values` is ignored on the other ranks.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or, at the root, unless it gives as many values as there are ranks;
-    /// [`Error::Object`] elsewhere then, on all ranks if one of the values cannot be sent, and where one is not a `T`;
-    /// [`Error::Failed`] if the ranks disagree on the call, one of them has no memory for its value, or the group is over.
+    /// [`Error::Argument`] if there is no such root, or on the root if the number of values is not the number of ranks; then the
+    /// other ranks get [`Error::Object`]. [`Error::Object`] on all ranks if one of the values cannot be sent, and on a rank whose
+    /// value is not a `T`. [`Error::Failed`] if the ranks disagree on the call, if memory is short on a rank, or if the group
+    /// has failed.
     pub fn scatter_object<T>(&self, values: Option<Vec<T>>, root: Rank) -> Result<T>
     where
         T: Serialize + DeserializeOwned,
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
-        let (own, blobs) = call.each(values);
-        let blob = self.now(async |sequence| call.hand_values(sequence, blobs).await)?;
-        call.come(own, blob)
+        let (own, blobs) = call.root_values(values);
+        let blob = self.now(async |sequence| call.scatter_values(sequence, blobs).await)?;
+        call.received_value(own, blob)
     }
 
     /// Begins a [`scatter_object`](Self::scatter_object). The values are encoded before this returns, and decoded by
-    /// whoever waits.
+    /// [`Work::wait`].
     ///
     /// # Errors
     /// As [`scatter_object`](Self::scatter_object), here or from the wait.
@@ -160,20 +164,94 @@ impl ProcessGroup {
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
-        let (own, blobs) = call.each(values);
-        let steps = |mut sequence| async move { Ok((call.hand_values(&mut sequence, blobs).await?, call)) };
-        self.later("scatter_object", steps, |(blob, call)| call.come(own, blob))
+        let (own, blobs) = call.root_values(values);
+        let steps =
+            |mut sequence| async move { Ok((call.scatter_values(&mut sequence, blobs).await?, call)) };
+        self.later("scatter_object", steps, |(blob, call)| call.received_value(own, blob))
     }
 }
 
-/// What stays at the root, or what is wrong with what was given there; nothing elsewhere.
-type Own<T> = Result<Option<T>>;
+impl ProcessGroup {
+    /// Sends a value of any serde type to a rank, which receives it by [`recv_object`](Self::recv_object) with the same tag.
+    /// Otherwise as [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), and [`Error::Object`] if the value cannot be sent; then nothing was sent.
+    pub fn send_object<T: Serialize + ?Sized>(&self, value: &T, to: Rank, tag: u32) -> Result<()> {
+        let bytes = self.encoded::<T>("send_object", value)?;
+        self.beside(async |sequence| self.send_bytes(sequence, &bytes, to, tag).await)
+    }
 
-/// The bytes of values, one after the other, and their lengths.
-type Blobs = Blob<(Vec<u8>, Vec<usize>)>;
+    /// Begins a [`send_object`](Self::send_object). The value is encoded before this returns.
+    ///
+    /// # Errors
+    /// As [`send_object`](Self::send_object), here or from the wait.
+    pub fn send_object_async<T: Serialize + ?Sized>(
+        &self,
+        value: &T,
+        to: Rank,
+        tag: u32,
+    ) -> Result<Work<()>> {
+        let bytes = self.encoded::<T>("send_object", value)?;
+        let group = self.under_way();
+        let steps = |mut sequence| async move { group.send_bytes(&mut sequence, &bytes, to, tag).await };
+        self.later("send_object", steps, Ok)
+    }
 
-/// The values as they travel, with an empty one for the root.
-fn encode_each<T: Serialize>(values: &[T], root: Rank) -> Blobs {
+    async fn send_bytes(&self, sequence: &mut Sequence<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
+        let what = self.outbound::<u8>(&Borrowed::apart(bytes, &mut []), to, tag, Form::Object)?;
+        sequence.messages(self, what).await.map(drop)
+    }
+
+    /// Receives a value of any serde type. Returns it and its sender. Otherwise as [`recv`](Self::recv).
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv); [`Error::Object`] if the value is not a `T`, and the group still works; [`Error::Failed`] if the
+    /// message is longer than [`Config::object_limit`](crate::Config::object_limit), or is not an object.
+    pub fn recv_object<T: DeserializeOwned>(&self, from: impl Into<Source>, tag: u32) -> Result<(T, Rank)> {
+        let from = self.source("recv_object", from.into())?;
+        self.decoded(
+            self.beside(async |sequence| self.receive_blob(sequence, from, tag, Form::Object).await)?,
+        )
+    }
+
+    /// Begins a [`recv_object`](Self::recv_object). The value is decoded by [`Work::wait`].
+    ///
+    /// # Errors
+    /// As [`recv_object`](Self::recv_object), here or from the wait.
+    pub fn recv_object_async<T: DeserializeOwned + Send + 'static>(
+        &self,
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Work<(T, Rank)>> {
+        let from = self.source("recv_object", from.into())?;
+        let group = self.under_way();
+        let steps = |mut sequence| async move {
+            let received = group.receive_blob(&mut sequence, from, tag, Form::Object).await?;
+            Ok((received, group))
+        };
+        self.later("recv_object", steps, |(received, group)| group.decoded(received))
+    }
+
+    /// Decodes a received object.
+    fn decoded<T: DeserializeOwned>(&self, (bytes, from): (Vec<u8>, Rank)) -> Result<(T, Rank)> {
+        decode(&bytes).map(|value| (value, from)).map_err(|problem| Error::Object {
+            call: "recv_object",
+            rank: self.global(from),
+            type_name: std::any::type_name::<T>(),
+            problem,
+        })
+    }
+}
+
+/// The root's own value, or what is wrong with the root's argument; `None` on the other ranks.
+type OwnValue<T> = Result<Option<T>>;
+
+/// The concatenated encodings of values, and their lengths.
+type EncodedValues = Blob<(Vec<u8>, Vec<usize>)>;
+
+/// Encodes values, with an empty one for the root.
+fn encode_each<T: Serialize>(values: &[T], root: Rank) -> EncodedValues {
     let (mut bytes, mut lengths) = (Vec::new(), Vec::with_capacity(values.len() + 1));
     for value in values {
         let blob = encode(value)?;
@@ -184,8 +262,8 @@ fn encode_each<T: Serialize>(values: &[T], root: Rank) -> Blobs {
     Ok((bytes, lengths))
 }
 
-/// What was handed out; but who could not give it knows best why.
-fn first_hand<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
+/// The blob that a collective returned, or this rank's own error, which has more detail.
+fn own_error_first<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
     match given {
         Some(Err(problem)) => Err(problem),
         _ => handed,
@@ -193,27 +271,27 @@ fn first_hand<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
 }
 
 impl UnevenCall {
-    /// A rank's value, or what is wrong with it.
+    /// A rank's value, or the error that says what is wrong with it.
     fn open<T>(&self, from: Rank, value: Blob<T>) -> Result<T> {
         value.or_else(|problem| self.wrong::<T, _>(from, problem))
     }
 
-    /// What is wrong with a rank's value, which was to be a `T`.
+    /// The error of a rank's value, which should have been a `T`.
     fn wrong<T, R>(&self, from: Rank, problem: ObjectError) -> Result<R> {
         let rank = self.group.global(from);
         Err(Error::Object { call: self.name, rank, type_name: std::any::type_name::<T>(), problem })
     }
 
-    pub(crate) fn nothing(&self, what: &str) -> Error {
-        let problem = format!("this rank is the root, and gave None; give {what} there");
+    pub(crate) fn missing(&self, what: &str) -> Error {
+        let problem = format!("this rank is the root and gave None; the root must give {what}");
         Error::Argument { call: self.name, problem }
     }
 
-    /// What the root of a broadcast has: what stays, and what goes.
-    fn one<T: Serialize>(&self, value: Option<T>) -> (Own<T>, Option<Blob<Vec<u8>>>) {
+    /// The root's value and its encoding.
+    fn root_value<T: Serialize>(&self, value: Option<T>) -> (OwnValue<T>, Option<Blob<Vec<u8>>>) {
         match value {
             _ if !self.at_root() => (Ok(None), None),
-            None => (Err(self.nothing("a value")), None),
+            None => (Err(self.missing("a value")), None),
             Some(value) => {
                 let blob = encode(&value);
                 (Ok(Some(value)), Some(blob))
@@ -221,43 +299,47 @@ impl UnevenCall {
         }
     }
 
-    /// The same of a scatter.
-    fn each<T: Serialize>(&self, values: Option<Vec<T>>) -> (Own<T>, Option<Blobs>) {
+    /// The root's own value of a scatter, and the encodings of the others.
+    fn root_values<T: Serialize>(&self, values: Option<Vec<T>>) -> (OwnValue<T>, Option<EncodedValues>) {
         let (ranks, root) = (self.group.size(), self.id.root);
         match values {
             _ if !self.at_root() => (Ok(None), None),
-            None => (Err(self.nothing("values")), None),
+            None => (Err(self.missing("values")), None),
             Some(values) if values.len() != ranks => {
                 let problem = format!("{} values were given; there are {ranks} ranks", values.len());
                 (Err(Error::Argument { call: self.name, problem }), None)
             }
             Some(mut values) => {
-                // The root's own value stays where it is.
+                // The root's own value is not encoded.
                 let own = values.remove(root);
                 (Ok(Some(own)), Some(encode_each(&values, root)))
             }
         }
     }
 
-    async fn hand_value(
+    async fn broadcast_value(
         &self,
         sequence: &mut Sequence<'_>,
         blob: Option<Blob<Vec<u8>>>,
     ) -> Result<Blob<Vec<u8>>> {
         let borrowed = blob.as_ref().and_then(|it| it.as_deref().ok());
-        let handed = self.hand_out(sequence, borrowed).await?;
-        Ok(first_hand(blob, handed))
+        let handed = self.broadcast_blob(sequence, borrowed).await?;
+        Ok(own_error_first(blob, handed))
     }
 
-    async fn hand_values(&self, sequence: &mut Sequence<'_>, blobs: Option<Blobs>) -> Result<Blob<Vec<u8>>> {
+    async fn scatter_values(
+        &self,
+        sequence: &mut Sequence<'_>,
+        blobs: Option<EncodedValues>,
+    ) -> Result<Blob<Vec<u8>>> {
         let borrowed = blobs.as_ref().and_then(|it| it.as_ref().ok());
         let borrowed = borrowed.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = self.hand_each(sequence, borrowed).await?;
-        Ok(first_hand(blobs, handed))
+        let handed = self.scatter_blobs(sequence, borrowed).await?;
+        Ok(own_error_first(blobs, handed))
     }
 
-    /// This rank's value, of what the root had or of what came from there.
-    fn come<T: DeserializeOwned>(&self, own: Own<T>, blob: Blob<Vec<u8>>) -> Result<T> {
+    /// This rank's value: the root's own, or decoded from the blob.
+    fn received_value<T: DeserializeOwned>(&self, own: OwnValue<T>, blob: Blob<Vec<u8>>) -> Result<T> {
         let value = match own? {
             Some(own) => blob.map(|_| own),
             None => blob.and_then(|bytes| decode(&bytes)),
@@ -265,16 +347,16 @@ impl UnevenCall {
         self.open(self.id.root, value)
     }
 
-    async fn collect_values(&self, sequence: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {
-        let collected = self.collect(sequence, blob.as_deref().ok(), false).await?;
+    async fn gather_values(&self, sequence: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {
+        let collected = self.gather_blobs(sequence, blob.as_deref().ok(), false).await?;
         Ok(match blob {
             Err(problem) => Err((self.group.rank(), problem)),
             Ok(_) => collected,
         })
     }
 
-    /// All ranks' values, where they are gathered.
-    fn everyones<T: DeserializeOwned>(&self, collected: Collected) -> Result<Option<Vec<T>>> {
+    /// The values of all ranks, on the ranks that get them.
+    fn gathered_values<T: DeserializeOwned>(&self, collected: Collected) -> Result<Option<Vec<T>>> {
         let (bytes, lengths) = collected.or_else(|(rank, problem)| self.wrong::<T, _>(rank, problem))?;
         if !self.gets() {
             return Ok(None);

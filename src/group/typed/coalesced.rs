@@ -1,0 +1,148 @@
+//! Coalesced all_reduce: reduces many tensors as one.
+
+use unisono_schedule::Collective;
+
+use crate::{
+    buffer::Borrowed,
+    config::fnv_of_words,
+    dtype::Dtype,
+    error::{Error, Result},
+    group::{ProcessGroup, plan::spec::CallSpec, sequence::Sequence},
+    reduce::{Kernel, KernelError, ReduceOp},
+    tensor::{Tensor, TensorViewMut},
+    work::Work,
+};
+
+impl ProcessGroup {
+    /// Reduces each tensor over all ranks, in place. The tensors may have any types, shapes and strides, but all ranks must give
+    /// the same types and shapes in the same order. Tensors of one type are reduced together, without a copy: a thousand small
+    /// tensors take little longer than one large one. Tensors that are not contiguous are packed first. Ranks compare the types
+    /// and shapes, also of empty lists.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
+    pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
+        let kernels = self.kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
+        let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
+        self.now(async |sequence| {
+            for kernel in kernels {
+                self.reduce_together(sequence, kernel, tensors, op, list).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Begins an [`all_reduce_coalesced`](Self::all_reduce_coalesced). [`Work::wait`] returns the reduced tensors.
+    ///
+    /// # Errors
+    /// As [`all_reduce_coalesced`](Self::all_reduce_coalesced), here or from the wait.
+    pub fn all_reduce_coalesced_async(
+        &self,
+        tensors: Vec<Tensor>,
+        op: ReduceOp,
+    ) -> Result<Work<Vec<Tensor>>> {
+        let kernels = self.kernels(tensors.iter().map(Tensor::dtype), op)?;
+        let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
+        let group = self.under_way();
+        let steps = |mut sequence: Sequence<'static>| async move {
+            let mut tensors = tensors;
+            for kernel in kernels {
+                let of_type = |tensor: &Tensor| tensor.dtype() == kernel.dtype();
+                let mut pieces = Vec::new();
+                for tensor in tensors.iter_mut().filter(|tensor| of_type(tensor)) {
+                    pieces.push(tensor.bytes_mut());
+                }
+                group.reduce_pieces(&mut sequence, kernel, op, list, pieces).await?;
+            }
+            Ok(tensors)
+        };
+        self.later(NAME, steps, Ok)
+    }
+
+    /// Reduces several pieces of memory as one operation.
+    async fn reduce_pieces(
+        &self,
+        sequence: &mut Sequence<'_>,
+        kernel: Kernel,
+        op: ReduceOp,
+        list: u32,
+        mut pieces: Vec<&mut [u8]>,
+    ) -> Result<()> {
+        let dtype = kernel.dtype();
+        for piece in &mut pieces {
+            kernel.scale_in_place(piece).map_err(argument)?;
+        }
+        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
+        let spec = CallSpec { op, coalesced: true, contents: list, ..spec };
+        sequence.run(self, dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
+    }
+
+    /// Reduces the tensors of a kernel's type.
+    async fn reduce_together(
+        &self,
+        sequence: &mut Sequence<'_>,
+        kernel: Kernel,
+        tensors: &mut [TensorViewMut<'_>],
+        op: ReduceOp,
+        list: u32,
+    ) -> Result<()> {
+        let dtype = kernel.dtype();
+        let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
+        // Packed copies of the tensors that are not contiguous.
+        let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
+        let packed: std::result::Result<Vec<_>, _> = scattered.map(|tensor| tensor.view().pack()).collect();
+        let mut packed = packed.map_err(|error| sequence.stuck(self, error))?;
+        let mut copies = packed.iter_mut();
+        let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
+            None => copies.next().map(Tensor::bytes_mut),
+            bytes => bytes,
+        });
+        let pieces = pieces.collect();
+        self.reduce_pieces(sequence, kernel, op, list, pieces).await?;
+        let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
+        // `packed` comes first in the zip: if it is empty, no tensor is visited.
+        for (packed, tensor) in packed.iter().zip(scattered) {
+            tensor.unpack_from(packed.bytes()).map_err(|error| sequence.stuck(self, error))?;
+        }
+        Ok(())
+    }
+
+    /// A kernel for each of these types, in an order that is the same on all ranks. If there are no types, the kernel of an
+    /// empty reduction, in which ranks compare that their lists are empty.
+    fn kernels(&self, dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kernel>> {
+        let mut found: Vec<Dtype> = Vec::new();
+        for dtype in dtypes {
+            if found.last() != Some(&dtype) && !found.contains(&dtype) {
+                found.push(dtype);
+            }
+        }
+        if found.is_empty() && self.size() > 1 {
+            // A type that the operation is defined for. Factors of `PreMulSum` differ between ranks.
+            found.push(if let ReduceOp::PreMulSum(_) = op { Dtype::F64 } else { Dtype::U8 });
+        }
+        let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
+        in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
+    }
+}
+
+/// A hash of the types and shapes of tensors, in order; 0 for an empty list and for no other.
+pub(crate) fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> u32 {
+    let mut tensors = tensors.peekable();
+    if tensors.peek().is_none() {
+        return 0;
+    }
+    let words = tensors.flat_map(|(dtype, shape)| {
+        [usize::from(dtype.code()), shape.len()].into_iter().chain(shape.iter().copied())
+    });
+    // By words: by bytes it took 2 % of the time of a thousand small tensors.
+    let hash = fnv_of_words(words.map(|word| word as u64));
+    (((hash ^ hash >> 32) & 0xffff_ffff) as u32).max(1)
+}
+
+/// The call's name in errors.
+const NAME: &str = "all_reduce_coalesced";
+
+fn argument(error: KernelError) -> Error {
+    Error::Argument { call: NAME, problem: error.to_string() }
+}

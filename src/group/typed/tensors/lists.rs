@@ -1,0 +1,275 @@
+//! Collectives of lists of tensors, whose number, types and shapes only their owners know.
+//!
+//! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in an
+//! operation of its own, without a copy, and runs of small tensors packed together.
+
+use unisono_schedule::{Collective, Rank};
+
+use crate::{
+    buffer::Borrowed,
+    engine::Cargo,
+    error::{Error, Failure, Result},
+    group::{
+        ProcessGroup,
+        collective::lengths::UnevenCall,
+        sequence::Sequence,
+        typed::{
+            blobs::{Blob, cut},
+            tensors::{
+                header::{TensorHeader, TensorInfo},
+                packing::{packed, runs, unpack_each, views},
+            },
+        },
+    },
+    object::{ObjectError, decode, encode},
+    tensor::{Tensor, TensorError, TensorView},
+    work::Work,
+};
+
+impl ProcessGroup {
+    /// Broadcasts the root's tensors. The other ranks need not know their number, types and shapes, and their `tensors` is
+    /// ignored. The root gets `None`.
+    ///
+    /// Large tensors that are contiguous are sent and received without a copy. Other tensors are packed first; many small ones
+    /// share an operation.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, or if the root gives `None`; then the other ranks get [`Error::Object`].
+    /// [`Error::Object`] on all ranks if the shapes alone take more than
+    /// [`Config::object_limit`](crate::Config::object_limit). [`Error::Failed`] if the ranks disagree on the call, if memory is
+    /// short on a rank, or if the group has failed.
+    pub fn broadcast_tensors(
+        &self,
+        tensors: Option<&[TensorView<'_>]>,
+        root: Rank,
+    ) -> Result<Option<Vec<Tensor>>> {
+        let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
+        self.now(async |sequence| call.broadcast_list(sequence, tensors).await)
+    }
+
+    /// Begins a [`broadcast_tensors`](Self::broadcast_tensors). [`Work::wait`] returns the root's tensors on every rank.
+    ///
+    /// # Errors
+    /// As [`broadcast_tensors`](Self::broadcast_tensors), here or from the wait.
+    pub fn broadcast_tensors_async(
+        &self,
+        tensors: Option<Vec<Tensor>>,
+        root: Rank,
+    ) -> Result<Work<Vec<Tensor>>> {
+        let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
+        let steps = |mut sequence| async move {
+            let given = tensors.as_deref().map(views);
+            let got = call.broadcast_list(&mut sequence, given.as_deref()).await?;
+            Ok(got.or(tensors).unwrap_or_default())
+        };
+        self.later("broadcast_tensors", steps, Ok)
+    }
+
+    /// Gathers the tensors of all ranks on the root: a list for each rank; the other ranks get `None`. The lists may differ in
+    /// length or be empty, and the tensors may have any types and shapes.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root; [`Error::Object`] as [`broadcast_tensors`](Self::broadcast_tensors);
+    /// [`Error::Failed`] if the ranks disagree on the call, if memory is short on a rank, or if the group has failed.
+    pub fn gather_tensors(&self, tensors: &[TensorView<'_>], root: Rank) -> Result<Option<Vec<Vec<Tensor>>>> {
+        let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
+        self.now(async |sequence| call.lists(sequence, tensors).await)
+    }
+
+    /// Begins a [`gather_tensors`](Self::gather_tensors). [`Work::wait`] returns `tensors` and the result.
+    ///
+    /// # Errors
+    /// As [`gather_tensors`](Self::gather_tensors), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "the input and the result")]
+    pub fn gather_tensors_async(
+        &self,
+        tensors: Vec<Tensor>,
+        root: Rank,
+    ) -> Result<Work<(Vec<Tensor>, Option<Vec<Vec<Tensor>>>)>> {
+        let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
+        let steps = |mut sequence| async move {
+            let lists = call.lists(&mut sequence, &views(&tensors)).await?;
+            Ok((tensors, lists))
+        };
+        self.later("gather_tensors", steps, Ok)
+    }
+
+    /// As [`gather_tensors`](Self::gather_tensors), with the result on every rank.
+    ///
+    /// # Errors
+    /// As [`gather_tensors`](Self::gather_tensors).
+    pub fn all_gather_tensors(&self, tensors: &[TensorView<'_>]) -> Result<Vec<Vec<Tensor>>> {
+        let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
+        Ok(self.now(async |sequence| call.lists(sequence, tensors).await)?.unwrap_or_default())
+    }
+
+    /// Begins an [`all_gather_tensors`](Self::all_gather_tensors). [`Work::wait`] returns `tensors` and the result.
+    ///
+    /// # Errors
+    /// As [`all_gather_tensors`](Self::all_gather_tensors), here or from the wait.
+    #[expect(clippy::type_complexity, reason = "the input and the result")]
+    pub fn all_gather_tensors_async(
+        &self,
+        tensors: Vec<Tensor>,
+    ) -> Result<Work<(Vec<Tensor>, Vec<Vec<Tensor>>)>> {
+        let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
+        let steps = |mut sequence| async move {
+            let lists = call.lists(&mut sequence, &views(&tensors)).await?;
+            Ok((tensors, lists.unwrap_or_default()))
+        };
+        self.later("all_gather_tensors", steps, Ok)
+    }
+}
+
+impl UnevenCall {
+    /// A rank's headers, or the error that says why there are none.
+    pub(crate) fn received_header<T>(&self, from: Rank, headers: Blob<T>) -> Result<T> {
+        let rank = self.group.global(from);
+        headers.map_err(|problem: ObjectError| Error::Object {
+            call: self.name,
+            rank,
+            type_name: "list of shapes",
+            problem,
+        })
+    }
+
+    /// A header is malformed: the group fails.
+    pub(crate) fn protocol_error(&self, from: Rank, what: String) -> Error {
+        let (rank, from) = (self.group.global_rank(), self.group.global(from));
+        Error::Failed(Failure::Protocol { rank, from, what: format!("{}: {what}", self.name) })
+    }
+
+    /// This rank cannot go on with an operation that the others have begun: the group fails.
+    pub(crate) fn abort_error(&self, error: &TensorError) -> Error {
+        let why = format!("{}: {error}", self.name);
+        Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
+    }
+
+    /// ListHeader, read.
+    fn infos(&self, from: Rank, headers: &[u8]) -> Result<Vec<TensorInfo>> {
+        let headers: Vec<TensorHeader> =
+            decode(headers).map_err(|error| self.protocol_error(from, error.to_string()))?;
+        headers
+            .into_iter()
+            .map(|header| header.read().map_err(|what| self.protocol_error(from, what)))
+            .collect()
+    }
+
+    /// The most bytes of tensors that share an operation.
+    fn small(&self) -> usize {
+        self.group.config().eager
+    }
+
+    /// The root's tensors, on the other ranks.
+    async fn broadcast_list(
+        &self,
+        sequence: &mut Sequence<'_>,
+        tensors: Option<&[TensorView<'_>]>,
+    ) -> Result<Option<Vec<Tensor>>> {
+        let root = self.id.root;
+        if !self.at_root() {
+            let headers = self.broadcast_blob(sequence, None).await?;
+            let infos = self.infos(root, &self.received_header(root, headers)?)?;
+            return self.receive(sequence, &infos).await.map(Some);
+        }
+        let Some(tensors) = tensors else {
+            let _told = self.broadcast_blob(sequence, None).await?;
+            return Err(self.missing("a list of tensors"));
+        };
+        let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
+        let handed = self.broadcast_blob(sequence, headers.as_deref().ok()).await?;
+        self.received_header(root, headers.and(handed))?;
+        self.send(sequence, tensors).await?;
+        Ok(None)
+    }
+
+    /// Broadcasts the elements; called on the root.
+    async fn send(&self, sequence: &mut Sequence<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
+        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
+        for run in runs(&sizes, self.small()) {
+            let all =
+                packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.abort_error(&error))?;
+            self.run_broadcast(sequence, all.len(), Borrowed::given(&all)).await?;
+        }
+        Ok(())
+    }
+
+    /// A tensor of zeros, to receive into.
+    pub(crate) fn empty(&self, info: &TensorInfo) -> Result<Tensor> {
+        Tensor::zeros(info.dtype, &info.shape).map_err(|error| self.abort_error(&error))
+    }
+
+    /// Receives the elements; called on the other ranks.
+    async fn receive(&self, sequence: &mut Sequence<'_>, infos: &[TensorInfo]) -> Result<Vec<Tensor>> {
+        let mut tensors = infos.iter().map(|info| self.empty(info)).collect::<Result<Vec<_>>>()?;
+        let sizes: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
+        for run in runs(&sizes, self.small()) {
+            let tensors = tensors.get_mut(run).unwrap_or_default();
+            if let [tensor] = tensors {
+                self.fill(sequence, tensor.bytes_mut()).await?;
+                continue;
+            }
+            let mut all = vec![0; tensors.iter().map(|tensor| tensor.bytes().len()).sum()];
+            self.fill(sequence, &mut all).await?;
+            unpack_each(&all, tensors.iter_mut().map(Tensor::view_mut))?;
+        }
+        Ok(tensors)
+    }
+
+    async fn fill(&self, sequence: &mut Sequence<'_>, bytes: &mut [u8]) -> Result<()> {
+        let len = bytes.len();
+        let borrowed = Borrowed::within(bytes, 0..len, 0..len).ok_or_else(|| self.out_of_bounds())?;
+        self.run_broadcast(sequence, len, borrowed).await
+    }
+
+    /// Gathers the lists of all ranks, on all ranks or the root.
+    async fn lists(
+        &self,
+        sequence: &mut Sequence<'_>,
+        tensors: &[TensorView<'_>],
+    ) -> Result<Option<Vec<Vec<Tensor>>>> {
+        let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
+        let all = self.all_headers(sequence, headers).await?;
+        let infos = all.iter().enumerate().map(|(rank, headers)| self.infos(rank, headers));
+        let infos = infos.collect::<Result<Vec<_>>>()?;
+        let gets = self.gets();
+        let mut lists = Vec::new();
+        if gets {
+            let lists_of = |infos: &Vec<TensorInfo>| infos.iter().map(|info| self.empty(info)).collect();
+            lists = infos.iter().map(lists_of).collect::<Result<Vec<Vec<_>>>>()?;
+        }
+        let longest = infos.iter().map(Vec::len).max().unwrap_or_default();
+        let size = |infos: &Vec<TensorInfo>, index: usize| infos.get(index).map_or(0, |info| info.bytes);
+        let largest = |index| infos.iter().map(|infos| size(infos, index)).max().unwrap_or_default();
+        for run in runs(&(0..longest).map(largest).collect::<Vec<_>>(), self.small()) {
+            let within = |len: usize| run.start.min(len)..run.end.min(len);
+            let mine = tensors.get(within(tensors.len())).unwrap_or_default();
+            let mine = packed(mine).map_err(|error| self.abort_error(&error))?;
+            let lengths: Vec<usize> = infos
+                .iter()
+                .map(|infos| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(infos, index))))
+                .collect();
+            let mut all = self.room::<u8>(if gets { &lengths } else { &[] })?;
+            self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut all)).await?;
+            let places = lists.iter_mut().flat_map(|list| {
+                let within = within(list.len());
+                list.get_mut(within).unwrap_or_default()
+            });
+            unpack_each(&all, places.map(Tensor::view_mut))?;
+        }
+        Ok(gets.then_some(lists))
+    }
+
+    /// The headers of all ranks. Every rank gets them, also one that gets no elements, because it must know all lengths.
+    pub(crate) async fn all_headers(
+        &self,
+        sequence: &mut Sequence<'_>,
+        headers: Blob<Vec<u8>>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let collected = self.gather_blobs(sequence, headers.as_deref().ok(), true).await?;
+        self.received_header(self.group.rank(), headers)?;
+        let (bytes, lengths) =
+            collected.or_else(|(rank, problem)| self.received_header(rank, Err(problem)))?;
+        Ok(cut(&bytes, &lengths).map(<[u8]>::to_vec).collect())
+    }
+}

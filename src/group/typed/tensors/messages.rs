@@ -1,0 +1,292 @@
+//! Point-to-point messages of lists of tensors, whose number, types and shapes the receiver need not know.
+
+use std::{fmt::Display, ops::Range};
+
+use serde::{Deserialize, Serialize};
+use unisono_schedule::Rank;
+
+use crate::{
+    buffer::Borrowed,
+    dtype::Dtype,
+    engine::{Form, Inbound, Place, What},
+    error::{Error, Failure, Result},
+    group::{
+        ProcessGroup,
+        p2p::Source,
+        sequence::Sequence,
+        typed::tensors::{
+            header::{TensorHeader, TensorInfo},
+            packing::{packed, runs, unpack_each, views, zeroed},
+        },
+    },
+    object::decode,
+    tensor::{Tensor, TensorError, TensorView, TensorViewMut},
+    work::Work,
+};
+
+/// What precedes the elements: the headers of the tensors, and the tag of the messages with their elements.
+#[derive(Serialize, Deserialize)]
+struct ListHeader {
+    inner: u32,
+    tensors: Vec<TensorHeader>,
+}
+
+/// A list of tensors whose headers have arrived and whose elements follow.
+struct IncomingList {
+    infos: Vec<TensorInfo>,
+    inner: u32,
+    from: Rank,
+}
+
+impl ProcessGroup {
+    /// Sends tensors of any types and shapes to a rank, which receives them by [`recv_tensors`](Self::recv_tensors) with the
+    /// same tag and need not know types and shapes.
+    ///
+    /// Large tensors that are contiguous are sent and received without a copy. Other tensors are packed first; many small ones
+    /// share a message.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); [`Error::Tensor`] if there is no memory to pack a tensor that is not contiguous;
+    /// [`Error::Object`] if the shapes alone take more than [`Config::object_limit`](crate::Config::object_limit). In these two
+    /// cases nothing was sent.
+    pub fn send_tensors(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
+        self.beside(async |sequence| self.send_list(sequence, tensors, to, tag).await)
+    }
+
+    /// Begins a [`send_tensors`](Self::send_tensors). [`Work::wait`] returns `tensors`.
+    ///
+    /// # Errors
+    /// As [`send_tensors`](Self::send_tensors), here or from the wait.
+    pub fn send_tensors_async(&self, tensors: Vec<Tensor>, to: Rank, tag: u32) -> Result<Work<Vec<Tensor>>> {
+        let group = self.under_way();
+        let steps = |mut sequence| async move {
+            group.send_list(&mut sequence, &views(&tensors), to, tag).await?;
+            Ok(tensors)
+        };
+        self.later("send_tensors", steps, Ok)
+    }
+
+    async fn send_list(
+        &self,
+        sequence: &mut Sequence<'_>,
+        tensors: &[TensorView<'_>],
+        to: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        let inner = self.shared.runtime.inner();
+        let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
+        let headers = self.encoded("send_tensors", &headers)?;
+        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
+        let parts = runs(&sizes, self.config().eager).into_iter();
+        let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
+        let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
+        let head = Borrowed::apart(&headers, &mut []);
+        let mut all = vec![self.outbound::<u8>(&head, to, tag, Form::Tensors)?];
+        for part in &parts {
+            all.push(self.outbound::<u8>(&Borrowed::apart(part, &mut []), to, inner, Form::Inner)?);
+        }
+        sequence.messages(self, What::Several(all)).await.map(drop)
+    }
+
+    /// Receives tensors. Returns them and their sender.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv), but any types and shapes are received; [`Error::Failed`] also if memory is short.
+    pub fn recv_tensors(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
+        let from = self.source("recv_tensors", from.into())?;
+        self.beside(async |sequence| self.receive_list(sequence, from, tag).await)
+    }
+
+    /// Begins a [`recv_tensors`](Self::recv_tensors).
+    ///
+    /// # Errors
+    /// As [`recv_tensors`](Self::recv_tensors), here or from the wait.
+    pub fn recv_tensors_async(&self, from: impl Into<Source>, tag: u32) -> Result<Work<(Vec<Tensor>, Rank)>> {
+        let from = self.source("recv_tensors", from.into())?;
+        let group = self.under_way();
+        let steps = |mut sequence| async move { group.receive_list(&mut sequence, from, tag).await };
+        self.later("recv_tensors", steps, Ok)
+    }
+
+    /// Receives tensors into existing ones, which must have the same number, types and shapes. Returns the sender.
+    ///
+    /// A program that receives the same tensors repeatedly, for instance new weights, allocates no memory for them. Large
+    /// tensors that are contiguous are received in place; other tensors are unpacked.
+    ///
+    /// # Errors
+    /// As [`recv_tensors`](Self::recv_tensors); [`Error::Failed`] also if number, types or shapes differ. Then `tensors` is
+    /// unchanged.
+    pub fn recv_tensors_into(
+        &self,
+        tensors: &mut [TensorViewMut<'_>],
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Rank> {
+        let from = self.source("recv_tensors_into", from.into())?;
+        self.beside(async |sequence| self.receive_into(sequence, tensors, from, tag).await)
+    }
+
+    /// Begins a [`recv_tensors_into`](Self::recv_tensors_into). [`Work::wait`] returns `tensors` and the sender.
+    ///
+    /// # Errors
+    /// As [`recv_tensors_into`](Self::recv_tensors_into), here or from the wait.
+    pub fn recv_tensors_into_async(
+        &self,
+        mut tensors: Vec<Tensor>,
+        from: impl Into<Source>,
+        tag: u32,
+    ) -> Result<Work<(Vec<Tensor>, Rank)>> {
+        let from = self.source("recv_tensors_into", from.into())?;
+        let group = self.under_way();
+        let steps = |mut sequence| async move {
+            let mut places: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
+            let from = group.receive_into(&mut sequence, &mut places, from, tag).await?;
+            Ok((tensors, from))
+        };
+        self.later("recv_tensors_into", steps, Ok)
+    }
+
+    async fn receive_list(
+        &self,
+        sequence: &mut Sequence<'_>,
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<(Vec<Tensor>, Rank)> {
+        let IncomingList { infos, inner, from } =
+            self.receive_header("recv_tensors", sequence, from, tag).await?;
+        let abort_error = |error: TensorError| self.abort_error_in("recv_tensors", &error);
+        // A large tensor is a message of its own, which is received into new memory.
+        let large = |info: &&TensorInfo| info.bytes > self.config().eager;
+        let none: &[usize] = &[0];
+        let shape = |info| if large(&info) { none } else { &info.shape };
+        let tensors = infos.iter().map(|info| Tensor::zeros(info.dtype, shape(info)));
+        let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(abort_error)?;
+        let runs = runs(&sizes(&infos), self.config().eager);
+        // Small tensors share a message, from which they are unpacked.
+        let mut shared: Vec<Vec<u8>> = Vec::new();
+        let mut all = Vec::new();
+        for run in &runs {
+            if let Some(info) = infos.get(run.start).filter(large) {
+                let place = Place::New { dtype: info.dtype, count: info.bytes / info.dtype.size() };
+                all.push(self.receive_part(place, from, inner));
+                continue;
+            }
+            match tensors.get_mut(run.clone()).unwrap_or_default() {
+                [tensor] => all.push(self.receive_part(self.memory_of(tensor.bytes_mut()), from, inner)),
+                several => {
+                    let mut bytes = vec![0; several.iter().map(|tensor| tensor.bytes().len()).sum()];
+                    all.push(self.receive_part(self.memory_of(&mut bytes), from, inner));
+                    shared.push(bytes);
+                }
+            }
+        }
+        let received = sequence.messages(self, What::Several(all)).await?;
+        for (run, received) in runs.iter().zip(received) {
+            if let (Some(elements), Some(tensor), Some(info)) =
+                (received.elements, tensors.get_mut(run.start), infos.get(run.start))
+            {
+                *tensor = elements.reshape(&info.shape).map_err(abort_error)?;
+            }
+        }
+        let together = runs.into_iter().filter(|run| run.len() > 1);
+        for (run, bytes) in together.zip(&shared) {
+            unpack_each(bytes, tensors.get_mut(run).unwrap_or_default().iter_mut().map(Tensor::view_mut))?;
+        }
+        Ok((tensors, from))
+    }
+
+    async fn receive_into(
+        &self,
+        sequence: &mut Sequence<'_>,
+        tensors: &mut [TensorViewMut<'_>],
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<Rank> {
+        let IncomingList { infos, inner, from } =
+            self.receive_header("recv_tensors_into", sequence, from, tag).await?;
+        if let Some(what) = difference(&infos, tensors) {
+            return Err(
+                self.abort_error_in("recv_tensors_into", &format!("rank {} sends {what}", self.global(from)))
+            );
+        }
+        // Runs of tensors that are unpacked, and their bytes.
+        let mut packed: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
+        let mut all = Vec::new();
+        let sizes = sizes(&infos);
+        for run in runs(&sizes, self.config().eager) {
+            if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
+                && let Ok(bytes) = tensor.reborrow().into_bytes()
+            {
+                all.push(self.receive_part(self.memory_of(bytes), from, inner));
+                continue;
+            }
+            let len = sizes.get(run.clone()).unwrap_or_default().iter().sum();
+            let mut bytes = zeroed(len).map_err(|error| self.abort_error_in("recv_tensors_into", &error))?;
+            all.push(self.receive_part(self.memory_of(&mut bytes), from, inner));
+            packed.push((run, bytes));
+        }
+        sequence.messages(self, What::Several(all)).await?;
+        for (run, bytes) in packed {
+            unpack_each(
+                &bytes,
+                tensors.get_mut(run).unwrap_or_default().iter_mut().map(TensorViewMut::reborrow),
+            )?;
+        }
+        Ok(from)
+    }
+
+    /// Receives what precedes the elements.
+    async fn receive_header(
+        &self,
+        call: &'static str,
+        sequence: &mut Sequence<'_>,
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<IncomingList> {
+        let (bytes, from) = self.receive_blob(sequence, from, tag, Form::Tensors).await?;
+        let protocol_error = |what: String| {
+            let (rank, from) = (self.global_rank(), self.global(from));
+            Error::Failed(Failure::Protocol { rank, from, what: format!("{call}: {what}") })
+        };
+        let ListHeader { inner, tensors } =
+            decode(&bytes).map_err(|error| protocol_error(error.to_string()))?;
+        let infos = tensors
+            .into_iter()
+            .map(|header| header.read().map_err(&protocol_error))
+            .collect::<Result<_>>()?;
+        Ok(IncomingList { infos, inner, from })
+    }
+
+    /// This rank cannot receive what the sender has begun to send: the group fails.
+    fn abort_error_in(&self, call: &'static str, why: &dyn Display) -> Error {
+        Error::Failed(Failure::Aborted { rank: self.global_rank(), why: format!("{call}: {why}") })
+    }
+
+    /// A place in memory that outlives the receive.
+    fn memory_of(&self, bytes: &mut [u8]) -> Place {
+        let output = Borrowed::apart::<u8>(&[], bytes).output;
+        Place::There { count: output.len(), registered: self.shared.runtime.registry.find(&output), output }
+    }
+
+    /// Receives a message with elements.
+    fn receive_part(&self, place: Place, from: Rank, inner: u32) -> What {
+        What::Receive(Inbound { from: Some(from), tag: inner, form: Form::Inner, dtype: Dtype::U8, place })
+    }
+}
+
+fn sizes(infos: &[TensorInfo]) -> Vec<usize> {
+    infos.iter().map(|info| info.bytes).collect()
+}
+
+/// The first difference between what is sent and what is wanted.
+fn difference(infos: &[TensorInfo], tensors: &[TensorViewMut<'_>]) -> Option<String> {
+    if infos.len() != tensors.len() {
+        return Some(format!("{} tensors where {} are wanted", infos.len(), tensors.len()));
+    }
+    infos.iter().zip(tensors).enumerate().find_map(|(index, (info, tensor))| {
+        let (given, wanted) = ((info.dtype, &info.shape[..]), (tensor.dtype(), tensor.shape()));
+        let words = |(dtype, shape): (Dtype, &[usize])| format!("{dtype} {shape:?}");
+        (given != wanted)
+            .then(|| format!("tensor {index} as {}, and {} is wanted", words(given), words(wanted)))
+    })
+}

@@ -1,0 +1,304 @@
+//! One tensor whose parts are on the ranks: scatters and gathers it.
+
+use serde::{Deserialize, Serialize};
+use unisono_schedule::{Collective, Rank};
+
+use crate::{
+    buffer::Borrowed,
+    engine::Cargo,
+    error::{Error, Result},
+    group::{
+        ProcessGroup,
+        collective::lengths::{UnevenCall, longest},
+        sequence::Sequence,
+        typed::{
+            blobs::cut,
+            tensors::{
+                header::{TensorHeader, TensorInfo},
+                packing::packed,
+            },
+        },
+    },
+    object::{decode, encode},
+    tensor::{Parts, Tensor, TensorView},
+    work::Work,
+};
+
+/// What precedes the elements: how the tensor is split, and the header of the whole tensor or of a rank's part.
+#[derive(Serialize, Deserialize)]
+struct PartHeader {
+    parts: OwnedParts,
+    header: TensorHeader,
+}
+
+/// [`Parts`] as they travel, and as an asynchronous call keeps them.
+#[derive(PartialEq, Serialize, Deserialize)]
+enum OwnedParts {
+    Split(u64),
+    Chunk(u64),
+    Blocks(u64, u64),
+    SplitAt(u64, Vec<isize>),
+}
+
+impl OwnedParts {
+    fn of(parts: Parts<'_>) -> Self {
+        match parts {
+            Parts::Split(dim) => Self::Split(dim as u64),
+            Parts::Chunk(dim) => Self::Chunk(dim as u64),
+            Parts::Blocks { rows, columns } => Self::Blocks(rows as u64, columns as u64),
+            Parts::SplitAt { dim, indices } => Self::SplitAt(dim as u64, indices.to_vec()),
+        }
+    }
+
+    fn read(&self) -> Parts<'_> {
+        // A number that does not fit is no dimension of a tensor here.
+        let number = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
+        match self {
+            Self::Split(dim) => Parts::Split(number(dim)),
+            Self::Chunk(dim) => Parts::Chunk(number(dim)),
+            Self::Blocks(rows, columns) => Parts::Blocks { rows: number(rows), columns: number(columns) },
+            Self::SplitAt(dim, indices) => Parts::SplitAt { dim: number(dim), indices },
+        }
+    }
+}
+
+impl ProcessGroup {
+    /// Splits the root's tensor and gives each rank its part. Only the root's `tensor` and `parts` count; the other ranks need
+    /// not know type and shape.
+    ///
+    /// A contiguous tensor whose parts are consecutive in memory, as blocks of rows are, is sent without a copy. Another one is
+    /// packed first, part by part.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, Tensor, tensor::Parts};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// // The root has a matrix with two rows for each rank; every rank gets its two rows, and gives them back.
+    /// let matrix = (group.rank() == 0).then(|| Tensor::zeros(unisono::dtype::Dtype::F32, &[2 * group.size(), 5]));
+    /// let matrix = matrix.transpose()?;
+    /// let rows = group.scatter_tensor(matrix.as_ref().map(Tensor::view).as_ref(), Parts::Chunk(0), 0)?;
+    /// assert_eq!(rows.shape(), [2, 5]);
+    /// let whole = group.gather_tensor(&rows.view(), Parts::Chunk(0), 0)?;
+    /// # assert_eq!(whole.map(|whole| whole.shape().to_vec()), Some(vec![2 * group.size(), 5]));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, or on the root if it gives no tensor; [`Error::Tensor`] on the root if the
+    /// tensor cannot be split so: there is no such dimension, or the number of blocks or of pieces is not the number of ranks.
+    /// In both cases the other ranks get [`Error::Object`]. [`Error::Failed`] if the ranks disagree on the call, if memory is
+    /// short on a rank, or if the group has failed.
+    pub fn scatter_tensor(
+        &self,
+        tensor: Option<&TensorView<'_>>,
+        parts: Parts<'_>,
+        root: Rank,
+    ) -> Result<Tensor> {
+        let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
+        self.now(async |sequence| call.scatter_parts(sequence, tensor, parts).await)
+    }
+
+    /// Begins a [`scatter_tensor`](Self::scatter_tensor). [`Work::wait`] returns `tensor` and this rank's part.
+    ///
+    /// # Errors
+    /// As [`scatter_tensor`](Self::scatter_tensor), here or from the wait.
+    pub fn scatter_tensor_async(
+        &self,
+        tensor: Option<Tensor>,
+        parts: Parts<'_>,
+        root: Rank,
+    ) -> Result<Work<(Option<Tensor>, Tensor)>> {
+        let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
+        let parts = OwnedParts::of(parts);
+        let steps = |mut sequence| async move {
+            let given = tensor.as_ref().map(Tensor::view);
+            let part = call.scatter_parts(&mut sequence, given.as_ref(), parts.read()).await?;
+            Ok((tensor, part))
+        };
+        self.later("scatter_tensor", steps, Ok)
+    }
+
+    /// Joins the parts of all ranks, in the order of ranks, to one tensor on the root: the inverse of
+    /// [`scatter_tensor`](Self::scatter_tensor). The other ranks get `None`. Along the dimension that is joined, the parts may
+    /// differ in length.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root. On all ranks: [`Error::Tensor`] if the parts do not fit together, and
+    /// [`Error::Argument`] if their types or the values of `parts` differ; then the group still works. [`Error::Failed`] if the
+    /// ranks disagree on the call, if memory is short on a rank, or if the group has failed.
+    pub fn gather_tensor(
+        &self,
+        part: &TensorView<'_>,
+        parts: Parts<'_>,
+        root: Rank,
+    ) -> Result<Option<Tensor>> {
+        let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
+        self.now(async |sequence| call.join_parts(sequence, part, parts).await)
+    }
+
+    /// Begins a [`gather_tensor`](Self::gather_tensor). [`Work::wait`] returns `part` and the result.
+    ///
+    /// # Errors
+    /// As [`gather_tensor`](Self::gather_tensor), here or from the wait.
+    pub fn gather_tensor_async(
+        &self,
+        part: Tensor,
+        parts: Parts<'_>,
+        root: Rank,
+    ) -> Result<Work<(Tensor, Option<Tensor>)>> {
+        let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
+        let parts = OwnedParts::of(parts);
+        let steps = |mut sequence| async move {
+            let whole = call.join_parts(&mut sequence, &part.view(), parts.read()).await?;
+            Ok((part, whole))
+        };
+        self.later("gather_tensor", steps, Ok)
+    }
+
+    /// As [`gather_tensor`](Self::gather_tensor), with the tensor on every rank. With [`Parts::Split`], it concatenates the
+    /// tensors of all ranks along a dimension.
+    ///
+    /// # Errors
+    /// As [`gather_tensor`](Self::gather_tensor).
+    pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Tensor> {
+        let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
+        let whole = self.now(async |sequence| call.join_parts(sequence, part, parts).await)?;
+        whole.ok_or_else(|| call.out_of_bounds())
+    }
+
+    /// Begins an [`all_gather_tensor`](Self::all_gather_tensor). [`Work::wait`] returns `part` and the result.
+    ///
+    /// # Errors
+    /// As [`all_gather_tensor`](Self::all_gather_tensor), here or from the wait.
+    pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts<'_>) -> Result<Work<(Tensor, Tensor)>> {
+        let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
+        let parts = OwnedParts::of(parts);
+        let steps = |mut sequence| async move {
+            let whole = call.join_parts(&mut sequence, &part.view(), parts.read()).await?;
+            Ok((part, whole.ok_or_else(|| call.out_of_bounds())?))
+        };
+        self.later("all_gather_tensor", steps, Ok)
+    }
+}
+
+impl UnevenCall {
+    fn read(&self, from: Rank, ahead: &[u8]) -> Result<(OwnedParts, TensorInfo)> {
+        let ahead: PartHeader =
+            decode(ahead).map_err(|error| self.protocol_error(from, error.to_string()))?;
+        let info = ahead.header.read().map_err(|what| self.protocol_error(from, what))?;
+        Ok((ahead.parts, info))
+    }
+
+    /// This rank's part of the root's tensor.
+    async fn scatter_parts(
+        &self,
+        sequence: &mut Sequence<'_>,
+        tensor: Option<&TensorView<'_>>,
+        parts: Parts<'_>,
+    ) -> Result<Tensor> {
+        let root = self.id.root;
+        if !self.at_root() {
+            let told = self.broadcast_blob(sequence, None).await?;
+            let (parts, whole) = self.read(root, &self.received_header(root, told)?)?;
+            let shapes = parts.read().shapes(&whole.shape, self.group.size());
+            let shapes = shapes.map_err(|error| self.protocol_error(root, error.to_string()))?;
+            return self.scatter_bytes(sequence, &whole, &shapes, &[]).await;
+        }
+        let cut = tensor.map(|tensor| parts.cut(tensor, self.group.size()));
+        let (tensor, cut) = match (tensor, cut) {
+            (Some(tensor), Some(Ok(cut))) => (tensor, cut),
+            (_, wrong) => {
+                let _told = self.broadcast_blob(sequence, None).await?;
+                return Err(wrong
+                    .and_then(std::result::Result::err)
+                    .map_or_else(|| self.missing("a tensor"), Error::Tensor));
+            }
+        };
+        let header = TensorHeader::of(tensor);
+        let told = encode(&PartHeader { parts: OwnedParts::of(parts), header });
+        let handed = self.broadcast_blob(sequence, told.as_deref().ok()).await?;
+        self.received_header(root, told.and(handed))?;
+        let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
+        let bytes = match tensor.bytes() {
+            Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
+            _ => packed(&cut).map_err(|error| self.abort_error(&error))?,
+        };
+        let whole = TensorInfo { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
+        self.scatter_bytes(sequence, &whole, &shapes, &bytes).await
+    }
+
+    /// Scatters the parts of a tensor, which have these shapes. On the root, `bytes` has their elements, concatenated.
+    async fn scatter_bytes(
+        &self,
+        sequence: &mut Sequence<'_>,
+        whole: &TensorInfo,
+        shapes: &[Vec<usize>],
+        bytes: &[u8],
+    ) -> Result<Tensor> {
+        let size = whole.dtype.size();
+        let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
+        let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
+        let mut part = self.empty(&TensorInfo { dtype: whole.dtype, shape, bytes: 0 })?;
+        self.scatter(sequence, &lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
+        Ok(part)
+    }
+
+    /// The tensor that the parts of all ranks make, on the ranks that get it.
+    async fn join_parts(
+        &self,
+        sequence: &mut Sequence<'_>,
+        part: &TensorView<'_>,
+        parts: Parts<'_>,
+    ) -> Result<Option<Tensor>> {
+        let ahead = encode(&PartHeader { parts: OwnedParts::of(parts), header: TensorHeader::of(part) });
+        let everyones = self.all_headers(sequence, ahead).await?;
+        let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
+        let (all_parts, infos): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let shape = self.joined_shape(&all_parts, &infos)?;
+        let mine = packed(std::slice::from_ref(part)).map_err(|error| self.abort_error(&error))?;
+        let lengths: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
+        if !self.gets() {
+            self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut [])).await?;
+            return Ok(None);
+        }
+        let dtype = part.dtype();
+        if parts.follow(&shape) {
+            let mut whole = self.empty(&TensorInfo { dtype, shape, bytes: 0 })?;
+            self.gather(sequence, &lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
+            return Ok(Some(whole));
+        }
+        let mut all = self.room::<u8>(&lengths)?;
+        self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut all)).await?;
+        let views = cut(&all, &lengths).zip(&infos);
+        let views = views.map(|(bytes, info)| TensorView::from_bytes(dtype, bytes, &info.shape));
+        let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));
+        whole.map(Some).map_err(|error| self.abort_error(&error))
+    }
+
+    /// The shape of the joined tensor; or an error, the same on all ranks, if the ranks differ in `parts` or in type, or if the
+    /// parts do not fit together.
+    fn joined_shape(&self, all_parts: &[OwnedParts], infos: &[TensorInfo]) -> Result<Vec<usize>> {
+        let argument = |problem: String| Error::Argument { call: self.name, problem };
+        let (Some(first_parts), Some(first)) = (all_parts.first(), infos.first()) else {
+            return Err(self.out_of_bounds());
+        };
+        let (zero, global) = (self.group.global(0), |rank| self.group.global(rank));
+        if let Some((rank, other)) = all_parts.iter().enumerate().find(|(_, other)| *other != first_parts) {
+            let problem = format!(
+                "rank {zero} joins parts by {:?}, rank {} by {:?}",
+                first_parts.read(),
+                global(rank),
+                other.read()
+            );
+            return Err(argument(problem));
+        }
+        if let Some((rank, other)) = infos.iter().enumerate().find(|(_, other)| other.dtype != first.dtype) {
+            let (mine, theirs) = (first.dtype, other.dtype);
+            let problem = format!("rank {zero} has elements of {mine}, rank {} of {theirs}", global(rank));
+            return Err(argument(problem));
+        }
+        let shapes: Vec<&[usize]> = infos.iter().map(|info| &info.shape[..]).collect();
+        Ok(first_parts.read().joined(first.dtype, &shapes, self.name, self.group.members())?)
+    }
+}
