@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use unisono::engine::probe::{Matches, Probe};
+use unisono::internals::{Matches, Probe};
 
 fn steps(criterion: &mut Criterion) {
     const STEPS: usize = 3000;

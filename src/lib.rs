@@ -1,22 +1,22 @@
-//! Collective communication by one-sided RDMA writes over libfabric: what `torch.distributed` offers, for memory on the
-//! CPU, on any fabric that libfabric reaches. The repository's README.md has the program `unisono` and how to begin;
-//! docs/performance.md how fast it is; ARCHITECTURE.md and docs/decisions how it is built, and why.
+//! Collective communication by one-sided RDMA writes over libfabric: the operations of `torch.distributed`, for CPU memory, on
+//! every fabric that libfabric supports. In the repository, README.md describes the program `unisono` and how to start,
+//! docs/performance.md has measurements, ARCHITECTURE.md and docs/decisions describe the design.
 //!
-//! Everything begins with a [`ProcessGroup`], which knows from the environment who this process is (`unisono run`,
-//! torchrun, srun, mpirun):
+//! A program first joins a [`ProcessGroup`]. The launcher's environment variables (`unisono run`, torchrun, srun, mpirun) give
+//! its rank and the world size:
 //!
 //! ```no_run
 //! use unisono::{ProcessGroup, ReduceOp};
 //!
 //! # fn main() -> unisono::Result<()> {
 //! let group = ProcessGroup::from_env()?;
-//! // Any slice of `half::f16`, `half::bf16`, f32, f64 or an integer; every rank gets the average of all.
+//! // Any slice of `half::f16`, `half::bf16`, f32, f64 or an integer. Every rank gets the average over all ranks.
 //! let mut gradients = vec![group.rank() as f32; 1_000_000];
 //! group.all_reduce(&mut gradients, ReduceOp::Avg)?;
 //! # Ok(()) }
 //! ```
 //!
-//! A world of one needs no environment and no other process:
+//! A world of one rank needs no environment and no other process:
 //!
 //! ```
 //! use unisono::{Config, ProcessGroup, ReduceOp};
@@ -30,15 +30,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Below it lie, from the top down: [`schedule`]s, which algorithms yield; the engine, which runs them;
-//! [`reduce`] and [`dtype`]; and beside it [`rendezvous`], [`launch`] and [`config`]. A [`tensor`] is data
-//! of any shape, to be split, packed and put together; an [`object`] is a value of any serde type; [`Work`] is an operation
-//! that nobody waits for yet. The crate `unisono-files` hands over files.
+//! The modules: [`group`] has the calls, and [`work`] the asynchronous ones; [`config`] has the settings, [`launch`] reads the
+//! variables of launchers, and [`rendezvous`] is the store at which ranks meet. [`tensor`] has data of any type and shape,
+//! [`object`] encodes values of any serde type, [`dtype`] and [`reduce`] have the element types and reductions, [`schedule`]
+//! the algorithms. The crate `unisono-files` copies files and directories from one rank to all others.
 //!
-//! Features, off unless asked for: `ndarray` and `safetensors` convert tensors from and to those crates' types, `hwloc` finds a
-//! core for each rank's thread ([`ThreadCores`]).
+//! Features, none of them on by default: `ndarray` and `safetensors` convert tensors from and to the types of those crates,
+//! `hwloc` chooses a core for the progress thread of each rank ([`ThreadCores`]).
 
-/// Its example is compiled too.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -46,13 +46,17 @@ struct Readme;
 pub mod buffer;
 pub mod config;
 pub mod dtype;
-#[doc(hidden)]
-pub mod engine;
+mod engine;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod group;
+/// Parts of the engine that the project's own benches measure. Not for programs: it may change in any release.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::engine::probe::{Matches, Probe};
+}
 pub mod launch;
 pub mod object;
 mod outside;

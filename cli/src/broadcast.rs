@@ -1,4 +1,4 @@
-//! `unisono broadcast`: a file, or some of its tensors, from one rank to a directory of every rank.
+//! `unisono broadcast`: copies a file, or some of its tensors, from one rank to a directory of every rank.
 
 use std::{
     fs::File,
@@ -16,56 +16,56 @@ use unisono_files::{Delivered, Error, Options, PIECE, Progress};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What people begin with.
+/// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
   srun --ntasks-per-node=1 unisono broadcast model.safetensors --to /local/models
   mpirun -n 16 unisono broadcast model.safetensors --to /local --tensors 'embed.*,lm_head.weight'
   unisono run -n 2 sh -c 'unisono broadcast FILE --to copy.$RANK'      two copies on this machine";
 
-/// Shorter transfers need no bar.
+/// A transfer gets a progress bar after this time.
 const AFTER: Duration = Duration::from_secs(1);
-/// How often it is drawn.
+/// The time between two updates of the bar.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Hands a file of one rank to all, each of which finds it in a directory of its own.
+/// Copies a file of one rank to all ranks, each to a directory of its own.
 ///
-/// It is one rank of the group that its environment describes (srun, mpirun, torchrun, unisono run); one rank alone copies.
-/// Only the root need have the file, and one rank of those that share a directory writes. What an earlier attempt has left
-/// behind, or is there already, is checked and not sent again. The file takes its name when it is whole and on the
-/// disks of all ranks; if it cannot be handed to one of them, all end with status 1, and rank 0 says why.
+/// The program is one rank of the job that its environment describes (srun, mpirun, torchrun, unisono run). Only the root must
+/// have the file. If ranks share a directory, one of them writes. Parts of the file that exist there, for instance from an
+/// interrupted transfer, are checked and not sent again. The file gets its name when it is complete and on the disks of all
+/// ranks. If the transfer fails for one rank, all ranks end with status 1, and rank 0 prints the reason.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Broadcast {
-    /// The file, at the root
+    /// The file, on the root
     file: PathBuf,
-    /// The directory for it, made where there is none; ranks may name different ones
+    /// The directory to write to; it is created if it does not exist, and may differ between ranks
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Of a .safetensors file only these tensors: names after commas, in which * and ? stand for others
+    /// Copy only these tensors of a .safetensors file: names separated by commas, with the wildcards * and ?
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     tensors: Vec<String>,
     /// The rank that has the file
     #[arg(short, long, value_name = "RANK", default_value_t = 0)]
     root: usize,
-    /// Bytes of a piece, the unit in which it is sent, checked and resumed [default: 4M]
+    /// The size of a piece, the unit of sending, checking and resuming [default: 4M]
     #[arg(long, value_name = "BYTES", value_parser = unisono::config::parse_size)]
     piece: Option<usize>,
     /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Write what came of it to this file too, as a JSON object on a line
+    /// Also write the result to this file, as one line of JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 impl Broadcast {
     pub(crate) fn run(self) -> ExitCode {
-        crate::status("broadcast", self.hand_over())
+        crate::status("broadcast", self.broadcast())
     }
 
-    /// Is one rank. An error is this rank's to tell.
-    fn hand_over(&self) -> Result<ExitCode> {
+    /// Runs one rank. An error that this returns concerns this rank alone.
+    fn broadcast(&self) -> Result<ExitCode> {
         let mut config = Config::from_env()?;
         if let Some(provider) = &self.provider {
             config.provider = Some(provider.clone());
@@ -73,16 +73,16 @@ impl Broadcast {
         let group = ProcessGroup::join(config)?;
         let reports = group.rank() == 0;
         let bar = Bar::new(reports);
-        let mut tell = |progress| bar.tell(progress);
+        let mut update = |progress| bar.update(progress);
         let options = Options {
             tensors: &self.tensors,
             piece: self.piece.map_or(PIECE, |piece| piece as u64),
-            progress: Some(&mut tell),
+            progress: Some(&mut update),
         };
         let delivered = unisono_files::broadcast(&group, &self.file, &self.to, self.root, options);
         bar.end();
         let done = match delivered {
-            // All know the same of a file, and one tells.
+            // All ranks have the same error of a file; one prints it.
             Err(error @ Error::File { .. }) => {
                 if reports {
                     crate::complain!("unisono broadcast: {error}");
@@ -92,12 +92,12 @@ impl Broadcast {
             Err(error) => return Err(error.into()),
             Ok(delivered) => {
                 let reported = if reports { self.report(&delivered, &group) } else { Ok(()) };
-                // So that no rank ends well where rank 0 cannot say so.
+                // If rank 0 cannot report, no rank ends with status 0.
                 reported.inspect_err(|error| drop(group.abort(&error.to_string())))?;
                 ExitCode::SUCCESS
             }
         };
-        // A launcher ends all at the first that fails: not before rank 0 has told.
+        // A launcher ends the job when the first rank fails: leave together, after rank 0 has printed the reason.
         group.leave()?;
         Ok(done)
     }
@@ -111,7 +111,7 @@ impl Broadcast {
         writeln!(
             io::stdout(),
             "{name}: {bytes} B, {sent} B sent in {moving:.3} s ({rate:.2} GB/s), written by {writers} of {} ranks over {}, \
-             on their disks {syncing:.3} s later",
+             synced to disk {syncing:.3} s later",
             group.size(),
             limits.provider,
         )?;
@@ -133,7 +133,7 @@ impl Broadcast {
     }
 }
 
-/// What a person who waits gets to see, on a terminal.
+/// The progress bar, which is shown on a terminal.
 struct Bar {
     bar: ProgressBar,
     wanted: bool,
@@ -141,7 +141,7 @@ struct Bar {
 }
 
 impl Bar {
-    /// `wanted` on the one rank that reports.
+    /// `wanted` is true on the rank that reports.
     fn new(wanted: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         let words = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
@@ -152,7 +152,7 @@ impl Bar {
         Self { bar, wanted: wanted && io::stderr().is_terminal(), next }
     }
 
-    fn tell(&self, Progress { done, whole }: Progress) {
+    fn update(&self, Progress { done, whole }: Progress) {
         if !self.wanted || Instant::now() < self.next.get() {
             return;
         }

@@ -1,4 +1,4 @@
-//! `unisono completions` and `unisono man`: what a shell and `man` can know of the command line, from its definition.
+//! `unisono completions` and `unisono man`: shell completions and manual pages, generated from the command line's definition.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use clap::Command;
 use clap_complete::Shell;
 
-/// Where such scripts go.
+/// Examples in the help: where shells look for the scripts.
 const EXAMPLES: &str = "\
 Examples:
   unisono completions bash > ~/.local/share/bash-completion/completions/unisono
@@ -37,7 +37,7 @@ impl Completions {
 /// Writes the manual pages: unisono.1, and one for each subcommand.
 #[derive(clap::Args)]
 pub(crate) struct Man {
-    /// The directory to write them to, for instance ~/.local/share/man/man1; made where it is missing
+    /// The directory to write them to, for instance ~/.local/share/man/man1; it is created if it does not exist
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

@@ -10,7 +10,7 @@ use std::{
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-/// Writes a line to standard error in one piece, so that ranks do not cut into each other's.
+/// Writes a line to standard error by one call, so that the lines of several ranks do not mix.
 macro_rules! complain {
     ($($line:tt)*) => {
         $crate::write_error(&format!("{}\n", format_args!($($line)*)))
@@ -34,8 +34,8 @@ mod words;
     name = "unisono",
     version,
     after_help = "\
-Begin with `unisono doctor`, which says what works here, and `unisono bench all_reduce --ranks 4`.
-RUST_LOG=info has every subcommand tell what it chose and why, on standard error."
+Start with `unisono doctor`, which checks this machine, and `unisono bench all_reduce --ranks 4`.
+With RUST_LOG=info, every subcommand logs its choices and their reasons to standard error."
 )]
 struct Unisono {
     #[command(subcommand)]
@@ -64,21 +64,21 @@ enum Command {
     Rank(run::rank::Rank),
 }
 
-/// What the library says where RUST_LOG asks for nothing.
+/// The log filter if RUST_LOG is not set. The program prints the failure of a group itself.
 const UNASKED: &str = "warn,unisono::failure=off";
 
 fn write_error(line: &str) {
-    // Who closed our standard error does not want to know.
+    // If standard error is closed, nobody reads it.
     drop(io::stderr().write_all(line.as_bytes()));
 }
 
-/// Ends a subcommand: says why it could not do what it was to do.
+/// The exit status of a subcommand. Prints its error.
 fn status<T: Termination, E: Into<Box<dyn Error>>>(name: &str, result: Result<T, E>) -> ExitCode {
     let error = match result {
         Ok(done) => return done.report(),
         Err(error) => error.into(),
     };
-    // Whoever closed our output has seen enough.
+    // If a reader such as `head` closed our output, this is no error.
     let closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
     if !error.downcast_ref().is_some_and(closed) {
         complain!("unisono {name}: {error}");
@@ -86,8 +86,7 @@ fn status<T: Termination, E: Into<Box<dyn Error>>>(name: &str, result: Result<T,
     ExitCode::FAILURE
 }
 
-/// Shows on standard error what the library has to say: warnings, or what RUST_LOG asks for. How its group has failed the
-/// program tells itself.
+/// Writes the library's log to standard error: warnings, or what RUST_LOG asks for.
 fn listen() {
     let asked = || EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
     let filter = match asked().try_from_env() {

@@ -101,9 +101,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The settings that must be alike on all ranks: names and values.
-    #[must_use]
-    pub fn alike(&self) -> Vec<(&'static str, String)> {
+    /// The settings that must be the same on all ranks: names and values.
+    pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let or_auto = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "auto".into());
         vec![
             ("version", env!("CARGO_PKG_VERSION").into()),

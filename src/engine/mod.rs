@@ -15,8 +15,7 @@ mod greet;
 mod leave;
 mod p2p;
 mod position;
-#[doc(hidden)]
-pub mod probe;
+pub(crate) mod probe;
 mod progress;
 mod request;
 mod settings;
@@ -27,7 +26,8 @@ mod tests;
 mod wait;
 mod wire;
 
-pub use self::collective::Traced;
+#[cfg(test)]
+pub(crate) use self::collective::Traced;
 pub(crate) use self::{
     collective::Called,
     comm::{Awaited, CommIds},

@@ -1,4 +1,5 @@
-//! The public face: a process group and its calls. Arguments are checked here, a call is planned, and the runtime runs it.
+//! Process groups and their calls: the methods of [`ProcessGroup`]. A call checks its arguments, plans the operation, and has the
+//! runtime run it.
 
 mod collective;
 mod membership;
@@ -26,7 +27,6 @@ use self::{
     plan::spec::{CallOptions, CallSpec, Pipeline},
     shared::{Membership, Shared},
 };
-pub use crate::engine::Traced;
 use crate::{
     buffer::{Borrowed, Buffer},
     config::Config,
@@ -35,39 +35,43 @@ use crate::{
     reduce::Reduction,
 };
 
-/// The ranks that work together, seen from one of them.
+/// A handle of a group of ranks that communicate with each other: the world ([`from_env`](Self::from_env),
+/// [`join`](Self::join)), or a part of it ([`split`](Self::split), [`new_group`](Self::new_group),
+/// [`open_pair`](Self::open_pair)).
 ///
-/// Every rank makes the same calls in the same order. Calls block until this rank's part is done: its
-/// output is complete and its input may be changed. A call that does not fit what the other ranks call
-/// fails on all of them: no element of a message that does not fit is used. What the output holds then is
-/// not said, for it may hold what came from ranks that agree. A rank that only sends, as a broadcast's root
-/// does, may learn of it at its next call or when it leaves. Every call fails once a rank has died or a
-/// deadline has passed; from then on the group is over. Where libfabric does not return from a call for 5 s
-/// after that, no error can be returned: the process says so on its standard error and aborts (`SIGABRT`, which
-/// shells tell as status 134).
+/// # Calls
+/// Every rank makes the same collective calls in the same order. A call blocks until this rank's part is done: its output is
+/// complete, and its input may be changed. Its `_async` twin returns a [`Work`](crate::Work) at once. Threads may share a group:
+/// its operations run one after the other, those of different groups concurrently.
 ///
-/// It may be shared by threads: their operations run one after the other, those of different groups side by side.
+/// # Failures
+/// If the calls of the ranks differ, the call fails on all of them with a [`Failure::Mismatch`], and no element of a message that
+/// does not match is used. The contents of the output are then unspecified. A rank that only sends, as the root of a broadcast
+/// does, may get the failure from its next call or when it leaves. After any [`Failure`], for instance the death of a rank or a
+/// passed deadline, all calls of all groups of the world return it. If a call of libfabric does not return within 5 s after a
+/// failure, the process writes the failure to its standard error and aborts (`SIGABRT`; shells show status 134).
 ///
-/// Ranks that wait for each other, in groups that they call in different orders or for messages, are told after a second. A rank
-/// counts as waiting when all of its threads that have ever called this library do: let a thread that calls for the first time
-/// late, and that others count on, call anything before.
+/// A deadlock, in which ranks wait for each other in different groups or for messages, is a [`Failure::Deadlock`] after one second.
+/// A rank counts as blocked if all of its threads that have ever called this library are blocked in it. A thread whose first call
+/// comes late, and on which other ranks depend, should call any method before.
 ///
-/// Roots, sources and destinations are ranks of the group; torch.distributed's `src` and `dst` are those of the world.
-/// [`local`](Self::local) gives the group's rank of one of the world, [`global`](Self::global) that in the world of one
-/// of the group. An [`Error::Argument`] that rejects a rank given here names ranks of the group. Other errors, failures
-/// and mismatches above all, name those of the world; only the root in a call that they quote, as in
-/// `broadcast(i8, root 0)`, is one of the group.
+/// # Ranks
+/// Roots, sources and destinations are ranks of the group, unlike `src` and `dst` of torch.distributed, which are ranks of the
+/// world. [`local`](Self::local) and [`global`](Self::global) convert. An [`Error::Argument`] names ranks of the group. All other
+/// errors name ranks of the world, except for the root in a call that they quote: `broadcast(i8, root 0)`.
 ///
-/// A child that this process forks and that executes no other program has no part in the group: there every call is an
-/// [`Error::Forked`], and dropping handles, [`Work`](crate::Work) and buffers does nothing. The parent goes on.
+/// # Forks
+/// A child that this process forks and that executes no other program is no member: each call there returns [`Error::Forked`],
+/// and dropping handles, [`Work`](crate::Work) and buffers does nothing. The parent is not affected.
 ///
+/// # Options
 /// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline) and
-/// [`with_reduction`](Self::with_reduction) give another handle of the same group, whose calls go about it in another
-/// way. The group ends with its last handle.
+/// [`with_reduction`](Self::with_reduction) return another handle of the same group, with other options for its calls. The group
+/// ends when its last handle is dropped.
 pub struct ProcessGroup {
     shared: Arc<Shared>,
     options: CallOptions,
-    /// What a call under way does not have.
+    /// `None` in the handle of an asynchronous call, which does not keep the group from ending.
     membership: Option<Arc<Membership>>,
 }
 
@@ -82,37 +86,48 @@ impl fmt::Debug for ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// This process's rank in this group, from 0; [`global_rank`](Self::global_rank) is that in the world.
+    /// This process's rank in this group, counted from 0. [`global_rank`](Self::global_rank) is its rank in the world.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.shared.planner.rank
     }
 
-    /// How many ranks this group has.
+    /// The number of ranks of this group.
     #[must_use]
     pub fn size(&self) -> usize {
         self.shared.planner.topology.ranks
     }
 
-    /// The configuration in force.
+    /// The configuration with which the world was joined.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.runtime.config
     }
 
-    /// What the transport under the group can do, and its provider's name and version.
+    /// The capabilities of the transport, and the name and version of its provider.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.shared.runtime.limits
     }
 
-    /// A buffer of `len` zeros in registered memory: puts read it, and large results are written into it, without a
-    /// copy. On providers that pin memory (verbs, EFA, cxi) that saves a copy of everything that is sent and of
-    /// large results; on tcp and shm it changes nothing. The configuration says whether it lies in huge pages.
+    /// Allocates a buffer of `len` zeros in registered memory. The NIC reads it, and writes large results into it, without a copy
+    /// by the CPU. This is faster on providers that pin memory (verbs, EFA, cxi) and makes no difference on tcp and shm.
+    /// [`Config::huge_pages`] says whether it is in huge pages.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let mut weights = group.buffer::<f32>(1000)?;
+    /// weights.fill(1.0);
+    /// group.all_reduce(&mut weights[..500], ReduceOp::Sum)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Transport`] if the memory cannot be had or not be registered (see `ulimit -l`);
-    /// [`Error::Argument`] if the length overflows; [`Error::Failed`] if the group is over.
+    /// [`Error::Transport`] if the memory cannot be allocated or registered (see `ulimit -l`); [`Error::Argument`] if the length
+    /// overflows; [`Error::Failed`] if the group has failed.
     pub fn buffer<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let overflow = || Error::Argument {
             call: "buffer",
@@ -124,24 +139,24 @@ impl ProcessGroup {
         Buffer::new(region, len, &self.shared.runtime.registry).ok_or_else(overflow)
     }
 
-    /// Ends the world and all its groups, also for ranks that are not in this one: all get [`Failure::Aborted`] with this
-    /// reason from the call they are in or make next. May be called while another thread is in a call, which it ends.
-    /// Returns what every later call returns: that, or the failure that came before it.
+    /// Ends the world and all its groups, also for ranks that are not in this group: every rank gets [`Failure::Aborted`] with
+    /// this reason from its current or next call. May be called while other threads are in calls; it ends them. Returns the error
+    /// that every later call returns: this one, or that of an earlier failure.
     pub fn abort(&self, why: &str) -> Error {
         let runtime = &self.shared.runtime;
         runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() })
     }
 
-    /// The name of the algorithm that does a collective of `count` elements (as [`Collective`] counts them).
+    /// The name of the algorithm that this handle uses for a collective of `count` elements (as [`Collective`] counts them).
     ///
     /// # Errors
-    /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group is over.
+    /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group has failed.
     pub fn algorithm(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<&'static str> {
         Ok(self.choice(collective, count, dtype)?.algorithm.name)
     }
 
-    /// How a collective of `count` elements (as [`Collective`] counts them) is done: by which algorithm, in messages of at
-    /// most how many bytes, on at most how many lanes.
+    /// The algorithm, the largest message and the most lanes that this handle uses for a collective of `count` elements (as
+    /// [`Collective`] counts them).
     ///
     /// # Errors
     /// As [`Self::algorithm`].
@@ -150,54 +165,64 @@ impl ProcessGroup {
         self.shared.planner.choose(&CallSpec::new(collective, count), dtype.size(), &self.options)
     }
 
-    /// The number of the group's operations begun so far.
+    /// The number of collective operations of the group that this rank has begun. Errors give an operation's number: `op 3` is the
+    /// fourth. A call of objects or tensors may be several operations.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.shared.operations()
     }
 
-    /// Keeps, from now on, the steps of each operation of any of this process's groups in the order in which they finished;
-    /// [`Self::trace`] gives those of the one that ended last. It costs memory: one entry for every step.
-    pub fn keep_trace(&self) {
-        // Of a group that is over there is nothing to keep.
-        let _ = self.shared.runtime.with(|engine| engine.trace = Some(Vec::new()));
+    /// Keeps, from now on, the finished steps of each operation of this process; [`Self::trace`] returns those of the latest.
+    #[cfg(test)]
+    pub(crate) fn keep_trace(&self) {
+        self.shared.runtime.with(|engine| engine.trace = Some(Vec::new())).unwrap();
     }
 
-    /// The steps of the operation that ended last, of whichever group, if [`Self::keep_trace`] was called before it.
-    #[must_use]
-    pub fn trace(&self) -> Vec<Traced> {
-        self.shared.runtime.with(|engine| engine.trace.clone()).ok().flatten().unwrap_or_default()
+    #[cfg(test)]
+    pub(crate) fn trace(&self) -> Vec<crate::engine::Traced> {
+        self.shared.runtime.with(|engine| engine.trace.clone()).unwrap().unwrap_or_default()
     }
 
-    /// Bytes of memory that windows, mailboxes, staging and scratch of all groups take in this process at present.
+    /// The bytes of registered memory that the groups of this process use now for windows, mailboxes, staging and scratch;
+    /// [buffers](Self::buffer) are not counted. 0 after the group has ended.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.shared.runtime.with(|engine| engine.memory()).unwrap_or_default()
     }
 
-    /// Another handle of the same group, whose calls take only these algorithms, whatever the configuration says; the
-    /// words are those of [`Config::algorithm`]. Every rank must make a call with the same selection.
+    /// Another handle of the same group, whose calls use only these algorithms, instead of those of [`Config::algorithm`]; the
+    /// text has the same format. All ranks must make a call with the same selection.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// group.with_algorithms("all_reduce:ring")?.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] names what does not exist, and what does.
+    /// [`Error::Argument`] if there is no such algorithm; it names all algorithms.
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
         Ok(self.with_options(CallOptions { selection, ..self.options }))
     }
 
-    /// The most bytes of a message: as [`Config::chunk`] has it, or less where the limit on locked memory of some rank wants it.
+    /// The largest message of a collective, in bytes: [`Config::chunk`], or less if the limit on locked memory of some rank
+    /// requires it.
     #[must_use]
     pub fn chunk_bytes(&self) -> usize {
         self.shared.runtime.settings.chunk_bytes
     }
 
-    /// Another handle of the same group, whose calls are cut into messages of at most so many bytes on at most so many
-    /// lanes, whatever the tables say. On one lane messages have at most [`Config::eager`] bytes. Every rank must make
-    /// a call with the same; if one does not, all are told.
+    /// Another handle of the same group, whose calls send messages of at most `chunk_bytes` bytes on at most `lanes` lanes, instead
+    /// of what the tables say. On one lane, messages have at most [`Config::eager`] bytes. All ranks must make a call with the same
+    /// values; a difference is a [`Failure::Mismatch`].
     ///
     /// # Errors
-    /// [`Error::Argument`] if one of them is 0 or more than [`Config::chunk`] and [`Config::lanes`] allow.
+    /// [`Error::Argument`] if a value is 0, or exceeds [`Config::chunk`] or [`Config::lanes`].
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
         let config = &self.shared.runtime.config;
         let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
@@ -210,8 +235,8 @@ impl ProcessGroup {
         Ok(self.with_options(CallOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options }))
     }
 
-    /// Another handle of the same group, whose reductions are of this kind, whatever the configuration says. Every
-    /// rank must make a call with the same.
+    /// Another handle of the same group, whose reductions are of this kind instead of [`Config::reduction`]. All ranks must make a
+    /// call with the same.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
         self.with_options(CallOptions { reduction, ..self.options })
@@ -221,12 +246,12 @@ impl ProcessGroup {
         Self { shared: Arc::clone(&self.shared), options, membership: self.membership.clone() }
     }
 
-    /// A handle for a call, with which the group may end nevertheless.
+    /// A handle for an asynchronous call. It does not keep the group from ending.
     fn under_way(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), options: self.options, membership: None }
     }
 
-    /// The first handle of a group, which comes from another unless it is the world.
+    /// The first handle of a group; `parent` is the group that it was made from, `None` for the world.
     fn of(shared: Shared, options: CallOptions, parent: Option<&Self>) -> Self {
         let (shared, parent) = (Arc::new(shared), parent.and_then(|parent| parent.membership.clone()));
         let membership = Some(Arc::new(Membership { shared: Arc::clone(&shared), parent }));
@@ -238,20 +263,18 @@ impl ProcessGroup {
         self.shared.run(&mut *self.shared.state()?, T::DTYPE, spec, borrowed, &self.options)
     }
 
-    /// Called on the world, leaves it in good order, and with it all groups: from then on there are no calls. Every rank must
-    /// call it, as any collective, and it ends when all ranks have: however far apart that is, for there is no timeout, and at
-    /// once if a rank dies or fails. A rank cannot go earlier, because an endpoint that closes may take along what it has sent
-    /// and the network has not delivered; and only a rank that is still there can tell that the others call something else.
-    /// After 30 s it logs a warning that says where the others are. Dropping the last handle of the world and of the groups
-    /// made of it does the same, but cannot tell what came of it.
+    /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
+    /// collective. It returns when all ranks have called it, without a timeout, or as soon as a rank dies or fails. A rank cannot
+    /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
+    /// is detected only by ranks that are still members. After 30 s it logs a warning with the positions of the other ranks.
+    /// Dropping the last handle of the world and of its groups does the same, but cannot return an error.
     ///
-    /// Called on another group, ends this handle, waits for nobody, and is always `Ok`.
+    /// On another group: drops this handle, waits for no rank, and returns `Ok`.
     ///
     /// # Errors
-    /// On the world, [`Error::Failed`] if it is over, or the others call something else: a rank that leaves while
-    /// others call a collective or wait for its message is a failure, and so is a call whose messages nobody took, or a
-    /// message that nobody has received, in any group. All ranks get the same. A receive for which nothing has come when all
-    /// ranks leave is none: its [`Work`](crate::Work) ends with an error of its own.
+    /// On the world, [`Error::Failed`] if it has failed, or if ranks leave while others call a collective or wait for a message of
+    /// theirs, or if a message of any group was not received. All ranks get the same failure. A pending receive without a message
+    /// is no failure: its [`Work`](crate::Work) ends with an error.
     pub fn leave(self) -> Result<()> {
         self.shared.part()
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
 
 pub(crate) use self::judge::judge;
-pub use self::report::{report, whereabouts};
+pub use self::report::report;
+pub(crate) use self::report::whereabouts;
 use crate::error::{Failure, clean};
 
 /// Bounds of a position, since one process collects those of all ranks: the number of groups, of latest calls of each group, of

@@ -71,7 +71,7 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
 ///
 /// For instance: `rank 0 called send(f32, to 1, tag 7), waits for rank 1; rank 1 finished barrier() and called nothing since`.
 #[must_use]
-pub fn whereabouts(positions: &[Option<Position>]) -> String {
+pub(crate) fn whereabouts(positions: &[Option<Position>]) -> String {
     let mut sentences = Sentences::default();
     for (rank, position) in positions.iter().enumerate() {
         sentences.add(rank, false, position.as_ref().map_or_else(|| SILENT.to_owned(), activity));

@@ -30,8 +30,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use crate::position::whereabouts;
 pub use crate::position::{
-    Called, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report, whereabouts,
+    Called, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
 };
 use crate::{
     config::{Member, StoreAddress},
@@ -57,10 +58,10 @@ pub const LINGER: Duration = Duration::from_secs(5);
 const GATHER: Duration = Duration::from_millis(400);
 
 /// How long the process of rank 0 stays if the group fails while ranks join, so that ranks that come later learn why.
-pub const LATECOMERS: Duration = Duration::from_secs(2);
+const LATECOMERS: Duration = Duration::from_secs(2);
 
 /// How long [`Watch::report`] waits for the store to say which failure came first.
-pub const ECHO: Duration = Duration::from_secs(1);
+const ECHO: Duration = Duration::from_secs(1);
 
 /// The longest key.
 pub const MAX_KEY: usize = 1024;
@@ -117,7 +118,7 @@ pub trait Store: Send + Sync {
 /// this rank died.
 pub trait Watch: Send + Sync {
     /// Reports a failure to the store and returns the first failure that the store received, which is the same on every rank;
-    /// `failure` itself if the store does not answer within [`ECHO`]. Raises the latch.
+    /// `failure` itself if the store does not answer within a second. Raises the latch.
     fn report(&self, failure: &Failure) -> Failure;
 
     /// Asks all ranks for their positions and returns the answers that come within `wait`, by rank; `None` for a rank that did

@@ -1,5 +1,5 @@
-//! `unisono bench`: measures collectives in the columns of nccl-tests, how much of them computation hides, messages, and the
-//! raw puts under all of these; and draws results of several runs beside each other.
+//! `unisono bench`: measures collectives (with the columns of nccl-tests), their overlap with computation, messages and raw puts;
+//! and draws the results of several runs.
 
 mod check;
 pub(crate) mod collective;
@@ -23,24 +23,24 @@ use unisono_transport::ofi::Options;
 
 use crate::run::job::Job;
 
-/// What a bench gives or why it could not.
+/// The result of a bench, or why it failed.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What people begin with.
+/// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
   unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
   unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
   unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
-  mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      among machines
-  unisono bench --plot compared.svg before.json after.json draws what --json has written";
+  mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      on several hosts
+  unisono bench --plot compared.svg before.json after.json draws results of --json";
 
 /// Measures a collective, messages or raw puts over a sweep of sizes, or draws results.
 ///
-/// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
-/// environment describes (srun, mpirun, torchrun, unisono run), and rank 0 reports. Results of collectives and messages
-/// are checked after each size, and a wrong one makes the exit status 1; what raw puts write is not checked.
+/// With --ranks it starts that many ranks on this machine. Otherwise it is one rank of the job that its environment describes
+/// (srun, mpirun, torchrun, unisono run). Rank 0 prints the results. The elements that collectives and messages produce are
+/// checked after each size; if one is wrong, the exit status is 1. The bytes of raw puts are not checked.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -49,8 +49,8 @@ Examples:
 pub(crate) struct BenchCommand {
     #[command(flatten)]
     bench: Option<Bench>,
-    /// Measure nothing, but draw results of collectives that --json has written: time and bus bandwidth against size, to an
-    /// SVG file. Each file is a line for each collective and number of ranks in it, and is called by its name
+    /// Draw results of collectives, which --json wrote, to an SVG file: time and bus bandwidth against size. Each file gives a
+    /// line for each collective and number of ranks in it, labelled with the file's name. Nothing is measured
     #[arg(long, num_args = 2.., value_names = ["SVG", "JSON"], exclusive = true)]
     plot: Vec<PathBuf>,
 }
@@ -67,14 +67,14 @@ impl BenchCommand {
     }
 }
 
-/// What is measured, and how.
+/// The options of a measurement.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Bench {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put
     #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
-    /// The smallest size in bytes, for instance 8, 4K, 1M: of the whole vector, as in nccl-tests, and rounded down
-    /// to whole elements (where every rank has a block, to as many in each)
+    /// The smallest size in bytes, for instance 8, 4K, 1M. As in nccl-tests, it is the size of the whole vector, rounded down to
+    /// whole elements (and to equal blocks if every rank has a block)
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
     /// The largest size in bytes
@@ -89,11 +89,11 @@ pub(crate) struct Bench {
     /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR [default: sum]
     #[arg(short, long, value_parser = parse_op)]
     op: Option<ReduceOp>,
-    /// Timed calls of each size; by default as many as take about a quarter of a second, from 5 to 2000, and for put
-    /// as many as move 256 MiB, from 32 to 5000
+    /// Timed calls of each size. Default: as many as take about a quarter of a second, from 5 to 2000; for put as many as move
+    /// 256 MiB, from 32 to 5000
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// Untimed calls of each size before those
+    /// Untimed calls of each size, before the timed ones
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     warmup: u32,
     /// The root of a broadcast, reduce, gather or scatter [default: 0]
@@ -105,25 +105,25 @@ pub(crate) struct Bench {
     /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Use this algorithm for the collective and no other (as UNISONO_ALGORITHM=collective:algorithm)
+    /// Use only this algorithm (as UNISONO_ALGORITHM=collective:algorithm)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     algorithm: Option<String>,
-    /// Reduce in the order of ranks, for the same bits however it is done (as UNISONO_REDUCTION=reproducible)
+    /// Reduce in the order of ranks, so that the bits of the result do not depend on the algorithm (as
+    /// UNISONO_REDUCTION=reproducible)
     #[arg(long)]
     reproducible: bool,
-    /// Take input and output from registered buffers rather than from plain memory
+    /// Use registered buffers instead of plain memory
     #[arg(long)]
     registered: bool,
-    /// Measure how much of the collective disappears behind what the ranks compute after they have begun it and before
-    /// they wait for it, in percent of its time: 100 - 100 (both - computation alone) / collective alone. Once the
-    /// thread sleeps as if an accelerator computed, and once it computes on every core; each a tenth longer
-    /// than the collective takes
+    /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent: 100
+    /// - 100 (both - computation alone) / collective alone. Two computations: the thread sleeps, as if an accelerator computed;
+    /// or all cores compute. Each takes a tenth longer than the collective
     #[arg(long)]
     overlap: bool,
-    /// Do not measure raw puts beforehand, for %raw: over the loopback what is measured after them may take a quarter longer
+    /// Do not measure raw puts first (for the column %raw). Over the loopback, collectives may take a quarter longer after them
     #[arg(long)]
     no_raw: bool,
-    /// Write the results to this file too, one JSON object a line
+    /// Also write the results to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -190,7 +190,7 @@ impl Bench {
         }
     }
 
-    /// Starts ranks, each of which runs this bench without `--ranks`.
+    /// Starts the ranks, each of which runs this bench without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         self.check(ranks as usize)?;
         // Rank 0 opens it again; here it is told before there are ranks.
@@ -198,7 +198,7 @@ impl Bench {
         Ok(Job::again(ranks).run()?.exit_code())
     }
 
-    /// What clap cannot check.
+    /// Checks of the command line that clap cannot do.
     fn check(&self, ranks: usize) -> Result<()> {
         if self.min_bytes > self.max_bytes {
             return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
@@ -262,7 +262,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Is one rank of the bench.
+    /// Runs one rank of the bench.
     fn measure(&self) -> Result<ExitCode> {
         let mut config = Config::from_env()?;
         if let Some(provider) = &self.provider {
@@ -295,7 +295,7 @@ impl Bench {
         Ok(ExitCode::FAILURE)
     }
 
-    /// Measures and reports; tells how many elements came out wrong, on all ranks together.
+    /// Measures and reports. Returns the number of wrong elements on all ranks.
     fn measure_in(&self, group: &ProcessGroup, options: &Options, reduction: Reduction) -> Result<u64> {
         self.check(group.size())?;
         let mut report = report::Report::new(group, self, reduction)?;
@@ -317,7 +317,7 @@ impl Bench {
     }
 }
 
-/// From the least to the most, each so many times the one before.
+/// The sizes from the smallest to the largest, each `factor` times the one before.
 pub(crate) fn sweep(least: usize, most: usize, factor: u32) -> Vec<usize> {
     let next = |bytes: &usize| match bytes {
         0 => Some(1),

@@ -1,4 +1,4 @@
-//! `unisono compare`: what the cost model says of every algorithm beside what it takes on this machine.
+//! `unisono compare`: the cost model's prediction for every algorithm beside its measured time on this machine.
 
 use std::{
     io::{self, Write},
@@ -13,22 +13,22 @@ use super::{Case, Result, describe, fit, measure_rank::Found};
 use crate::bench;
 use crate::words;
 
-/// The model's fastest may be so many times slower than the fastest and still be right.
+/// The model is right if its fastest algorithm takes at most this many times the time of the fastest one.
 const CLOSE: f64 = 1.10;
-/// Of two algorithms whose times differ by less, nobody says which is faster.
+/// Two algorithms whose times differ by less than this factor are not compared.
 const APART: f64 = 1.15;
 
-/// Measures every algorithm on this machine beside what the cost model says of it.
+/// Measures every algorithm on this machine and compares it with the cost model's prediction.
 ///
-/// For each size and number of ranks: the measured median and, in brackets, the prediction; whether what the model
-/// takes for the fastest is within 10 % of it; and how many pairs of algorithms that differ by more than 15 % it
-/// puts in the right order.
+/// For each size and number of ranks it prints the measured median of each algorithm and, in brackets, the prediction; whether
+/// the model's fastest algorithm is within 10 % of the fastest one; and how many pairs of algorithms that differ by more than
+/// 15 % the model puts in the right order.
 #[derive(clap::Args)]
 pub(crate) struct Compare {
     /// all_reduce or another collective with a size
     #[arg(value_parser = parse_sized, default_value = "all_reduce")]
     collective: Collective,
-    /// How many ranks, after commas
+    /// The numbers of ranks, separated by commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2,4,8",
         value_parser = clap::value_parser!(u32).range(2..=1024))]
     ranks: Vec<u32>,
@@ -57,7 +57,7 @@ fn parse_sized(text: &str) -> std::result::Result<Collective, String> {
     }
 }
 
-/// How well the model does.
+/// How well the predictions agree with the measured times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Score {
     right: usize,
@@ -149,8 +149,7 @@ fn both(case: &Case, found: &Found, bytes: usize, fabric: &Fabric) -> Vec<(&'sta
     both
 }
 
-/// Whether the model's fastest is fast, and how many pairs that are apart it puts in the right order; of those by
-/// measured time.
+/// Compares predictions with measured times; the algorithms are sorted by measured time.
 fn judge(both: &[(&str, f64, f64)]) -> (bool, Score) {
     let best = both.first().map_or(0.0, |it| it.1);
     let taken = both.iter().min_by(|one, other| one.2.total_cmp(&other.2));

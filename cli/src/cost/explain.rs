@@ -1,4 +1,4 @@
-//! `unisono explain`: which algorithm a collective takes, why, and what one rank then does, step by step.
+//! `unisono explain`: which algorithm the library chooses for a collective, why, and the steps of one rank.
 
 use std::{
     io::{self, BufWriter, Write},
@@ -16,15 +16,15 @@ use unisono_schedule::{
 use super::{About, Case, Priced, Result, describe, fastest};
 use crate::words;
 
-/// How many lines of steps are shown, unless all are asked for.
+/// The most steps that are shown without `--all`.
 const LINES: usize = 100;
-/// So many steps that are not shown are counted.
+/// The most steps that are counted beyond those.
 const COUNTED: u64 = 20_000_000;
 
-/// Says which algorithm a collective takes and why, and shows one rank's steps.
+/// Shows which algorithm the library chooses for a collective, why, and the steps of one rank.
 ///
-/// The choice is that of a group with the default configuration on such hosts as the fabric has (`--fabric`): by default
-/// with 2 cores for every 8 ranks, where other algorithms are chosen than with a core for each.
+/// The choice is that of a group with the default configuration on hosts of the given fabric (`--fabric`). The hosts of the
+/// default fabric have 2 cores for 8 ranks; with a core for each rank the choice may differ (`--cores`).
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     #[command(flatten)]
@@ -32,14 +32,13 @@ pub(crate) struct Explain {
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = crate::bench::parse_dtype)]
     dtype: Dtype,
-    /// Whose steps are shown
+    /// The rank whose steps are shown
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     rank: usize,
-    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g; the choice depends on how many cores its hosts have for their ranks, the
-    /// predicted times on all of it
+    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g or tcp-100g
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = super::parse_fabric)]
     fabric: Fabric,
-    /// Show all steps, however many there are
+    /// Show all steps
     #[arg(long)]
     all: bool,
 }

@@ -20,12 +20,12 @@ use super::{
 };
 use crate::{run::ITSELF, words};
 
-/// With more cores than that a crowd is not measured: it would be too many processes.
+/// With more cores than this, ranks that share cores are not measured, because it would take too many processes.
 const MOST_CORES: usize = 16;
-/// Where both directions at once are so much slower than one alone, the processors move the bytes.
+/// If both directions at once are slower than one alone by this factor, the CPUs move the bytes.
 const SLOWED: f64 = 0.9;
 
-/// Runs so many ranks here, of which so many can run at once, and tells what rank 0 found.
+/// Runs ranks on this machine, of which `at_once` can run at once, and returns what rank 0 measured.
 pub(super) fn run(
     ranks: usize,
     at_once: usize,
@@ -49,11 +49,11 @@ pub(super) fn run(
     Ok(serde_json::from_str(line.ok_or("the run that was to be measured told nothing")?)?)
 }
 
-/// The algorithm by which the switch is fitted, and how often that is measured.
+/// The algorithm to which the cost of a context switch is fitted, and how often it is measured.
 const FITTED: &str = "recursive_doubling";
 const CROWDED_RUNS: usize = 3;
 
-/// The fabric that this machine is, with all ranks on it.
+/// The fabric that describes this machine, with all ranks on it.
 pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
     let cores = available_parallelism().map_or(1, Into::into);
     let small = [Collective::AllReduce.name(), "--bytes=8"].map(str::to_owned);
@@ -81,7 +81,7 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
     let hop = hop.max(raw.one_way);
     // What the engine adds to a put is processor time.
     let overhead = raw.put.min(raw.one_way / 2.0) + (hop - raw.one_way) / 2.0;
-    // Where no page is pinned, no card reads it either, even if one way alone is no faster than each of both.
+    // Without pinned pages no NIC reads memory, even if one direction alone is no faster than each of both.
     let moved = raw.cheap_registration || raw.both < SLOWED * raw.bandwidth;
     let per_byte = if moved { 0.5 / raw.both } else { 0.0 };
     Fabric {
@@ -123,7 +123,7 @@ fn fit_switch(fabric: Fabric, ranks: usize, wanted: f64) -> Fabric {
     Fabric { switch: high, ..fabric }
 }
 
-/// Says what was fitted.
+/// Prints the fitted parameters.
 pub(super) fn print(fabric: &Fabric) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let rate = |bytes: f64| format!("{:.2} GB/s", bytes / 1e9);
@@ -173,10 +173,10 @@ mod tests {
         assert!(
             (fabric.between.send_per_byte + fabric.between.receive_per_byte - 1.0 / RAW.both).abs() < 1e-15
         );
-        // A card that is as fast both ways moves the bytes by itself.
+        // A NIC that is as fast in both directions at once moves the bytes by itself.
         assert!(fit(&Raw { both: 5.9e9, ..RAW }, 5e-6, 2).between.send_per_byte > 0.0);
-        let card = fit(&Raw { both: 5.9e9, cheap_registration: false, ..RAW }, 5e-6, 2);
-        assert!(card.between.send_per_byte == 0.0 && card.between.bandwidth == RAW.bandwidth);
+        let nic = fit(&Raw { both: 5.9e9, cheap_registration: false, ..RAW }, 5e-6, 2);
+        assert!(nic.between.send_per_byte == 0.0 && nic.between.bandwidth == RAW.bandwidth);
         // Whatever is measured, nothing comes out negative.
         assert!(fit(&Raw { put: 9e-6, ..RAW }, 1e-6, 2).between.latency >= 0.0);
 

@@ -1,5 +1,4 @@
-//! `unisono simulate`, `explain` and `compare`: what the cost model says of collectives, before anything runs, and beside
-//! what does.
+//! `unisono simulate`, `explain` and `compare`: the cost model's predictions for collectives, alone and beside measured times.
 
 pub(crate) mod compare;
 pub(crate) mod explain;
@@ -20,7 +19,7 @@ use unisono_schedule::{
 
 use crate::words;
 
-/// What a subcommand gives or why it could not.
+/// The result of a subcommand, or why it failed.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The most ranks that are simulated.
@@ -55,31 +54,31 @@ fn parse_chunk(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// What a prediction is about.
+/// The collective and the hosts of a prediction.
 #[derive(clap::Args)]
 pub(crate) struct About {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter or all_to_all
     #[arg(value_parser = parse_collective)]
     collective: Collective,
-    /// How many ranks there are [default: those of --hosts]
+    /// The number of ranks [default: those of --hosts]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS), required_unless_present = "hosts")]
     ranks: Option<u32>,
-    /// On how many hosts they are [default: as many as their ranks need]
+    /// The number of hosts [default: as many as the ranks need]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
     hosts: Option<u32>,
-    /// How many ranks a host has [default: the fabric's, or those that --hosts leaves to each]
+    /// The number of ranks on a host [default: ranks / hosts, or the fabric's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_RANKS))]
     ranks_per_host: Option<u32>,
-    /// How many cores the ranks of a host share [default: the fabric's]
+    /// The number of cores for the ranks of a host [default: the fabric's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cores: Option<u32>,
-    /// The size in bytes, for instance 8, 4K, 1M: of the whole vector, as in `unisono bench`
+    /// The size of the whole vector in bytes, as in `unisono bench`: for instance 8, 4K, 1M
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = unisono::config::parse_size)]
     bytes: usize,
 }
 
 impl About {
-    /// How many ranks there are, and the fabric with hosts as they are asked for.
+    /// The number of ranks, and the fabric with hosts as the options say.
     fn hosts(&self, fabric: &Fabric) -> Result<(usize, Fabric)> {
         let count = |count: Option<u32>| count.map(|count| count as usize);
         let (ranks, hosts, each) = (count(self.ranks), count(self.hosts), count(self.ranks_per_host));

@@ -21,7 +21,7 @@ use crate::{
     words,
 };
 
-/// What people begin with.
+/// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
   unisono simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400
@@ -29,11 +29,11 @@ Examples:
   unisono simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 2
   unisono simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g
   unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg
-  unisono simulate all_reduce --ranks 8 --bytes 1M --measure --provider tcp        on this machine";
+  unisono simulate all_reduce --ranks 8 --bytes 1M --measure --provider tcp        fitted to this machine";
 
-/// Predicts what every algorithm takes for a collective, on a fabric one need not have.
+/// Predicts the time of every algorithm for a collective, on a fabric that need not be at hand.
 ///
-/// The schedules that would be executed are run in a cost model (docs/cost.md), those of all ranks or, where all do the
+/// A cost model (docs/cost.md) runs the schedules that the library would execute: those of all ranks or, if all ranks do the
 /// same, that of one. Elements are f32.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -43,19 +43,19 @@ pub(crate) struct Simulate {
     /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
-    /// Instead, this machine with all ranks on it: fitted to short runs, which take some seconds
+    /// Instead of --fabric: this machine with all ranks on it, fitted to short runs, which take some seconds
     #[arg(long, conflicts_with = "fabric")]
     measure: bool,
     /// The libfabric provider to measure
     #[arg(long, value_name = "NAME", conflicts_with = "fabric", value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// This algorithm and no other
+    /// Only this algorithm
     #[arg(long, value_name = "NAME", value_parser = super::parse_algorithm)]
     algorithm: Option<&'static Algorithm>,
-    /// The most bytes of a message [default: as the library chooses]
+    /// The largest message in bytes [default: the library's choice]
     #[arg(long, value_name = "BYTES", value_parser = super::parse_chunk)]
     chunk: Option<usize>,
-    /// How many chunks are worked on side by side [default: as the library chooses]
+    /// The number of lanes [default: the library's choice]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
     /// Also draw time against size, from 8 B to 1 GiB, to this file (SVG)

@@ -46,33 +46,32 @@ use self::{
 };
 use crate::words::some;
 
-/// For how many ranks memory and open files are judged where nobody says how many there are.
+/// The number of ranks for which memory and open files are judged if it is not given.
 const RANKS: usize = 8;
 
-/// Tells why unisono does not run here or is slow: providers, limits, interfaces, cores, environment.
+/// Finds why unisono does not run here or is slow: checks providers, limits, interfaces, cores and environment.
 ///
-/// Every line is marked: ok, warn, PROBLEM, or - for what is merely so; behind => stands what to do. Two
-/// ranks on this machine form a group over each provider; no other machine is written to. The exit
-/// status is 0 if a provider works, 1 otherwise.
+/// Every line has a mark: ok, warn, PROBLEM, or - for information. Lines with => say what to do. Over each provider, two ranks
+/// on this machine form a group; other hosts are not contacted. The exit status is 0 if a provider works, 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
-    /// Look at this libfabric provider only, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
+    /// Check only this libfabric provider, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Look at these network interfaces only: names, addresses and networks after commas, eth0,10.0.0.0/8, or all but these,
-    /// ^docker0 [default: UNISONO_INTERFACE].
+    /// Check only these network interfaces: names, addresses and networks separated by commas (eth0,10.0.0.0/8), or all except
+    /// these (^docker0) [default: UNISONO_INTERFACE].
     #[arg(long)]
     interface: Option<unisono_transport::ofi::Interfaces>,
-    /// Judge cores, memory and open files for so many ranks on this machine [default: the launcher's; else memory and open
-    /// files for 8].
+    /// Judge cores, memory and open files for this many ranks on this machine [default: the launcher's number; without a
+    /// launcher, memory and open files for 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
-    /// Also write everything to this file as one JSON object; with - to standard output, and nothing else.
+    /// Also write everything to this file as one JSON object; with - write only that, to standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Everything found out, and what is said of it: the JSON object.
+/// All facts and what they mean: the JSON object.
 #[derive(Serialize)]
 struct Findings {
     works: bool,
@@ -158,7 +157,7 @@ impl Doctor {
     }
 }
 
-/// Where ranks are to meet.
+/// The store that ranks would use.
 fn towards(interfaces: &Interfaces) -> Option<IpAddr> {
     let route = interfaces.route.as_ref()?;
     route.address.filter(|&address| !StoreAddress::names_itself(&route.host, address))
@@ -182,14 +181,14 @@ impl Printer {
         Ok(())
     }
 
-    /// Says in one line how it stands.
+    /// Prints a summary in one line.
     fn finish(&mut self, self_test: &SelfTest) -> io::Result<()> {
         let verdict = verdict(&self.sections, self_test);
         self.print(verdict)
     }
 }
 
-/// How it stands, in a line.
+/// The summary.
 fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     let count = |mark| sections.iter().map(|section| section.count(mark)).sum::<usize>();
     let (problems, warnings) = (count(Mark::Problem), count(Mark::Warn));
@@ -202,7 +201,7 @@ fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     let mut section = Section::new("verdict");
     let working = self_test.working();
     if working.is_empty() {
-        section.problem(format!("no provider works here; {marks}"), "begin with the first PROBLEM above");
+        section.problem(format!("no provider works here; {marks}"), "start with the first PROBLEM above");
     } else {
         section.ok(format!("{}; {marks}", join(&working)));
     }
@@ -218,8 +217,7 @@ fn join(names: &[&str]) -> String {
     }
 }
 
-/// What `work` gives if it is done in time. Otherwise it is left to itself, since a call that hangs cannot be
-/// stopped.
+/// The result of `work` if it ends in time. Otherwise its thread is left alone, because a call that hangs cannot be stopped.
 fn within<T: Send + 'static>(time: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = mpsc::channel();
     thread::Builder::new().spawn(move || drop(tell.send(work()))).ok()?;

@@ -1,4 +1,4 @@
-//! `unisono run`: the ranks of a job on this machine, started together and ended together.
+//! `unisono run`: starts the ranks of a job on this machine, and ends all if one fails.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -13,10 +13,10 @@ use clap::builder::NonEmptyStringValueParser;
 use job::{End, Job, Output};
 use unisono::Config;
 
-/// This program, also when its file has been replaced by a newer one: then the link stays good, and its path does not.
+/// This program. Unlike its path, the link stays valid if the file is replaced by a newer one.
 pub(crate) const ITSELF: &str = "/proc/self/exe";
 
-/// What people begin with.
+/// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
   unisono run -n 4 ./program --its-option
@@ -24,24 +24,24 @@ Examples:
 
 /// Starts a program as ranks 0 to N-1 on this machine.
 ///
-/// Each rank finds its number and where to meet the others in its environment (UNISONO_* and torchrun's RANK,
-/// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and its exit status
-/// is ours: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all; Ctrl-Z
-/// stops all, and fg or bg continues them. Ranks have no standard input: they read its end at once.
-/// Output of processes that ranks leave behind is passed on until it has been silent for half a second.
+/// The environment of each rank has its rank, the world size and the address of the store (UNISONO_*, and torchrun's RANK,
+/// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and the exit status is that of this
+/// rank: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all ranks; Ctrl-Z stops
+/// them, and fg or bg continues them. The standard input of ranks is empty. If processes that ranks started outlive them, their
+/// output is forwarded until there is none for half a second.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// How many ranks to start.
+    /// The number of ranks.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
     /// The libfabric provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// How long a rank waits for another: 300, 5s, 200ms (sets UNISONO_TIMEOUT).
+    /// How long a rank waits for another one, for instance 300, 5s or 200ms (sets UNISONO_TIMEOUT).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<OsString>,
-    /// Pass the ranks' output through as it comes, instead of line by line behind `[rank] `.
+    /// Let ranks write to the terminal directly, instead of line by line with the prefix `[rank] `.
     #[arg(long)]
     no_prefix: bool,
     /// The program and its arguments.
@@ -49,7 +49,7 @@ pub(crate) struct Run {
     program: Vec<OsString>,
 }
 
-/// A time, as the ranks will read it; refused here if they would refuse it.
+/// Checks a time as the ranks will check it.
 fn duration(text: &str) -> Result<OsString, String> {
     let timeout = unisono::config::parse_duration(text)?;
     Config { timeout, ..Config::default() }.validate().map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! `unisono tune`: measures every algorithm on this machine or in this job, and writes down which is to be taken.
+//! `unisono tune`: measures every algorithm on this machine or in this job, and writes a tuning file.
 
 mod decide;
 pub(crate) mod measure;
@@ -27,22 +27,22 @@ use crate::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Bytes of a whole vector below which nobody asks how it is done.
+/// The smallest size of a whole vector that is tuned, in bytes.
 const SMALLEST: usize = 8;
 
-/// What people begin with.
+/// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
   unisono tune --ranks 4 --provider tcp --collective all_reduce --output all_reduce.tuning
   mpirun -n 16 unisono tune --output cluster.tuning        among machines
-  UNISONO_TUNING=cluster.tuning srun -n 16 PROGRAM         takes what was measured; every rank needs the file";
+  UNISONO_TUNING=cluster.tuning srun -n 16 PROGRAM         uses the file, which every rank needs";
 
-/// Measures every algorithm and writes a file of the fastest ones, which UNISONO_TUNING names to programs.
+/// Measures every algorithm and writes the fastest ones to a tuning file, for UNISONO_TUNING.
 ///
-/// With --ranks it starts that many ranks on this machine; otherwise it is one rank of the group that its
-/// environment describes, and rank 0 writes. The file holds for groups of as many ranks, and is best made where and as
-/// the programs will run: with the same provider, chunk and lanes. A collective takes half a minute or so. Among more than
-/// 8 ranks it leaves out ways in which a rank takes chunks from so many others that memory may not suffice, unless they
+/// With --ranks it starts that many ranks on this machine. Otherwise it is one rank of the job that its environment describes,
+/// and rank 0 writes the file. The file applies to groups of the same number of ranks. Run it on the hosts and with the
+/// provider, chunk and lanes of the programs that will use the file. A collective takes about half a minute. For more than 8
+/// ranks it skips algorithms in which a rank receives chunks from so many others that their memory may not suffice, unless they
 /// are the default.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -53,14 +53,14 @@ pub(crate) struct Tune {
     /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// The collectives to tune, after commas [default: all]
+    /// The collectives to tune, separated by commas [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = crate::cost::parse_collective)]
     collective: Vec<Collective>,
-    /// The smallest size in bytes: of the whole vector, as in unisono bench; what is smaller is done as without the file,
-    /// but for less than 8 bytes, which go with 8
+    /// The smallest size in bytes, of the whole vector, as in unisono bench. The file does not affect smaller sizes, except that
+    /// sizes below 8 bytes are treated as 8
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
-    /// The largest size in bytes; what is larger is done likewise
+    /// The largest size in bytes; larger sizes use its row
     #[arg(short = 'e', long, value_name = "BYTES", default_value = "32M", value_parser = unisono::config::parse_size)]
     max_bytes: usize,
     /// The factor from one size to the next
@@ -69,7 +69,7 @@ pub(crate) struct Tune {
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64
     #[arg(short, long, value_name = "TYPE", default_value = "f32", value_parser = bench::parse_dtype)]
     dtype: Dtype,
-    /// The file to write, after each collective anew: who ends it before keeps what was measured until then
+    /// The file to write. It is rewritten after each collective, so that an interrupted run leaves the results so far
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -83,15 +83,15 @@ impl Tune {
         crate::status("tune", result)
     }
 
-    /// Starts ranks, each of which does this without `--ranks`.
+    /// Starts the ranks, each of which runs this without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
-        // Told before there are ranks, and before minutes of measuring.
+        // Checked before ranks are started and minutes are spent on measuring.
         self.check()?;
         output::check(&self.output)?;
         Ok(Job::again(ranks).run()?.exit_code())
     }
 
-    /// What clap cannot check.
+    /// Checks of the command line that clap cannot do.
     fn check(&self) -> Result<()> {
         if self.min_bytes > self.max_bytes {
             return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
@@ -99,7 +99,7 @@ impl Tune {
         Ok(())
     }
 
-    /// Is one rank of the group.
+    /// Runs one rank.
     fn tune(&self) -> Result<()> {
         let mut config = Config::from_env()?;
         if let Some(provider) = &self.provider {

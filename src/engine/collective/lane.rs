@@ -38,9 +38,9 @@ impl Lane {
     }
 }
 
-/// A step that was finished: see [`crate::ProcessGroup::keep_trace`].
+/// A finished step, as tests see it: see [`crate::ProcessGroup::keep_trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traced {
+pub(crate) struct Traced {
     /// On which lane.
     pub lane: usize,
     /// The step.

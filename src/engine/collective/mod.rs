@@ -7,9 +7,8 @@ mod send;
 mod slice;
 mod turn;
 
-pub use self::lane::Traced;
 pub(crate) use self::{
-    lane::Lane,
+    lane::{Lane, Traced},
     run::{Pass, Run},
     turn::Called,
 };
