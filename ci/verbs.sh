@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the conformance suite, the choice of a card beside the network in which ranks meet, the collectives at 2 and 4
+# Runs the conformance suite, the choice of a NIC beside the network in which ranks meet, the collectives at 2 and 4
 # ranks, messages, mismatches, little memory that may be locked, a rank that is killed, and a short checked bench over
 # `verbs;ofi_rxm` on soft-RoCE, in the small emulated machine of ci/verbs-vm.
 set -euo pipefail

@@ -90,7 +90,7 @@ fn no_such_provider_is_a_problem_with_status_1() {
     // Where another is to be had, it says so.
     if doctor(&[], &[]).status.success() {
         assert!(said.contains("=> without --provider and UNISONO_PROVIDER it would be "), "{said}");
-        let said = text(&doctor(&[], &[("UNISONO_INTERFACE", "no-such-card")]).stdout);
+        let said = text(&doctor(&[], &[("UNISONO_INTERFACE", "no-such-nic")]).stdout);
         assert!(said.contains("=> without --interface and UNISONO_INTERFACE it would be "), "{said}");
     }
     assert_eq!(doctor(&["--provider", ""], &[]).status.code(), Some(2));

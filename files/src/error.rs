@@ -1,4 +1,4 @@
-//! What can go wrong, typed, in a form that travels: all ranks return the same.
+//! Errors, typed and serializable: all ranks of a transfer return the same one.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -12,65 +12,65 @@ const SHOWN: usize = 4000;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went well, or what is wrong with a file.
+/// A result, or what is wrong with a file.
 pub(crate) type FileResult<T> = std::result::Result<T, Problem>;
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file could not be read, sent or written. Every rank that takes part gets the same, and the group still works.
+    /// A file could not be read, sent or written. Every participating rank gets the same error, and the group still works.
     #[error("{} on rank {rank}: {}", shown(.file.display()), shown(.problem))]
     File {
-        /// Where, by its rank in the world.
+        /// The rank, in the world, at which it failed.
         rank: Rank,
         /// The file, or the directory for it.
         file: PathBuf,
         /// What is wrong with it.
         problem: Problem,
     },
-    /// What the group says: an argument makes no sense, or the group is over.
+    /// An error of the group: an argument is invalid, or the group has failed.
     #[error(transparent)]
     Group(#[from] unisono::Error),
 }
 
-/// Why a file could not be handed over: every rank is told the same.
+/// Why a transfer failed; the same on every participating rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The system refuses.
+    /// A system call failed.
     #[error("{doing}: {reason}")]
     Io {
-        /// What was tried, for instance `opening it`.
+        /// The operation, for instance `opening it`.
         doing: String,
-        /// What the system says.
+        /// The system's message.
         reason: String,
-        /// The system's number for that, `errno`, if there is one.
+        /// The `errno`, if there is one.
         code: Option<i32>,
     },
-    /// There is no room for it, on the disk or within the limits on this process.
+    /// The disk is full, or a limit on this process forbids a file of this size.
     #[error("there is no room for {wanted} bytes: {reason}")]
     NoSpace {
         /// Bytes to be written.
         wanted: u64,
-        /// What says so.
+        /// The system's message.
         reason: String,
     },
-    /// What is to be sent is a directory, a pipe, a device.
+    /// The source is a directory, a pipe or a device.
     #[error("is no regular file")]
     NotRegular,
-    /// What is to be sent is longer or shorter than the system says.
+    /// The source is longer or shorter than the length that the system reports.
     #[error(
         "the system says that it has {told} bytes, and reading it gives {}: it is made while it is read, as files of /proc \
          and /sys are; copy it to a file first (`cat FILE > COPY`)", if *.more { "more" } else { "fewer" }
     )]
     Length {
-        /// The bytes that the system tells.
+        /// The length that the system reports, in bytes.
         told: u64,
         /// Whether there are more; otherwise there are fewer.
         more: bool,
     },
-    /// The file that is sent was written to meanwhile.
+    /// The source was modified during the transfer.
     #[error("changed while it was being sent: {how}")]
     Changed {
         /// What is different.
@@ -86,13 +86,13 @@ pub enum Problem {
         /// What arrived.
         got: u128,
     },
-    /// A name that is none, or that leads out of the directory.
+    /// The name is invalid, or leads out of the directory.
     #[error("{name:?} is no name of a file in a directory")]
     Name {
         /// The name, as far as it can be shown.
         name: String,
     },
-    /// Pieces of a size that cannot be.
+    /// The size of pieces is invalid.
     #[error("pieces of {given} bytes were asked for; there may be from 1 to {most}")]
     Piece {
         /// What was asked for.
@@ -100,24 +100,24 @@ pub enum Problem {
         /// The most.
         most: u64,
     },
-    /// Another process is writing the same file there.
+    /// Another process is writing the same file.
     #[error("another process is writing it")]
     Busy,
-    /// There is no memory for the pieces under way.
+    /// There is no memory for the pieces in flight.
     #[error("there is no memory for pieces of {bytes} bytes: {reason}")]
     Memory {
         /// Of each.
         bytes: u64,
-        /// What says so.
+        /// The system's message.
         reason: String,
     },
-    /// The ranks that lack something cannot be a group of their own.
+    /// The ranks that need pieces cannot form a group.
     #[error("those who lack it cannot be a group: {reason}")]
     Group {
         /// Why not.
         reason: String,
     },
-    /// It is no .safetensors file, or has not the tensors that were asked for.
+    /// The source is no .safetensors file, or lacks tensors that were asked for.
     #[error("{problem}")]
     Tensors {
         /// What is wrong, and what there is.

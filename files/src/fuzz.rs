@@ -1,5 +1,5 @@
-//! What the fuzz target `file` calls: what another rank says of a file, in any bytes, and then any bytes of a journal, come to an
-//! end without a panic and in bounded memory. The test runs the same on its corpus, and on other bytes.
+//! The fuzz target `file`: arbitrary bytes as another rank's plan, and then as a journal, are decoded without a panic and in
+//! bounded memory. The test runs the same function on the corpus and on random bytes.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Hands over files among the ranks of a [`unisono`] group: [`broadcast`] gives a file of one rank to all, [`send`] and
-//! [`recv`] give it to one other rank while the rest do something else.
+//! Copies files between the ranks of a [`unisono`] group: [`broadcast`] copies a file of one rank to all ranks; [`send`] and
+//! [`recv`] copy it to one other rank, and the remaining ranks take no part.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -9,24 +9,25 @@
 //!
 //! # fn main() -> unisono_files::Result<()> {
 //! let group = ProcessGroup::from_env()?;
-//! // Rank 0 has the file; all find it in a directory of their own host.
+//! // Rank 0 has the file. Every rank gets it in a directory of its own host.
 //! let (file, directory) = (Path::new("/shared/model.safetensors"), Path::new("/local/models"));
 //! let delivered = unisono_files::broadcast(&group, file, directory, 0, Options::default())?;
 //! println!("{} has {} bytes", delivered.file.display(), delivered.bytes);
 //! # Ok(()) }
 //! ```
 //!
-//! A file goes in pieces, each with a checksum, and however long it is a rank needs memory for four of them. While it comes it
-//! lies in the directory as `.NAME.unisono-part`, beside a journal, `.NAME.unisono-journal` (both with a checksum in place of a
-//! NAME of more than 238 bytes). When the whole is on the disks of all ranks it takes its name, in place of what had it. A call
-//! that was cut short leaves the two behind, and the next one of the same file goes on from there: it sends only what a rank
-//! lacks, or has otherwise than the root. A file that is there already, as long and as old, is compared likewise, and keeps its
-//! owner. Where another user has made or linked something under one of the hidden names, that is left alone, and the number of
-//! this process's user is added to both. Holes of the file are not sent, and arrive as holes.
+//! A file is sent in pieces, each with a checksum. A rank needs memory for four pieces, however large the file is. During the
+//! transfer the receiver writes to `.NAME.unisono-part` in the directory, beside a journal, `.NAME.unisono-journal` (a NAME of
+//! more than 238 bytes is replaced by a checksum). When the file is complete on the disks of all ranks, it is renamed to NAME and
+//! replaces an existing file. An interrupted call leaves the two files, and the next call with the same file resumes: it sends
+//! only the pieces that a rank lacks or that differ from the root's. An existing file with the same length and modification
+//! time is compared in the same way, and keeps its owner. If another user has created or linked something under a hidden name, it
+//! is left alone, and this process's user id is added to both names. Holes in the file are not sent, and become holes.
 //!
-//! What goes wrong with a file at one rank, all who take part return as the same [`Error::File`], and the group works on.
+//! If an operation on a file fails at one rank, all participating ranks return the same [`Error::File`], and the group still
+//! works.
 //!
-//! The feature `safetensors` hands over some tensors of a .safetensors file (`Options::tensors`).
+//! With the feature `safetensors`, `Options::tensors` selects tensors of a .safetensors file.
 
 mod checksum;
 mod error;
@@ -48,18 +49,18 @@ pub use self::{
     options::{Delivered, Options, PIECE, Progress},
 };
 
-/// Gives a file of the root's to all ranks: when the call returns, each finds it in its `directory`, under the same name, as
-/// old, and with its permissions (those of reading, writing and running it, less this process's umask).
+/// Copies a file of the root to all ranks. When the call returns, each rank has it in its `directory`, with the same name,
+/// modification time and permissions (read, write and execute, less this process's umask).
 ///
-/// Every rank of the group calls it. `file` matters at the root alone; `directory` is each rank's own, and made if there is
-/// none. Where ranks share a directory, one of them writes. The root's gets the file too, unless it lies there already. No other
-/// thread may use the group meanwhile.
+/// Every rank of the group must call it. Only the root's `file` counts. `directory` may differ between ranks and is created if it
+/// does not exist. If ranks share a directory, one of them writes. The root's directory gets the file too, unless the file is
+/// already there. No other thread may use the group meanwhile.
 ///
 /// # Errors
-/// [`Error::File`], on all ranks the same, if the file cannot be read or written somewhere, there is no room for it, it changes
-/// meanwhile, a piece arrives damaged, or some tensors of a file would take the place of the whole. [`Error::Group`] with
-/// [`unisono::Error::Argument`] if there is no such root, and with [`unisono::Error::Failed`] if the ranks disagree or the group
-/// is over.
+/// [`Error::File`], the same on all ranks, if the file cannot be read or written on some rank, if a disk is full, if the file is
+/// modified meanwhile, if a piece arrives damaged, or if selected tensors would replace the file that they come from.
+/// [`Error::Group`] with [`unisono::Error::Argument`] if there is no such root, and with [`unisono::Error::Failed`] if the ranks
+/// disagree on the call or the group has failed.
 pub fn broadcast(
     group: &ProcessGroup,
     file: &Path,
@@ -70,11 +71,25 @@ pub fn broadcast(
     Handover::new(group, file, Some(directory), root).run(options)
 }
 
-/// Sends a file to another rank, which receives it by [`recv`] with the same tag. Returns when it is safe on that rank's disk.
+/// Sends a file to another rank, which receives it by [`recv`] with the same tag. Returns when the file is on that rank's disk.
 ///
-/// Only the two take part: they [make a group](ProcessGroup::open_pair) of their own for it, and leave it at the end. The
-/// others, and other threads of these two, may do anything meanwhile, also send each other files; two ranks that do so at the
-/// same time need a thread for each direction. This rank writes nothing, and its `options` hold for both.
+/// Only these two ranks take part: they [make a group](ProcessGroup::open_pair) for the transfer. Other ranks, and other threads
+/// of the two, may make any calls meanwhile, also other transfers. If two ranks send each other files at the same time, each
+/// direction needs a thread. This rank's `options` hold for both ranks, except `progress`.
+///
+/// ```no_run
+/// # use std::path::Path;
+/// # use unisono_files::Options;
+/// # fn main() -> unisono_files::Result<()> {
+/// # let group = unisono::ProcessGroup::from_env()?;
+/// if group.rank() == 0 {
+///     unisono_files::send(&group, Path::new("checkpoint.bin"), 3, 7, Options::default())?;
+/// } else if group.rank() == 3 {
+///     let (delivered, _) = unisono_files::recv(&group, Path::new("/local"), 0, 7, Options::default())?;
+///     assert_eq!(delivered.file, Path::new("/local/checkpoint.bin"));
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 /// [`Error::File`], on both ranks the same, as of [`broadcast`]. [`Error::Group`] as of [`ProcessGroup::open_pair`].
@@ -89,8 +104,8 @@ pub fn send(
     Handover::new(&pair, file, None, 0).run(options)
 }
 
-/// Receives a file into a directory, which is made if there is none, and tells who sent it. It has the name and the age that it
-/// has at the sender. See [`send`].
+/// Receives a file into a directory, which is created if it does not exist. Returns the file and its sender. The file has the
+/// name and the modification time that it has at the sender. See [`send`].
 ///
 /// # Errors
 /// As [`send`].

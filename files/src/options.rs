@@ -1,19 +1,26 @@
-//! What a caller may ask for, and what it learns.
+//! The options of a transfer, its progress and its result.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-/// Bytes of a piece if nothing else is asked for.
+/// The default size of a piece, in bytes: 4 MiB.
 pub const PIECE: u64 = 4 << 20;
 
-/// How a file is handed over. The root's or the sender's options hold for all, except `progress`, which is each rank's own.
+/// The options of a transfer. Those of the root or the sender hold for all ranks, except `progress`.
+///
+/// ```
+/// # use unisono_files::{Options, Progress};
+/// let mut print = |Progress { done, whole }| println!("{done} of {whole} bytes");
+/// let options = Options { piece: 16 << 20, progress: Some(&mut print), ..Options::default() };
+/// # drop(options);
+/// ```
 pub struct Options<'a> {
-    /// Of a .safetensors file only these tensors: names, in which `*` stands for any characters and `?` for any one. The
-    /// receivers get a .safetensors file of them alone, with the metadata of the whole. If empty, they get the file as
-    /// it is. With the feature `safetensors`.
+    /// Copy only these tensors of a .safetensors file: names, in which `*` stands for any characters and `?` for any one
+    /// character. The receivers get a .safetensors file with these tensors and the metadata of the original. If empty, the file
+    /// is copied as it is. Only with the feature `safetensors`.
     #[cfg(feature = "safetensors")]
     pub tensors: &'a [String],
-    /// Bytes of a piece, the unit in which it is sent, checked and resumed: from 1 to 256 MiB. A rank that takes part
-    /// has memory for four. A file of more than 2^20 pieces is cut into larger ones.
+    /// The size of a piece, the unit of sending, checking and resuming: from 1 byte to 256 MiB. A rank needs memory for four
+    /// pieces. A file of more than 2^20 pieces is cut into larger ones.
     pub piece: u64,
     /// Called on ranks that send or receive, after each piece.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
@@ -36,30 +43,30 @@ impl fmt::Debug for Options<'_> {
     }
 }
 
-/// How much of a file has been sent.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the file that every receiver has been sent, those that all had before among them.
+    /// The bytes of the file that all receivers have, including those that they had before.
     pub done: u64,
-    /// Bytes of the file.
+    /// The length of the file, in bytes.
     pub whole: u64,
 }
 
-/// A file that was handed over.
+/// A completed transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Where the file lies here; of one that was sent to another rank, what was given.
+    /// The file's path on this rank; for [`send`](crate::send) the path that was given.
     pub file: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Bytes of it that were sent: all but the pieces that every receiver had, and those that are nothing but holes.
+    /// The bytes that were sent: all except pieces that every receiver had, and pieces that are holes.
     pub sent: u64,
-    /// Whether this rank has written it; if not, it was there, or another rank that shares the directory has.
+    /// Whether this rank has written the file. If not, it existed, or another rank with the same directory has written it.
     pub wrote: bool,
-    /// How many ranks have.
+    /// The number of ranks that have written it.
     pub writers: usize,
-    /// From the call until the last piece was handed to the system, on this rank.
+    /// The time from the call until this rank had written the last piece.
     pub moving: Duration,
-    /// From then until it was safe on the disks of all ranks.
+    /// The time from then until the file was synced to the disks of all ranks.
     pub syncing: Duration,
 }

@@ -16,7 +16,7 @@ const MAX_PIECES: u64 = 1 << 20;
 /// The longest name that the systems we know allow.
 pub(crate) const MAX_NAME: usize = 255;
 
-/// What is handed over.
+/// The plan of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// The name in the receivers' directories, in the system's bytes.
@@ -43,8 +43,8 @@ impl Plan {
         Self { name: name.into_vec(), len, piece, mode: 0o644, modified: (0, 0), data: len }.check()
     }
 
-    /// The plan, if it is one: a name without a way out of the directory, pieces that fit in memory, and permissions alone,
-    /// so that no peer makes a file that runs with its owner's rights.
+    /// Checks a plan from another rank: the name stays within the directory, pieces fit in memory, and the mode has no set-user-id
+    /// bits, so that no peer can create a file that runs with its owner's rights.
     pub(crate) fn check(self) -> FileResult<Self> {
         let name = &*self.name;
         let odd = name.is_empty() || name.len() > MAX_NAME || name == b"." || name == b"..";
@@ -81,8 +81,7 @@ impl Plan {
         self.range(0).1
     }
 
-    /// What tells the journal of this file in these pieces from others. Not what is in them: that is for the pieces'
-    /// checksums.
+    /// Identifies the journal of this file with these pieces. It does not depend on the contents, which the checksums cover.
     pub(crate) fn identity(&self) -> u128 {
         let mut bytes = self.name.clone();
         bytes.extend(self.len.to_le_bytes());
@@ -91,7 +90,7 @@ impl Plan {
     }
 }
 
-/// A set of pieces, in the form in which ranks put theirs together.
+/// A set of pieces, as the bits that ranks combine by a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pieces {
     /// A bit for each; those after the last are set.
@@ -100,7 +99,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Of so many pieces those for which it is true.
+    /// The pieces out of `count` for which a predicate is true.
     pub(crate) fn of(count: u64, has: impl Fn(u64) -> bool) -> Self {
         let words = (0..count.div_ceil(64))
             .map(|word| {
@@ -130,7 +129,7 @@ impl Pieces {
         (0..self.count).filter(|&piece| self.has(piece))
     }
 
-    /// Those that are not in it.
+    /// The complement.
     pub(crate) fn missing(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.count).filter(|&piece| !self.has(piece))
     }

@@ -7,7 +7,7 @@ pub enum Kind {
     SharedMemory,
     /// TCP: over the loopback interface inside a host, over Ethernet between hosts. Processors move the bytes.
     Sockets,
-    /// Cards that read and write memory by themselves: InfiniBand, RoCE, Slingshot, Omni-Path.
+    /// NICs that read and write memory by themselves: InfiniBand, RoCE, Slingshot, Omni-Path.
     Rdma,
     /// Amazon's Elastic Fabric Adapter.
     Efa,

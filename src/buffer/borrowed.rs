@@ -1,4 +1,4 @@
-//! A caller's memory, borrowed for one operation.
+//! The memory of a caller, borrowed for one operation.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::dtype::Element;
 
-/// A caller's slices, borrowed to the engine for one operation. Input and output may be the same memory
-/// (in place), wholly or so that the one is a part of the other, as the collective says.
+/// Slices of a caller that the engine borrows for one operation. Input and output may be the same memory (in place), or one may be
+/// a part of the other, as the collective allows.
 pub(crate) struct Borrowed<'a> {
     pub input: Region,
     pub output: Region,
-    /// Whether the output, too, is only read.
+    /// Whether the output is only read.
     pub fixed: bool,
-    /// Instead of both: what is input and output and lies in several places.
+    /// Instead of both: several pieces of memory, which are input and output.
     pub pieces: Option<Pieces>,
     slices: PhantomData<&'a mut [u8]>,
 }
@@ -132,8 +132,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What an operation can keep while it is under way: elements that stay where they are when their owner moves. Sealed:
-/// `Vec` and [`Buffer`].
+/// An owner of elements that an asynchronous operation can keep: the elements do not move when their owner moves. Sealed: `Vec`
+/// and [`Buffer`].
 pub trait Owned: sealed::Sealed + Send + 'static {
     /// What it holds.
     type Element: Element;

@@ -1,5 +1,5 @@
-//! The memory that collectives work on: registered buffers, and a caller's slices, borrowed for the time of an operation. The
-//! engine touches raw memory here and in `engine/access.rs` alone.
+//! The memory of operations: registered buffers, and a caller's slices, borrowed for one operation. The engine accesses raw memory
+//! only here and in `engine/access.rs`.
 
 mod borrowed;
 mod bytes;

@@ -17,10 +17,10 @@ use unisono_transport::Region;
 
 use crate::dtype::Element;
 
-/// Elements in memory that is registered with the transport, so that puts read it without a copy on every provider. All zeros at
-/// first. It dereferences to a slice; every call that takes a slice takes it, whole or in part.
+/// Elements in memory that is registered with the transport, so that every provider sends them without a copy. Initially zeros. It
+/// dereferences to a slice, so that every call that takes a slice takes it, or a part of it.
 ///
-/// Made by [`crate::ProcessGroup::buffer`]; may outlive the group.
+/// [`crate::ProcessGroup::buffer`] allocates it. It may outlive the group.
 pub struct Buffer<T> {
     region: Region,
     len: usize,
@@ -34,11 +34,11 @@ impl<T> Drop for Buffer<T> {
     }
 }
 
-/// The registered buffers of a group, by address, so that a slice of one is known for what it is.
+/// The registered buffers of a group, by address, so that a slice of one is recognized.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     regions: Mutex<BTreeMap<usize, Region>>,
-    /// Whether there ever was one, so that who has none need not lock.
+    /// Whether there ever was a buffer; if not, a search need not take the lock.
     used: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ impl Registry {
         self.used.store(true, Ordering::Release);
     }
 
-    /// The registered region that borrowed memory lies in, and where in it.
+    /// The registered region that contains borrowed memory, and the offset in it.
     pub(crate) fn find(&self, borrowed: &Region) -> Option<(Region, usize)> {
         if !self.used.load(Ordering::Acquire) {
             return None;

@@ -31,7 +31,7 @@ pub struct Config {
     /// The libfabric provider; alike. `None`: the first of efa, cxi, opx, verbs and tcp that works. `shm`, which works within one
     /// host only, and `psm3` are used only if named here.
     pub provider: Option<String>,
-    /// The network interfaces or cards that may be used: a list, separated by commas, of names (`eth0`, `mlx5_0`), addresses and
+    /// The network interfaces or NICs that may be used: a list, separated by commas, of names (`eth0`, `mlx5_0`), addresses and
     /// networks (`10.0.0.0/8`); after a `^`, all except these. `None`: the interface on the route to the store.
     pub interface: Option<Interfaces>,
     /// The longest wait for another rank, 300 s by default.

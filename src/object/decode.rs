@@ -1,4 +1,4 @@
-//! Bytes, whoever made them, become a value or an error.
+//! Decodes bytes from any source to a value or an error.
 
 use serde::{
     Deserializer,
@@ -11,18 +11,16 @@ use serde::{
 
 use super::{DEPTH, ObjectError, tag};
 
-/// The value whose bytes these are, all of them.
+/// Decodes a value from all of the bytes.
 ///
-/// Whole numbers go between types if their value fits, f32 become f64, and what is no option may be read as one. Beyond
-/// that, types whose values look alike in bytes are taken for one another: tuples and sequences, structs and maps with
-/// string keys, variants without data and their names, those with data and maps of one such name, newtypes and what is
-/// in them. What serde itself takes comes on top: a character for a string and a string of one for a character, and
-/// more within `flatten` and `untagged`.
+/// An integer may be decoded as any integer type that holds it, an f32 as f64, and any value as `Some` of it. Types with the same
+/// encoding are interchangeable: tuples and sequences; structs and maps with string keys; variants without data and their names;
+/// variants with data and maps with one such name; newtypes and their contents. Serde itself also accepts a character for a
+/// string, a string of one character for a character, and more within `flatten` and `untagged`.
 ///
 /// # Errors
-/// An [`ObjectError`] that says what is wrong with the bytes, or what they are instead of a `T`. Decoding takes as
-/// many steps as there are bytes at most, and no more memory than as many elements of `T`'s sequences and maps as there
-/// are bytes.
+/// An [`ObjectError`] that says what is wrong with the bytes, or what they encode instead of a `T`. Decoding takes at most as many
+/// steps as there are bytes, and at most the memory of as many elements of `T`'s sequences and maps.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ObjectError> {
     let mut decoder = Decoder { bytes, at: 0, depth: 0, room: bytes.len() };
     let value = T::deserialize(&mut decoder)?;

@@ -10,10 +10,11 @@ use serde::{
 
 use super::{DEPTH, ObjectError, tag};
 
-/// The bytes of a value.
+/// Encodes a value.
 ///
 /// # Errors
-/// [`ObjectError::Deep`]; [`ObjectError::Value`] and [`ObjectError::Count`] if its `Serialize` fails or lies.
+/// [`ObjectError::Deep`] if it is nested too deeply; [`ObjectError::Value`] if its `Serialize` fails; [`ObjectError::Count`] if a
+/// sequence or map has another number of elements than its `Serialize` declares.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, ObjectError> {
     let mut encoder = Encoder { out: Vec::new(), depth: 0 };
     value.serialize(&mut encoder)?;

@@ -14,7 +14,7 @@ pub enum ObjectError {
         /// In serde's words, or the type's own.
         problem: String,
     },
-    /// A sequence or a map said how long it is and was not.
+    /// A sequence or a map has another number of elements than its `Serialize` declared.
     #[error("a sequence or map said that it has {said} elements and gave {gave}; mend its Serialize")]
     Count {
         /// What it said.
@@ -37,7 +37,7 @@ pub enum ObjectError {
         /// How many.
         left: usize,
     },
-    /// A byte with which no value begins.
+    /// A byte that begins no value.
     #[error("no value begins with {byte:#04x}, which is byte {at}")]
     Tag {
         /// Which byte it is.
@@ -74,7 +74,7 @@ pub enum ObjectError {
         /// How many are allowed.
         limit: usize,
     },
-    /// The rank that was to send it did not.
+    /// The rank that should have sent it could not.
     #[error("that rank did not send it; its own error says why")]
     Unsent,
 }

@@ -1,14 +1,14 @@
 //! Encodes values of any serde type as bytes, and decodes them. Pure: nothing here communicates.
 //!
-//! A format of our own, because bytes come from elsewhere and nothing may be lost on the way. It describes itself, so
-//! that a value of another shape is noticed and `flatten` and `untagged` work, and it tells `Some(None)` from `None`,
-//! which JSON, MessagePack and CBOR do not. Every value takes at least a byte, and the elements that sequences and maps
-//! announce are counted against the bytes there are, all of them together: so whatever the bytes, decoding ends after
-//! as many steps as there are bytes, and asks for no more elements than that. (What serde does of its own with them is not
-//! counted: variants of `untagged` types that lie in one another are tried again and again.) Values lie at most [`DEPTH`]
-//! deep in one another, so that no bytes exhaust the stack.
+//! The format is our own, because the bytes of other ranks are not trusted and no value may be changed by encoding. It is
+//! self-describing, so that a value of another type is detected and `flatten` and `untagged` work, and it distinguishes `Some(None)`
+//! from `None`, which JSON, MessagePack and CBOR do not. Every value takes at least one byte, and the total number of elements of
+//! all sequences and maps is bounded by the number of bytes: so decoding any bytes takes at most as many steps as there are bytes,
+//! and allocates at most as many elements. (The work of serde itself is not bounded: it retries the variants of nested `untagged`
+//! types.) Values are nested at most [`DEPTH`] deep, so that no bytes exhaust the stack.
 //!
-//! One byte says what follows. Numbers are little-endian and as short as their value allows; lengths are LEB128:
+//! The first byte of a value determines what follows. Numbers are little-endian and as short as their value allows; lengths are
+//! LEB128:
 //!
 //! | byte | what follows |
 //! |---|---|

@@ -69,7 +69,7 @@ struct Loops {
 type Total = fn(&[&[u8]], Option<usize>, &mut [u8]) -> Done;
 
 impl Kernel {
-    /// The kernel of `op` on `dtype`; an error if they do not fit ([`ReduceOp::check`]).
+    /// The kernel of `op` on `dtype`; an error if `op` is not defined for it ([`ReduceOp::check`]).
     pub fn new(dtype: Dtype, op: ReduceOp) -> Result<Self, KernelError> {
         op.check(dtype).map_err(KernelError::Unfit)?;
         let loops = match dtype {
@@ -96,7 +96,7 @@ impl Kernel {
         self.dtype
     }
 
-    /// What it does.
+    /// Its operation.
     #[must_use]
     pub const fn op(&self) -> ReduceOp {
         self.op
@@ -112,14 +112,13 @@ impl Kernel {
         (self.loops.combine)(a, b, into)
     }
 
-    /// `into = ((x0 ⊕ x1) ⊕ x2) ...`, which for an average is divided by how many there are: computed as a whole in
-    /// the type that the elements are computed in (`f32` for 16-bit floats) and rounded once, with the canonical NaN.
-    /// The bits depend on the contributions and their order alone.
+    /// `into = ((x0 ⊕ x1) ⊕ x2) ...`, for an average divided by the number of contributions. It is computed in `f32` for 16-bit
+    /// floats, rounded once, and gives the canonical NaN. The bits depend only on the contributions and their order.
     pub fn total(&self, contributions: &[&[u8]], into: &mut [u8]) -> Result<(), KernelError> {
         (self.loops.total)(contributions, self.divides().then_some(contributions.len()), into)
     }
 
-    /// Whether [`Kernel::divide`] does anything: only for [`ReduceOp::Avg`].
+    /// Whether [`Kernel::divide`] has an effect: only for [`ReduceOp::Avg`].
     #[must_use]
     pub const fn divides(&self) -> bool {
         matches!(self.op, ReduceOp::Avg)
@@ -257,7 +256,7 @@ fn combine<T: Swept, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8])
     Ok(())
 }
 
-/// What is [loaded](load) at once, in bytes.
+/// The bytes that are [loaded](load) at once.
 const BLOCK: usize = 4 << 10;
 
 /// Loads the lines that are about to be written. A store that misses the caches has to fetch its line too, but few of those

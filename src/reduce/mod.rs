@@ -1,9 +1,9 @@
-//! Reductions: which operations there are, which elements they fit, and the kernels that do them.
+//! Reductions: the operations, the types that they are defined for, and the kernels that compute them.
 //!
-//! All operations are commutative. Integer sums and products wrap. 16-bit floats are computed in `f32` and
-//! rounded to nearest, ties to even: once per step, and by [`Reduction::Reproducible`] once in all. NaN
-//! propagates through min and max, and -0 is below +0 there. Which NaN comes out (its sign and payload) is not
-//! said, except by min and max, which give the canonical one. A rank alone keeps what it has.
+//! All operations are commutative. Integer sums and products wrap. 16-bit floats are computed in `f32` and rounded to nearest,
+//! ties to even: after each step, or with [`Reduction::Reproducible`] once at the end. Min and max propagate NaN and order -0 below
+//! +0. The sign and payload of a resulting NaN are unspecified, except that min and max give the canonical NaN. In a world of one
+//! rank the result is the input.
 
 mod arithmetic;
 mod kernel;
@@ -14,17 +14,16 @@ pub use kernel::{Kernel, KernelError};
 
 use crate::dtype::Dtype;
 
-/// What is asked of a reduction beyond its result.
+/// Whether the bits of a result depend on how it is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// The result as fast as it can be had. Every rank gets the same bits, but for which NaN; other algorithms, chunks or
-    /// sizes may round sums and products of floats otherwise.
+    /// The fastest algorithm. Every rank gets the same bits, except for the payload of NaN. Sums and products of floats may be
+    /// rounded differently with another algorithm, chunk or size.
     #[default]
     Fastest,
-    /// The same bits for the same inputs and world size, whatever algorithm, chunk, lanes, provider or size of the
-    /// call: contributions are reduced in the order of ranks, `((x0 ⊕ x1) ⊕ x2) ...`; those of 16-bit floats in
-    /// `f32`, rounded once; NaN is the canonical one, except of a rank alone, which keeps what it has. Of
-    /// [`ReduceOp::PreMulSum`] what is reduced so are the products.
+    /// The same bits for the same inputs and world size, whatever the algorithm, chunk, lanes, provider or size of the call:
+    /// contributions are reduced in the order of ranks, `((x0 ⊕ x1) ⊕ x2) ...`; 16-bit floats in `f32` and rounded once; a NaN is
+    /// the canonical one, except in a world of one rank. With [`ReduceOp::PreMulSum`] the contributions are the products.
     Reproducible,
 }
 
@@ -38,42 +37,41 @@ impl Reduction {
         }
     }
 
-    /// The one of this name.
+    /// The reduction with this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         [Self::Fastest, Self::Reproducible].into_iter().find(|reduction| reduction.name() == name)
     }
 }
 
-/// How contributions become one.
+/// The operation of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReduceOp {
-    /// Their sum; integers wrap.
+    /// The sum; integers wrap.
     Sum,
-    /// Their product; integers wrap.
+    /// The product; integers wrap.
     Product,
-    /// The least; NaN if there is one.
+    /// The minimum; NaN if a contribution is NaN.
     Min,
-    /// The greatest; NaN if there is one.
+    /// The maximum; NaN if a contribution is NaN.
     Max,
-    /// The sum divided by the number of ranks; integers are truncated toward zero, as in NCCL. The sum is taken in the
-    /// type: integers wrap, and an `f16` beyond 65504 becomes infinite, even where the average would not. Of `f16`,
-    /// [`ReduceOp::PreMulSum`] of one by the number of ranks and [`Reduction::Reproducible`] avoid that.
+    /// The sum divided by the number of ranks; integers are truncated toward zero, as in NCCL. The sum has the element type:
+    /// integers wrap, and a sum of `f16` beyond 65504 becomes infinite, even if the average is not. For `f16`,
+    /// [`ReduceOp::PreMulSum`] with the factor 1 / number of ranks and [`Reduction::Reproducible`] avoid that.
     Avg,
-    /// The bits that are set in all; integers only.
+    /// Bitwise and; integers only.
     BitAnd,
-    /// The bits that are set in any; integers only.
+    /// Bitwise or; integers only.
     BitOr,
-    /// The bits that are set in an odd number; integers only.
+    /// Bitwise exclusive or; integers only.
     BitXor,
-    /// Each contribution times this factor, each rank's own, and rounded to the type; then their sum. The factor is
-    /// rounded to `f32` for `f16`, `bf16` and `f32`; for integers it must be one that the type can hold.
+    /// The sum of products: each rank's contribution times its own factor, rounded to the type. The factor is rounded to `f32` for
+    /// `f16`, `bf16` and `f32`; for integers it must be representable in the type.
     PreMulSum(f64),
 }
 
 impl ReduceOp {
-    /// The operations that have no factor, in the order of their codes on the wire; the code of
-    /// [`ReduceOp::PreMulSum`] follows theirs.
+    /// The operations without a factor, in the order of their codes on the wire; [`ReduceOp::PreMulSum`] has the next code.
     pub const PLAIN: [Self; 8] =
         [Self::Sum, Self::Product, Self::Min, Self::Max, Self::Avg, Self::BitAnd, Self::BitOr, Self::BitXor];
 
@@ -146,7 +144,7 @@ impl ReduceOp {
         Self::PLAIN.get(usize::from(code)).copied().filter(|_| factor == 0)
     }
 
-    /// Whether the operation fits the type; if not, why, in words for people.
+    /// Whether the operation is defined for the type; if not, a sentence that says why.
     pub fn check(self, dtype: Dtype) -> Result<(), String> {
         match self {
             Self::BitAnd | Self::BitOr | Self::BitXor if dtype.is_float() => {
@@ -158,7 +156,7 @@ impl ReduceOp {
     }
 }
 
-/// A factor as people read it: with an exponent where it would have many zeros. It can be read back.
+/// A factor as text, with an exponent if it would have many zeros. It can be parsed back.
 struct Factor(f64);
 
 impl std::fmt::Display for Factor {

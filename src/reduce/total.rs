@@ -1,10 +1,10 @@
-//! All contributions at once, in the order given, in the type they are computed in, and rounded once.
+//! Reduces all contributions in one pass, in the given order, in the type in which they are computed, and rounds once.
 
 use multiversion::multiversion;
 
 use super::arithmetic::{Number, Operation, Work};
 
-/// Elements that are in hand at once: their sums stay in the first-level cache.
+/// The elements of a block: their sums stay in the first-level cache.
 const BLOCK: usize = 1024;
 
 /// `into = ((x0 ⊕ x1) ⊕ x2) ...` element by element, divided by `ranks` if there are any; NaN is the canonical one.

@@ -1,9 +1,8 @@
-//! Putting views together: one after the other, or as the blocks of a grid.
+//! Joins views: along a dimension, or as the blocks of a grid.
 
 use super::{error::TensorError, owned::Tensor, view::TensorView};
 
-/// The tensors one after the other along a dimension, as `torch.cat` has them. All other dimensions, and the
-/// types, are alike.
+/// Concatenates tensors along a dimension, as `torch.cat` does. Their types and all other dimensions must be equal.
 ///
 /// # Errors
 ///
@@ -22,9 +21,9 @@ pub fn concat(tensors: &[TensorView<'_>], dim: usize) -> Result<Tensor, TensorEr
     Ok(whole)
 }
 
-/// The matrices that a grid of blocks makes: the inverse of [`TensorView::blocks`]. There are `rows * columns` blocks,
-/// row by row; those of a row of the grid are alike in height (the last dimension but one), those of a column in
-/// width (the last dimension), and all of them in the dimensions before.
+/// Joins a grid of blocks: the inverse of [`TensorView::blocks`]. `blocks` has `rows * columns` blocks, row by row. The blocks of a
+/// row of the grid must have the same height (the last dimension but one), those of a column the same width (the last dimension),
+/// and all blocks the same leading dimensions.
 ///
 /// # Errors
 ///

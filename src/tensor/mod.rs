@@ -1,10 +1,9 @@
-//! Tensors: elements of a type that is known at run time, and their shape; views of them with any strides;
-//! packing, splitting and joining. Pure data: nothing here communicates.
+//! Tensors: elements of a type that is known at run time, with a shape; views of tensors with any strides; packing, splitting and
+//! joining. Pure data: nothing here communicates.
 //!
-//! Shapes, offsets and strides are in elements, dimensions are counted from 0. A shape without dimensions is that of
-//! a single element; a dimension of length 0 makes a tensor without elements. A shape whose elements take more than
-//! `isize::MAX` bytes is refused, dimensions of length 0 left aside, and so is a view that reaches outside its data:
-//! shapes and strides may come from anywhere.
+//! Shapes, offsets and strides are in elements; dimensions are counted from 0. A shape without dimensions has a single element; a
+//! shape with a dimension of length 0 has none. Shapes and strides from any source are safe: a shape whose elements take more than
+//! `isize::MAX` bytes (dimensions of length 0 are ignored) and a view that reaches outside its data are errors.
 //!
 //! ```
 //! use unisono::{Tensor, TensorView, tensor};
@@ -23,7 +22,7 @@
 
 #[cfg(all(feature = "safetensors", target_endian = "big"))]
 compile_error!(
-    "safetensors are little-endian, and their elements are not turned: leave the feature `safetensors` out"
+    "safetensors are little-endian, and their bytes are not swapped: build without the feature `safetensors`"
 );
 
 mod copy;

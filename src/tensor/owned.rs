@@ -18,8 +18,8 @@ use crate::dtype::{Dtype, Element};
 
 /// Elements of one of the twelve types in row-major order, and their shape.
 ///
-/// Typed vectors become tensors and tensors become typed vectors without a copy. Two tensors are equal if their
-/// types and shapes are and their elements are equal as numbers.
+/// A typed vector becomes a tensor, and a tensor a typed vector, without a copy. Two tensors are equal if their types, their shapes
+/// and their elements, as numbers, are equal.
 #[derive(Clone, PartialEq)]
 pub struct Tensor {
     storage: Storage,
@@ -115,7 +115,7 @@ storage! {
 }
 
 impl Tensor {
-    /// All zeros.
+    /// A tensor of zeros.
     ///
     /// # Errors
     ///
@@ -127,24 +127,24 @@ impl Tensor {
         Ok(Self { storage, shape: shape.to_vec() })
     }
 
-    /// No elements yet, and room for so many in one dimension; `None` where there is no memory for them.
+    /// An empty tensor of one dimension with room for `count` elements; `None` if there is no memory.
     pub(crate) fn room(dtype: Dtype, count: usize) -> Option<Self> {
         Some(Self { storage: Storage::room(dtype, count)?, shape: vec![0] })
     }
 
-    /// Adds zeros, up to `count` elements in one dimension. As long as there is [room](Self::room), nothing moves and what
-    /// is there is not touched.
+    /// Appends zeros, up to `count` elements in one dimension. Within the [room](Self::room) nothing moves, and existing elements
+    /// are not touched.
     pub(crate) fn grow(&mut self, count: usize) {
         self.storage.grow(count);
         self.shape = vec![self.storage.len()];
     }
 
-    /// Where the elements begin, those too for which there is only room.
+    /// The address of the first element, also if there is only room for it.
     pub(crate) fn start(&mut self) -> *mut u8 {
         self.storage.start()
     }
 
-    /// The elements of a vector, in row-major order. Nothing is copied.
+    /// A tensor of the elements of a vector, in row-major order, without a copy.
     ///
     /// # Errors
     ///
@@ -154,12 +154,12 @@ impl Tensor {
         Ok(Self { storage: Storage::from_vec(vec), shape: shape.to_vec() })
     }
 
-    /// The elements in row-major order. Nothing is copied.
+    /// The elements in row-major order, without a copy.
     ///
     /// # Errors
     ///
-    /// [`TensorError::Dtype`] if they are of another type; the tensor is gone then, so look at
-    /// [`Tensor::dtype`] first where that can be.
+    /// [`TensorError::Dtype`] if they are of another type. The tensor is dropped then: if that can happen, check
+    /// [`Tensor::dtype`] first.
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>, TensorError> {
         self.holds::<T>()?;
         Ok(self.storage.into_vec())
@@ -175,7 +175,7 @@ impl Tensor {
         Ok(bytemuck::cast_slice(self.storage.bytes()))
     }
 
-    /// The elements in row-major order, to be changed.
+    /// The elements in row-major order, mutable.
     ///
     /// # Errors
     ///
@@ -190,13 +190,13 @@ impl Tensor {
         if holds == T::DTYPE { Ok(()) } else { Err(TensorError::Dtype { holds, wanted: T::DTYPE }) }
     }
 
-    /// The bytes of the elements in row-major order, each as this machine has it in memory.
+    /// The bytes of the elements in row-major order, in this machine's byte order.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.storage.bytes()
     }
 
-    /// The bytes of the elements, to be changed: any bits are an element.
+    /// The bytes of the elements, mutable: any bits are a valid element.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.storage.bytes_mut()
@@ -214,37 +214,36 @@ impl Tensor {
         &self.shape
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
     }
 
-    /// All elements, to be read.
+    /// A view of all elements.
     #[must_use]
     pub fn view(&self) -> TensorView<'_> {
         TensorView::of(self.dtype(), self.storage.bytes(), Layout::row_major(&self.shape))
     }
 
-    /// All elements, to be changed.
+    /// A mutable view of all elements.
     #[must_use]
     pub fn view_mut(&mut self) -> TensorViewMut<'_> {
         let (dtype, layout) = (self.dtype(), Layout::row_major(&self.shape));
         TensorViewMut::of(dtype, self.storage.bytes_mut(), layout)
     }
 
-    /// The same elements in another shape. Nothing is copied.
+    /// The same elements in another shape, without a copy.
     ///
     /// # Errors
     ///
-    /// [`TensorError::Reshape`] if the shape takes more or fewer elements, [`TensorError::TooLarge`]; the tensor is
-    /// gone then.
+    /// [`TensorError::Reshape`] if the shape has another number of elements, [`TensorError::TooLarge`]. The tensor is dropped then.
     pub fn reshape(self, shape: &[usize]) -> Result<Self, TensorError> {
         if count(self.dtype(), shape)? != self.len() {
             return Err(TensorError::Reshape { from: self.shape, to: shape.to_vec() });
@@ -254,7 +253,7 @@ impl Tensor {
 }
 
 impl TensorView<'_> {
-    /// A copy whose elements lie in row-major order.
+    /// A contiguous copy.
     ///
     /// # Errors
     ///

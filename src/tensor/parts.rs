@@ -1,4 +1,4 @@
-//! One tensor in parts, one for each of several holders: how it is cut, and put together again.
+//! How one tensor is split into parts, one for each rank, and joined again.
 
 use unisono_schedule::partition;
 
@@ -12,26 +12,26 @@ use super::{
 };
 use crate::dtype::Dtype;
 
-/// How the parts of a tensor lie among ranks: rank r has the r-th.
+/// How a tensor is split among ranks: rank r has part r.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts<'a> {
-    /// Pieces of a dimension as [`TensorView::tensor_split`] makes them: as even as can be. Put together, the pieces may be
-    /// of any length.
+    /// Split a dimension as [`TensorView::tensor_split`] does: into lengths that differ by at most 1. When parts are joined, they
+    /// may have any lengths.
     Split(usize),
-    /// Pieces of a dimension as [`TensorView::chunk`] makes them: all alike but for the last; who is left over has an empty
-    /// one. Put together, the pieces may be of any length.
+    /// Split a dimension as [`TensorView::chunk`] does: into equal lengths, except for the last part; ranks beyond it have empty
+    /// parts. When parts are joined, they may have any lengths.
     Chunk(usize),
-    /// Pieces of a dimension as [`TensorView::tensor_split_at`] makes them: cut before each of these indices, one fewer than there
-    /// are ranks. Put together, the pieces may be of any length.
+    /// Split a dimension as [`TensorView::tensor_split_at`] does: before each of these indices, one fewer than the number of ranks.
+    /// When parts are joined, they may have any lengths.
     SplitAt {
         /// The dimension.
         dim: usize,
-        /// Before which elements it is cut.
+        /// The indices before which it is split.
         indices: &'a [isize],
     },
-    /// The [`TensorView::blocks`] of a grid, row by row, as many as there are ranks.
+    /// Split a matrix into the [`TensorView::blocks`] of a grid, row by row; the number of blocks is the number of ranks.
     Blocks {
-        /// Rows of the grid.
+        /// The rows of the grid.
         rows: usize,
         /// Its columns.
         columns: usize,
@@ -39,7 +39,7 @@ pub enum Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Exactly so many parts of a tensor.
+    /// Splits a tensor into `ranks` parts.
     pub(crate) fn cut<'a>(
         self,
         whole: &TensorView<'a>,
@@ -71,7 +71,7 @@ impl Parts<'_> {
         Ok(parts.iter().map(|part| part.shape().to_vec()).collect())
     }
 
-    /// The shape of what the parts of ranks make, of which memory can have as many elements.
+    /// The shape of the joined tensor, checked not to exceed the address space.
     pub(crate) fn joined(
         self,
         dtype: Dtype,
@@ -89,7 +89,7 @@ impl Parts<'_> {
         Ok(shape)
     }
 
-    /// What the parts make.
+    /// Joins parts.
     pub(crate) fn join(self, parts: &[TensorView<'_>]) -> Result<Tensor, TensorError> {
         match self {
             Self::Split(dim) | Self::Chunk(dim) | Self::SplitAt { dim, .. } => concat(parts, dim),
@@ -97,8 +97,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Whether the elements of the parts, each in row-major order, follow one another as those of a whole of this shape
-    /// do in row-major order.
+    /// Whether the concatenated elements of the parts are the elements of the whole tensor, in row-major order.
     pub(crate) fn follow(self, shape: &[usize]) -> bool {
         let dim = match self {
             Self::Split(dim) | Self::Chunk(dim) => dim,

@@ -1,4 +1,4 @@
-//! Splitting into views, as torch does it. The arithmetic is in `partition`.
+//! Splits views as torch does. The arithmetic is in `partition`.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use unisono_schedule::partition;
 use super::{error::TensorError, view::TensorView};
 
 impl<'a> TensorView<'a> {
-    /// At most `parts` pieces of a dimension, as `torch.chunk` has them: all of `size / parts` elements, rounded up,
-    /// but the last, which has the rest. There may be fewer than `parts` of them: 5 elements in 4 parts are 2, 2
-    /// and 1. A dimension of length 0 gives `parts` empty pieces.
+    /// Splits a dimension into at most `parts` pieces, as `torch.chunk` does: each has `size / parts` elements, rounded up, except
+    /// the last, which has the rest. There may be fewer pieces: 5 elements in 4 parts are 2, 2 and 1. A dimension of length 0 gives
+    /// `parts` empty pieces.
     ///
     /// # Errors
     ///
@@ -19,8 +19,8 @@ impl<'a> TensorView<'a> {
         self.pieces(dim, partition::alike(size, parts))
     }
 
-    /// Exactly `parts` pieces of a dimension, as `torch.tensor_split` has them: the first `size % parts` have one
-    /// element more than the others.
+    /// Splits a dimension into exactly `parts` pieces, as `torch.tensor_split` does: the first `size % parts` have one element more
+    /// than the others.
     ///
     /// # Errors
     ///
@@ -30,9 +30,9 @@ impl<'a> TensorView<'a> {
         self.pieces(dim, (0..parts).map(|index| partition::block(size, parts, index)))
     }
 
-    /// A dimension cut before each of these indices, as `torch.tensor_split` does it: one piece more than there are
-    /// indices. Negative ones count from the end; those outside count as the nearest end. Where an index is not
-    /// above the one before it, the piece between is empty.
+    /// Splits a dimension before each of these indices, as `torch.tensor_split` does, into one piece more than there are indices.
+    /// Negative indices count from the end; an index outside the dimension is replaced by the nearest end. If an index is not above
+    /// the one before, the piece between them is empty.
     ///
     /// # Errors
     ///
@@ -42,9 +42,8 @@ impl<'a> TensorView<'a> {
         self.pieces(dim, partition::cuts(size, indices))
     }
 
-    /// The blocks of a grid laid over the last two dimensions, row by row: both are split as by
-    /// [`TensorView::tensor_split`], so the block in row `r` and column `c` is number `r * columns + c`. The inverse
-    /// is [`super::assemble`].
+    /// Splits the last two dimensions into a grid of blocks, each dimension as [`TensorView::tensor_split`] does. The block in row
+    /// `r` and column `c` has index `r * columns + c`. The inverse is [`super::assemble`].
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! Views to be read: borrowed bytes, and which of them are elements.
+//! Read-only views: borrowed bytes with a layout.
 
 use super::{copy::copy, error::TensorError, layout::Layout};
 use crate::dtype::{Dtype, Element};
 
-/// Elements that lie in borrowed memory, at any alignment, with any strides; these may be negative, or 0, so that
-/// one element is seen many times.
+/// A view of elements in borrowed memory, at any alignment and with any strides. A stride may be negative, or 0, which repeats an
+/// element.
 #[derive(Clone, Debug)]
 pub struct TensorView<'a> {
     dtype: Dtype,
@@ -17,7 +17,7 @@ impl<'a> TensorView<'a> {
         Self { dtype, bytes, layout }
     }
 
-    /// All elements of a slice, in row-major order.
+    /// A view of all elements of a slice, in row-major order.
     ///
     /// # Errors
     ///
@@ -27,8 +27,8 @@ impl<'a> TensorView<'a> {
         Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
     }
 
-    /// Some elements of a slice: the first one is number `offset`, and one step along a dimension is as many
-    /// elements as its stride says. Where there are no elements, the offset does not matter.
+    /// A view of some elements of a slice: the first has index `offset`, and the next one along a dimension is `strides` elements
+    /// further. If the shape has no elements, the offset is ignored.
     ///
     /// # Errors
     ///
@@ -44,8 +44,7 @@ impl<'a> TensorView<'a> {
         Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
     }
 
-    /// All elements whose bytes these are, as this machine has them in memory, in row-major order. They may lie at
-    /// any address.
+    /// A view of elements given as bytes, in row-major order and this machine's byte order, at any address.
     ///
     /// # Errors
     ///
@@ -66,25 +65,25 @@ impl<'a> TensorView<'a> {
         self.layout.shape()
     }
 
-    /// How many elements one step along each dimension is.
+    /// The stride of each dimension, in elements.
     #[must_use]
     pub fn strides(&self) -> &[isize] {
         self.layout.strides()
     }
 
-    /// How many elements there are; one that is seen twice counts twice.
+    /// The number of elements; repeated elements count each time.
     #[must_use]
     pub fn len(&self) -> usize {
         self.layout.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the elements lie one after the other in row-major order.
+    /// Whether the elements are contiguous, in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
@@ -141,7 +140,7 @@ impl<'a> TensorView<'a> {
         if self.is_contiguous() { Ok(elements) } else { Err(self.layout.not_contiguous()) }
     }
 
-    /// The same elements with the dimensions in another order: dimension `i` of the result is `order[i]` of this.
+    /// The view with its dimensions in another order: dimension `i` of the result is dimension `order[i]` of this view.
     ///
     /// # Errors
     ///
@@ -150,7 +149,7 @@ impl<'a> TensorView<'a> {
         Ok(self.with(self.layout.permute(order)?))
     }
 
-    /// The same elements with two dimensions in each other's place.
+    /// The view with two dimensions exchanged.
     ///
     /// # Errors
     ///
@@ -159,11 +158,11 @@ impl<'a> TensorView<'a> {
         Ok(self.with(self.layout.transpose(first, second)?))
     }
 
-    /// The part of a dimension that has `len` elements from `start` on.
+    /// The view restricted to `len` elements of a dimension, from `start` on.
     ///
     /// # Errors
     ///
-    /// [`TensorError::Narrow`] if it does not lie inside, [`TensorError::Dimension`].
+    /// [`TensorError::Narrow`] if the range is not within the dimension, [`TensorError::Dimension`].
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<Self, TensorError> {
         Ok(self.with(self.layout.narrow(dim, start, len)?))
     }
@@ -183,7 +182,7 @@ impl<'a> TensorView<'a> {
         Self::of(self.dtype, self.bytes, layout)
     }
 
-    /// Copies the elements in row-major order to bytes of exactly their length, at any alignment.
+    /// Copies the elements, in row-major order, to bytes of the same total length, at any alignment.
     ///
     /// # Errors
     ///

@@ -1,12 +1,11 @@
-//! Views to be changed: as those to be read, but no element is reached twice.
+//! Mutable views, which reach no element twice.
 
 use super::{copy::copy, error::TensorError, layout::Layout, view::TensorView};
 use crate::dtype::{Dtype, Element};
 
-/// Elements to be changed that lie in borrowed memory, at any alignment, with any strides that reach each of them
-/// once; these may be negative.
+/// A mutable view of elements in borrowed memory, at any alignment, with any strides, also negative, that reach each element once.
 ///
-/// What makes another view of it takes it; [`TensorViewMut::reborrow`] before keeps it.
+/// Methods that make another view consume this one; call [`TensorViewMut::reborrow`] first to keep it.
 #[derive(Debug)]
 pub struct TensorViewMut<'a> {
     dtype: Dtype,
@@ -19,7 +18,7 @@ impl<'a> TensorViewMut<'a> {
         Self { dtype, bytes, layout }
     }
 
-    /// All elements of a slice, in row-major order.
+    /// A view of all elements of a slice, in row-major order.
     ///
     /// # Errors
     ///
@@ -29,14 +28,14 @@ impl<'a> TensorViewMut<'a> {
         Ok(Self::of(T::DTYPE, bytemuck::cast_slice_mut(elements), layout))
     }
 
-    /// Some elements of a slice: the first one is number `offset`, and one step along a dimension is as many
-    /// elements as its stride says. Where there are no elements, the offset does not matter.
+    /// A view of some elements of a slice: the first has index `offset`, and the next one along a dimension is `strides` elements
+    /// further. If the shape has no elements, the offset is ignored.
     ///
     /// # Errors
     ///
-    /// [`TensorError::Overlap`] unless every dimension steps over all that those of shorter strides reach, so that
-    /// no element is reached twice; [`TensorError::Outside`] if an element would lie outside the slice,
-    /// [`TensorError::Strides`], [`TensorError::TooLarge`].
+    /// [`TensorError::Overlap`] unless every stride exceeds the extent of all dimensions with shorter strides, so that no element is
+    /// reached twice; [`TensorError::Outside`] if an element would be outside the slice, [`TensorError::Strides`],
+    /// [`TensorError::TooLarge`].
     pub fn with_strides<T: Element>(
         elements: &'a mut [T],
         offset: usize,
@@ -48,8 +47,7 @@ impl<'a> TensorViewMut<'a> {
         Ok(Self::of(T::DTYPE, bytemuck::cast_slice_mut(elements), layout))
     }
 
-    /// All elements whose bytes these are, as this machine has them in memory, in row-major order. They may lie at
-    /// any address.
+    /// A view of elements given as bytes, in row-major order and this machine's byte order, at any address.
     ///
     /// # Errors
     ///
@@ -71,25 +69,25 @@ impl<'a> TensorViewMut<'a> {
         self.layout.shape()
     }
 
-    /// How many elements one step along each dimension is.
+    /// The stride of each dimension, in elements.
     #[must_use]
     pub fn strides(&self) -> &[isize] {
         self.layout.strides()
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.layout.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the elements lie one after the other in row-major order.
+    /// Whether the elements are contiguous, in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
@@ -100,13 +98,13 @@ impl<'a> TensorViewMut<'a> {
         &self.layout
     }
 
-    /// The same elements, to be read.
+    /// A read-only view of the same elements.
     #[must_use]
     pub fn view(&self) -> TensorView<'_> {
         TensorView::of(self.dtype, self.bytes, self.layout.clone())
     }
 
-    /// The same elements, for a shorter time.
+    /// The same view with a shorter lifetime.
     #[must_use]
     pub fn reborrow(&mut self) -> TensorViewMut<'_> {
         TensorViewMut::of(self.dtype, self.bytes, self.layout.clone())
@@ -128,7 +126,7 @@ impl<'a> TensorViewMut<'a> {
         self.bytes.get_mut(start..start + len)
     }
 
-    /// The bytes of the elements, to be changed: any bits are an element.
+    /// The bytes of the elements, mutable: any bits are a valid element.
     ///
     /// # Errors
     ///
@@ -160,7 +158,7 @@ impl<'a> TensorViewMut<'a> {
         }
     }
 
-    /// The elements, to be changed.
+    /// The elements, mutable.
     ///
     /// # Errors
     ///
@@ -173,7 +171,7 @@ impl<'a> TensorViewMut<'a> {
         self.reached_as()
     }
 
-    /// The same elements with the dimensions in another order: dimension `i` of the result is `order[i]` of this.
+    /// The view with its dimensions in another order: dimension `i` of the result is dimension `order[i]` of this view.
     ///
     /// # Errors
     ///
@@ -183,7 +181,7 @@ impl<'a> TensorViewMut<'a> {
         Ok(Self { layout, ..self })
     }
 
-    /// The same elements with two dimensions in each other's place.
+    /// The view with two dimensions exchanged.
     ///
     /// # Errors
     ///
@@ -193,11 +191,11 @@ impl<'a> TensorViewMut<'a> {
         Ok(Self { layout, ..self })
     }
 
-    /// The part of a dimension that has `len` elements from `start` on.
+    /// The view restricted to `len` elements of a dimension, from `start` on.
     ///
     /// # Errors
     ///
-    /// [`TensorError::Narrow`] if it does not lie inside, [`TensorError::Dimension`].
+    /// [`TensorError::Narrow`] if the range is not within the dimension, [`TensorError::Dimension`].
     pub fn narrow(self, dim: usize, start: usize, len: usize) -> Result<Self, TensorError> {
         let layout = self.layout.narrow(dim, start, len)?;
         Ok(Self { layout, ..self })
@@ -214,8 +212,8 @@ impl<'a> TensorViewMut<'a> {
         Ok(Self { layout, ..self })
     }
 
-    /// Copies packed elements, in row-major order, to their places: the inverse of [`TensorView::pack_into`]. The
-    /// bytes may lie at any address.
+    /// Copies packed elements, in row-major order, into this view: the inverse of [`TensorView::pack_into`]. The bytes may be at any
+    /// address.
     ///
     /// # Errors
     ///

@@ -123,7 +123,7 @@ impl Hosts {
 
     /// Limits what a host's port moves in each direction, in the words of `tc`.
     pub(crate) fn limit(&self, host: &str, interface: &str, rate: &str) -> Result<()> {
-        // A burst of what a card hands over at once, and a queue of half a megabyte.
+        // A burst of what a NIC sends at once, and a queue of half a megabyte.
         let bucket = format!("root tbf rate {rate} burst 128kb limit 512kb");
         self.sh(host, &format!("tc qdisc replace dev {interface} {bucket}"))?;
         self.switch.sh(&format!("tc qdisc replace dev {} {bucket}", port(host, interface))).map(drop)
@@ -134,7 +134,7 @@ impl Hosts {
         self.switch.sh(&format!("ip link set {} down", port(host, interface))).map(drop)
     }
 
-    /// What a host believes of the largest packet. It sends no larger segments that a card would cut up: here nobody would.
+    /// What a host believes of the largest packet. It sends no larger segments that a NIC would split: here nobody would.
     pub(crate) fn mtu(&self, host: &str, interface: &str, bytes: usize) -> Result<()> {
         self.sh(host, &format!("ip link set {interface} gso_max_segs 1 mtu {bytes}")).map(drop)
     }

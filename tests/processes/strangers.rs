@@ -178,7 +178,7 @@ fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(World, V
 
 fn guesses(provider: &str) -> Outcome {
     if provider.starts_with("verbs") {
-        return Ok(Verdict::Skipped("the card's driver chooses the keys".into()));
+        return Ok(Verdict::Skipped("the NIC's driver chooses the keys".into()));
     }
     let directory = tempfile::tempdir()?;
     let (world, ranks) = visited(provider, directory.path(), PATIENCE / 2)?;

@@ -63,7 +63,7 @@ pub(crate) fn main(suite: &str, cases: fn() -> Cases, waiting: fn() -> Cases, ro
     let named = std::env::var("UNISONO_TEST_PROVIDERS");
     let mut failed = false;
     for provider in named.as_deref().unwrap_or("tcp,shm").split(',') {
-        // Software providers stay on the loopback; a card has no way to it and chooses for itself.
+        // Software providers stay on the loopback; a NIC cannot reach it and is chosen by the default.
         let towards = (!provider.starts_with("verbs")).then_some(Ipv4Addr::LOCALHOST.into());
         let options =
             Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };

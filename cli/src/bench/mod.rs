@@ -115,9 +115,9 @@ pub(crate) struct Bench {
     /// Use registered buffers instead of plain memory
     #[arg(long)]
     registered: bool,
-    /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent: 100
-    /// - 100 (both - computation alone) / collective alone. Two computations: the thread sleeps, as if an accelerator computed;
-    /// or all cores compute. Each takes a tenth longer than the collective
+    /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent:
+    /// 100 - 100 (both - computation alone) / collective alone. Two computations are measured: the thread sleeps, as if an
+    /// accelerator computed, or all cores compute. Each takes a tenth longer than the collective
     #[arg(long)]
     overlap: bool,
     /// Do not measure raw puts first (for the column %raw). Over the loopback, collectives may take a quarter longer after them

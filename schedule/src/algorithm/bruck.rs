@@ -1,14 +1,13 @@
-//! Bruck: ⌈log2 n⌉ hops, each with a rank twice as far as the one before, for any number of ranks. For small
-//! all_gathers and all_to_alls among many ranks, where n-1 messages cost more than moving blocks more than once.
+//! Bruck: ⌈log2 n⌉ hops, each with a rank twice as far away as the one before, for any number of ranks. It suits small all_gathers
+//! and all_to_alls among many ranks, where n-1 messages cost more than moving blocks several times.
 //!
 //! Jehoshua Bruck, Ching-Tien Ho, Shlomo Kipnis, Eli Upfal and Derrick Weathersby, "Efficient algorithms for
 //! all-to-all communications in multiport message-passing systems", IEEE Transactions on Parallel and Distributed
 //! Systems 8(11), 1997: the concatenation of section 4 and the index algorithm of section 3, with one port and
 //! radix 2.
 //!
-//! Neither rotates blocks as the paper does. An all_gather takes them from where they lie in the output, in two
-//! spans where they go round the end of it. An all_to_all packs each block straight into the message with which it
-//! leaves next.
+//! Unlike in the paper, blocks are not rotated. An all_gather sends them from their places in the output, as two spans if they
+//! wrap around its end. An all_to_all packs each block into the message that carries it next.
 
 use std::ops::Range;
 
@@ -56,10 +55,10 @@ const fn round(number: usize, ranks: usize) -> Rank {
     if number >= ranks { number - ranks } else { number }
 }
 
-/// Every rank hands the blocks it has, its own and those after it, to the rank 2^hop before it.
+/// Every rank sends the blocks that it has, its own and those after it, to the rank 2^hop before it.
 ///
-/// If a block fits into a message, a hop's blocks are sent in as few messages as they go into, in one chunk. If
-/// not, blocks are cut, a chunk has a slice of each, and a message has one slice.
+/// If a block fits into a message, a hop's blocks are one chunk in as few messages as possible. If not, blocks are cut: a chunk
+/// has a slice of each block, and a message has one slice.
 struct AllGather {
     rank: Rank,
     ranks: usize,
@@ -197,13 +196,12 @@ impl Pattern for AllGather {
     }
 }
 
-/// The block for the rank `i` after its owner has **index** i. It goes 2^level ranks on in the hop of every bit of
-/// its index, lowest first, and what comes in a hop has the indices of what goes.
+/// A block for the rank `i` places after its owner has **index** i. For every bit of the index, lowest first, it moves on by 2^bit
+/// ranks in that hop. The blocks that arrive in a hop have the same indices as those that leave.
 ///
-/// Scratch has each hop's blocks one after the other, in the order of their indices: a block that comes is copied
-/// to where it leaves in its next hop, or to the output if there is none. Where a hop's blocks do not fit into a
-/// message they are cut, and a chunk has a slice of each; only a message of fewer elements than half the ranks
-/// cannot hold a hop even so, and a hop then has several.
+/// Scratch has the blocks of each hop, in the order of their indices: an arriving block is copied to its place in its next hop, or
+/// to the output if it has none. If a hop's blocks do not fit into a message they are cut, and a chunk has a slice of each. If a
+/// message has fewer elements than half the number of ranks, a hop takes several messages.
 struct AllToAll {
     rank: Rank,
     ranks: usize,

@@ -1,8 +1,7 @@
-//! What all algorithms share: a collective cut into chunks, each of which goes through the same turns.
+//! The common frame of algorithms: a collective is cut into chunks, and each chunk goes through the same turns.
 //!
-//! An algorithm says, as a pure function of chunk and turn, the few steps of that turn ([`Pattern`]).
-//! [`Lanes`] deals the chunks out to lanes, chunk `c` to lane `c mod lanes`, and hands out the steps one by
-//! one; the state of a lane is two integers and the steps of its present turn.
+//! An algorithm gives the steps of a turn as a pure function of chunk and turn ([`Pattern`]). [`Lanes`] assigns chunk `c` to lane
+//! `c mod lanes` and yields the steps one by one. The state of a lane is two integers and the steps of its current turn.
 
 use crate::{Job, Rank, Schedule, Span, Step};
 
@@ -64,13 +63,13 @@ impl Steps {
         self.push(Step::Take { from, len });
     }
 
-    /// Hands over what belongs in the output of `to` from element `at` on: by a write, or through a slot.
+    /// Sends elements that belong in the output of `to`, from element `at` on: by a write, or through a slot.
     #[inline]
     pub(super) fn hand(&mut self, direct: bool, to: Rank, from: Span, at: usize) {
         self.push(if direct { Step::Write { to, from, at } } else { Step::Put { to, from } });
     }
 
-    /// Gets what belongs in the output, as [`Self::hand`] sends it.
+    /// Receives into the output what [`Self::hand`] sends.
     #[inline]
     pub(super) fn get(&mut self, direct: bool, from: Rank, into: Span) {
         if direct {
@@ -162,7 +161,7 @@ impl<P: Pattern> Schedule for Lanes<P> {
     }
 }
 
-/// A world of one: the input is the result, even of an average.
+/// The schedule of a world of one rank: the input is the result, even of an average.
 pub(super) struct Alone {
     copy: Option<Step>,
 }

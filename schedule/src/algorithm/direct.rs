@@ -1,5 +1,5 @@
-//! Direct: everyone sends to everyone at once. One hop, and n-1 messages from each rank: for small messages
-//! and few ranks.
+//! Direct: every rank sends to every other rank at once, in one hop with n-1 messages from each rank. It suits small messages and
+//! few ranks.
 //!
 //! Contributions are reduced in the order of ranks, so that all ranks get the same bits. Sending starts
 //! with the next rank, so that not all send to the same one first (Rajeev Thakur, Rolf Rabenseifner and
@@ -18,7 +18,7 @@ use crate::{
     partition::{self, Blocks},
 };
 
-/// What direct can do: everything.
+/// The plans of direct, which can do every collective.
 pub(super) const PLANS: &[Plan] = &[
     plan(Collective::AllReduce),
     plan(Collective::ReduceScatter),

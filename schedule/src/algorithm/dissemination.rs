@@ -1,5 +1,5 @@
-//! Dissemination: a barrier in ⌈log2 n⌉ hops for any number of ranks. In hop k every rank tells the rank
-//! 2^k after it, so that after hop k it has heard, at first or second hand, from the 2^(k+1) - 1 before it.
+//! Dissemination: a barrier in ⌈log2 n⌉ hops for any number of ranks. In hop k every rank sends a message to the rank 2^k after
+//! it, so that after hop k it has heard, directly or indirectly, from the 2^(k+1) - 1 ranks before it.
 //!
 //! Debra Hensgen, Raphael Finkel and Udi Manber, "Two algorithms for barrier synchronization",
 //! International Journal of Parallel Programming 17(1), 1988.

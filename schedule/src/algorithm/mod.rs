@@ -23,16 +23,16 @@ pub struct Algorithm {
     pub name: &'static str,
     /// Its code on the wire, never used for another.
     pub code: u8,
-    /// What it is good for, in a line.
+    /// The sizes and numbers of ranks that it suits, in one line.
     pub summary: &'static str,
     /// The collectives it can do.
     pub plans: &'static [Plan],
 }
 
-/// How an algorithm does one collective, and what that costs. The functions want a job of at least two
-/// ranks, with `rank` and `root` below `ranks`, and `chunk` and `lanes` at least 1.
+/// An algorithm's properties for one collective, and its cost. The functions require a job of at least two ranks, with `rank` and
+/// `root` below `ranks`, and `chunk` and `lanes` at least 1.
 pub struct Plan {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// Whether blocks may be uneven.
     pub uneven: bool,
@@ -42,20 +42,20 @@ pub struct Plan {
     traffic: fn(&Job<'_>) -> Traffic,
     hops: fn(usize) -> usize,
     alike: fn(usize) -> Option<Alike>,
-    /// How many slots each flow needs at least; with fewer it may come to a standstill.
+    /// The least number of slots of each flow; with fewer the schedule may deadlock.
     pub depth: usize,
-    /// Into how many messages it cuts what a lane works on at a time.
+    /// The number of messages into which a lane's unit of work is cut.
     pub split: Split,
-    /// Whether all that one rank has for another may go in one write into its output ([`Job::long`]).
+    /// Whether a rank may send all its elements for another rank in one write into that rank's output ([`Job::long`]).
     pub whole: bool,
-    /// Whether some rank takes messages from all others, however many there are: it then needs a window for each.
+    /// Whether some rank receives messages from all others, and so needs a window for each.
     pub from_all: bool,
 }
 
-/// Into how many messages of one length a lane's work is cut.
+/// The number of equal messages into which a lane's unit of work is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// A chunk is a message.
+    /// One: a chunk is a message.
     Whole,
     /// Two: halves of a vector, or one for each of two trees.
     Two,
@@ -64,7 +64,7 @@ pub enum Split {
 }
 
 impl Split {
-    /// How many there are among so many ranks; at least 1.
+    /// The number of messages in a world of `ranks` ranks; at least 1.
     #[must_use]
     pub const fn among(self, ranks: usize) -> usize {
         match self {
@@ -153,7 +153,7 @@ pub fn from_code(code: u8) -> Option<&'static Algorithm> {
 }
 
 impl Algorithm {
-    /// How it does this collective, if it can.
+    /// Its properties for a collective; `None` if it cannot do it.
     #[must_use]
     pub fn plan(&self, collective: Collective) -> Option<&'static Plan> {
         self.plans.iter().find(|plan| plan.collective == collective)
@@ -173,8 +173,8 @@ impl Algorithm {
 }
 
 impl Plan {
-    /// Of equal blocks, in any order, in whole chunks and with a slot for each flow; and ranks differ. What a plan does otherwise
-    /// it says in its fields.
+    /// The plan of an algorithm without special properties: equal blocks, any order of reduction, one message for each chunk, one
+    /// slot for each flow.
     const fn new(
         collective: Collective,
         make: fn(&Job<'_>) -> Box<dyn Schedule>,
@@ -196,7 +196,7 @@ impl Plan {
         }
     }
 
-    /// This rank's schedule. In a world of one, nothing but a copy of the input to the output.
+    /// This rank's schedule. In a world of one it only copies the input to the output.
     #[must_use]
     pub fn make(&self, job: &Job<'_>) -> Box<dyn Schedule> {
         debug_assert!(job.rank < job.ranks && job.root < job.ranks && job.chunk > 0 && job.lanes > 0);
@@ -209,20 +209,20 @@ impl Plan {
         })
     }
 
-    /// What this rank sends.
+    /// The messages and elements that this rank sends.
     #[must_use]
     pub fn traffic(&self, job: &Job<'_>) -> Traffic {
         if job.ranks > 1 { (self.traffic)(job) } else { Traffic::NONE }
     }
 
-    /// The longest chain of messages each of which waits for the one before, for one chunk.
+    /// The hops of one chunk: the length of the longest chain of messages in which each depends on the one before.
     #[must_use]
     pub fn hops(&self, ranks: usize) -> usize {
         if ranks > 1 { (self.hops)(ranks) } else { 0 }
     }
 
-    /// In what way all of so many ranks do the same at the same time, if they do: then the cost model runs one of them
-    /// alone. Who sends what to whom is held to that by a test; that they do it at the same time follows.
+    /// The symmetry of the ranks' schedules, if they have one; then the cost model simulates one rank alone. A test compares the
+    /// schedules of all ranks.
     #[must_use]
     pub fn alike(&self, ranks: usize) -> Option<Alike> {
         if ranks > 1 { (self.alike)(ranks) } else { None }

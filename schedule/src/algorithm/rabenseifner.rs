@@ -1,6 +1,6 @@
-//! Rabenseifner: halve the vector with every exchange until each rank has reduced its own block, then double
-//! what everyone knows until it is the whole. As few elements on the wire as the ring, which is the bound, in
-//! ⌈log2 n⌉ hops each way: for middling messages, and large ones among many ranks.
+//! Rabenseifner: recursive halving, in which the ranks of a pair exchange halves of the vector until each has reduced its own block,
+//! then recursive doubling. It sends as few elements as the ring, which is the lower bound, in ⌈log2 n⌉ hops each for halving and
+//! doubling. It suits medium messages, and large ones among many ranks.
 //!
 //! Rolf Rabenseifner, "Optimization of collective reduction operations", International Conference on
 //! Computational Science, 2004; Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective

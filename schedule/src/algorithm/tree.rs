@@ -1,39 +1,37 @@
-//! Two trees: all_reduce, broadcast and reduce in ⌈log2 n⌉ hops each way, with the whole bandwidth of every rank: for
-//! large messages among many ranks, and middling ones among very many.
+//! Two trees: all_reduce, broadcast and reduce in ⌈log2 n⌉ hops up and down, with the full bandwidth of every rank. They suit large
+//! messages among many ranks, and medium ones among very many.
 //!
-//! In one binary tree half of the ranks are leaves, which only send up and only receive down, so that half of the wires
-//! lie idle. Here every rank but the root is a leaf in at least one of two trees, and an inner node in the other, and
-//! half of each round goes through either. Peter Sanders, Jochen Speck and Jesper Larsson Träff, "Two-tree algorithms
-//! for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12), 2009; NCCL's double binary trees are of
-//! this kind. They send chunks through the trees by turns; halves of each, since a lane's first messages may not depend
-//! on how many chunks there are.
+//! In a single binary tree, half of the ranks are leaves, which only send on the way up and only receive on the way down, so that
+//! half of the bandwidth is unused. Here every rank but the root is a leaf in at least one of two trees and an inner node in the
+//! other, and each tree carries one half of each round. Peter Sanders, Jochen Speck and Jesper Larsson Träff, "Two-tree algorithms
+//! for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12), 2009; NCCL's double binary trees are of this
+//! kind. The paper sends chunks through the two trees alternately. Here each chunk is halved instead, because a lane's first
+//! messages may not depend on the number of chunks.
 //!
-//! **The trees.** Places are counted from the root, which has place 0 and is above both trees; the other m = n-1 ranks
-//! have places 1 to m. A tree over positions 1 to m is in order: where the lowest bit of a position is b, its children
-//! are half of b away on either side (on the right as near as need be to be there at all), so that odd positions are
-//! the leaves. In the first tree a rank's position is its place, in the second the place before (and m for place 1).
-//! So no rank is an inner node twice; if m is odd, place 1 is a leaf twice.
+//! **The trees.** Places are counted from the root, which has place 0 and is above both trees; the other m = n-1 ranks have places
+//! 1 to m. A tree over positions 1 to m is in-order: if the lowest set bit of a position is b, its children are at the distance b/2
+//! on either side (on the right at a smaller distance if that position does not exist), so that odd positions are leaves. In the
+//! first tree a rank's position is its place, in the second it is its place minus 1 (and m for place 1). So no rank is an inner
+//! node twice; if m is odd, place 1 is a leaf twice.
 //!
-//! **Up and down.** A contribution gathers the own one and the children's in the slot where the latest landed, and
-//! goes on up; the root writes the result to its output. From there it goes down: a rank first passes on what landed
-//! and then copies it. An all_reduce is both. Each element is reduced along one tree and by nobody else, so all ranks
-//! get the same bits. What comes down proves that the own contribution has got to the root, so that in place the
-//! input may be overwritten.
+//! **Up and down.** On the way up, a rank reduces its children's contributions with its own, in the slot where the latest one
+//! landed, and sends the result to its parent; the root writes it to its output. On the way down, a rank first forwards the message
+//! from the slot where it landed, and then copies it. An all_reduce does both. Each element is reduced along one tree only, so that
+//! all ranks get the same bits. A message on the way down proves that the rank's own contribution has reached the root, so that an
+//! input that is also the output may be overwritten.
 //!
-//! **Order.** A round goes up in one event and down in another; both trees have their part in each. On a lane all ranks
-//! go through the same events in the same order: `delay` rounds go up, then the next goes up and the first comes down
-//! by turns, and at last the rest come down. So rounds go up while others are on their way to the root and back, which
-//! takes 2⌈log2 n⌉ hops; so many rounds, on all lanes together, are the delay. A longer one would cost no time on the
-//! wire, since in an event of either kind an inner node with two children sends two halves of a round and receives two;
-//! but what the root sends down would no longer lie in its caches.
+//! **Order.** A round goes up in one event and down in another; each event has a part in both trees. On a lane, all ranks go
+//! through the same events in the same order: first `delay` rounds go up, then going up and coming down alternate, and at last the
+//! remaining rounds come down. So rounds go up while earlier ones travel to the root and back, which takes 2⌈log2 n⌉ hops; the delay
+//! is this number of rounds on all lanes together. A longer delay would cost no bandwidth, because in each event an inner node with
+//! two children sends two halves of a round and receives two; but the result that the root sends down would have left its caches.
 //!
-//! **No standstill, with one slot a flow.** Say all events before an event come to an end on all ranks; then every slot
-//! is free, since an event frees what it takes. Within the event a rank puts first where it is a leaf, which waits for
-//! nobody, and then where it is an inner node, which waits for ranks below it in the same tree; no rank but the root is
-//! an inner node twice. Down it is the other way round. So each tree's part comes to an end, and the event does. (Only
-//! among two ranks do both trees' messages of an event share a flow; both ends go through them in the same order, and
-//! nothing comes between taking and freeing.) Which round an event is about does not matter, so any delay is right if
-//! it is everyone's.
+//! **No deadlock with one slot in each flow.** By induction: suppose that all earlier events end on all ranks. Then every slot is
+//! free, because an event frees every message that it takes. In an event on the way up, a rank first sends as a leaf, which waits
+//! for no rank, and then as an inner node, which waits for ranks below it in the same tree; no rank but the root is an inner node
+//! twice. On the way down the order is reversed. So the parts of both trees end, and the event ends. (Only with two ranks do both
+//! trees' messages of an event share a flow; both ranks handle them in the same order, and no step is between taking and freeing.)
+//! The argument does not depend on which round an event handles, so any delay is correct if all ranks use the same.
 
 use std::ops::Range;
 
@@ -46,7 +44,7 @@ use crate::{
     partition::{self, block},
 };
 
-/// What the two trees can do.
+/// The plans of the two trees.
 pub(super) const PLANS: &[Plan] = &[
     plan(Collective::AllReduce, |ranks| 2 * height(ranks)),
     plan(Collective::Broadcast, height),

@@ -1,6 +1,6 @@
-//! Two-shot: every rank gathers one piece from everybody and reduces it, then hands it to everybody. As many
-//! elements on the wire as the ring, which is the bound, but two hops instead of 2(n-1): for middling and
-//! large messages among few ranks, and wherever ranks outnumber cores and a hop costs a change of context.
+//! Two-shot: every rank receives one piece of the vector from all ranks, reduces it, and sends the result to all ranks. It sends as
+//! few elements as the ring, which is the lower bound, in two hops instead of 2(n-1). It suits medium and large messages among few
+//! ranks, and ranks that share cores, where a hop costs a context switch.
 //!
 //! The name is that of the GPU libraries' kernels; the scheme is the direct reduce-scatter and all-gather of
 //! Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective communication operations
@@ -18,7 +18,7 @@ use crate::{
     partition::{self, block},
 };
 
-/// What two-shot can do.
+/// The plan of two-shot.
 pub(super) const PLANS: &[Plan] = &[Plan {
     ordered: true,
     split: Split::EachRank,

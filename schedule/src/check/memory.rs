@@ -1,4 +1,4 @@
-//! The memory of one rank, in symbols, with input and output overlapping as the setup says.
+//! The symbolic memory of one rank, in which input and output overlap as the setup says.
 
 use std::ops::Range;
 
@@ -73,14 +73,14 @@ pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Where elements really lie.
+/// The memory that a place of a schedule is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
     /// The output, and what overlaps it.
     Main,
     /// An input of its own.
     Apart,
-    /// What the engine lends.
+    /// Scratch, which the engine provides.
     Scratch,
     /// A slot of a flow.
     Slot { flow: usize, slot: usize },

@@ -72,7 +72,7 @@ const LOOPBACK: Path = Path {
     latency: 1.2e-6,
     send_overhead: 2e-6,
     receive_overhead: 2e-6,
-    // No wire limits loopback; this is a 100 Gbit/s card's, and about what memcpy reaches.
+    // No wire limits loopback; this is a 100 Gbit/s NIC's, and about what memcpy reaches.
     bandwidth: 12.5e9,
     // The kernel copies: one stream between two cores moves 5.2 to 7.1 GB/s, two opposite ones on the same two
     // cores 3.2 GB/s each, which is 0.31 ns for sending and receiving a byte together.
@@ -117,7 +117,7 @@ impl Fabric {
             send_per_byte: 0.0,
             receive_per_byte: 0.0,
         },
-        // Ranks of one host meet through the card, too, as long as their provider is that of the others.
+        // Ranks of one host meet through the NIC, too, as long as their provider is that of the others.
         inside: None,
         // A port and a rank for each of eight accelerators, as in most such hosts.
         ports: 8,
@@ -134,7 +134,7 @@ impl Fabric {
     /// Amazon's Elastic Fabric Adapter: 100 Gbit/s.
     pub const EFA: Self = Self {
         name: "efa",
-        summary: "Elastic Fabric Adapter, 100 Gbit/s, a card for every rank",
+        summary: "Elastic Fabric Adapter, 100 Gbit/s, a NIC for every rank",
         kind: Kind::Efa,
         between: Path {
             // About 15 µs from one host's program to another's, as Amazon gave for the first generation (c5n); later
@@ -143,7 +143,7 @@ impl Fabric {
             // Descriptors are longer than InfiniBand's, and libfabric's provider orders and matches in software. A guess.
             send_overhead: 0.5e-6,
             receive_overhead: 0.5e-6,
-            // 100 Gbit/s: the card of c5n and of each of four in p4d, as Amazon describes these.
+            // 100 Gbit/s: the NIC of c5n and of each of four in p4d, as Amazon describes these.
             bandwidth: 12.5e9,
             ..Self::HDR.between
         },

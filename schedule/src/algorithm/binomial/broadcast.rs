@@ -1,4 +1,4 @@
-//! Broadcast: the child with the largest subtree is served first, straight from where the message landed.
+//! Broadcast: a rank forwards each message to its children from the slot where it landed, the largest subtree first.
 
 use super::{Tree, hops};
 use crate::{

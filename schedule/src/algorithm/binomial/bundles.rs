@@ -1,10 +1,9 @@
-//! Blocks on their way along the tree, bundled for gather and scatter.
+//! Bundles of blocks, the messages of gather and scatter.
 //!
-//! A **bundle** is the blocks of as many places as go into a message, a power of two of them: of places 0 to 3, 4 to
-//! 7 and so on. The places of a bundle are a subtree, or the end of one. Within it a message holds the blocks of a
-//! whole subtree; bundles travel each by itself between the first places of bundles. Where everything fits into a
-//! message, there is one for each rank. Where not even a block does, blocks are cut, a chunk has a slice of each,
-//! and a bundle one of them.
+//! A **bundle** is the blocks of as many consecutive places as fit into a message, rounded down to a power of two: of places 0 to
+//! 3, 4 to 7 and so on. Its places are a subtree, or the end of one. Within a bundle, a message holds the blocks of a whole
+//! subtree. Between the first places of bundles, each bundle is a message of its own. If all blocks fit into one message, each rank
+//! sends or receives one. If not even one block fits, blocks are cut: a chunk has a slice of each block, and a bundle one slice.
 
 use std::ops::Range;
 

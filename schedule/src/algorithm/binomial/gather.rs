@@ -1,5 +1,5 @@
-//! Gather: the blocks of a subtree go up in bundles, the nearest first. A rank puts its own bundle together in
-//! scratch, and passes the others on from where they landed; at the root all go straight to the output.
+//! Gather: the blocks of a subtree go up in bundles, the nearest first. A rank assembles its own bundle in scratch, and forwards
+//! the others from the slots where they landed; the root copies all of them to the output.
 
 use super::{Tree, bundles::Bundles, hops};
 use crate::{

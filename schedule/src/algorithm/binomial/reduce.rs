@@ -1,5 +1,5 @@
-//! Reduce: a rank adds what comes from its children to its own, the smallest subtree first, in the slot where the
-//! latest landed, and passes it on from there.
+//! Reduce: a rank reduces the contributions of its children with its own, the smallest subtree first, in the slot where the latest
+//! one landed, and sends the result from there.
 
 use super::{Tree, hops};
 use crate::{

@@ -1,6 +1,6 @@
-//! Scatter: the blocks of a subtree come down in bundles, the farthest first, and are passed on from where they
-//! landed: whole bundles, and at last the parts of the own one. The root puts together in scratch what goes round
-//! the end of its input.
+//! Scatter: the blocks of a subtree go down in bundles, the farthest first. A rank forwards them from the slots where they landed:
+//! first whole bundles, then the parts of its own one. The root assembles in scratch the bundle that wraps around the end of its
+//! input.
 
 use super::{bundles::Bundles, hops};
 use crate::{
