@@ -121,11 +121,14 @@ impl Hosts {
         self.switch.sh(&format!("ip link set {} master {interface}", port(host, interface))).map(drop)
     }
 
-    /// Limits what a host's port moves in each direction, in the words of `tc`.
-    pub(crate) fn limit(&self, host: &str, interface: &str, rate: &str) -> Result<()> {
+    /// Limits what a host's port moves in each direction (Mbit/s), and has its kernel tell that speed, as it would of a NIC.
+    pub(crate) fn limit(&self, host: &str, interface: &str, megabits: u32) -> Result<()> {
         // A burst of what a NIC sends at once, and a queue of half a megabyte.
-        let bucket = format!("root tbf rate {rate} burst 128kb limit 512kb");
+        let bucket = format!("root tbf rate {megabits}mbit burst 128kb limit 512kb");
         self.sh(host, &format!("tc qdisc replace dev {interface} {bucket}"))?;
+        let (file, told) =
+            (format!("/dev/shm/{interface}.speed"), format!("/sys/class/net/{interface}/speed"));
+        self.sh(host, &format!("echo {megabits} > {file}\nmount --bind {file} {told}"))?;
         self.switch.sh(&format!("tc qdisc replace dev {} {bucket}", port(host, interface))).map(drop)
     }
 
