@@ -10,7 +10,7 @@ use crate::outside;
 /// The longest of the kernel's files that tell a speed.
 const LONGEST: u64 = 4 << 10;
 
-/// What a provider of this name joins ranks by.
+/// What a provider of this name joins ranks by. [`Limits`] tells sockets and shared memory, but not which of the others is EFA.
 pub(crate) fn kind(provider: &str) -> Kind {
     match provider.split(';').next().unwrap_or_default() {
         "shm" => Kind::SharedMemory,
