@@ -6,9 +6,9 @@ use crate::engine::{
     access,
     comm::{Awaited, Core, Greetings},
     endpoint::control_token,
-    progress::{Engine, WORLD},
+    progress::{Engine, Until, WORLD},
     stop::Stop,
-    supervisor::{Call, Supervisor},
+    supervisor::Supervisor,
     wire::{ControlKind, Immediate},
 };
 use unisono_schedule::Rank;
@@ -51,27 +51,21 @@ impl Engine {
         deadline: Instant,
     ) -> Result<(), Stop> {
         let (mut missing, mut until) = (usize::MAX, deadline);
-        loop {
-            let awaited = self.awaited();
-            let Some(first) = awaited.first() else { return Ok(()) };
+        self.greetings.deadline = Some(deadline);
+        let mut over = |engine: &mut Self, moved: bool| {
             // The large ones count apart.
-            let count = awaited.iter().map(|awaited| 2 - usize::from(awaited.heard)).sum();
+            let count = engine.awaited().iter().map(|awaited| 2 - usize::from(awaited.heard)).sum();
             if count < missing {
                 (missing, until) = (count, deadline.min(Instant::now() + patience));
             }
-            let first = first.rank;
-            if self.attend(supervisor)? {
-                continue;
+            match count {
+                0 => Ok(true),
+                _ if !moved && Instant::now() >= until => Err(Stop::Deadline),
+                _ => Ok(false),
             }
-            if Instant::now() >= until {
-                return Err(Stop::Deadline);
-            }
-            if let Some(nap) = self.pause(until) {
-                supervisor.waits_longest(Call::Greeting, Some(first));
-                supervisor.until(deadline);
-                self.net.port.transport.park(nap)?;
-            }
-        }
+        };
+        let until = Until { over: &mut over, at: Some(deadline), attends: true };
+        self.progress(until, supervisor).map_err(|halt| halt.stop)
     }
 
     /// Goes on with what neighbours may be waiting for, until `over` says so; whoever makes it say so wakes the transport.
@@ -80,14 +74,8 @@ impl Engine {
         over: &dyn Fn() -> bool,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Stop> {
-        while !over() {
-            if self.attend(supervisor)? {
-                continue;
-            }
-            if let Some(nap) = self.pause(Instant::now() + Duration::from_millis(100)) {
-                self.net.port.transport.park(nap)?;
-            }
-        }
+        let until = Until { over: &mut |_, _| Ok(over()), at: None, attends: true };
+        self.progress(until, supervisor).map_err(|halt| halt.stop)?;
         // What is still read from goes with the engine.
         if self.net.core(WORLD)?.comm.control_completed() {
             self.greetings = Greetings::default();
@@ -102,17 +90,13 @@ impl Engine {
         neighbours.filter_map(|&rank| comm.awaits(rank).map(|heard| Awaited { rank, heard })).collect()
     }
 
-    /// Sends what is to be sent and polls; true if that brought something.
-    fn attend(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
-        let mut sent = self.net.core(WORLD)?.send_control()?;
+    /// Sends large messages, as many as the transport takes. True if any went.
+    pub(super) fn send_greetings(&mut self) -> Result<bool, Stop> {
+        let mut sent = false;
         for _ in 0..self.greetings.unsent.len() {
             sent |= self.send_large()?;
         }
-        if self.net.poll()? || sent {
-            self.wait.reset();
-            return Ok(true);
-        }
-        if supervisor.stopped() { Err(Stop::Failed) } else { Ok(false) }
+        Ok(sent)
     }
 
     /// Sends the next large message, if the transport takes it.

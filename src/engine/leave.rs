@@ -4,13 +4,13 @@ use crate::{
     engine::{
         comm::Core,
         completion::Asked,
-        progress::{Engine, WORLD},
+        progress::{Engine, Until, WORLD},
         stop::{Halt, Stop},
         supervisor::Supervisor,
     },
     error::Failure,
 };
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 impl Engine {
     /// This rank will leave all groups: from now on nobody waits for receives whose message has not come.
@@ -38,28 +38,17 @@ impl Engine {
             comm.left = comm.comm_id != WORLD;
             comm.tell_end().map_err(Stop::from)?;
         }
-        loop {
-            if supervisor.stopped() {
-                return Err(Stop::Failed.into());
+        let mut over = |engine: &mut Self, moved: bool| {
+            let ended = engine.net.comms.iter().flatten().all(|comm| comm.all_ended());
+            match moved {
+                false if ended && !engine.net.has_control() => Ok(true),
+                false if Instant::now() >= until => Err(Stop::Deadline),
+                _ => Ok(false),
             }
-            // What has come may be for a receive that somebody kept.
-            let moved = self.talk(supervisor)? | self.net.sweep()? | self.net.send_control()?;
-            let ended = self.net.comms.iter().flatten().all(|comm| comm.all_ended());
-            if ended && !moved && !self.net.has_control() {
-                return Ok(());
-            }
-            if self.net.poll()? || moved {
-                self.wait.reset();
-                continue;
-            }
-            let now = Instant::now();
-            if now >= until {
-                return Err(Stop::Deadline.into());
-            }
-            if let Some(nap) = self.pause(until.min(now + Duration::from_secs(1))) {
-                self.net.port.transport.park(nap).map_err(Stop::from)?;
-            }
-        }
+        };
+        let until = Until { over: &mut over, at: Some(until), attends: true };
+        self.progress(until, supervisor)?;
+        Ok(())
     }
 
     /// What is left over of any group, after that.

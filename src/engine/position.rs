@@ -56,6 +56,9 @@ impl Engine {
 
     /// Tells since when what has waited longest waits in vain, if it is not for all ranks to leave.
     pub(crate) fn tell_wait(&mut self, supervisor: &dyn Supervisor) {
+        if self.attends {
+            return;
+        }
         let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
         let operations = operations.filter_map(|it| it.doubted);
         let messages = self.talking.iter().filter_map(|&comm_id| {

@@ -42,6 +42,16 @@ pub(crate) const WORLD: CommId = 0;
 /// After so many rounds of one kind, fruitful or not, it is looked at what waits.
 pub(super) const OFTEN: u32 = 1024;
 
+/// When [`Engine::progress`] is to return.
+pub(super) struct Until<'u> {
+    /// Whether all is done, asked before every round; told whether the latest round brought anything, at first that it did.
+    pub over: &'u mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>,
+    /// When that may become true by itself, so that nobody sleeps longer.
+    pub at: Option<Instant>,
+    /// Whether ranks meet or leave. Then no operation has a deadline, and nobody else may drive.
+    pub attends: bool,
+}
+
 /// A collective whose turn has come.
 pub(crate) struct UnderWay {
     pub(super) comm_id: CommId,
@@ -67,6 +77,8 @@ pub(crate) struct Engine {
     pub(super) idle: bool,
     /// Rounds that brought something.
     pub(super) fruitful: u32,
+    /// Whether ranks meet or leave: every round also sends greetings and all control messages.
+    pub(super) attends: bool,
     /// Those of the world, until all have come.
     pub(super) greetings: Greetings,
     /// Steps of the latest operation, if they are to be kept.
@@ -95,6 +107,7 @@ impl Engine {
             wait: Wait::new(patience),
             idle: false,
             fruitful: 0,
+            attends: false,
             greetings: Greetings::default(),
             trace: None,
         })
@@ -208,10 +221,13 @@ impl Engine {
     /// engine must be [abandoned](Self::abandon).
     pub(crate) fn drive(
         &mut self,
-        until: (&dyn Fn() -> bool, Option<Instant>),
+        (until, at): (&dyn Fn() -> bool, Option<Instant>),
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let Err(Halt { stop, stalled }) = self.rounds(until, supervisor) else { return Ok(()) };
+        let mut over =
+            |engine: &mut Self, _| Ok(engine.running.is_empty() && engine.talking.is_empty() || until());
+        let until = Until { over: &mut over, at, attends: false };
+        let Err(Halt { stop, stalled }) = self.progress(until, supervisor) else { return Ok(()) };
         if stalled.is_some() {
             return Err(Halt { stop, stalled });
         }
@@ -229,20 +245,20 @@ impl Engine {
         })
     }
 
-    pub(super) fn rounds(
-        &mut self,
-        (until, at): (&dyn Fn() -> bool, Option<Instant>),
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
-        let mut fruitless = 0_u32;
+    /// The one loop: does rounds, and polls, yields or sleeps after a round that brought nothing.
+    pub(super) fn progress(&mut self, until: Until<'_>, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        let Until { over, at, attends } = until;
+        self.attends = attends;
+        let wanted = || !attends && supervisor.wanted();
+        let (mut moved, mut fruitless) = (true, 0_u32);
         loop {
             while let Some((comm_id, request)) = supervisor.asked() {
                 self.serve(comm_id, request, supervisor)?;
             }
-            if self.running.is_empty() && self.talking.is_empty() || until() {
+            if over(self, moved)? {
                 return Ok(());
             }
-            let moved = self.round(supervisor)?;
+            moved = self.round(supervisor)?;
             if moved {
                 self.wait.reset();
                 fruitless = 0;
@@ -260,7 +276,7 @@ impl Engine {
                     self.tell_wait(supervisor);
                 }
             }
-            if supervisor.wanted() {
+            if wanted() {
                 return Ok(());
             }
             if supervisor.stopped() {
@@ -271,7 +287,7 @@ impl Engine {
             if moved {
                 continue;
             }
-            if let Some(nap) = self.pause_at(now, deadline) {
+            if let Some(nap) = self.pause(now, deadline) {
                 self.report_longest_wait(supervisor)?;
                 // What was granted is to be told first.
                 let relieved = self.doubt()?;
@@ -280,7 +296,7 @@ impl Engine {
                     supervisor.sleeps(true);
                     // What was asked for just before may not have known that this would sleep.
                     let asked = supervisor.asked();
-                    let parked = match (&asked, supervisor.wanted()) {
+                    let parked = match (&asked, wanted()) {
                         (None, false) => self.net.port.transport.park(nap),
                         _ => Ok(()),
                     };
@@ -317,6 +333,9 @@ impl Engine {
         }
         if !self.talking.is_empty() || !self.net.port.active_comms.is_empty() {
             ended |= self.talk(supervisor)?;
+        }
+        if self.attends {
+            moved |= self.send_control()? | self.send_greetings()?;
         }
         // What was waited for may have ended, and another may have begun.
         if ended {
@@ -370,6 +389,10 @@ impl Engine {
     /// The earliest deadline, unless it has passed.
     pub(super) fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
         let mut soonest = now + Duration::from_secs(1);
+        // When all leave, receives may wait until all has come that was sent.
+        if self.attends {
+            return Ok(soonest);
+        }
         if let Some(first) = self.running.iter().min_by_key(|it| it.asked.deadline) {
             if now >= first.asked.deadline {
                 return Err(first.halt(Stop::Deadline));
@@ -413,6 +436,13 @@ impl Engine {
 
     /// Tells where that stands which was asked for first.
     pub(super) fn report_longest_wait(&mut self, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        if self.attends {
+            if let (Some(deadline), Some(first)) = (self.greetings.deadline, self.awaited().first()) {
+                supervisor.waits_longest(Call::Greeting, Some(first.rank));
+                supervisor.until(deadline);
+            }
+            return Ok(());
+        }
         let oldest = self.running.iter().min_by_key(|it| it.asked.at);
         let since = oldest.map(|oldest| oldest.asked.at);
         for &comm_id in &self.talking {
@@ -437,11 +467,7 @@ impl Engine {
     }
 
     /// How long to sleep, once patience has run out.
-    pub(super) fn pause(&mut self, deadline: Instant) -> Option<Duration> {
-        self.pause_at(Instant::now(), deadline)
-    }
-
-    pub(super) fn pause_at(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
+    fn pause(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
         match self.wait.next(now, deadline) {
             Next::Poll => std::hint::spin_loop(),
             Next::Yield => {

@@ -3,6 +3,8 @@
 //! Every greeting is a pattern in the mailbox; to ranks of other hosts a message as large as a chunk goes too, since a network
 //! may lose large packets alone.
 
+use std::time::Instant;
+
 use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
@@ -14,6 +16,8 @@ pub(crate) struct Greetings {
     /// The others' areas, by rank.
     pub(crate) areas: Vec<RemoteRegion>,
     pub(crate) neighbours: Vec<Rank>,
+    /// Until when those of neighbours are waited for.
+    pub(crate) deadline: Option<Instant>,
     /// To whom a large message is still to be sent.
     pub(crate) unsent: Vec<Rank>,
 }
