@@ -12,14 +12,14 @@ use std::{
 use unisono_schedule::Rank;
 
 use crate::{
-    engine::{Done, Kept, Ticket},
+    engine::{Done, End, Memory, Outcome},
     error::{Error, Failure, Result},
 };
 
 /// Who goes on with operations.
 pub(crate) trait Driver: Send + Sync {
     /// Waits for the end of an operation, at most until then; false if it has not come.
-    fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool;
+    fn wait(&self, outcome: &Outcome, until: Option<Instant>) -> bool;
 
     /// Why all is over, if it is.
     fn failed(&self) -> Option<Failure>;
@@ -42,13 +42,11 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 /// leave the world.
 #[must_use = "what it works on comes back from `wait`"]
 pub struct Work<T> {
-    ticket: Arc<Ticket>,
+    outcome: Arc<Outcome>,
     /// Gone with the last handle of the world, which ends all that is under way: a forgotten work keeps nothing alive.
     driver: Weak<dyn Driver>,
-    /// What comes back of what was held.
+    /// Makes the result of the memory that comes back.
     open: fn(Done) -> Option<Result<T>>,
-    /// The end, if it was taken from the ticket and not from here yet.
-    end: Option<Result<Done>>,
 }
 
 impl<T> fmt::Debug for Work<T> {
@@ -58,96 +56,92 @@ impl<T> fmt::Debug for Work<T> {
 }
 
 impl<T: Send + 'static> Work<T> {
-    pub(crate) fn new(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
-        let driver = Arc::downgrade(driver);
-        Self { ticket, driver, open: |done| held(done.held).map(Ok), end: None }
+    pub(crate) fn new(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
+        Self::with(outcome, driver, |done| memory(done.memory).map(Ok))
     }
 
     /// Of a collective, which also keeps a `K` until it has ended.
-    pub(crate) fn begun<K: 'static>(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
-        let open = |done: Done| held::<(T, K)>(done.held).map(|(held, _)| Ok(held));
-        let driver = Arc::downgrade(driver);
-        Self { ticket, driver, open, end: None }
+    pub(crate) fn begun<K: 'static>(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
+        Self::with(outcome, driver, |done| memory::<(T, K)>(done.memory).map(|(result, _)| Ok(result)))
     }
 
     /// Of what holds an [`Opening`].
-    pub(crate) fn opened(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
-        let open = |done: Done| held::<Opening<T>>(done.held).map(|open| open());
-        let driver = Arc::downgrade(driver);
-        Self { ticket, driver, open, end: None }
+    pub(crate) fn opened(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
+        Self::with(outcome, driver, |done| memory::<Opening<T>>(done.memory).map(|open| open()))
     }
 
     /// Of what has ended already.
-    pub(crate) fn done(held: T, driver: &Arc<dyn Driver>) -> Self {
-        let ticket = Arc::new(Ticket::default());
-        // Nobody waits for it yet.
-        drop(Arc::clone(&ticket).end(Ok(Done { held: Some(Box::new(held)), ..Done::default() })));
-        Self::new(ticket, driver)
+    pub(crate) fn done(result: T, driver: &Arc<dyn Driver>) -> Self {
+        Self::new(Outcome::ended_with(Some(Box::new(result))), driver)
     }
 }
 
 impl<B: Send + 'static> Work<(B, Rank)> {
-    /// Of a receive: what was held, and who sent the message.
-    pub(crate) fn received(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
-        let open = |done: Done| Some(Ok((held(done.held)?, done.received.first()?.from)));
-        let driver = Arc::downgrade(driver);
-        Self { ticket, driver, open, end: None }
+    /// Of a receive: its memory, and who sent the message.
+    pub(crate) fn received(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
+        Self::with(outcome, driver, |done| Some(Ok((memory(done.memory)?, done.received.first()?.from))))
     }
 
     /// Of a receive or of a send, which knows to whom.
-    pub(crate) fn either(ticket: Arc<Ticket>, driver: &Arc<dyn Driver>) -> Self {
-        let open = |done: Done| {
-            let (data, to): (B, Option<Rank>) = held(done.held)?;
+    pub(crate) fn either(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
+        Self::with(outcome, driver, |done| {
+            let (data, to): (B, Option<Rank>) = memory(done.memory)?;
             Some(Ok((data, to.or_else(|| Some(done.received.first()?.from))?)))
-        };
-        let driver = Arc::downgrade(driver);
-        Self { ticket, driver, open, end: None }
+        })
     }
 }
 
-/// What was held, if it is that.
-fn held<T: 'static>(held: Kept) -> Option<T> {
-    held?.downcast().ok().map(|held| *held)
+/// The memory that an operation returns, if it is that.
+fn memory<T: 'static>(memory: Memory) -> Option<T> {
+    memory?.downcast().ok().map(|memory| *memory)
 }
 
 impl<T> Work<T> {
+    /// Whose result `open` makes of what the operation leaves.
+    fn with(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>, open: fn(Done) -> Option<Result<T>>) -> Self {
+        Self { outcome, driver: Arc::downgrade(driver), open }
+    }
+
     /// Whether it has ended, well or not. Never blocks.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.check_process().is_err() || self.end.is_some() || self.ticket.ended() || self.failed().is_some()
+        self.check_process().is_err() || self.outcome.ended() || self.failed().is_some()
     }
 
     /// Waits for its end, and gives back what the call was given.
     ///
     /// # Errors
     /// As the blocking call; what it worked on is gone then.
-    pub fn wait(mut self) -> Result<T> {
+    pub fn wait(self) -> Result<T> {
         self.check_process()?;
         self.wait_until(None);
-        self.take().unwrap_or_else(|| Err(self.lost()))
+        self.take()
     }
 
     /// Waits for its end, but not longer than this; gives the work back if it has not come.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn wait_timeout(mut self, timeout: Duration) -> Result<std::result::Result<T, Self>> {
+    pub fn wait_timeout(self, timeout: Duration) -> Result<std::result::Result<T, Self>> {
         self.check_process()?;
         let until = Instant::now().checked_add(timeout);
         if !self.wait_until(until) {
             return Ok(Err(self));
         }
-        self.take().unwrap_or_else(|| Err(self.lost())).map(Ok)
+        self.take().map(Ok)
     }
 
-    fn take(&mut self) -> Option<Result<T>> {
-        let end = self.end.take().or_else(|| Some(self.ticket.take()?.map_err(Error::Failed)))?;
-        Some(end.and_then(|done| (self.open)(done).unwrap_or_else(|| Err(self.lost()))))
+    fn take(&self) -> Result<T> {
+        self.outcome.take().map_or_else(|| Err(self.lost()), |end| self.result(end))
+    }
+
+    fn result(&self, end: End) -> Result<T> {
+        (self.open)(end.map_err(Error::Failed)?).unwrap_or_else(|| Err(self.lost()))
     }
 
     /// False if the end has not come until then.
     fn wait_until(&self, until: Option<Instant>) -> bool {
-        self.driver.upgrade().is_none_or(|driver| driver.wait(&self.ticket, until))
+        self.driver.upgrade().is_none_or(|driver| driver.wait(&self.outcome, until))
     }
 
     fn check_process(&self) -> Result<()> {
@@ -161,7 +155,7 @@ impl<T> Work<T> {
 
     /// Why there is no result: it was given before, or all is over.
     fn lost(&self) -> Error {
-        if self.ticket.ended() {
+        if self.outcome.ended() {
             let problem = "it has ended and given its result before".to_owned();
             return Error::Argument { call: "Work", problem };
         }
@@ -172,15 +166,12 @@ impl<T> Work<T> {
 impl<T> Future for Work<T> {
     type Output = Result<T>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         if let Err(error) = self.check_process() {
             return Poll::Ready(Err(error));
         }
-        match self.ticket.poll(context.waker()) {
-            Poll::Ready(Some(end)) => {
-                self.end = Some(end.map_err(Error::Failed));
-                Poll::Ready(self.take().unwrap_or_else(|| Err(self.lost())))
-            }
+        match self.outcome.poll(context.waker()) {
+            Poll::Ready(Some(end)) => Poll::Ready(self.result(end)),
             Poll::Ready(None) => Poll::Ready(Err(self.lost())),
             Poll::Pending => match self.failed() {
                 Some(failure) => Poll::Ready(Err(Error::Failed(failure))),

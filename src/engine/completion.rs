@@ -1,8 +1,10 @@
-//! What is left in the hands of who asked for an operation: here it learns that the operation has ended, and how.
+//! The end of an operation. The engine keeps a [`Completion`] for it, and whoever waits for it the [`Outcome`]: two halves of
+//! one thing.
 
 use std::{
     any::Any,
     mem,
+    ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -15,179 +17,220 @@ use std::{
 use smallvec::SmallVec;
 use unisono_schedule::Rank;
 
-use crate::{engine::request::What, error::Failure, tensor::Tensor};
+use crate::{
+    buffer::Fresh,
+    engine::{request::What, stop::Stop},
+    error::Failure,
+};
 
-/// What goes back to who asked; nothing, if the memory was borrowed.
-pub(crate) type Kept = Option<Box<dyn Any + Send>>;
+/// The memory that an operation works on, unless it is borrowed. It returns to the caller with the outcome.
+pub(crate) type Memory = Option<Box<dyn Any + Send>>;
 
-/// What is kept for an operation: the memory that it works on is a part of it, unless that is borrowed.
-pub(crate) enum Held {
-    /// Until its end.
-    Back(Kept),
-    /// Until its end, when it says what follows.
-    Then(Then),
-    /// Until the last of several has ended, of which this is the one with that index.
-    Jointly(usize, Arc<Mutex<Joint>>),
-}
-
-/// Makes what follows something that has ended so; a collective follows another in its group's same turn: nothing that
-/// was asked for later comes between. Whoever drives the engine calls it, and nothing touches the memory any more of
-/// what has ended.
-pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Step, Failure> + Send>;
-
-/// What follows.
-pub(crate) enum Step {
-    /// This.
-    More(What, Held),
-    /// Nothing: all is done.
-    Done(Kept),
-}
-
-/// What several have in common, until the last of them has ended.
-pub(crate) struct Joint {
-    held: Held,
-    /// By those that have received anything, and which they are.
-    received: Vec<(usize, Come)>,
-}
-
-impl Held {
-    /// The same for several, each of which gets a clone of what comes back.
-    pub(crate) fn jointly(self) -> Arc<Mutex<Joint>> {
-        Arc::new(Mutex::new(Joint { held: self, received: Vec::new() }))
-    }
-
-    /// What is kept by nobody else any more; of several, the last that ends so has it.
-    pub(crate) fn last(mut self, mut done: Done) -> Option<(Self, Done)> {
-        while let Self::Jointly(index, joint) = self {
-            let come = (index, mem::take(&mut done.received));
-            joint.lock().unwrap_or_else(PoisonError::into_inner).received.push(come);
-            let mut joint = Arc::into_inner(joint)?.into_inner().unwrap_or_else(PoisonError::into_inner);
-            joint.received.sort_unstable_by_key(|(index, _)| *index);
-            self = joint.held;
-            done.received = joint.received.into_iter().flat_map(|(_, come)| come).collect();
-        }
-        Some((self, done))
-    }
-}
-
-/// Who asked for an operation, and since when.
-pub(crate) struct Asked {
-    pub at: Instant,
+/// The engine's half: when the operation was submitted, what is done at its end, and for whom.
+#[must_use]
+pub(crate) struct Completion {
+    pub submitted: Instant,
     pub deadline: Instant,
-    pub ticket: Arc<Ticket>,
-    pub held: Held,
+    action: Action,
+    /// The other half. `None` of one of several operations that end as one, and after the end.
+    outcome: Option<Arc<Outcome>>,
+    /// After the end: of whoever awaits it.
+    waker: Option<Waker>,
 }
 
-impl Asked {
-    /// Asked for just now.
-    pub(crate) fn now(timeout: Duration, held: Held) -> Self {
-        let at = Instant::now();
-        Self { at, deadline: at + timeout, ticket: Arc::default(), held }
-    }
-
-    /// Its turn has come now: it has all its time yet.
-    pub(crate) fn anew(&mut self, now: Instant) {
-        (self.at, self.deadline) = (now, now + (self.deadline - self.at));
-    }
+/// What is done at the end of an operation; the memory that it works on is a part of it.
+pub(crate) enum Action {
+    /// The memory goes into the outcome.
+    Return(Memory),
+    /// This tells what follows.
+    Then(Then),
+    /// Of several operations that end as one: the index of this one, and what all have in common.
+    Join(usize, Arc<Mutex<Joint>>),
 }
 
-/// What an operation leaves to who asked for it.
+/// Tells what follows an operation that has ended so: another, or nothing. A collective follows another in the same place of its
+/// group's order: nothing that was submitted later comes between. The driver calls it, when nothing touches the memory of the
+/// operation any more.
+pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, Action>, Failure> + Send>;
+
+/// What follows: nothing, and this is left; or another operation, with its own end.
+pub(crate) type Next<L, E> = ControlFlow<L, (What, E)>;
+
+/// Of several operations that end as one: their completion, and what the receives among them have got, by index.
+type Joint = (Completion, Vec<(usize, Receipts)>);
+
+/// How an operation has ended.
+pub(crate) type End = Result<Done, Failure>;
+
+/// What an operation leaves to the caller.
 #[derive(Default)]
 pub(crate) struct Done {
-    pub held: Kept,
+    pub memory: Memory,
     /// Of a collective: the number of its last operation.
     pub number: Option<u64>,
     /// Of receives.
-    pub received: Come,
+    pub received: Receipts,
 }
 
 /// What receives have got, in their order.
-pub(crate) type Come = SmallVec<[Received; 1]>;
+pub(crate) type Receipts = SmallVec<[Received; 1]>;
 
 /// What a receive has got.
 pub(crate) struct Received {
     pub from: Rank,
-    /// The message, if its place was not given.
-    pub elements: Option<Tensor>,
+    /// The message, if the receive gave no place for it.
+    pub message: Option<Fresh>,
 }
 
-/// One operation's.
-#[derive(Default)]
-pub(crate) struct Ticket {
-    /// So that a look costs no lock.
-    ended: AtomicBool,
-    state: Mutex<State>,
-}
-
-/// What is left to do of an operation that has ended: whoever awaits it is woken, and what nobody wants any more is
-/// dropped. Both run code of an executor or of a user, which may call anything of this library, or panic.
-#[must_use]
-pub(crate) struct Rest {
-    waker: Option<Waker>,
-    /// Nobody has its work any more.
-    forgotten: Option<Ticket>,
-    held: Option<Held>,
-}
-
-impl Rest {
-    /// With what was kept for an operation that has failed.
-    pub(crate) fn with(self, held: Held) -> Self {
-        Self { held: Some(held), ..self }
+impl Completion {
+    /// Both halves for an operation that is submitted now.
+    pub(crate) fn new(timeout: Duration, action: Action) -> (Self, Arc<Outcome>) {
+        let (submitted, outcome) = (Instant::now(), Arc::<Outcome>::default());
+        let deadline = submitted + timeout;
+        let of = Some(Arc::clone(&outcome));
+        (Self { submitted, deadline, action, outcome: of, waker: None }, outcome)
     }
 
-    /// Whether nothing is left to do.
-    pub(crate) fn is_none(&self) -> bool {
-        self.waker.is_none() && self.forgotten.is_none() && matches!(self.held, None | Some(Held::Back(None)))
+    /// The same for an operation that nobody waits for.
+    pub(crate) fn unobserved(timeout: Duration) -> Self {
+        Self::new(timeout, Action::Return(None)).0
     }
 
-    /// Does these: whoever waits is woken first. A panic is that code's own affair, and of no group.
-    pub(crate) fn finish(rests: Vec<Self>) {
-        fn alone(what: &str, part: impl FnOnce()) {
+    /// The operation's turn has come: it has all its time from now on.
+    pub(crate) fn restart(&mut self) {
+        let now = Instant::now();
+        (self.submitted, self.deadline) = (now, now + (self.deadline - self.submitted));
+    }
+
+    /// Whether the caller has dropped the other half.
+    pub(crate) fn is_forsaken(&self) -> bool {
+        match &self.action {
+            Action::Join(_, joint) => lock(joint).0.is_forsaken(),
+            _ => self.outcome.as_ref().is_some_and(|outcome| Arc::strong_count(outcome) == 1),
+        }
+    }
+
+    /// Makes of the action memory that nobody wants: nothing follows.
+    pub(crate) fn cancel(&mut self) {
+        match &self.action {
+            Action::Join(_, joint) => lock(joint).0.cancel(),
+            _ => {
+                let action = mem::replace(&mut self.action, Action::Return(None));
+                self.action = Action::Return(Some(Box::new(action)));
+            }
+        }
+    }
+
+    /// So many completions of operations that end as one.
+    pub(crate) fn split(self, parts: usize) -> Vec<Self> {
+        let Self { submitted, deadline, .. } = self;
+        let joint = Arc::new(Mutex::new((self, Vec::new())));
+        let part = |index| Self {
+            submitted,
+            deadline,
+            action: Action::Join(index, Arc::clone(&joint)),
+            outcome: None,
+            waker: None,
+        };
+        (0..parts).map(part).collect()
+    }
+
+    /// The completion of all, if this is the last of several that ends; its own, if it is one of none.
+    pub(crate) fn join(mut self, done: &mut Done) -> Option<Self> {
+        while let Action::Join(index, joint) = self.action {
+            lock(&joint).1.push((index, mem::take(&mut done.received)));
+            let (all, mut received) =
+                Arc::into_inner(joint)?.into_inner().unwrap_or_else(PoisonError::into_inner);
+            received.sort_unstable_by_key(|(index, _)| *index);
+            done.received = received.into_iter().flat_map(|(_, received)| received).collect();
+            self = all;
+        }
+        Some(self)
+    }
+
+    /// The operation, and all that are [joined](Self::join) with it, have ended so, and nothing touches their memory any more. What follows: another operation, or nothing. Then
+    /// whoever waits can see the outcome, and what is returned is to be [finished](Self::finish).
+    ///
+    /// # Errors
+    /// That of the action, and the completion, which is to [fail](Self::fail) with all others.
+    pub(crate) fn end(mut self, done: Done) -> Result<Next<Option<Self>, Self>, (Self, Stop)> {
+        let number = done.number;
+        let done = match mem::replace(&mut self.action, Action::Return(None)) {
+            Action::Then(then) => match then(done) {
+                Ok(ControlFlow::Break(memory)) => Done { memory, number, ..Done::default() },
+                Ok(ControlFlow::Continue((what, action))) => {
+                    self.action = action;
+                    self.restart();
+                    return Ok(ControlFlow::Continue((what, self)));
+                }
+                Err(failure) => return Err((self, failure.into())),
+            },
+            Action::Return(memory) => Done { memory, ..done },
+            Action::Join(..) => done,
+        };
+        Ok(ControlFlow::Break(self.tell(Ok(done))))
+    }
+
+    /// The operation has failed, and nothing touches its memory any more. What is returned is to be [finished](Self::finish).
+    pub(crate) fn fail(self, failure: Failure) -> Option<Self> {
+        self.join(&mut Done::default())?.tell(Err(failure))
+    }
+
+    /// Lets whoever waits see the outcome. Returns what is left to do, if anything is.
+    fn tell(mut self, end: End) -> Option<Self> {
+        let outcome = self.outcome.take()?;
+        self.waker = outcome.set(end);
+        // Where nobody has the other half, what the operation leaves is unwanted too.
+        if let Some(Ok(done)) = Arc::into_inner(outcome).and_then(|outcome| outcome.take()) {
+            self.action = Action::Return(done.memory);
+        }
+        (self.waker.is_some() || !matches!(self.action, Action::Return(None))).then_some(self)
+    }
+
+    /// Wakes whoever awaits these, and drops what nobody wants. Both run code of an executor or of a user, which may call anything
+    /// of this library, or panic: nothing may be locked. A panic ends that code only.
+    pub(crate) fn finish(completions: Vec<Self>) {
+        fn isolate(what: &str, part: impl FnOnce()) {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(part)) {
-                // Its drop may panic again, and so may whoever is told.
+                // Its drop may panic again, and so may a subscriber of the log.
                 mem::forget(payload);
                 let told = catch_unwind(|| tracing::error!("{what} has panicked"));
                 told.unwrap_or_else(mem::forget);
             }
         }
-        let unwanted = rests.into_iter().map(|Self { waker, forgotten, held }| {
-            if let Some(waker) = waker {
-                alone("the waker of an operation that has ended", || waker.wake());
+        let wake = |mut completion: Self| {
+            if let Some(waker) = completion.waker.take() {
+                isolate("the waker of an operation that has ended", || waker.wake());
             }
-            (forgotten, held)
-        });
-        for unwanted in unwanted.collect::<Vec<_>>() {
-            alone("the drop of what an operation worked on", || drop(unwanted));
+            completion
+        };
+        for unwanted in completions.into_iter().map(wake).collect::<Vec<_>>() {
+            isolate("the drop of what an operation worked on", || drop(unwanted));
         }
     }
 }
 
+/// The caller's half: how the operation has ended.
 #[derive(Default)]
-enum State {
-    #[default]
-    Pending,
-    /// Somebody wants to be woken.
-    Awaited(Waker),
-    Ended(Result<Done, Failure>),
-    /// The end was taken.
-    Taken,
+pub(crate) struct Outcome {
+    /// So that a look costs no lock.
+    ended: AtomicBool,
+    /// Who awaits the end; and the end, until it is taken.
+    state: Mutex<(Option<Waker>, Option<End>)>,
 }
 
-impl Ticket {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Outcome {
+    /// Of an operation that has ended already.
+    pub(crate) fn ended_with(memory: Memory) -> Arc<Self> {
+        let state = Mutex::new((None, Some(Ok(Done { memory, ..Done::default() }))));
+        Arc::new(Self { ended: AtomicBool::new(true), state })
     }
 
-    /// The operation has ended: nothing of it touches its memory any more. What is left to do of it is to be
-    /// [done](Rest::finish) where nothing is locked.
-    pub(crate) fn end(self: Arc<Self>, end: Result<Done, Failure>) -> Rest {
-        let before = mem::replace(&mut *self.lock(), State::Ended(end));
+    fn set(&self, end: End) -> Option<Waker> {
+        let mut state = lock(&self.state);
+        state.1 = Some(end);
         self.ended.store(true, Ordering::Release);
-        let waker = match before {
-            State::Awaited(waker) => Some(waker),
-            _ => None,
-        };
-        Rest { waker, forgotten: Arc::into_inner(self), held: None }
+        state.0.take()
     }
 
     /// Whether the operation has ended.
@@ -196,31 +239,27 @@ impl Ticket {
     }
 
     /// Takes the end, once.
-    pub(crate) fn take(&self) -> Option<Result<Done, Failure>> {
-        let mut state = self.lock();
-        match mem::replace(&mut *state, State::Taken) {
-            State::Ended(end) => Some(end),
-            other => {
-                *state = other;
-                None
-            }
-        }
+    pub(crate) fn take(&self) -> Option<End> {
+        lock(&self.state).1.take()
     }
 
     /// Takes the end, or asks to be woken then; `None` if the end was taken before.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<Result<Done, Failure>>> {
-        if self.ended() {
-            return Poll::Ready(self.take());
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<End>> {
+        if !self.ended() {
+            // Clones and drops wakers, which are code of others, where nothing is locked.
+            let waker = waker.clone();
+            let mut state = lock(&self.state);
+            if !self.ended() {
+                let replaced = state.0.replace(waker);
+                drop(state);
+                drop(replaced);
+                return Poll::Pending;
+            }
         }
-        let waker = waker.clone();
-        let mut state = self.lock();
-        let replaced = match *state {
-            State::Pending | State::Awaited(_) => Some(mem::replace(&mut *state, State::Awaited(waker))),
-            State::Ended(_) | State::Taken => None,
-        };
-        drop(state);
-        drop(replaced);
-        // It may have ended just before.
-        self.take().map_or(Poll::Pending, |end| Poll::Ready(Some(end)))
+        Poll::Ready(self.take())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -110,24 +110,24 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
 
 /// Begins what others would answer: a collective, a send and a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
-    let asked = || Asked::now(Duration::from_secs(600), Held::Back(None));
+    let completion = Completion::unobserved(Duration::from_secs(600));
     let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, count };
     let (collective, algorithm, count) = match what % 8 {
         0 => return Ok(()),
         1 => {
             let place = Place::There { output: output.clone(), count: 100, registered: None };
             let inbound = Inbound { from: Some(1), tag: 0, form: Form::Plain, dtype: Dtype::F32, place };
-            return engine.take(WORLD, Task { what: What::Receive(inbound), asked: asked() }, &Nobody);
+            return engine.take(WORLD, Task { what: What::Receive(inbound), completion }, &Nobody);
         }
         2 => {
             let place = Place::Fresh { most: 1 << 16 };
             let inbound = Inbound { from: None, tag: 0, form: Form::Object, dtype: Dtype::U8, place };
-            return engine.take(WORLD, Task { what: What::Receive(inbound), asked: asked() }, &Nobody);
+            return engine.take(WORLD, Task { what: What::Receive(inbound), completion }, &Nobody);
         }
         3 => {
             let outbound =
                 Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone(), registered: None };
-            return engine.take(WORLD, Task { what: What::Send(outbound), asked: asked() }, &Nobody);
+            return engine.take(WORLD, Task { what: What::Send(outbound), completion }, &Nobody);
         }
         4 => (Collective::AllReduce, "recursive_doubling", 10),
         5 => (Collective::AllReduce, "ring", 1000),
@@ -159,5 +159,5 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         algorithm_name: |_| "unknown",
     };
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
-    engine.take(WORLD, Task { what, asked: asked() }, &Nobody)
+    engine.take(WORLD, Task { what, completion }, &Nobody)
 }

@@ -3,7 +3,7 @@
 use crate::{
     engine::{
         comm::Core,
-        completion::Asked,
+        completion::Completion,
         progress::{Engine, Until, WORLD},
         stop::{Halt, Stop},
         supervisor::Supervisor,
@@ -25,7 +25,7 @@ impl Engine {
     }
 
     /// Gives these up: their calls, and what belongs to who has asked.
-    pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Asked)> {
+    pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
         let comms = self.net.comms.iter_mut().flatten();
         comms.flat_map(|comm| comm.give_up_receives()).collect()
     }

@@ -31,7 +31,7 @@ pub(crate) use self::collective::Traced;
 pub(crate) use self::{
     collective::Called,
     comm::{Awaited, CommIds},
-    completion::{Asked, Come, Done, Held, Kept, Rest, Step, Ticket},
+    completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     progress::{Contact, Engine, WORLD},
     request::{Cargo, Form, Inbound, Kind, Operation, Outbound, Place, Signature, What},
     settings::Settings,

@@ -1,16 +1,12 @@
 //! What the benches need to see of the engine: the cost of a step, without a wire, and of finding a message's receive.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use unisono_schedule::{CallSchedule, Collective, Job, Rank, Schedule, Span, Step};
 use unisono_transport::{Memory, Region, inproc::Hub};
 
 use super::{
-    Asked, Engine, Held, Operation, Patience, Settings, Signature, Stop, Supervisor, Task, Ticket, WORLD,
-    What,
+    Completion, Engine, Operation, Patience, Settings, Signature, Stop, Supervisor, Task, WORLD, What,
     p2p::{Envelope, Matching, Want},
 };
 use crate::{
@@ -121,10 +117,8 @@ impl Probe {
         });
         let schedule = CallSchedule::Made(Box::new(ToMyself { steps: steps.next_multiple_of(3) }));
         let begun = Instant::now();
-        let deadline = begun + Duration::from_secs(60);
-        let ticket = Arc::new(Ticket::default());
-        let asked = Asked { at: begun, deadline, ticket, held: Held::Back(None) };
-        let task = Task { what: What::Collective(operation, schedule), asked };
+        let completion = Completion::unobserved(Duration::from_secs(60));
+        let task = Task { what: What::Collective(operation, schedule), completion };
         let taken = self.engine.take(WORLD, task, &Nobody);
         let driven = taken.and_then(|()| self.engine.drive((&|| false, None), &Nobody));
         driven.map_err(|halt| refused(halt.stop))?;

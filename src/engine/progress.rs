@@ -9,7 +9,7 @@ use std::{
 use crate::engine::{
     collective::{Pass, Run, Traced},
     comm::{Comm, Core, Greetings, Net},
-    completion::{Asked, Done, Held, Ticket},
+    completion::{Completion, Done},
     endpoint::Port,
     p2p::{LONG, Talk},
     request::What,
@@ -56,7 +56,7 @@ pub(super) struct Until<'u> {
 pub(crate) struct UnderWay {
     pub(super) comm_id: CommId,
     pub(super) run: Run,
-    pub(super) asked: Asked,
+    pub(super) completion: Completion,
     /// Since when nothing of it has moved, if that was looked at.
     pub(super) doubted: Option<Instant>,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Engine {
     pub(super) talking: Vec<CommId>,
     pub(super) wait: Wait,
     /// Who has asked for what could not even begin.
-    pub(super) lost: Vec<Asked>,
+    pub(super) lost: Vec<Completion>,
     /// Whether the latest poll brought nothing.
     pub(super) idle: bool,
     /// Rounds that brought something.
@@ -200,15 +200,15 @@ impl Engine {
         task: Task,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let Task { what, asked } = task;
+        let Task { what, completion } = task;
         let mut core = self.net.core(comm_id)?;
         match what {
             What::Collective(operation, schedule) => {
-                return self.turn(comm_id, (operation, schedule, asked), supervisor);
+                return self.turn(comm_id, (operation, schedule, completion), supervisor);
             }
-            What::Send(outbound) => core.send(outbound, asked),
-            What::Receive(inbound) => core.receive(inbound, asked)?,
-            What::Several(all) => return self.take_several(comm_id, all, asked, supervisor),
+            What::Send(outbound) => core.send(outbound, completion),
+            What::Receive(inbound) => core.receive(inbound, completion)?,
+            What::Several(all) => return self.take_several(comm_id, all, completion, supervisor),
         }
         if !self.talking.contains(&comm_id) {
             self.talking.push(comm_id);
@@ -232,7 +232,7 @@ impl Engine {
             return Err(Halt { stop, stalled });
         }
         // What stops all stops the oldest.
-        if let Some(oldest) = self.running.iter().min_by_key(|it| it.asked.at) {
+        if let Some(oldest) = self.running.iter().min_by_key(|it| it.completion.submitted) {
             return Err(oldest.halt(stop));
         }
         let messages = self.talking.iter().filter_map(|&comm_id| {
@@ -364,10 +364,10 @@ impl Engine {
             };
             moved |= core.talk()?;
             let latest = core.comm.latest();
-            while let Some((asked, received)) = self.net.core(comm_id)?.comm.talk.ended.pop_front() {
+            while let Some((completion, received)) = self.net.core(comm_id)?.comm.talk.ended.pop_front() {
                 moved = true;
                 let done = Done { received: received.into_iter().collect(), ..Done::default() };
-                if let Some(task) = self.conclude(asked, done, latest, supervisor)? {
+                if let Some(task) = self.conclude(completion, done, latest, supervisor)? {
                     self.take(comm_id, task, supervisor)?;
                 }
             }
@@ -393,11 +393,11 @@ impl Engine {
         if self.attends {
             return Ok(soonest);
         }
-        if let Some(first) = self.running.iter().min_by_key(|it| it.asked.deadline) {
-            if now >= first.asked.deadline {
+        if let Some(first) = self.running.iter().min_by_key(|it| it.completion.deadline) {
+            if now >= first.completion.deadline {
                 return Err(first.halt(Stop::Deadline));
             }
-            soonest = soonest.min(first.asked.deadline);
+            soonest = soonest.min(first.completion.deadline);
         }
         for &comm_id in &self.talking {
             let comm = self.net.core(comm_id)?.comm;
@@ -443,8 +443,8 @@ impl Engine {
             }
             return Ok(());
         }
-        let oldest = self.running.iter().min_by_key(|it| it.asked.at);
-        let since = oldest.map(|oldest| oldest.asked.at);
+        let oldest = self.running.iter().min_by_key(|it| it.completion.submitted);
+        let since = oldest.map(|oldest| oldest.completion.submitted);
         for &comm_id in &self.talking {
             let comm = self.net.core(comm_id)?.comm;
             if let Some((at, signature, peer)) = comm.longest_wait()
@@ -461,7 +461,7 @@ impl Engine {
             let waits = waits.first().map(|&rank| core.comm.world(rank));
             let operation = &oldest.run.operation;
             supervisor.waits_longest(Call::Operation(operation.number, operation.signature), waits);
-            supervisor.until(oldest.asked.deadline);
+            supervisor.until(oldest.completion.deadline);
         }
         Ok(())
     }
@@ -482,17 +482,17 @@ impl Engine {
 
     /// Closes the endpoint, after which nothing touches the memory of operations any more. Gives back what belongs to
     /// those who asked for them: they are still to be told.
-    pub(crate) fn abandon(mut self) -> Vec<(Arc<Ticket>, Held)> {
+    pub(crate) fn abandon(mut self) -> Vec<Completion> {
         let mut left = Vec::new();
         let (mut runs, mut talks) = (Vec::new(), Vec::new());
         runs.extend(self.alone.take().map(|(_, run)| run));
-        for UnderWay { run, asked, .. } in self.running.drain(..) {
+        for UnderWay { run, completion, .. } in self.running.drain(..) {
             runs.push(run);
-            left.push((asked.ticket, asked.held));
+            left.push(completion);
         }
-        left.extend(self.lost.drain(..).map(|asked| (asked.ticket, asked.held)));
+        left.append(&mut self.lost);
         for comm in self.net.comms.iter_mut().flatten() {
-            left.extend(comm.tasks.drain(..).map(|(.., asked)| (asked.ticket, asked.held)));
+            left.extend(comm.tasks.drain(..).map(|(.., completion)| completion));
             talks.push(std::mem::take(&mut comm.talk));
         }
         // The endpoint goes before the memory that its puts read and that peers write to.
@@ -506,6 +506,6 @@ impl UnderWay {
     pub(super) fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
         let which = (Some(operation.number), operation.group.clone(), operation.group_id);
-        halt(stop, which, operation.signature, self.asked.at)
+        halt(stop, which, operation.signature, self.completion.submitted)
     }
 }

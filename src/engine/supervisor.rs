@@ -8,7 +8,7 @@ use std::{
 use unisono_schedule::Rank;
 
 use super::{
-    completion::{Asked, Rest},
+    completion::Completion,
     request::{Operation, Signature, What},
     wire::CommId,
 };
@@ -31,10 +31,10 @@ pub(crate) trait Supervisor {
     /// An operation begins.
     fn began(&self, _: &Operation) {}
 
-    /// The operation of that number, or a message after it, has ended, and its ticket says so. The rest is to be done
-    /// where nothing is held.
-    fn ended(&self, _: Option<u64>, rest: Rest) {
-        Rest::finish(vec![rest]);
+    /// The operation of that number, or a message after it, has ended. What is left to do is to be [finished](Completion::finish)
+    /// where nothing is locked.
+    fn ended(&self, _: Option<u64>, left: Option<Completion>) {
+        Completion::finish(left.into_iter().collect());
     }
 
     /// What somebody has asked for meanwhile, and the channel of the group.
@@ -79,7 +79,7 @@ pub(crate) enum Request {
 /// Something to be done.
 pub(crate) struct Task {
     pub what: What,
-    pub asked: Asked,
+    pub completion: Completion,
 }
 
 /// A question where this rank stands, which whoever drives answers.

@@ -57,8 +57,11 @@ const SMALL: Settings = Settings {
     huge_pages: false,
 };
 
+/// How long an operation may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+    Instant::now() + LIMIT
 }
 
 /// Runs `each` on every rank's engine, in threads, after they have met.
@@ -117,14 +120,14 @@ fn call_under<T: Element>(
     borrowed: &Borrowed<'_>,
     supervisor: &dyn Supervisor,
 ) -> Result<(), Stop> {
-    let (task, ticket) = task::<T>(call, borrowed);
+    let (task, outcome) = task::<T>(call, borrowed);
     let taken = engine.take(WORLD, task, supervisor);
-    let driven = taken.and_then(|()| engine.drive((&|| ticket.ended(), None), supervisor));
+    let driven = taken.and_then(|()| engine.drive((&|| outcome.ended(), None), supervisor));
     driven.map_err(|halt| halt.stop)
 }
 
 /// A call as an engine takes it.
-fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Ticket>) {
+fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>) {
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
@@ -149,10 +152,8 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Ticket>) 
             unisono_schedule::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
         },
     };
-    let ticket = Arc::new(Ticket::default());
-    let (deadline, asked) = (soon(), Instant::now());
-    let asked = Asked { at: asked, deadline, ticket: Arc::clone(&ticket), held: Held::Back(None) };
-    (Task { what: What::Collective(Box::new(operation), schedule), asked }, ticket)
+    let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
+    (Task { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
 }
 
 fn value(rank: Rank, index: usize) -> i64 {
@@ -403,7 +404,6 @@ fn a_message_ends_when_it_has_left() {
         let fabric = Fabric::new(config);
         let ends = |rank: Rank, engine: &mut Engine| {
             for len in [0, 1, 64] {
-                let ticket = Arc::new(Ticket::default());
                 let mut data = vec![3_u8; len];
                 let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
                 let kind = Kind { form: Form::Plain, dtype: Dtype::U8, count: len };
@@ -421,10 +421,9 @@ fn a_message_ends_when_it_has_left() {
                         place,
                     })
                 };
-                let held = Held::Back(None);
-                let asked = Asked { at: Instant::now(), deadline: soon(), ticket: Arc::clone(&ticket), held };
-                engine.take(WORLD, Task { what, asked }, &Nobody).map_err(|halt| halt.stop).unwrap();
-                engine.drive((&|| ticket.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
+                let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
+                engine.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
+                engine.drive((&|| outcome.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
                 assert_eq!(engine.net().core(WORLD).unwrap().comm.talk.under_way, 0, "{len} bytes of {rank}");
             }
         };
@@ -439,8 +438,7 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
     let each = |rank: Rank, engine: &mut Engine| {
         let mut data = [3_u8; 8];
         let borrowed = Borrowed::within(&mut data, 0..8, 0..8).unwrap();
-        let ticket = Arc::new(Ticket::default());
-        let (form, dtype, held) = (Form::Plain, Dtype::U8, Held::Back(None));
+        let (form, dtype) = (Form::Plain, Dtype::U8);
         let what = if rank == 0 {
             let (source, kind) = (borrowed.input.clone(), Kind { form, dtype, count: 8 });
             What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
@@ -448,8 +446,8 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
             let place = Place::There { output: borrowed.output.clone(), count: 8, registered: None };
             What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, place })
         };
-        let asked = Asked { at: Instant::now(), deadline: soon(), ticket: Arc::clone(&ticket), held };
-        engine.take(WORLD, Task { what, asked }, &Nobody).map_err(|halt| halt.stop).unwrap();
+        let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
+        engine.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
         let waits = |engine: &Engine| engine.position().groups[0].messages[0].waits.clone();
         if rank == 1 {
             assert_eq!(waits(engine), [0]);
@@ -460,7 +458,7 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
             assert_eq!(waits(engine), [0; 0]);
             came.store(true, Ordering::Release);
         }
-        let over = || ticket.ended() && came.load(Ordering::Acquire);
+        let over = || outcome.ended() && came.load(Ordering::Acquire);
         let until = soon();
         while !over() {
             assert!(Instant::now() < until, "rank {rank} waits for the other");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::{Borrowed, Owned},
+    buffer::{Borrowed, Fresh, Owned},
     dtype::Element,
-    engine::{Asked, Come, Done, Form, Held, Inbound, Kept, Kind, Outbound, Place, Task, Ticket, What},
+    engine::{Action, Done, Form, Inbound, Kind, Memory, Outbound, Outcome, Place, Receipts, What},
     error::{Error, Result},
     group::{ProcessGroup, sequence::Sequence},
     tensor::Tensor,
@@ -133,8 +133,8 @@ impl ProcessGroup {
             tag,
             Form::Plain,
         )?;
-        let ticket = self.start(what, Some(Box::new(data)))?;
-        Ok(Work::new(ticket, &self.shared.driver()))
+        let outcome = self.start(what, Some(Box::new(data)))?;
+        Ok(Work::new(outcome, &self.shared.driver()))
     }
 
     /// Begins a [`recv`](Self::recv). [`Work::wait`] returns `data`, filled, and the sender.
@@ -144,8 +144,8 @@ impl ProcessGroup {
     pub fn irecv<B: Owned>(&self, mut data: B, from: impl Into<Source>, tag: u32) -> Result<Work<(B, Rank)>> {
         let borrowed = Borrowed::kept(&mut Vec::<u8>::new(), &mut data);
         let what = self.inbound::<B::Element>(&borrowed, from.into(), tag)?;
-        let ticket = self.start(what, Some(Box::new(data)))?;
-        Ok(Work::received(ticket, &self.shared.driver()))
+        let outcome = self.start(what, Some(Box::new(data)))?;
+        Ok(Work::received(outcome, &self.shared.driver()))
     }
 
     /// Begins a [`recv_vec`](Self::recv_vec).
@@ -215,8 +215,8 @@ impl ProcessGroup {
             });
         }
         let works = ready.into_iter().map(|(what, data, to)| {
-            let ticket = self.start(what, Some(Box::new((data, to))))?;
-            Ok(Work::either(ticket, &self.shared.driver()))
+            let outcome = self.start(what, Some(Box::new((data, to))))?;
+            Ok(Work::either(outcome, &self.shared.driver()))
         });
         works.collect()
     }
@@ -274,13 +274,12 @@ impl ProcessGroup {
     pub(crate) fn wait(&self, what: What) -> Result<Done> {
         let runtime = &self.shared.runtime;
         runtime.check_calls(MESSAGE)?;
-        let asked = Asked::now(runtime.config.timeout, Held::Back(None));
-        runtime.call(self.shared.comm_id, Task { what, asked })
+        runtime.call(self.shared.comm_id, what)
     }
 
     /// Begins it, to be waited for by a [`Work`].
-    fn start(&self, what: What, kept: Kept) -> Result<Arc<Ticket>> {
-        self.shared.hand_in(MESSAGE, what, Held::Back(kept))
+    fn start(&self, what: What, memory: Memory) -> Result<Arc<Outcome>> {
+        self.shared.hand_in(MESSAGE, what, Action::Return(memory))
     }
 }
 
@@ -288,12 +287,13 @@ impl ProcessGroup {
 const MESSAGE: &str = "a message";
 
 /// The received elements and their sender.
-pub(crate) fn elements<T: Element>(mut come: Come) -> Result<(Vec<T>, Rank)> {
-    let Some(received) = come.pop() else { return Ok((Vec::new(), 0)) };
-    Ok((received.elements.map_or(Ok(Vec::new()), Tensor::into_vec)?, received.from))
+pub(crate) fn elements<T: Element>(mut all: Receipts) -> Result<(Vec<T>, Rank)> {
+    let Some(received) = all.pop() else { return Ok((Vec::new(), 0)) };
+    let tensor = received.message.map(Fresh::into_elements);
+    Ok((tensor.map_or(Ok(Vec::new()), Tensor::into_vec)?, received.from))
 }
 
 /// The sender of the received message.
-pub(crate) fn sender(come: &Come) -> Rank {
-    come.first().map_or(0, |received| received.from)
+pub(crate) fn sender(received: &Receipts) -> Rank {
+    received.first().map_or(0, |received| received.from)
 }

@@ -11,6 +11,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    ops::ControlFlow,
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Waker},
@@ -19,7 +20,7 @@ use std::{
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
-    engine::{Come, Done, Held, Step, What},
+    engine::{Action, Done, Memory, Next, Receipts, What},
     error::{Error, Failure, Result},
     group::{
         ProcessGroup,
@@ -104,7 +105,7 @@ impl Sequence<'_> {
 
     /// Sends, receives, or does several of these side by side; gives what each receive among them has got. Memory as of
     /// [`run`](Self::run).
-    pub(crate) async fn messages(&mut self, group: &ProcessGroup, what: What) -> Result<Come> {
+    pub(crate) async fn messages(&mut self, group: &ProcessGroup, what: What) -> Result<Receipts> {
         match &self.how {
             How::Now(_) | How::Beside => Ok(group.wait(what)?.received),
             How::Later(between) => Ok(between.ask(what).await.received),
@@ -162,8 +163,8 @@ impl ProcessGroup {
                 error => error,
             });
         }
-        let (what, held) = call.rest().map_err(|failure| self.shared.over(failure))?;
-        Ok(Work::opened(self.shared.hand_in(name, what, held)?, &self.shared.driver()))
+        let (what, action) = call.next().map_err(|failure| self.shared.over(failure))?;
+        Ok(Work::opened(self.shared.hand_in(name, what, action)?, &self.shared.driver()))
     }
 }
 
@@ -186,23 +187,23 @@ where
     }
 
     /// What is to be done before it goes on.
-    fn rest(self) -> std::result::Result<(What, Held), Failure> {
+    fn next(self) -> std::result::Result<(What, Action), Failure> {
         let what = self.between.with(|what, _| what.take()).ok_or_else(|| idle(&self.shared))?;
         let then = move |ended| {
             self.between.with(|_, done| *done = Some(ended));
             self.go_on()
         };
-        Ok((what, Held::Then(Box::new(then))))
+        Ok((what, Action::Then(Box::new(then))))
     }
 
-    fn go_on(mut self) -> std::result::Result<Step, Failure> {
+    fn go_on(mut self) -> std::result::Result<Next<Memory, Action>, Failure> {
         match self.look() {
-            Poll::Pending => self.rest().map(|(what, held)| Step::More(what, held)),
+            Poll::Pending => self.next().map(ControlFlow::Continue),
             Poll::Ready(Err(Error::Failed(failure))) => Err(failure),
             Poll::Ready(end) => {
                 let open = self.open;
                 let opening: Opening<T> = Box::new(move || end.and_then(open));
-                Ok(Step::Done(Some(Box::new(opening))))
+                Ok(ControlFlow::Break(Some(Box::new(opening))))
             }
         }
     }

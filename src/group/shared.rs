@@ -10,7 +10,9 @@ use unisono_schedule::{CallSchedule, Collective, Rank, algorithm};
 use crate::{
     buffer::Borrowed,
     dtype::Dtype,
-    engine::{Asked, Cargo, CommId, Held, Operation, StalledOperation, Stop, Task, Ticket, WORLD, What},
+    engine::{
+        Action, Cargo, CommId, Completion, Operation, Outcome, StalledOperation, Stop, Task, WORLD, What,
+    },
     error::{Error, Failure, Result},
     group::plan::{
         CallTraits, PlannedCall, Planner,
@@ -130,24 +132,23 @@ impl Shared {
     ) -> Result<Work<B>> {
         let mut aside = Vec::new();
         let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        let held = Held::Back(Some(Box::new((held, (kept, aside)))));
+        let action = Action::Return(Some(Box::new((held, (kept, aside)))));
         let what = What::Collective(operation, schedule);
-        let ticket = self.hand_in(spec.collective.name(), what, held)?;
-        Ok(Work::begun::<(K, Vec<u8>)>(ticket, &self.driver()))
+        let outcome = self.hand_in(spec.collective.name(), what, action)?;
+        Ok(Work::begun::<(K, Vec<u8>)>(outcome, &self.driver()))
     }
 
     /// Hands in what nobody waits for yet.
-    pub(crate) fn hand_in(&self, call: &'static str, what: What, held: Held) -> Result<Arc<Ticket>> {
+    pub(crate) fn hand_in(&self, call: &'static str, what: What, action: Action) -> Result<Arc<Outcome>> {
         self.runtime.check_process()?;
         // Before the turn, which what is held may want when it is dropped.
         self.runtime.prepare()?;
         // Behind what others of this group's threads call and wait for. Messages have no turns.
         let _turn = matches!(what, What::Collective(..)).then(|| self.state()).transpose()?;
         self.runtime.check_calls(call)?;
-        let asked = Asked::now(self.runtime.config.timeout, held);
-        let ticket = Arc::clone(&asked.ticket);
-        self.runtime.begin(self.comm_id, Task { what, asked });
-        Ok(ticket)
+        let (completion, outcome) = Completion::new(self.runtime.config.timeout, action);
+        self.runtime.begin(self.comm_id, Task { what, completion });
+        Ok(outcome)
     }
 
     /// A collective, to be handed in. Whoever drives the engine may call this. Its input may be in `aside` afterwards, which
@@ -258,19 +259,18 @@ impl Shared {
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
             self.collective(Dtype::U8, &spec, borrowed, &mut Vec::new(), &CallOptions::default())?;
-        let asked = Asked::now(NEVER, Held::Back(None));
-        let ticket = Arc::clone(&asked.ticket);
+        let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
         // However long: it goes on only when others come.
         let _waiting = self.runtime.callers.wait();
-        self.runtime.ask(self.comm_id, Task { what: What::Collective(operation, schedule), asked });
+        self.runtime.ask(self.comm_id, Task { what: What::Collective(operation, schedule), completion });
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }
-        if !self.runtime.wait_until(&ticket, Some(Instant::now() + NOTICE)) {
+        if !self.runtime.wait_until(&outcome, Some(Instant::now() + NOTICE)) {
             let (rank, others) = (self.runtime.rank, self.runtime.monitor.whereabouts());
             tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
         }
-        state.latest = self.runtime.wait(&ticket)?.number;
+        state.latest = self.runtime.wait(&outcome)?.number;
         Ok(())
     }
 }

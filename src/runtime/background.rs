@@ -12,7 +12,7 @@ use std::{
 
 use super::{Runtime, affinity};
 use crate::{
-    engine::{CommId, Rest, Supervisor, Task},
+    engine::{CommId, Completion, Supervisor, Task},
     error::{Error, Failure, Result},
     rendezvous::{Position, Stage},
 };
@@ -66,15 +66,15 @@ impl Runtime {
             queue.background = false;
             queue.resting = true;
             let idle = || !self.has_open() || self.wanted();
-            while queue.rests.is_empty() && !queue.quit && (queue.gone || queue.driven || idle()) {
+            while queue.finished.is_empty() && !queue.quit && (queue.gone || queue.driven || idle()) {
                 queue = self.rested.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             queue.resting = false;
-            if !queue.rests.is_empty() {
-                self.rests.store(false, Ordering::Relaxed);
-                let rests = std::mem::take(&mut queue.rests);
+            if !queue.finished.is_empty() {
+                self.finishes.store(false, Ordering::Relaxed);
+                let finished = std::mem::take(&mut queue.finished);
                 drop(queue);
-                Rest::finish(rests);
+                Completion::finish(finished);
                 continue;
             }
             if queue.quit {
@@ -82,7 +82,7 @@ impl Runtime {
             }
             queue.background = true;
             let lock = self.lock_driver(queue);
-            self.drive(None, (&|| self.rests.load(Ordering::Relaxed), None));
+            self.drive(None, (&|| self.finishes.load(Ordering::Relaxed), None));
             drop(lock);
         }
     }

@@ -33,8 +33,8 @@ use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Asked, Called, CommId, Done, Engine, Halt, Held, Operation, Request, Rest, Settings, Supervisor as _,
-        Task, Ticket, What,
+        Action, Called, CommId, Completion, Done, Engine, Halt, Operation, Outcome, Request, Settings,
+        Supervisor as _, Task, What,
     },
     error::{Error, Failure, Result},
     rendezvous::Store,
@@ -77,7 +77,7 @@ pub(crate) struct Runtime {
     /// Whether there is a request in the queue: the driver looks here without locking it.
     asked: AtomicBool,
     /// Whether there is a completion action in the queue: the progress thread looks here while it drives.
-    rests: AtomicBool,
+    finishes: AtomicBool,
     /// How many threads want the driver lock for themselves; and how many wait that would replace the progress thread.
     claims: AtomicUsize,
     waiters: AtomicUsize,
@@ -101,8 +101,8 @@ pub(crate) struct Runtime {
 #[derive(Default)]
 struct SubmissionQueue {
     requests: VecDeque<(CommId, Request)>,
-    /// Completion actions, which the progress thread runs.
-    rests: Vec<Rest>,
+    /// What the progress thread is to finish.
+    finished: Vec<Completion>,
     /// Whether a thread drives, and whether it sleeps.
     driven: bool,
     asleep: bool,
@@ -167,7 +167,7 @@ impl Runtime {
             changed: Condvar::new(),
             rested: Condvar::new(),
             asked: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
+            finishes: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             leaves: AtomicBool::new(false),
@@ -187,8 +187,7 @@ impl Runtime {
     pub(crate) fn ask(&self, comm_id: CommId, task: Task) {
         let mut queue = self.queue();
         if let Some(failure) = queue.failed.clone() {
-            let rest = task.asked.ticket.end(Err(failure)).with(task.asked.held);
-            return self.leave_to_others(queue, [rest]);
+            return self.leave_to_others(queue, task.completion.fail(failure));
         }
         queue.requests.push_back((comm_id, Request::Do(task)));
         self.open.fetch_add(1, Ordering::Release);
@@ -219,18 +218,19 @@ impl Runtime {
     }
 
     /// Runs an operation of a communicator: on this thread, without queueing, if nobody drives.
-    pub(crate) fn call(&self, comm_id: CommId, task: Task) -> Result<Done> {
-        let ticket = Arc::clone(&task.asked.ticket);
+    pub(crate) fn call(&self, comm_id: CommId, what: What) -> Result<Done> {
+        let (completion, outcome) = Completion::new(self.config.timeout, Action::Return(None));
+        let task = Task { what, completion };
         match self.try_lock_driver() {
             None => self.ask(comm_id, task),
             Some(lock) => {
                 self.open.fetch_add(1, Ordering::Release);
                 let waiting = self.callers.wait();
-                self.drive(Some((comm_id, task)), (&|| ticket.ended(), None));
+                self.drive(Some((comm_id, task)), (&|| outcome.ended(), None));
                 drop((lock, waiting));
             }
         }
-        self.wait(&ticket)
+        self.wait(&outcome)
     }
 
     /// Runs a collective of a communicator, and returns its number: as [`call`](Self::call), with less work while nothing else
@@ -242,10 +242,9 @@ impl Runtime {
         timeout: Duration,
     ) -> Result<Option<u64>> {
         let Some(lock) = self.try_lock_driver() else {
-            let asked = Asked::now(timeout, Held::Back(None));
-            let ticket = Arc::clone(&asked.ticket);
-            self.ask(comm_id, Task { what: What::Collective(operation, schedule), asked });
-            return self.wait(&ticket).map(|done| done.number);
+            let (completion, outcome) = Completion::new(timeout, Action::Return(None));
+            self.ask(comm_id, Task { what: What::Collective(operation, schedule), completion });
+            return self.wait(&outcome).map(|done| done.number);
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
@@ -257,12 +256,12 @@ impl Runtime {
                 self.monitor.current.finish(Some(number));
                 Ok(Some(number))
             }
-            Ok(Called::UnderWay(ticket)) => {
+            Ok(Called::UnderWay(outcome)) => {
                 self.open.fetch_add(1, Ordering::Release);
                 let waiting = self.callers.wait();
-                self.drive(None, (&|| ticket.ended(), None));
+                self.drive(None, (&|| outcome.ended(), None));
                 drop((lock, waiting));
-                self.wait(&ticket).map(|done| done.number)
+                self.wait(&outcome).map(|done| done.number)
             }
             Err(halt) => {
                 self.halted(halt);
@@ -272,11 +271,11 @@ impl Runtime {
     }
 
     /// Waits for the end of an operation that was [submitted](Self::ask).
-    pub(crate) fn wait(&self, ticket: &Ticket) -> Result<Done> {
-        if !ticket.ended() {
-            self.wait_until(ticket, None);
+    pub(crate) fn wait(&self, outcome: &Outcome) -> Result<Done> {
+        if !outcome.ended() {
+            self.wait_until(outcome, None);
         }
-        match ticket.take() {
+        match outcome.take() {
             Some(end) => end.map_err(Error::Failed),
             None => Err(self.no_more()),
         }
@@ -289,7 +288,7 @@ impl Runtime {
 
     /// Waits for the end of an operation, and drives if no other waiting thread does. `false` if the time is over first; `true`
     /// if all is over.
-    pub(crate) fn wait_until(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
+    pub(crate) fn wait_until(&self, outcome: &Outcome, until: Option<Instant>) -> bool {
         let late = || until.is_some_and(|until| Instant::now() >= until);
         // A wait with a limit ends by itself: it does not count as blocked.
         let _waiting = until.is_none().then(|| self.callers.wait());
@@ -297,14 +296,14 @@ impl Runtime {
         loop {
             let mut queue = self.queue();
             // A waiting thread drives faster than the progress thread: it replaces it.
-            let replaces = queue.background && !ticket.ended();
+            let replaces = queue.background && !outcome.ended();
             if replaces {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
                 if queue.asleep {
                     self.waker.wake();
                 }
             }
-            while !ticket.ended()
+            while !outcome.ended()
                 && !queue.gone
                 && (queue.driven || self.claims.load(Ordering::Relaxed) > 0)
                 && !late()
@@ -312,13 +311,13 @@ impl Runtime {
                 queue = self.sleep(queue, until);
             }
             self.waiters.fetch_sub(usize::from(replaces), Ordering::Relaxed);
-            let over = ticket.ended() || queue.gone;
+            let over = outcome.ended() || queue.gone;
             if over || late() {
                 self.hand_over(queue);
                 return over;
             }
             let lock = self.lock_driver(queue);
-            self.drive(None, (&|| ticket.ended() || late(), until));
+            self.drive(None, (&|| outcome.ended() || late(), until));
             drop(lock);
         }
     }
@@ -353,14 +352,15 @@ impl Runtime {
         let receives = self.with(Engine::give_up_receives)?;
         // Nothing else is under way.
         self.open.store(0, Ordering::Release);
-        let told = receives.into_iter().filter(|(_, asked)| !asked.ticket.ended()).map(|(call, asked)| {
-            let Asked { at, ticket, held, .. } = asked;
-            let report = "all ranks left, and none had sent it".to_owned();
-            let failure = Failure::Undelivered { call, rank: self.rank, waited: at.elapsed(), report };
-            ticket.end(Err(failure)).with(held)
-        });
-        let rests: Vec<_> = told.collect();
-        self.leave_to_others(self.queue(), rests);
+        let failed: Vec<_> = receives
+            .into_iter()
+            .filter_map(|(call, completion)| {
+                let report = "all ranks left, and none had sent it".to_owned();
+                let waited = completion.submitted.elapsed();
+                completion.fail(Failure::Undelivered { call, rank: self.rank, waited, report })
+            })
+            .collect();
+        self.leave_to_others(self.queue(), failed);
         self.changed.notify_all();
         Ok(())
     }
@@ -396,13 +396,13 @@ impl Runtime {
     fn leave_to_others(
         &self,
         mut queue: MutexGuard<'_, SubmissionQueue>,
-        rests: impl IntoIterator<Item = Rest>,
+        finished: impl IntoIterator<Item = Completion>,
     ) {
-        queue.rests.extend(rests.into_iter().filter(|rest| !rest.is_none()));
-        if queue.rests.is_empty() {
+        queue.finished.extend(finished);
+        if queue.finished.is_empty() {
             return;
         }
-        self.rests.store(true, Ordering::Relaxed);
+        self.finishes.store(true, Ordering::Relaxed);
         if queue.resting {
             drop(queue);
             self.rested.notify_one();
@@ -465,27 +465,27 @@ impl Runtime {
     }
 
     /// Closes the endpoint, and returns what was active.
-    fn abandon(&self) -> Vec<(Arc<Ticket>, Held)> {
+    fn abandon(&self) -> Vec<Completion> {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         engine.map(|engine| engine.abandon()).unwrap_or_default()
     }
 
     /// Ends all: every operation ends with this failure, or with the one before it.
-    fn end(&self, left: Vec<(Arc<Ticket>, Held)>, failure: Failure) -> Failure {
+    fn end(&self, left: Vec<Completion>, failure: Failure) -> Failure {
         let mut queue = self.queue();
         let failure = queue.failed.get_or_insert(failure).clone();
         self.closed.store(true, Ordering::Release);
         let requests = std::mem::take(&mut queue.requests);
         drop(queue);
-        let handed_in = requests.into_iter().filter_map(|(_, request)| match request {
-            Request::Do(task) => Some((task.asked.ticket, task.asked.held)),
+        let submitted = requests.into_iter().filter_map(|(_, request)| match request {
+            Request::Do(task) => Some(task.completion),
             Request::Leave | Request::Position(_) => None,
         });
-        let told = |(ticket, held): (Arc<Ticket>, Held)| ticket.end(Err(failure.clone())).with(held);
-        let rests: Vec<_> = left.into_iter().chain(handed_in).map(told).collect();
+        let all = left.into_iter().chain(submitted);
+        let failed: Vec<_> = all.filter_map(|completion| completion.fail(failure.clone())).collect();
         let mut queue = self.queue();
         queue.gone = true;
-        self.leave_to_others(queue, rests);
+        self.leave_to_others(queue, failed);
         self.changed.notify_all();
         failure
     }

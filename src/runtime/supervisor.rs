@@ -9,7 +9,7 @@ use unisono_schedule::Rank;
 
 use super::Runtime;
 use crate::{
-    engine::{Call, CommId, Operation, Request, Rest, Supervisor, Ticket},
+    engine::{Call, CommId, Completion, Operation, Outcome, Request, Supervisor},
     error::{Failure, Result},
     work::Driver,
 };
@@ -35,18 +35,16 @@ impl Supervisor for Runtime {
         self.monitor.current.enter(operation.number, operation.signature.bits());
     }
 
-    fn ended(&self, number: Option<u64>, rest: Rest) {
+    fn ended(&self, number: Option<u64>, left: Option<Completion>) {
         self.monitor.current.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
         let queue = self.queue();
         let waiting = queue.waiting > 0;
-        if rest.is_none() {
-            // As mostly: to move it and have it found so costs more.
-            drop(queue);
-        } else {
-            self.leave_to_others(queue, [rest]);
+        match left {
+            None => drop(queue),
+            left => self.leave_to_others(queue, left),
         }
-        // It may be another's than the one's who leads.
+        // It may be the operation of another thread than the driver.
         if waiting {
             self.changed.notify_all();
         }
@@ -76,8 +74,8 @@ impl Supervisor for Runtime {
 }
 
 impl Driver for Runtime {
-    fn wait(&self, ticket: &Ticket, until: Option<Instant>) -> bool {
-        self.wait_until(ticket, until)
+    fn wait(&self, outcome: &Outcome, until: Option<Instant>) -> bool {
+        self.wait_until(outcome, until)
     }
 
     fn failed(&self) -> Option<Failure> {

@@ -2,6 +2,7 @@
 //! operation directly, without queueing.
 
 use std::{
+    ops::ControlFlow,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,7 +12,7 @@ use unisono_schedule::CallSchedule;
 use super::run::{Pass, Run};
 use crate::engine::{
     comm::QueuedCollective,
-    completion::{Asked, Done, Held, Step, Ticket},
+    completion::{Action, Completion, Done, Outcome},
     progress::{Engine, OFTEN, UnderWay},
     request::{Operation, What},
     stop::{Halt, Stop, halt},
@@ -24,7 +25,7 @@ pub(crate) enum Called {
     /// It has ended; its number.
     Ended(u64),
     /// It is one of those under way.
-    UnderWay(Arc<Ticket>),
+    UnderWay(Arc<Outcome>),
 }
 
 impl Engine {
@@ -51,15 +52,15 @@ impl Engine {
         turn: QueuedCollective,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let (operation, schedule, asked) = turn;
-        match self.open(comm_id, (operation, schedule), Some(asked.at), supervisor) {
+        let (operation, schedule, completion) = turn;
+        match self.open(comm_id, (operation, schedule), Some(completion.submitted), supervisor) {
             Ok(mut run) => {
                 run.trace = self.trace.as_ref().map(|_| Vec::new());
-                self.running.push(UnderWay { comm_id, run, asked, doubted: None });
+                self.running.push(UnderWay { comm_id, run, completion, doubted: None });
                 Ok(())
             }
             Err(halt) => {
-                self.lost.push(asked);
+                self.lost.push(completion);
                 Err(halt)
             }
         }
@@ -93,10 +94,9 @@ impl Engine {
     ) -> Result<Called, Halt> {
         let talks = !self.talking.is_empty() || !self.net.port.active_comms.is_empty();
         if talks || !self.running.is_empty() || self.trace.is_some() {
-            let asked = Asked::now(timeout, Held::Back(None));
-            let ticket = Arc::clone(&asked.ticket);
-            self.turn(comm_id, (operation, schedule, asked), supervisor)?;
-            return Ok(Called::UnderWay(ticket));
+            let (completion, outcome) = Completion::new(timeout, Action::Return(None));
+            self.turn(comm_id, (operation, schedule, completion), supervisor)?;
+            return Ok(Called::UnderWay(outcome));
         }
         self.net.core(comm_id)?.comm.busy = true;
         let run = self.open(comm_id, (operation, schedule), None, supervisor)?;
@@ -110,12 +110,11 @@ impl Engine {
             self.next_turn(comm_id, supervisor)?;
             return Ok(Called::Ended(number));
         }
-        let asked = Asked::now(timeout, Held::Back(None));
-        let ticket = Arc::clone(&asked.ticket);
-        let under_way = UnderWay { comm_id, run, asked, doubted: None };
+        let (completion, outcome) = Completion::new(timeout, Action::Return(None));
+        let under_way = UnderWay { comm_id, run, completion, doubted: None };
         let halt = ended.map_err(|stop| under_way.halt(stop)).err();
         self.running.push(under_way);
-        halt.map_or(Ok(Called::UnderWay(ticket)), Err)
+        halt.map_or(Ok(Called::UnderWay(outcome)), Err)
     }
 
     /// Goes on with what is alone under way. True if it has ended; false if something else is to be done, or to be looked at,
@@ -149,23 +148,17 @@ impl Engine {
         &mut self,
         comm_id: CommId,
         all: Vec<What>,
-        asked: Asked,
+        completion: Completion,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let Asked { at, deadline, ticket, held } = asked;
-        let joint = held.jointly();
-        let each = |index| {
-            let held = Held::Jointly(index, Arc::clone(&joint));
-            Asked { at, deadline, ticket: Arc::clone(&ticket), held }
-        };
-        let none = each(all.len());
-        for (index, what) in all.into_iter().enumerate() {
-            self.take(comm_id, Task { what, asked: each(index) }, supervisor)?;
+        // One more than there are messages: where there are none, it is the last.
+        let mut parts = completion.split(all.len() + 1).into_iter();
+        for (what, completion) in all.into_iter().zip(parts.by_ref()) {
+            self.take(comm_id, Task { what, completion }, supervisor)?;
         }
-        drop(joint);
-        // Of none, this is the last.
         let latest = self.net.core(comm_id)?.comm.latest();
-        match self.conclude(none, Done::default(), latest, supervisor)? {
+        let last = parts.next().map(|last| self.conclude(last, Done::default(), latest, supervisor));
+        match last.transpose()?.flatten() {
             Some(task) => self.take(comm_id, task, supervisor),
             None => Ok(()),
         }
@@ -173,16 +166,16 @@ impl Engine {
 
     /// The operation has ended; what follows it begins, or else the next of its group.
     pub(crate) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        let UnderWay { comm_id, mut run, asked, .. } = self.running.swap_remove(index);
+        let UnderWay { comm_id, mut run, completion, .. } = self.running.swap_remove(index);
         if let Some(steps) = run.trace.take() {
             self.trace = Some(steps);
         }
         let number = run.operation.number;
         self.wind_up(comm_id, run)?;
         let done = Done { number: Some(number), ..Done::default() };
-        match self.conclude(asked, done, Some(number), supervisor)? {
-            Some(Task { what: What::Collective(operation, schedule), asked }) => {
-                return self.begin(comm_id, (operation, schedule, asked), supervisor);
+        match self.conclude(completion, done, Some(number), supervisor)? {
+            Some(Task { what: What::Collective(operation, schedule), completion }) => {
+                return self.begin(comm_id, (operation, schedule, completion), supervisor);
             }
             Some(task) => self.take(comm_id, task, supervisor)?,
             None => {}
@@ -196,9 +189,9 @@ impl Engine {
         let next = comm.tasks.pop_front();
         comm.busy = next.is_some();
         match next {
-            Some((operation, schedule, mut asked)) => {
-                asked.anew(Instant::now());
-                self.begin(comm_id, (operation, schedule, asked), supervisor)
+            Some((operation, schedule, mut completion)) => {
+                completion.restart();
+                self.begin(comm_id, (operation, schedule, completion), supervisor)
             }
             // It may have been the last of a group that this rank has left.
             None => Ok(self.net.sweep().map(drop)?),
@@ -215,36 +208,25 @@ impl Engine {
         Ok(())
     }
 
-    /// What follows something that has ended so. If nothing does, whoever asked is told, and that the group has come to
-    /// this operation.
+    /// An operation has ended so. Returns what follows; if nothing does, whoever waits is told. The group has come to this operation.
     pub(crate) fn conclude(
         &mut self,
-        asked: Asked,
-        done: Done,
+        completion: Completion,
+        mut done: Done,
         latest: Option<u64>,
         supervisor: &dyn Supervisor,
     ) -> Result<Option<Task>, Halt> {
-        let Asked { at, deadline, ticket, held } = asked;
-        let Some((held, done)) = held.last(done) else { return Ok(None) };
-        let number = done.number;
-        let done = match held {
-            Held::Then(then) => match then(done) {
-                Ok(Step::Done(held)) => Done { held, number, ..Done::default() },
-                Ok(Step::More(what, held)) => {
-                    let mut asked = Asked { at, deadline, ticket, held };
-                    asked.anew(Instant::now());
-                    return Ok(Some(Task { what, asked }));
-                }
-                Err(failure) => {
-                    self.lost.push(Asked { at, deadline, ticket, held: Held::Back(None) });
-                    return Err(Stop::from(failure).into());
-                }
-            },
-            Held::Back(held) => Done { held, ..done },
-            // Of several this is the last.
-            Held::Jointly(..) => done,
-        };
-        supervisor.ended(latest, ticket.end(Ok(done)));
-        Ok(None)
+        let Some(completion) = completion.join(&mut done) else { return Ok(None) };
+        match completion.end(done) {
+            Ok(ControlFlow::Continue((what, completion))) => Ok(Some(Task { what, completion })),
+            Ok(ControlFlow::Break(left)) => {
+                supervisor.ended(latest, left);
+                Ok(None)
+            }
+            Err((completion, stop)) => {
+                self.lost.push(completion);
+                Err(stop.into())
+            }
+        }
     }
 }

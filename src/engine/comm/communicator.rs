@@ -16,7 +16,7 @@ use crate::{
     engine::{
         access,
         collective::Lane,
-        completion::Asked,
+        completion::Completion,
         p2p::Talk,
         request::{Operation, Signature},
         settings::Settings,
@@ -38,7 +38,7 @@ pub(crate) fn recent(number: u64) -> usize {
 }
 
 /// A collective that waits for its turn.
-pub(crate) type QueuedCollective = (Box<Operation>, CallSchedule, Asked);
+pub(crate) type QueuedCollective = (Box<Operation>, CallSchedule, Completion);
 
 /// A small message outside of any flow: what docs/wire.md has in the mailbox, and credits.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +177,7 @@ impl Comm {
     }
 
     /// Gives up all receives for which nothing has come.
-    pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Asked)> {
+    pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
         let members = &self.members;
         self.talk.give_up_receives(|rank| members.get(rank).map_or(rank, |member| member.world))
     }

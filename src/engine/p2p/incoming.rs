@@ -14,7 +14,7 @@ use crate::{
     dtype::Dtype,
     engine::{
         comm::{Core, Violation},
-        completion::{Asked, Received},
+        completion::{Completion, Received},
         request::{Form, Kind, Place},
         stop::Stop,
         wire::{MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo, Way},
@@ -153,7 +153,7 @@ impl Core<'_> {
                 (_, None) => return Err(self.stop("a message that comes whole and has no place".to_owned())),
             };
             self.copy(self.landed(flow, slot, bytes)?, place)?;
-            self.comm.talk.received(receiving.asked, envelope.from, fresh);
+            self.comm.talk.received(receiving.completion, envelope.from, fresh);
             return Ok(true);
         }
         let Talk { aside, sendings, landings, .. } = &self.comm.talk;
@@ -204,7 +204,7 @@ impl Core<'_> {
             return Ok(receiving);
         }
         let stop = self.differ((number, envelope.tag), (envelope.from, kind), inbound);
-        self.comm.talk.lost.push(receiving.asked);
+        self.comm.talk.lost.push(receiving.completion);
         Err(stop)
     }
 
@@ -261,7 +261,7 @@ impl Core<'_> {
         match room {
             Ok(fresh) => Ok((receiving, fresh)),
             Err(stop) => {
-                self.comm.talk.lost.push(receiving.asked);
+                self.comm.talk.lost.push(receiving.completion);
                 Err(stop)
             }
         }
@@ -292,7 +292,7 @@ impl Core<'_> {
             }
             Place::Fresh { .. } | Place::New { .. } => Some(kept),
         };
-        self.comm.talk.received(receiving.asked, from, fresh);
+        self.comm.talk.received(receiving.completion, from, fresh);
         Ok(())
     }
 
@@ -416,7 +416,7 @@ impl Core<'_> {
                 self.hand_over(key.0, kept, bytes, receiving)
             }
             (Some(receiving), None) => {
-                self.comm.talk.received(receiving.asked, key.0, None);
+                self.comm.talk.received(receiving.completion, key.0, None);
                 Ok(())
             }
             (None, Some(kept)) => {
@@ -474,8 +474,7 @@ fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
 
 impl Talk {
     /// A receive has ended.
-    fn received(&mut self, asked: Asked, from: Rank, fresh: Option<Fresh>) {
-        let elements = fresh.map(Fresh::into_elements);
-        self.ended.push_back((asked, Some(Received { from, elements })));
+    fn received(&mut self, completion: Completion, from: Rank, fresh: Option<Fresh>) {
+        self.ended.push_back((completion, Some(Received { from, message: fresh })));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     buffer::Fresh,
     engine::{
         comm::Core,
-        completion::Asked,
+        completion::Completion,
         request::{Form, Inbound, Kind, Outbound, Place},
         stop::Stop,
     },
@@ -20,24 +20,24 @@ use unisono_schedule::Rank;
 
 impl Core<'_> {
     /// Takes on a send.
-    pub(crate) fn send(&mut self, outbound: Outbound, asked: Asked) {
+    pub(crate) fn send(&mut self, outbound: Outbound, completion: Completion) {
         let talk = &mut self.comm.talk;
         let number = talk.numbers.entry(outbound.to).or_default();
         let sending =
-            Sending { number: *number, asked, gone: 0, under_way: 0, stage: Stage::Queued, outbound };
+            Sending { number: *number, completion, gone: 0, under_way: 0, stage: Stage::Queued, outbound };
         *number = number.wrapping_add(1);
         let id = talk.asked;
         talk.asked += 1;
-        talk.wait_until(sending.asked.deadline);
+        talk.wait_until(sending.completion.deadline);
         talk.queues.entry(sending.outbound.to).or_default().push_back(Item::Message(id));
         talk.sendings.insert(id, sending);
     }
 
     /// Takes on a receive.
-    pub(crate) fn receive(&mut self, inbound: Inbound, asked: Asked) -> Result<(), Stop> {
+    pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<(), Stop> {
         let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
-        self.comm.talk.wait_until(asked.deadline);
-        match self.comm.talk.matching.receive(want, Receiving { inbound, asked }) {
+        self.comm.talk.wait_until(completion.deadline);
+        match self.comm.talk.matching.receive(want, Receiving { inbound, completion }) {
             None => Ok(()),
             Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
         }
@@ -63,7 +63,7 @@ impl Core<'_> {
     pub(crate) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
         let Talk { sendings, matching, aside, .. } = &mut self.comm.talk;
         let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
-        let receives = matching.receives().any(|(_, receiving)| now >= receiving.asked.at + LONG);
+        let receives = matching.receives().any(|(_, receiving)| now >= receiving.completion.submitted + LONG);
         if !sends && !receives && !waits || self.comm.left {
             return Ok(false);
         }

@@ -268,7 +268,7 @@ impl super::Talk {
         if self.sendings.get(&id).is_some_and(over)
             && let Some(sending) = self.sendings.remove(&id)
         {
-            self.ended.push_back((sending.asked, None));
+            self.ended.push_back((sending.completion, None));
         }
     }
 }

@@ -8,7 +8,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,7 +18,7 @@ use super::matching::{Matching, Want};
 use crate::{
     buffer::Fresh,
     engine::{
-        completion::{Asked, Held, Received, Ticket},
+        completion::{Completion, Received},
         request::{Inbound, Kind, Outbound, Signature},
         wire::MessageInfo,
     },
@@ -48,7 +47,7 @@ pub(crate) const LONG: Duration = Duration::from_millis(100);
 /// A message that leaves.
 pub(super) struct Sending {
     pub(super) outbound: Outbound,
-    pub(super) asked: Asked,
+    pub(super) completion: Completion,
     /// Its number among those to this rank; the low 32 bits.
     pub(super) number: u32,
     /// How many elements were handed to the transport, or bytes of it written.
@@ -61,7 +60,7 @@ pub(super) struct Sending {
 impl Sending {
     /// Whether it has waited for so long, and nothing of it has gone.
     pub(super) fn stuck(&self, now: Instant, how_long: Duration) -> bool {
-        matches!(self.stage, Stage::Queued | Stage::Announced) && now >= self.asked.at + how_long
+        matches!(self.stage, Stage::Queued | Stage::Announced) && now >= self.completion.submitted + how_long
     }
 
     /// What the message is; and whether its elements could be written from where they lie.
@@ -131,14 +130,7 @@ impl Early {
 /// A receive that waits.
 pub(super) struct Receiving {
     pub(super) inbound: Inbound,
-    pub(super) asked: Asked,
-}
-
-impl Receiving {
-    /// Whether nobody waits for it any more.
-    pub(super) fn forsaken(&self) -> bool {
-        Arc::strong_count(&self.asked.ticket) == 1
-    }
+    pub(super) completion: Completion,
 }
 
 /// A large message that comes.
@@ -205,9 +197,9 @@ pub(crate) struct Talk {
     /// Puts under way.
     pub(crate) under_way: usize,
     /// Who has asked for what cannot be, to be told when all is over.
-    pub(super) lost: Vec<Asked>,
+    pub(super) lost: Vec<Completion>,
     /// What has ended, to be told to those who asked, and what it has received.
-    pub(crate) ended: VecDeque<(Asked, Option<Received>)>,
+    pub(crate) ended: VecDeque<(Completion, Option<Received>)>,
     /// No deadline is before this; `None` where nobody waits.
     pub(super) soonest: Option<Instant>,
 }
@@ -237,11 +229,14 @@ impl Talk {
 
     /// Gives up the receives that have got no message, and that nobody waits for any more, if this is so of them and of the
     /// rank they take one from.
-    pub(crate) fn give_up(&mut self, so: impl Fn(&Asked, Option<Rank>) -> bool) {
-        let so = |want: Want, receiving: &Receiving| receiving.forsaken() && so(&receiving.asked, want.from);
-        for Receiving { asked, inbound } in self.matching.take_back(so) {
+    pub(crate) fn give_up(&mut self, so: impl Fn(&Completion, Option<Rank>) -> bool) {
+        let so = |want: Want, receiving: &Receiving| {
+            receiving.completion.is_forsaken() && so(&receiving.completion, want.from)
+        };
+        for Receiving { mut completion, inbound } in self.matching.take_back(so) {
             tracing::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
-            self.ended.push_back((Asked { held: Held::Back(None), ..asked }, None));
+            completion.cancel();
+            self.ended.push_back((completion, None));
         }
     }
 
@@ -255,9 +250,10 @@ impl Talk {
         if self.soonest.is_none_or(|soonest| now < soonest) {
             return None;
         }
-        self.give_up(|asked, _| asked.deadline <= now);
-        let first = self.waits().min_by_key(|waits| waits.asked().deadline);
-        let found = first.map(|first| (first.asked().deadline, first.asked().at, first.signature()));
+        self.give_up(|completion, _| completion.deadline <= now);
+        let first = self.waits().min_by_key(|waits| waits.completion().deadline);
+        let found =
+            first.map(|first| (first.completion().deadline, first.completion().submitted, first.signature()));
         self.soonest = found.map(|(deadline, ..)| deadline);
         found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
     }
@@ -271,20 +267,19 @@ impl Talk {
     pub(crate) fn patience(&mut self) -> Option<Instant> {
         let waits = |sending: &&Sending| matches!(sending.stage, Stage::Queued | Stage::Announced);
         // They are in the order in which they were asked for.
-        let oldest = self.sendings.values().find(waits)?.asked.at;
+        let oldest = self.sendings.values().find(waits)?.completion.submitted;
         let announced = self.matching.messages().any(|(_, early)| matches!(early, Early::Announced { .. }));
         announced.then_some(oldest + STALE)
     }
 
-    /// Gives all up: what belongs to those who asked.
-    pub(crate) fn abandon(&mut self) -> Vec<(Arc<Ticket>, Held)> {
-        let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.asked);
+    /// Gives all up.
+    pub(crate) fn abandon(&mut self) -> Vec<Completion> {
+        let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.completion);
         let landings = std::mem::take(&mut self.landings).into_values();
-        let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.asked));
-        let receives = self.matching.give_up().map(|receiving| receiving.asked);
-        let ended = self.ended.drain(..).map(|(asked, _)| asked);
-        let left = sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended);
-        left.map(|asked| (asked.ticket, asked.held)).collect()
+        let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.completion));
+        let receives = self.matching.give_up().map(|receiving| receiving.completion);
+        let ended = self.ended.drain(..).map(|(completion, _)| completion);
+        sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     engine::{
-        completion::Asked,
+        completion::Completion,
         request::{Kind, Signature},
     },
     position::MessagePosition,
@@ -23,10 +23,10 @@ pub(super) enum Waits<'t> {
 }
 
 impl Waits<'_> {
-    pub(crate) fn asked(&self) -> &Asked {
+    pub(crate) fn completion(&self) -> &Completion {
         match self {
-            Self::Send(sending) => &sending.asked,
-            Self::Receive(receiving, _) => &receiving.asked,
+            Self::Send(sending) => &sending.completion,
+            Self::Receive(receiving, _) => &receiving.completion,
         }
     }
 
@@ -68,8 +68,8 @@ impl Talk {
 
     /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
     pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
-        let oldest = self.waits().min_by_key(|waits| waits.asked().at);
-        oldest.map(|waits| (waits.asked().at, waits.signature(), waits.peer()))
+        let oldest = self.waits().min_by_key(|waits| waits.completion().submitted);
+        oldest.map(|waits| (waits.completion().submitted, waits.signature(), waits.peer()))
     }
 
     /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world. A rank that leaves waits
@@ -93,19 +93,19 @@ impl Talk {
             let receives = matches!(waits, Waits::Receive(..));
             MessagePosition { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
         };
-        let unasked = |(want, it): &(Want, &Receiving)| it.forsaken() || leaves && !want.inner;
+        let unasked = |(want, it): &(Want, &Receiving)| it.completion.is_forsaken() || leaves && !want.inner;
         let receives = self.matching.receives().filter(|receive| !unasked(receive));
         let receives = receives.map(|(want, it)| Waits::Receive(it, want.from));
         self.begun().chain(receives).map(position).collect()
     }
 
     /// Gives up all receives whose message has not come, by ranks of the world: their calls, and what belongs to who has asked.
-    pub(crate) fn give_up_receives(&mut self, world: impl Fn(Rank) -> Rank) -> Vec<(String, Asked)> {
+    pub(crate) fn give_up_receives(&mut self, world: impl Fn(Rank) -> Rank) -> Vec<(String, Completion)> {
         let calls: Vec<String> = {
             let receives = self.matching.receives();
             let calls = receives.map(|(want, it)| Waits::Receive(it, want.from).signature());
             calls.map(|signature| signature.worldwide(&world).call()).collect()
         };
-        calls.into_iter().zip(self.matching.give_up().map(|receiving| receiving.asked)).collect()
+        calls.into_iter().zip(self.matching.give_up().map(|receiving| receiving.completion)).collect()
     }
 }

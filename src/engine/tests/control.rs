@@ -71,10 +71,10 @@ fn a_probe_waits_until_the_one_before_was_read() {
             let (count, direct, algorithm) = calls[round];
             let job =
                 Job { chunk: 16, direct, long: direct, ..Job::new(Collective::Broadcast, rank, 2, count) };
-            let (task, ticket) =
+            let (task, outcome) =
                 task::<i64>(Call { job, op: ReduceOp::Sum, algorithm }, &borrowed[rank][round]);
             fine(engine.take(WORLD, task, &Nobody));
-            ticket
+            outcome
         };
         // The root looks for a window that is on its way, and goes on as soon as that has come. The other sleeps.
         let received = begin(&mut other, 1, 0);

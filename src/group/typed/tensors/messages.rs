@@ -182,10 +182,10 @@ impl ProcessGroup {
         }
         let received = sequence.messages(self, What::Several(all)).await?;
         for (run, received) in runs.iter().zip(received) {
-            if let (Some(elements), Some(tensor), Some(info)) =
-                (received.elements, tensors.get_mut(run.start), infos.get(run.start))
+            if let (Some(message), Some(tensor), Some(info)) =
+                (received.message, tensors.get_mut(run.start), infos.get(run.start))
             {
-                *tensor = elements.reshape(&info.shape).map_err(abort_error)?;
+                *tensor = message.into_elements().reshape(&info.shape).map_err(abort_error)?;
             }
         }
         let together = runs.into_iter().filter(|run| run.len() > 1);
