@@ -147,6 +147,36 @@ impl UnevenCall {
         Ok((gets, longest(&longests)))
     }
 
+    /// A call that gathers or exchanges blocks: what comes, and how much from each rank. `lengths` are those of the blocks of `input`.
+    pub(crate) async fn apart<T: Element>(
+        &self,
+        sequence: &mut Sequence<'_>,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        match self.id.collective {
+            Collective::AllToAll => self.all_to_all(sequence, input, lengths).await,
+            _ => self.gather_all(sequence, input).await,
+        }
+    }
+
+    /// A call in place, where `lengths` are those that this rank knows: for `reduce_scatter` that of its own block. Gives this
+    /// rank's block of a scattered result, else all of `data`.
+    pub(crate) async fn in_place<T: Element>(
+        &self,
+        sequence: &mut Sequence<'_>,
+        data: &mut [T],
+        lengths: &[usize],
+    ) -> Result<Range<usize>> {
+        match (self.id.collective, lengths) {
+            (Collective::Scatter, _) => return self.scatter_in_place(sequence, data, lengths).await,
+            (Collective::ReduceScatter, &[own]) => return self.reduce_in_place(sequence, data, own).await,
+            (Collective::AllToAll, _) => self.all_to_all_in_place(sequence, data, lengths).await?,
+            _ => self.gather_in_place(sequence, data, lengths).await?,
+        }
+        Ok(0..data.len())
+    }
+
     /// Zeros for blocks of these lengths. All is over if there is no memory for them, since the others go on.
     pub(crate) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
         let sum = sum(lengths);

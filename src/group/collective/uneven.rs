@@ -35,19 +35,9 @@ impl ProcessGroup {
     /// # Errors
     /// As [`all_gather_v`](Self::all_gather_v), here or from the wait.
     #[expect(clippy::type_complexity, reason = "the input and the result")]
-    pub fn all_gather_v_async<B: Owned>(
-        &self,
-        mut input: B,
-    ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
+    pub fn all_gather_v_async<B: Owned>(&self, input: B) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
         let call = self.uneven::<B::Element>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                let (output, lengths) = call.gather_all(&mut sequence, input.elements()).await?;
-                Ok((input, output, lengths))
-            },
-            Ok,
-        )
+        self.begin_uneven(call, input, &[])
     }
 
     /// As [`all_gather_v`](Self::all_gather_v), in place, where every rank knows all lengths: `data` has a block for each rank,
@@ -65,17 +55,9 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`all_gather_v_in_place`](Self::all_gather_v_in_place), here or from the wait.
-    pub fn all_gather_v_in_place_async<B: Owned>(&self, mut data: B, lengths: &[usize]) -> Result<Work<B>> {
+    pub fn all_gather_v_in_place_async<B: Owned>(&self, data: B, lengths: &[usize]) -> Result<Work<B>> {
         let call = self.uneven::<B::Element>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        let lengths = lengths.to_vec();
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                call.gather_in_place(&mut sequence, data.elements(), &lengths).await?;
-                Ok(data)
-            },
-            Ok,
-        )
+        self.begin_uneven_in_place(call, data, lengths, |data, _| data)
     }
 
     /// The root gets all ranks' `input`, in the order of ranks, and the length of each; the others get an empty vector and the
@@ -95,18 +77,11 @@ impl ProcessGroup {
     #[expect(clippy::type_complexity, reason = "the input and the result")]
     pub fn gather_v_async<B: Owned>(
         &self,
-        mut input: B,
+        input: B,
         root: Rank,
     ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
         let call = self.uneven::<B::Element>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                let (output, lengths) = call.gather_all(&mut sequence, input.elements()).await?;
-                Ok((input, output, lengths))
-            },
-            Ok,
-        )
+        self.begin_uneven(call, input, &[])
     }
 
     /// As [`gather_v`](Self::gather_v), in place, where the root knows all lengths. At the root `data` has a block for each rank,
@@ -127,20 +102,12 @@ impl ProcessGroup {
     /// As [`gather_v_in_place`](Self::gather_v_in_place), here or from the wait.
     pub fn gather_v_in_place_async<B: Owned>(
         &self,
-        mut data: B,
+        data: B,
         lengths: &[usize],
         root: Rank,
     ) -> Result<Work<B>> {
         let call = self.uneven::<B::Element>(Collective::Gather, ReduceOp::Sum, root)?;
-        let lengths = lengths.to_vec();
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                call.gather_in_place(&mut sequence, data.elements(), &lengths).await?;
-                Ok(data)
-            },
-            Ok,
-        )
+        self.begin_uneven_in_place(call, data, lengths, |data, _| data)
     }
 
     /// Rank r gets the r-th block of the root's `input`, which has one for each rank, of these `lengths`. Elsewhere neither is used:
@@ -201,20 +168,12 @@ impl ProcessGroup {
     /// As [`scatter_v_in_place`](Self::scatter_v_in_place), here or from the wait.
     pub fn scatter_v_in_place_async<B: Owned>(
         &self,
-        mut data: B,
+        data: B,
         lengths: &[usize],
         root: Rank,
     ) -> Result<Work<(B, Range<usize>)>> {
         let call = self.uneven::<B::Element>(Collective::Scatter, ReduceOp::Sum, root)?;
-        let lengths = lengths.to_vec();
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                let block = call.scatter_in_place(&mut sequence, data.elements(), &lengths).await?;
-                Ok((data, block))
-            },
-            Ok,
-        )
+        self.begin_uneven_in_place(call, data, lengths, |data, block| (data, block))
     }
 
     /// Reduces all ranks' `input` and cuts the result into one block per rank, in the order of ranks, each as long as that rank's
@@ -284,19 +243,12 @@ impl ProcessGroup {
     /// As [`reduce_scatter_v_in_place`](Self::reduce_scatter_v_in_place), here or from the wait.
     pub fn reduce_scatter_v_in_place_async<B: Owned>(
         &self,
-        mut data: B,
+        data: B,
         own: usize,
         op: ReduceOp,
     ) -> Result<Work<(B, Range<usize>)>> {
         let call = self.uneven::<B::Element>(Collective::ReduceScatter, op, 0)?;
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                let block = call.reduce_in_place(&mut sequence, data.elements(), own).await?;
-                Ok((data, block))
-            },
-            Ok,
-        )
+        self.begin_uneven_in_place(call, data, &[own], |data, block| (data, block))
     }
 
     /// Every rank sends a block to every rank: rank r gets the r-th of the blocks of each rank's `input`, whose `lengths` its owner
@@ -317,19 +269,11 @@ impl ProcessGroup {
     #[expect(clippy::type_complexity, reason = "the input and the result")]
     pub fn all_to_all_v_async<B: Owned>(
         &self,
-        mut input: B,
+        input: B,
         lengths: &[usize],
     ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
         let call = self.uneven::<B::Element>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        let lengths = lengths.to_vec();
-        self.later(
-            call.name,
-            |mut sequence| async move {
-                let (output, gets) = call.all_to_all(&mut sequence, input.elements(), &lengths).await?;
-                Ok((input, output, gets))
-            },
-            Ok,
-        )
+        self.begin_uneven(call, input, lengths)
     }
 
     /// As [`all_to_all_v`](Self::all_to_all_v), in place: what a rank gets replaces what it gave, so any two ranks must have equally
@@ -346,14 +290,44 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`all_to_all_v_in_place`](Self::all_to_all_v_in_place), here or from the wait.
-    pub fn all_to_all_v_in_place_async<B: Owned>(&self, mut data: B, lengths: &[usize]) -> Result<Work<B>> {
+    pub fn all_to_all_v_in_place_async<B: Owned>(&self, data: B, lengths: &[usize]) -> Result<Work<B>> {
         let call = self.uneven::<B::Element>(Collective::AllToAll, ReduceOp::Sum, 0)?;
+        self.begin_uneven_in_place(call, data, lengths, |data, _| data)
+    }
+
+    /// Begins a call whose result is memory of its own: the blocks that come, and their lengths.
+    #[expect(clippy::type_complexity, reason = "the input and the result")]
+    fn begin_uneven<B: Owned>(
+        &self,
+        call: UnevenCall,
+        mut input: B,
+        lengths: &[usize],
+    ) -> Result<Work<(B, Vec<B::Element>, Vec<usize>)>> {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
             |mut sequence| async move {
-                call.all_to_all_in_place(&mut sequence, data.elements(), &lengths).await?;
-                Ok(data)
+                let (output, gets) = call.apart(&mut sequence, input.elements(), &lengths).await?;
+                Ok((input, output, gets))
+            },
+            Ok,
+        )
+    }
+
+    /// Begins a call in place, whose `result` is made of `data` and this rank's block in it.
+    fn begin_uneven_in_place<B: Owned, T: Send + 'static>(
+        &self,
+        call: UnevenCall,
+        mut data: B,
+        lengths: &[usize],
+        result: fn(B, Range<usize>) -> T,
+    ) -> Result<Work<T>> {
+        let lengths = lengths.to_vec();
+        self.later(
+            call.name,
+            |mut sequence| async move {
+                let block = call.in_place(&mut sequence, data.elements(), &lengths).await?;
+                Ok(result(data, block))
             },
             Ok,
         )
