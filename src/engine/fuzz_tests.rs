@@ -18,6 +18,7 @@ const SETTINGS: Settings = Settings {
     bulk_slots: 2,
     lanes: 2,
     huge_pages: false,
+    bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 },
 };
 /// Bytes of the memory that operations work on, and that the peer puts from.
 const MEMORY: usize = 8 << 10;
@@ -156,7 +157,6 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         pieces: None,
         registered_input: Some((input.clone(), 0)),
         registered_output: Some((output.clone(), 0)),
-        algorithm_name: |_| "unknown",
     };
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
     engine.take(WORLD, Task { what, completion }, &Nobody)

@@ -34,7 +34,7 @@ pub(crate) use self::{
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     progress::{Contact, Engine, WORLD},
     request::{Cargo, Form, Inbound, Kind, Operation, Outbound, Place, Signature, What},
-    settings::Settings,
+    settings::{Bounds, Settings},
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},
     wait::Patience,

@@ -6,7 +6,8 @@ use unisono_schedule::{CallSchedule, Collective, Job, Rank, Schedule, Span, Step
 use unisono_transport::{Memory, Region, inproc::Hub};
 
 use super::{
-    Completion, Engine, Operation, Patience, Settings, Signature, Stop, Supervisor, Task, WORLD, What,
+    Bounds, Completion, Engine, Operation, Patience, Settings, Signature, Stop, Supervisor, Task, WORLD,
+    What,
     p2p::{Envelope, Matching, Want},
 };
 use crate::{
@@ -77,6 +78,7 @@ impl Probe {
             bulk_slots: 2,
             lanes: 1,
             huge_pages: false,
+            bounds: Bounds::default(),
         };
         let mut engine = Engine::new(Box::new(Hub::new().open()), 0, 1, settings)?;
         let patience =
@@ -113,7 +115,6 @@ impl Probe {
             pieces: None,
             registered_input: None,
             registered_output: None,
-            algorithm_name: |_| "probe",
         });
         let schedule = CallSchedule::Made(Box::new(ToMyself { steps: steps.next_multiple_of(3) }));
         let begun = Instant::now();

@@ -2,7 +2,7 @@
 
 use unisono_schedule::windows::{self, stride};
 
-use crate::engine::wire::Class;
+use crate::engine::wire::{Class, MAX_COMMS};
 
 /// The sizes of windows, alike on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,28 @@ pub(crate) struct Settings {
     pub lanes: usize,
     /// Whether windows ask for huge pages.
     pub huge_pages: bool,
+    pub bounds: Bounds,
+}
+
+/// What no configuration changes. Tests take less, so that few and small messages reach every path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// The most communicators that a process may be a member of at once.
+    pub comms: usize,
+    /// The most bytes of unexpected messages in memory of their own. Others wait in their slots, and their senders with them; but
+    /// a large one from a rank that waits for a large one of this rank's comes in any case, and so do those in front of the parts
+    /// of one that was asked for.
+    pub unexpected_bytes: usize,
+    /// The largest piece of a message that is written to fresh memory, as a power of two. The pieces that may be in flight at first
+    /// are made zeros before, the others while these come: so few bytes that the first need not wait and that zeros are still in
+    /// the core's own cache.
+    pub fresh_piece: u8,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { comms: MAX_COMMS, unexpected_bytes: 256 << 20, fresh_piece: 18 }
+    }
 }
 
 impl Settings {

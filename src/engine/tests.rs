@@ -55,6 +55,7 @@ const SMALL: Settings = Settings {
     bulk_slots: 2,
     lanes: 3,
     huge_pages: false,
+    bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 },
 };
 
 /// How long an operation may take.
@@ -148,9 +149,6 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         pieces: None,
         registered_input: registry.find(&borrowed.input),
         registered_output: registry.find(&borrowed.output),
-        algorithm_name: |code| {
-            unisono_schedule::algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name)
-        },
     };
     let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
     (Task { what: What::Collective(Box::new(operation), schedule), completion }, outcome)

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_schedule::{CallSchedule, Collective, Rank, algorithm};
+use unisono_schedule::{CallSchedule, Collective, Rank};
 
 use crate::{
     buffer::Borrowed,
@@ -212,7 +212,6 @@ impl Shared {
             input: borrowed.input,
             output: borrowed.output,
             pieces: borrowed.pieces,
-            algorithm_name: |code| algorithm::from_code(code).map_or("unknown", |algorithm| algorithm.name),
         });
         (operation, schedule)
     }

@@ -13,6 +13,7 @@ use unisono_transport::{Transport, inproc::Hub};
 use super::*;
 use crate::{
     ReduceOp,
+    engine::Bounds,
     rendezvous::{Store, TcpStore},
 };
 
@@ -39,6 +40,9 @@ mod work;
 
 /// An operation and what it makes of all ranks' numbers.
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
+
+/// So few communicators and bytes that tests reach them.
+const BOUNDS: Bounds = Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 };
 
 /// Runs `each` on every rank's group, in threads.
 pub(super) fn world<R: Send>(
@@ -87,7 +91,7 @@ fn world_over<R: Send>(
                         None => TcpStore::join("127.0.0.1", port, &config.member(), deadline),
                     };
                     let store: Arc<dyn Store> = Arc::new(store.unwrap());
-                    each(ProcessGroup::with(config, transport, Some(store)).unwrap())
+                    each(ProcessGroup::bounded(config, transport, Some(store), BOUNDS).unwrap())
                 })
             })
             .collect();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use unisono_schedule::Rank;
 
-use super::{Called, Position, Stage, Wait};
+use super::{CallRecord, Position, Stage, Wait};
 use crate::error::Failure;
 
 /// For how many milliseconds a rank must have been blocked: longer than it takes to ask all ranks, so that at one moment all of
@@ -28,7 +28,7 @@ type At<'s> = (&'s str, u64, Rank, Rank);
 
 /// Two ranks whose calls of one operation differ: the first such operation, and its lowest ranks.
 fn differ(positions: &[Option<Position>]) -> Option<Failure> {
-    let mut first: BTreeMap<(u64, u64), (Rank, &str, &Called)> = BTreeMap::new();
+    let mut first: BTreeMap<(u64, u64), (Rank, &str, &CallRecord)> = BTreeMap::new();
     let mut found: Option<(At<'_>, Failure)> = None;
     for (rank, position) in known(positions) {
         for group in &position.groups {
@@ -42,7 +42,8 @@ fn differ(positions: &[Option<Position>]) -> Option<Failure> {
                 };
                 let at = (label, op, lowest, rank);
                 if theirs != called && found.as_ref().is_none_or(|(before, _)| at < *before) {
-                    found = Some((at, Called::differ(label.into(), op, (lowest, theirs), (rank, called))));
+                    found =
+                        Some((at, CallRecord::differ(label.into(), op, (lowest, theirs), (rank, called))));
                 }
             }
         }
@@ -147,8 +148,8 @@ mod tests {
         *,
     };
 
-    fn called(call: &str) -> Called {
-        Called { call: call.into(), count: 1, algorithm: "ring".into(), contents: 0, chunk: 1, lanes: 1 }
+    fn called(call: &str) -> CallRecord {
+        CallRecord { call: call.into(), count: 1, algorithm: "ring".into(), contents: 0, chunk: 1, lanes: 1 }
     }
 
     /// A group of id `id` in whose operation `op` a rank is.

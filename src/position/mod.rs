@@ -73,7 +73,7 @@ pub struct GroupPosition {
     /// The number of collective operations that have begun, which is the number of the next one.
     pub begun: u64,
     /// The latest operations, the last one first.
-    pub latest: Vec<Called>,
+    pub latest: Vec<CallRecord>,
     /// The progress of the last operation, if it has not finished.
     pub running: Option<Running>,
     /// Sends and receives in progress.
@@ -87,7 +87,7 @@ impl GroupPosition {
     }
 
     /// The record of operation `op`, if the position holds it.
-    fn called(&self, op: u64) -> Option<&Called> {
+    fn called(&self, op: u64) -> Option<&CallRecord> {
         let back = self.begun.checked_sub(op)?.checked_sub(1)?;
         self.latest.get(usize::try_from(back).ok()?)
     }
@@ -122,7 +122,7 @@ pub struct MessagePosition {
 
 /// A record of a call: everything that ranks must agree on in an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Called {
+pub struct CallRecord {
     /// For instance `all_reduce(f32, sum)`.
     pub call: String,
     /// The number of elements.
@@ -137,7 +137,7 @@ pub struct Called {
     pub lanes: u32,
 }
 
-impl Called {
+impl CallRecord {
     /// The failure that names the difference between the calls of two ranks, in the same words on every rank.
     pub(crate) fn differ(group: Box<str>, op: u64, one: (Rank, &Self), other: (Rank, &Self)) -> Failure {
         let (left, right) = if one.0 < other.0 { (one, other) } else { (other, one) };

@@ -207,13 +207,13 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Called, GroupPosition, MessagePosition, Running, Traffic},
+        super::{CallRecord, GroupPosition, MessagePosition, Running, Traffic},
         *,
     };
 
     /// A rank that has begun operation `op` of a group last, and waits for others in it, if it does.
     fn position(id: u64, op: u64, waits: Option<&[Rank]>) -> Option<Position> {
-        let called = Called {
+        let called = CallRecord {
             call: "barrier()".into(),
             count: 0,
             algorithm: String::new(),

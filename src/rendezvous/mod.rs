@@ -32,7 +32,7 @@ use std::{
 
 pub(crate) use crate::position::whereabouts;
 pub use crate::position::{
-    Called, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
+    CallRecord, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
 };
 use crate::{
     config::{Member, StoreAddress},

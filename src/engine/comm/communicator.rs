@@ -25,7 +25,7 @@ use crate::{
             Way,
         },
     },
-    position::{CALLS, Called},
+    position::{CALLS, CallRecord},
 };
 
 /// The most grants of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
@@ -98,9 +98,8 @@ pub(crate) struct Comm {
     pub(crate) tasks: VecDeque<QueuedCollective>,
     /// Operations begun so far: the number of the next.
     pub begun: u64,
-    /// What the latest of them were, each at its number modulo as many, and what algorithms are called.
+    /// What the latest of them were, each at its number modulo as many.
     pub(crate) calls: [Signature; CALLS],
-    pub(crate) algorithm_name: fn(u8) -> &'static str,
     /// When it began the last of them, counted in those of all groups.
     pub(crate) used: u64,
     /// Its number, the same on all members and no other group's, and what errors call it; 0 and nothing of the world.
@@ -157,7 +156,6 @@ impl Comm {
             tasks: VecDeque::new(),
             begun: 0,
             calls: [Signature::default(); CALLS],
-            algorithm_name: |_| "",
             used: 0,
             id: 0,
             label: None,
@@ -188,9 +186,9 @@ impl Comm {
     }
 
     /// The latest operations, the last first.
-    pub(crate) fn latest_calls(&self, most: usize) -> Vec<Called> {
+    pub(crate) fn latest_calls(&self, most: usize) -> Vec<CallRecord> {
         let numbers = (0..self.begun).rev().take(most);
-        numbers.map(|number| self.calls[recent(number)].called(self.algorithm_name)).collect()
+        numbers.map(|number| self.calls[recent(number)].record()).collect()
     }
 
     /// How many members it has.

@@ -39,7 +39,6 @@ impl Core<'_> {
         let Self { port, comm } = self;
         operation.number = comm.begun;
         comm.calls[recent(comm.begun)] = operation.signature;
-        comm.algorithm_name = operation.algorithm_name;
         comm.begun += 1;
         port.operations += 1;
         comm.used = port.operations;

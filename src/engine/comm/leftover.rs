@@ -6,7 +6,7 @@ use super::{communicator::Comm, core::Core, member::Member};
 use crate::{
     engine::{request::Signature, stop::Stop},
     error::Failure,
-    position::{CALLS, Called},
+    position::{CALLS, CallRecord},
 };
 
 impl Core<'_> {
@@ -24,9 +24,9 @@ impl Comm {
         self.untaken().find_map(|(from, info)| {
             let (number, mine) =
                 begun.iter().find(|(number, _)| number & 0xffff_ffff == u64::from(info.number))?;
-            let theirs = Signature::of(&info).called(self.algorithm_name);
+            let theirs = Signature::of(&info).record();
             let (me, from) = ((self.world(self.me), mine), (self.world(from), &theirs));
-            (theirs != *mine).then(|| Called::differ(self.group_name(), *number, me, from))
+            (theirs != *mine).then(|| CallRecord::differ(self.group_name(), *number, me, from))
         })
     }
 
@@ -62,7 +62,7 @@ impl Comm {
     }
 
     /// The latest operations, with their numbers.
-    fn calls_by_number(&self) -> Vec<(u64, Called)> {
+    fn calls_by_number(&self) -> Vec<(u64, CallRecord)> {
         (0..self.begun).rev().zip(self.latest_calls(CALLS)).collect()
     }
 

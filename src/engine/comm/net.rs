@@ -14,7 +14,7 @@ use crate::engine::{
 /// All that ranks share with one another, without the operations.
 pub(crate) struct Net {
     pub port: Port,
-    /// The groups, by channel.
+    /// The communicators, by id.
     pub comms: Vec<Option<Box<Comm>>>,
     /// Those that this rank has left, and others not yet.
     pub leaving: Vec<CommId>,
@@ -23,7 +23,7 @@ pub(crate) struct Net {
     pub leaves_all: bool,
 }
 
-/// A bit for each channel.
+/// A bit for each communicator id.
 pub(crate) type CommIds = [u64; MAX_COMMS / 64];
 
 impl Net {
@@ -35,16 +35,17 @@ impl Net {
         }
     }
 
-    /// The channels that are free here, a bit for each.
+    /// The communicator ids that are free here, a bit for each.
     pub(crate) fn free_comm_ids(&self) -> CommIds {
-        let mut free = [u64::MAX; MAX_COMMS / 64];
-        for (comm_id, _) in self.comms.iter().enumerate().filter(|(_, comm)| comm.is_some()) {
-            free[comm_id / 64] &= !(1 << (comm_id % 64));
+        let mut free = [0; MAX_COMMS / 64];
+        let most = self.comms.iter().flatten().map(|comm| comm.settings.bounds.comms).next().unwrap_or(0);
+        for comm_id in (0..most).filter(|&comm_id| !self.comms.get(comm_id).is_some_and(Option::is_some)) {
+            free[comm_id / 64] |= 1 << (comm_id % 64);
         }
         free
     }
 
-    /// Makes a group of these ranks of the world, of which this one is rank `me`; `None` if another is on that channel.
+    /// Makes a group of these ranks of the world, of which this one is rank `me`; `None` if another has that id.
     /// Nothing is sent to its members before their mailboxes are [known](Comm::introduce).
     pub(crate) fn open(
         &mut self,

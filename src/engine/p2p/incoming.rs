@@ -7,7 +7,7 @@ use unisono_transport::{Region, RemoteRegion};
 
 use super::{
     matching::Envelope,
-    talk::{ASIDE, Early, Item, Landing, PIECE, Receiving, Stage, Talk, wait_for},
+    talk::{Early, Item, Landing, PIECE, Receiving, Stage, Talk, wait_for},
 };
 use crate::{
     buffer::{self, Bytes, Fresh},
@@ -157,7 +157,7 @@ impl Core<'_> {
             return Ok(true);
         }
         let Talk { aside, sendings, landings, .. } = &self.comm.talk;
-        let full = *aside > 0 && aside + kind.kept() > ASIDE;
+        let full = *aside > 0 && aside + kind.kept() > self.comm.settings.bounds.unexpected_bytes;
         // What this rank waits for may be behind it: parts of a message go before what was sent later, so this is little.
         let mut coming = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
         let mut parts =
@@ -309,7 +309,8 @@ impl Core<'_> {
             (_, Some(fresh)) => (fresh.region().clone(), None),
             (_, None) => return Err(self.stop("a message that is granted and has no place".to_owned())),
         };
-        let landing = Landing::new(envelope.tag, kind, Some(receiving), into, fresh);
+        let landing =
+            Landing::new(envelope.tag, kind, Some(receiving), into, fresh, self.comm.settings.bounds);
         self.grant_message((envelope.from, number), landing, registered, writes)
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{
     matching::Want,
-    talk::{ASIDE, Early, Item, LONG, Landing, Receiving, STALE, Sending, Stage, Talk, wait_for},
+    talk::{Early, Item, LONG, Landing, Receiving, STALE, Sending, Stage, Talk, wait_for},
 };
 use crate::{
     buffer::Fresh,
@@ -61,6 +61,7 @@ impl Core<'_> {
     /// Where large messages wait for each other, because ranks send before they receive, or for a rank that waits in a
     /// receive or, as it `waits`, in a collective, one is taken aside.
     pub(crate) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
+        let bounds = self.comm.settings.bounds;
         let Talk { sendings, matching, aside, .. } = &mut self.comm.talk;
         let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
         let receives = matching.receives().any(|(_, receiving)| now >= receiving.completion.submitted + LONG);
@@ -69,7 +70,7 @@ impl Core<'_> {
         }
         // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
         let fits = |from: Rank, kind: &Kind| {
-            aside.saturating_add(kind.kept()) <= ASIDE
+            aside.saturating_add(kind.kept()) <= bounds.unexpected_bytes
                 || sends && *aside == 0
                 || wait_for(sendings, from, now)
         };
@@ -87,7 +88,7 @@ impl Core<'_> {
         drop(announced);
         *aside += kind.kept();
         let into = fresh.region().clone();
-        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh));
+        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh), bounds);
         self.grant_message((envelope.from, number), landing, None, writes)?;
         self.port.mark_active(self.comm.comm_id);
         Ok(true)

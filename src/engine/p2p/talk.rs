@@ -20,21 +20,13 @@ use crate::{
     engine::{
         completion::{Completion, Received},
         request::{Inbound, Kind, Outbound, Signature},
+        settings::Bounds,
         wire::MessageInfo,
     },
 };
 
 /// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
 pub(super) const PIECE: u8 = 26;
-
-/// The same where the memory is fresh. What may be under way at first is made zeros before, and what follows while it comes.
-/// So few bytes that the first need not wait and that what was made ready is still in a core's own cache.
-pub(super) const FRESH_PIECE: u8 = if cfg!(test) { 6 } else { 18 };
-
-/// How many bytes of messages that nobody has asked for are kept aside. Those that come when there are more wait in
-/// their slots, and their senders with them; but a large one from a rank that waits for a large one of this rank's comes in
-/// any case, and so do those in front of the parts of one that was asked for.
-pub(super) const ASIDE: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
 /// takes to be asked for right after a send.
@@ -160,8 +152,9 @@ impl Landing {
         receiving: Option<Receiving>,
         into: Region,
         fresh: Option<Fresh>,
+        bounds: Bounds,
     ) -> Self {
-        let (aside, piece) = (receiving.is_none(), if fresh.is_some() { FRESH_PIECE } else { PIECE });
+        let (aside, piece) = (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
         Self { tag, kind, receiving, into, fresh, aside, exposed: None, piece, come: 0 }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     buffer::Pieces,
     engine::wire::{CollectiveHeader, FlowHeader, OperationInfo},
     error::Failure,
-    position::Called,
+    position::CallRecord,
     reduce::Kernel,
 };
 
@@ -43,8 +43,6 @@ pub(crate) struct Operation {
     /// The registered buffers that input and output lie in, if they do, and where.
     pub registered_input: Option<(Region, usize)>,
     pub registered_output: Option<(Region, usize)>,
-    /// The name of an algorithm's code.
-    pub algorithm_name: fn(u8) -> &'static str,
 }
 
 impl Operation {
@@ -97,9 +95,8 @@ impl Operation {
             return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
         }
         if theirs != self.signature {
-            let name = self.algorithm_name;
-            let (ours, theirs) = (self.signature.called(name), theirs.called(name));
-            return Err(Called::differ(self.group_name(), self.number, (me, &ours), (from, &theirs)));
+            let (ours, theirs) = (self.signature.record(), theirs.record());
+            return Err(CallRecord::differ(self.group_name(), self.number, (me, &ours), (from, &theirs)));
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! What the ranks of a collective must agree on, in the form that travels, and how it is called in errors.
 
 use super::message::Form;
-use crate::{dtype::Dtype, engine::wire::OperationInfo, position::Called, reduce::ReduceOp};
-use unisono_schedule::{Collective, Job, Rank};
+use crate::{dtype::Dtype, engine::wire::OperationInfo, position::CallRecord, reduce::ReduceOp};
+use unisono_schedule::{Collective, Job, Rank, algorithm};
 
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
 pub(super) const SEND: u8 = 0x7e;
@@ -239,10 +239,11 @@ impl Signature {
     }
 
     /// What ranks compare, for others who do.
-    pub(crate) fn called(&self, algorithm: fn(u8) -> &'static str) -> Called {
+    pub(crate) fn record(&self) -> CallRecord {
         let Self { codes, contents, count, chunk, lanes, .. } = *self;
-        let algorithm = algorithm(codes[3]).to_owned();
-        Called { call: self.call(), count, algorithm, contents, chunk, lanes: lanes.into() }
+        let algorithm =
+            algorithm::from_code(codes[3]).map_or("unknown", |algorithm| algorithm.name).to_owned();
+        CallRecord { call: self.call(), count, algorithm, contents, chunk, lanes: lanes.into() }
     }
 }
 
@@ -258,7 +259,7 @@ pub(crate) fn fuzz(info: &OperationInfo) {
     assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());
     let job = Job::new(Collective::AllReduce, 0, 2, 10);
     let ours = Signature::new(&job, Dtype::F32, ReduceOp::Sum, 0);
-    let (ours, theirs) = (ours.called(|_| "unknown"), theirs.called(|_| "unknown"));
-    let told = |one, other| Called::differ("".into(), 7, one, other);
+    let (ours, theirs) = (ours.record(), theirs.record());
+    let told = |one, other| CallRecord::differ("".into(), 7, one, other);
     assert_eq!(told((0, &ours), (1, &theirs)), told((1, &theirs), (0, &ours)));
 }

@@ -11,8 +11,8 @@ pub(crate) const MAX_RANKS: usize = 1 << 19;
 /// A group, by a number that its members share; the world's is 0.
 pub(crate) type CommId = u16;
 
-/// The most groups that a process may be a member of at once: 12 bits of the immediate; in tests fewer, so that they come to it.
-pub(crate) const MAX_COMMS: usize = if cfg!(test) { 1 << 10 } else { 1 << 12 };
+/// The most communicators that a process may be a member of at once: 12 bits of the immediate.
+pub(crate) const MAX_COMMS: usize = 1 << 12;
 
 /// The most ranks of a group that is not the world: 14 bits of the immediate.
 pub(crate) const MAX_MEMBERS: usize = 1 << 14;

@@ -20,7 +20,7 @@ use unisono_transport::{
 
 use crate::{
     config::{Config, StoreAddress, fnv},
-    engine::{Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
+    engine::{Bounds, Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
     error::{Error, Failure, Result, clean, list},
     group::{
         ProcessGroup,
@@ -123,7 +123,8 @@ impl ProcessGroup {
             None => None,
         };
         let activity = Arc::default();
-        Self::enter(deadline, config, store.clone(), Arc::clone(&activity), |config| {
+        let given = (store.clone(), Bounds::default());
+        Self::enter(deadline, config, given, Arc::clone(&activity), |config| {
             let asked = Self::transport_options(config);
             let towards = match &store {
                 Some(store) => address::towards(config, &**store, asked.towards, deadline)?,
@@ -162,7 +163,9 @@ impl ProcessGroup {
             interface: config.interface.clone(),
             towards,
             process: config.local_rank.unwrap_or(0),
-            arrivals: Options::default().arrivals.max(windows(config).arrivals_among(config.ranks)),
+            arrivals: Options::default()
+                .arrivals
+                .max(windows(config, Bounds::default()).arrivals_among(config.ranks)),
             deadline: None,
         }
     }
@@ -199,15 +202,27 @@ impl ProcessGroup {
         transport: Box<dyn Transport>,
         store: Option<Arc<dyn Store>>,
     ) -> Result<Self> {
+        Self::bounded(config, transport, store, Bounds::default())
+    }
+
+    /// The same with these bounds.
+    pub(crate) fn bounded(
+        config: Config,
+        transport: Box<dyn Transport>,
+        store: Option<Arc<dyn Store>>,
+        bounds: Bounds,
+    ) -> Result<Self> {
         config.validate()?;
         let activity = transport.activity();
-        Self::enter(Instant::now() + config.join_timeout, config, store, activity, |_| Ok(transport))
+        Self::enter(Instant::now() + config.join_timeout, config, (store, bounds), activity, |_| {
+            Ok(transport)
+        })
     }
 
     /// Exchanges [`JoinInfo`] with the other ranks and checks the connections.
     fn until(
         deadline: Instant,
-        config: &Config,
+        (config, bounds): (&Config, Bounds),
         mut transport: Box<dyn Transport>,
         monitor: &Monitor,
         store: Option<&dyn Store>,
@@ -227,7 +242,7 @@ impl ProcessGroup {
         };
         let (tuned, hash) = tuning(config)?;
         let affinity = Affinity::of(config)?;
-        let mut settings = windows(config);
+        let mut settings = windows(config, bounds);
         let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
         if wanted > most {
             return Err(Error::Config {
@@ -332,7 +347,7 @@ impl ProcessGroup {
     fn enter(
         deadline: Instant,
         config: Config,
-        store: Option<Arc<dyn Store>>,
+        (store, bounds): (Option<Arc<dyn Store>>, Bounds),
         activity: Arc<Activity>,
         open: impl FnOnce(&Config) -> Result<Box<dyn Transport>>,
     ) -> Result<Self> {
@@ -343,7 +358,7 @@ impl ProcessGroup {
             .map(|watchdog| monitor.watchdog = watchdog);
         let met = watched.and_then(|()| open(&config)).and_then(|transport| {
             opened.get_or_init(|| transport.limits().clone());
-            Self::until(deadline, &config, transport, &monitor, store.as_deref())
+            Self::until(deadline, (&config, bounds), transport, &monitor, store.as_deref())
         });
         let Joined { engine, settings, chooser, peers, tuned, affinity, options } = match met {
             Ok(met) => met,
@@ -440,7 +455,7 @@ const fn region(region: RemoteRegion) -> [u64; 3] {
 }
 
 /// The windows that a configuration asks for.
-const fn windows(config: &Config) -> Settings {
+const fn windows(config: &Config, bounds: Bounds) -> Settings {
     Settings {
         eager_bytes: config.eager,
         eager_slots: config.eager_slots,
@@ -448,6 +463,7 @@ const fn windows(config: &Config) -> Settings {
         bulk_slots: config.bulk_slots,
         lanes: config.lanes,
         huge_pages: config.huge_pages,
+        bounds,
     }
 }
 
