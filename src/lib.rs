@@ -44,6 +44,7 @@
 struct Readme;
 
 pub mod buffer;
+mod call;
 pub mod config;
 pub mod dtype;
 mod engine;

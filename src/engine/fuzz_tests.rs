@@ -7,6 +7,7 @@ use unisono_transport::{Memory, Notify, Put, Region, RemoteRegion, Source, Targe
 
 use super::{wire::Entry, *};
 use crate::{
+    call::{Form, Kind, Signature},
     dtype::Dtype,
     reduce::{Kernel, ReduceOp},
 };

@@ -33,7 +33,7 @@ pub(crate) use self::{
     comm::{Awaited, CommIds},
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     progress::{Contact, Engine, WORLD},
-    request::{Cargo, Form, Inbound, Kind, Operation, Outbound, Place, Signature, What},
+    request::{Inbound, Operation, Outbound, Place, What},
     settings::{Bounds, Settings},
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},

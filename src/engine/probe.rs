@@ -6,11 +6,11 @@ use unisono_schedule::{CallSchedule, Collective, Job, Rank, Schedule, Span, Step
 use unisono_transport::{Memory, Region, inproc::Hub};
 
 use super::{
-    Bounds, Completion, Engine, Operation, Patience, Settings, Signature, Stop, Supervisor, Task, WORLD,
-    What,
+    Bounds, Completion, Engine, Operation, Patience, Settings, Stop, Supervisor, Task, WORLD, What,
     p2p::{Envelope, Matching, Want},
 };
 use crate::{
+    call::Signature,
     dtype::Dtype,
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{engine::request::Signature, error::Failure};
+use crate::{call::Signature, error::Failure};
 use unisono_transport::Error;
 
 /// Why an operation did not end well. Small, so that what goes well, as nearly always, is told in registers.

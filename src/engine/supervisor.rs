@@ -1,5 +1,6 @@
 //! What the engine asks of whoever runs it, and what it is asked.
 
+use crate::call::Signature;
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use unisono_schedule::Rank;
 
 use super::{
     completion::Completion,
-    request::{Operation, Signature, What},
+    request::{Operation, What},
     wire::CommId,
 };
 use crate::position::Position;

@@ -19,6 +19,7 @@ use unisono_transport::{
 use super::*;
 use crate::{
     buffer::{Borrowed, Registry},
+    call::{Form, Kind, Signature},
     dtype::{Dtype, Element},
     error::Failure,
     reduce::{Kernel, ReduceOp},

@@ -6,8 +6,9 @@ use unisono_schedule::Rank;
 
 use crate::{
     buffer::{Borrowed, Fresh, Owned},
+    call::{Form, Kind},
     dtype::Element,
-    engine::{Action, Done, Form, Inbound, Kind, Memory, Outbound, Outcome, Place, Receipts, What},
+    engine::{Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What},
     error::{Error, Result},
     group::{ProcessGroup, sequence::Sequence},
     tensor::Tensor,

@@ -9,10 +9,9 @@ use unisono_schedule::{CallSchedule, Collective, Rank};
 
 use crate::{
     buffer::Borrowed,
+    call::Cargo,
     dtype::Dtype,
-    engine::{
-        Action, Cargo, CommId, Completion, Operation, Outcome, StalledOperation, Stop, Task, WORLD, What,
-    },
+    engine::{Action, CommId, Completion, Operation, Outcome, StalledOperation, Stop, Task, WORLD, What},
     error::{Error, Failure, Result},
     group::plan::{
         CallTraits, PlannedCall, Planner,

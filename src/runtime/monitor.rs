@@ -10,8 +10,9 @@ use unisono_schedule::Rank;
 
 use super::{current::CurrentOperation, watchdog::Watchdog};
 use crate::{
+    call::Signature,
     config::Config,
-    engine::{Call, Signature, StalledOperation, Stop, Supervisor},
+    engine::{Call, StalledOperation, Stop, Supervisor},
     error::{Error, Failure, Result},
     rendezvous::{FailureLatch, Position, PositionSource, Store, Watch, report, whereabouts},
     signals::LastWords,

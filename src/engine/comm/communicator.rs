@@ -13,12 +13,13 @@ use super::{
     window::{Sender, WindowMemory, WindowState},
 };
 use crate::{
+    call::Signature,
     engine::{
         access,
         collective::Lane,
         completion::Completion,
         p2p::Talk,
-        request::{Operation, Signature},
+        request::Operation,
         settings::Settings,
         wire::{
             Class, ClearToSend, CollectiveHeader, CommId, ControlKind, Entry, HEADER, OperationInfo, PAYLOAD,

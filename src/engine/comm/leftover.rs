@@ -4,7 +4,8 @@ use unisono_schedule::Rank;
 
 use super::{communicator::Comm, core::Core, member::Member};
 use crate::{
-    engine::{request::Signature, stop::Stop},
+    call::Signature,
+    engine::stop::Stop,
     error::Failure,
     position::{CALLS, CallRecord},
 };
@@ -24,7 +25,7 @@ impl Comm {
         self.untaken().find_map(|(from, info)| {
             let (number, mine) =
                 begun.iter().find(|(number, _)| number & 0xffff_ffff == u64::from(info.number))?;
-            let theirs = Signature::of(&info).record();
+            let theirs = Signature::from(&info).record();
             let (me, from) = ((self.world(self.me), mine), (self.world(from), &theirs));
             (theirs != *mine).then(|| CallRecord::differ(self.group_name(), *number, me, from))
         })
@@ -48,7 +49,7 @@ impl Comm {
             let info = self
                 .untaken()
                 .find(|(from, info)| *from == rank && u64::from(info.number) == op & 0xffff_ffff);
-            info.map(|(_, info)| Signature::of(&info).call())
+            info.map(|(_, info)| Signature::from(&info).call())
         };
         let calls = more.map_or_else(
             || format!("has begun {} operations", theirs.max(self.begun)),

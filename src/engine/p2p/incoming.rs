@@ -11,11 +11,12 @@ use super::{
 };
 use crate::{
     buffer::{self, Bytes, Fresh},
+    call::{Form, Kind},
     dtype::Dtype,
     engine::{
         comm::{Core, Violation},
         completion::{Completion, Received},
-        request::{Form, Kind, Place},
+        request::Place,
         stop::Stop,
         wire::{MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo, Way},
     },

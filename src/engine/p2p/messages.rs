@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     buffer::Fresh,
+    call::{Form, Kind},
     engine::{
         comm::Core,
         completion::Completion,
-        request::{Form, Inbound, Kind, Outbound, Place},
+        request::{Inbound, Outbound, Place},
         stop::Stop,
     },
     error::Failure,

@@ -17,9 +17,10 @@ use unisono_transport::{Region, RemoteRegion};
 use super::matching::{Matching, Want};
 use crate::{
     buffer::Fresh,
+    call::{Kind, Signature},
     engine::{
         completion::{Completion, Received},
-        request::{Inbound, Kind, Outbound, Signature},
+        request::{Inbound, Outbound},
         settings::Bounds,
         wire::MessageInfo,
     },

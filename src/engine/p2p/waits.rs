@@ -9,10 +9,8 @@ use super::{
     talk::{Receiving, Sending, Stage, Talk},
 };
 use crate::{
-    engine::{
-        completion::Completion,
-        request::{Kind, Signature},
-    },
+    call::{Kind, Signature},
+    engine::completion::Completion,
     position::MessagePosition,
 };
 

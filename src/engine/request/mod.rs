@@ -2,14 +2,10 @@
 
 mod message;
 mod operation;
-mod signature;
 mod what;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) use self::signature::fuzz;
 pub(crate) use self::{
-    message::{Form, Inbound, Kind, Outbound, Place},
+    message::{Inbound, Outbound, Place},
     operation::Operation,
-    signature::{Cargo, Signature},
     what::What,
 };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use unisono_schedule::{Place, Rank, Span};
 use unisono_transport::Region;
 
-use super::signature::{Signature, narrow};
 use crate::{
     buffer::Pieces,
+    call::{Signature, narrow},
     engine::wire::{CollectiveHeader, FlowHeader, OperationInfo},
     error::Failure,
     position::CallRecord,
@@ -45,6 +45,13 @@ pub(crate) struct Operation {
     pub registered_output: Option<(Region, usize)>,
 }
 
+impl From<&OperationInfo> for Signature {
+    fn from(info: &OperationInfo) -> Self {
+        let OperationInfo { codes, root, contents, count, chunk, lanes, .. } = *info;
+        Self { codes, root, contents, count, chunk, lanes }
+    }
+}
+
 impl Operation {
     /// The memory of a span that lies scattered.
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
@@ -75,7 +82,7 @@ impl Operation {
 
     /// Compares what a peer says with what this rank does.
     pub(crate) fn agree(&self, me: Rank, from: Rank, info: &OperationInfo) -> Result<(), Failure> {
-        let theirs = Signature::of(info);
+        let theirs = Signature::from(info);
         let number = self.op();
         if info.number != number {
             // The numbers' distance is small: take the one nearest to ours.

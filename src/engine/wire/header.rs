@@ -21,7 +21,7 @@ impl FlowHeader {
     }
 }
 
-/// An operation as ranks compare it: its number, and the parts of a [`Signature`](crate::engine::Signature).
+/// An operation as ranks compare it: its number, and the parts of a [`Signature`](crate::call::Signature).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct OperationInfo {

@@ -15,7 +15,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let remote = entry.clear_to_send.remote();
     assert_eq!(remote.is_some(), entry.clear_to_send.writable == 1);
     for operation in entry.mismatch_probes.iter().chain([&entry.clear_to_send.operation]) {
-        crate::engine::request::fuzz(operation);
+        crate::call::fuzz(operation.into());
     }
     let mut header = MessageHeader::zeroed();
     let len = rest.len().min(HEADER);

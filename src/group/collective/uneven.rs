@@ -7,8 +7,8 @@ use unisono_schedule::{Collective, Rank};
 
 use crate::{
     buffer::Owned,
+    call::Cargo,
     dtype::Element,
-    engine::Cargo,
     error::Result,
     group::{
         ProcessGroup,

@@ -8,8 +8,9 @@ use unisono_schedule::Rank;
 
 use crate::{
     buffer::Borrowed,
+    call::Form,
     dtype::Dtype,
-    engine::{CommIds, Form, Inbound, Place, What},
+    engine::{CommIds, Inbound, Place, What},
     error::{Error, Result},
     group::{
         ProcessGroup,

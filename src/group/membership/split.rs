@@ -12,9 +12,10 @@ use unisono_transport::RemoteRegion;
 
 use crate::{
     buffer::Borrowed,
+    call::Cargo,
     config::fnv,
     dtype::Dtype,
-    engine::{Cargo, CommId, CommIds, MAX_MEMBERS},
+    engine::{CommId, CommIds, MAX_MEMBERS},
     error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,

@@ -14,8 +14,9 @@ use unisono_schedule::{
 use self::spec::{CallOptions, CallSpec, Pipeline};
 use crate::{
     buffer::Borrowed,
+    call::{Cargo, Signature},
     dtype::Dtype,
-    engine::{Cargo, Settings, Signature},
+    engine::Settings,
     error::{Error, Result},
     reduce::{Kernel, ReduceOp, Reduction},
 };

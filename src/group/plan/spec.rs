@@ -3,8 +3,8 @@
 use unisono_schedule::{Collective, Job, Rank, Uneven, select::Selection};
 
 use crate::{
+    call::{Cargo, Signature},
     dtype::Dtype,
-    engine::{Cargo, Signature},
     reduce::{ReduceOp, Reduction},
 };
 

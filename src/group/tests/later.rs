@@ -14,7 +14,7 @@ use super::{
     work::block_on,
     *,
 };
-use crate::{Source, Tensor, TensorView, Work, engine::Form, object::ObjectError, tensor::Parts};
+use crate::{Source, Tensor, TensorView, Work, call::Form, object::ObjectError, tensor::Parts};
 
 /// Waits in one of the ways there are, or has waited.
 fn check<R: PartialEq + fmt::Debug + Send + 'static>(seed: usize, call: Called<R>, wanted: R) -> Check {

@@ -8,8 +8,9 @@ use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
     buffer::Borrowed,
+    call::{Cargo, Form},
     dtype::Dtype,
-    engine::{Cargo, Form, Inbound, Place, What},
+    engine::{Inbound, Place, What},
     error::{Error, Result},
     group::{
         ProcessGroup,

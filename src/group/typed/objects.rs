@@ -5,7 +5,7 @@ use unisono_schedule::{Collective, Rank};
 
 use crate::{
     buffer::Borrowed,
-    engine::{Cargo, Form},
+    call::{Cargo, Form},
     error::{Error, Result},
     group::{
         ProcessGroup,

@@ -7,7 +7,7 @@ use unisono_schedule::{Collective, Rank};
 
 use crate::{
     buffer::Borrowed,
-    engine::Cargo,
+    call::Cargo,
     error::{Error, Failure, Result},
     group::{
         ProcessGroup,

@@ -7,8 +7,9 @@ use unisono_schedule::Rank;
 
 use crate::{
     buffer::Borrowed,
+    call::Form,
     dtype::Dtype,
-    engine::{Form, Inbound, Place, What},
+    engine::{Inbound, Place, What},
     error::{Error, Failure, Result},
     group::{
         ProcessGroup,

@@ -5,7 +5,7 @@ use unisono_schedule::{Collective, Rank};
 
 use crate::{
     buffer::Borrowed,
-    engine::Cargo,
+    call::Cargo,
     error::{Error, Result},
     group::{
         ProcessGroup,

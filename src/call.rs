@@ -1,13 +1,13 @@
-//! What the ranks of a collective must agree on, in the form that travels, and how it is called in errors.
+//! The calls that there are: what the ranks of one must agree on, as codes that travel, and what people call it. The engine carries
+//! the codes and knows no call.
 
-use super::message::Form;
-use crate::{dtype::Dtype, engine::wire::OperationInfo, position::CallRecord, reduce::ReduceOp};
+use crate::{dtype::Dtype, position::CallRecord, reduce::ReduceOp};
 use unisono_schedule::{Collective, Job, Rank, algorithm};
 
 /// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
-pub(super) const SEND: u8 = 0x7e;
+const SEND: u8 = 0x7e;
 
-pub(super) const RECV: u8 = 0x7d;
+const RECV: u8 = 0x7d;
 
 /// What a call is for, other than for the elements of slices. It stands where a reduction's code would.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,19 +62,96 @@ impl Cargo {
 }
 
 /// The code of the first kind of cargo; reductions have lower ones.
-pub(super) const CARGO: u8 = 0x40;
+const CARGO: u8 = 0x40;
 
 /// The bit of a collective's code that says that its blocks are uneven.
-pub(super) const UNEVEN: u8 = 0x80;
+const UNEVEN: u8 = 0x80;
 
 /// The bit of a collective's code that says that it is of many tensors.
-pub(super) const COALESCED: u8 = 0x40;
+const COALESCED: u8 = 0x40;
 
 /// The bits of a code that are not of its collective.
-pub(super) const KINDS: u8 = UNEVEN | COALESCED;
+const KINDS: u8 = UNEVEN | COALESCED;
 
 /// The bit of a reduction's code that says that it is in the order of ranks.
-pub(super) const ORDERED: u8 = 0x80;
+const ORDERED: u8 = 0x80;
+
+/// What a message that is kept aside counts beside its elements: its entry, and memory of its own.
+const ENTRY: usize = 256;
+
+/// What a message is: what sender and receiver must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub form: Form,
+    pub dtype: Dtype,
+    /// Elements.
+    pub count: usize,
+}
+
+/// What its elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Elements, and nothing else.
+    Plain,
+    /// What tensors are whose elements follow.
+    Tensors,
+    /// A value, encoded.
+    Object,
+    /// What belongs to tensors or an invitation that was sent before. The tag is the number that was sent with it.
+    Inner,
+    /// An invitation to make a group of the two ranks.
+    Pair,
+    /// What the invited rank answers. The tag is the number that was sent with the invitation.
+    Answer,
+}
+
+impl Form {
+    const ALL: [Self; 6] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Pair, Self::Answer];
+
+    /// Whether it belongs to a message that came before.
+    pub(crate) const fn is_inner(self) -> bool {
+        matches!(self, Self::Inner | Self::Answer)
+    }
+
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Tensors => 1,
+            Self::Object => 2,
+            Self::Inner => 3,
+            Self::Pair => 4,
+            Self::Answer => 5,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl Kind {
+    pub(crate) fn bytes(&self) -> usize {
+        self.count.saturating_mul(self.dtype.size())
+    }
+
+    /// What it counts among what is kept aside.
+    pub(crate) fn kept(&self) -> usize {
+        self.bytes().saturating_add(ENTRY)
+    }
+
+    /// For people: `5 f32 elements`.
+    pub(crate) fn words(&self) -> String {
+        match self.form {
+            Form::Plain => format!("{} {} elements", self.count, self.dtype.name()),
+            Form::Tensors => "tensors".to_owned(),
+            Form::Object => "an object".to_owned(),
+            Form::Inner if self.dtype == Dtype::U64 => format!("{} words about a pair", self.count),
+            Form::Inner => format!("{} bytes of tensors", self.count),
+            Form::Pair => "an invitation to a pair".to_owned(),
+            Form::Answer => "an answer to an invitation".to_owned(),
+        }
+    }
+}
 
 /// What ranks must agree on, in the form that travels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,7 +221,7 @@ impl Signature {
         self
     }
 
-    pub(super) fn collective(&self) -> Option<Collective> {
+    pub(crate) fn collective(&self) -> Option<Collective> {
         Collective::ALL.get(usize::from(self.codes[0] & !KINDS)).copied()
     }
 
@@ -162,12 +239,6 @@ impl Signature {
     /// Whether it is a barrier of shutdown.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.cargo(), Cargo::Leaving | Cargo::Shutdown)
-    }
-
-    /// What a peer says it does.
-    pub(crate) fn of(info: &OperationInfo) -> Self {
-        let OperationInfo { codes, root, contents, count, chunk, lanes, .. } = *info;
-        Self { codes, root, contents, count, chunk, lanes }
     }
 
     /// The call in two words, for [`Self::call_of`].
@@ -248,14 +319,13 @@ impl Signature {
 }
 
 /// A number for a header; all that do not fit are one.
-pub(super) fn narrow(number: usize) -> u32 {
+pub(crate) fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// What a header says is told, and compared, whatever it is.
+/// Whatever a peer says that it does has a name and can be compared.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(info: &OperationInfo) {
-    let theirs = Signature::of(info);
+pub(crate) fn fuzz(theirs: Signature) {
     assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());
     let job = Job::new(Collective::AllReduce, 0, 2, 10);
     let ours = Signature::new(&job, Dtype::F32, ReduceOp::Sum, 0);
