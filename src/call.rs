@@ -76,7 +76,7 @@ const KINDS: u8 = UNEVEN | COALESCED;
 /// The bit of a reduction's code that says that it is in the order of ranks.
 const ORDERED: u8 = 0x80;
 
-/// What a message that is kept aside counts beside its elements: its entry, and memory of its own.
+/// Bytes that an unexpected message counts beside its elements: its entry, and the allocation.
 const ENTRY: usize = 256;
 
 /// What a message is: what sender and receiver must agree on.
@@ -134,7 +134,7 @@ impl Kind {
         self.count.saturating_mul(self.dtype.size())
     }
 
-    /// What it counts among what is kept aside.
+    /// Bytes that it counts among unexpected messages.
     pub(crate) fn kept(&self) -> usize {
         self.bytes().saturating_add(ENTRY)
     }

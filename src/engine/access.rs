@@ -4,24 +4,24 @@
 //! The functions are safe for the rest of the engine, because the protocol says who owns which bytes when (docs/wire.md), and
 //! one thread at a time drives the engine:
 //!
-//! - A slot, and the place that a write or a piece of a message goes to, belongs to its sender from the credit or the grant
-//!   for it on, and to its receiver from the arrival of the message's immediate on, until the receiver gives credit again.
+//! - A slot, and the place that a write or a piece of a message goes to, belongs to its sender from the credit or the clear
+//!   to send for it on, and to its receiver from the arrival of the message's immediate on, until the receiver gives credit again.
 //! - A part of a mailbox belongs to the one member that writes to it until its immediate has arrived, and then to the
 //!   receiver until that has read it, at once. The member writes it again only when it knows of that:
-//!   - a window is announced again when it has been closed, which takes an answer of whoever read the announcement;
+//!   - a window is told again when it has been closed, which takes an answer of the rank that has read of it;
 //!   - that a window is to be closed is told again after the answer, and answered again when it is told again;
 //!   - a mismatch probe waits for the word that the one before was read ([`ControlKind::Read`](super::wire::ControlKind::Read)). Of
 //!     those for messages from point to point only the immediate is looked at;
-//!   - a grant is given when the operation of the one before is over, which it is not before a write, or what went through a
+//!   - a clear to send goes when the operation of the one before is over, which it is not before a write, or what went through a
 //!     slot because that was refused, has come from everyone who got it: of a schedule that has writes every source writes
-//!     (`schedule::check`), and only after it has read the grant. So there are at most two of one rank at once;
+//!     (`schedule::check`), and only after it has read the clear to send. So there are at most two of one rank at once;
 //!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts, and they come before
 //!     the end.
 //! - What puts are made from (control messages, headers, staging, scratch, borrowed memory) belongs to this engine. It changes only
 //!   when no put reads it: a record and its header are free when their put has ended, a control message is written again when
 //!   the peer has answered the one before, steps are proved not to write under their own puts.
-//! - Where a peer may be written to, it has said itself: an announced window within its credit, a grant for one operation or
-//!   message, a mailbox for the life of the group.
+//! - Where a peer may be written to, it has said itself: a window within its credit, a clear to send for one operation
+//!   or message, a mailbox for the life of the group.
 //!
 //! What arrives against this is an error ([`Failure::Forged`](crate::Failure::Forged), `Failure::Protocol`) before memory is
 //! touched for it.

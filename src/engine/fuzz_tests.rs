@@ -47,12 +47,12 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
     let hub = Hub::new();
     let mut peer = hub.open();
     let mut engine = Engine::new(Box::new(hub.open()), 0, 2, SETTINGS).map_err(Stop::from)?;
-    let memory = |transport: &mut dyn Transport| {
-        Memory::map(MEMORY, false).and_then(|memory| transport.register(memory)).map_err(Stop::from)
+    let registered = |transport: &mut dyn Transport| {
+        Memory::map(MEMORY, false).and_then(|mapped| transport.register(mapped)).map_err(Stop::from)
     };
     // The peer's mailbox lies at the beginning of what it puts from.
-    let own = memory(&mut peer)?;
-    let (input, output) = (memory(engine.transport())?, memory(engine.transport())?);
+    let own = registered(&mut peer)?;
+    let (input, output) = (registered(engine.transport())?, registered(engine.transport())?);
     let mailbox = engine.contact().mailbox;
     let contacts = vec![
         engine.contact(),
@@ -78,7 +78,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
             access::store(&own, MEMORY / 2 + at, byte).map_err(Stop::from)?;
         }
         let at = usize::from(u16::from_le_bytes([low, high]));
-        // Its own entry of the mailbox, anywhere in the mailbox, or a window that the engine has announced to it.
+        // Its own entry of the mailbox, anywhere in the mailbox, or a window that the engine has told it of.
         let (region, at) = match place % 5 {
             0 => (mailbox, size_of::<Entry>() + at % size_of::<Entry>()),
             1 => (mailbox, at % (2 * size_of::<Entry>())),

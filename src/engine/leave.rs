@@ -18,7 +18,7 @@ impl Engine {
         self.net.leaves_all = true;
     }
 
-    /// Whether all that is under way are receives whose message has not come, and that nothing announced.
+    /// Whether all that is under way are receives whose message has not come, and for which there is no request to send.
     pub(crate) fn has_only_receives(&self) -> bool {
         let mut comms = self.net.comms.iter().flatten();
         self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.talk.only_receives())

@@ -60,7 +60,7 @@ impl Supervisor for Nobody {
     }
 }
 
-/// An engine in a world of one, over the memory transport.
+/// An engine in a world of one, over the in-process transport.
 pub struct Probe {
     engine: Engine,
 }

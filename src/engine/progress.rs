@@ -289,7 +289,7 @@ impl Engine {
             }
             if let Some(nap) = self.pause(now, deadline) {
                 self.report_longest_wait(supervisor)?;
-                // What was granted is to be told first.
+                // Control messages go out before this thread sleeps: `doubt` may have made some.
                 let relieved = self.doubt()?;
                 self.tell_wait(supervisor);
                 if !self.send_control()? && !relieved {

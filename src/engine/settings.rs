@@ -66,8 +66,8 @@ impl Settings {
     }
 
     /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
-    /// credits for each flow the other way; the announcement of its window; a mismatch probe, and word that ours was read. In
-    /// bulk and of messages from point to point also writes, their credits, and in bulk a grant.
+    /// credits for each flow the other way; the message about its window; a mismatch probe, and word that ours was read. In
+    /// bulk and of messages from point to point also writes, their credits, and in bulk a clear to send.
     pub(crate) fn arrivals(&self, class: Class) -> usize {
         let (lanes, slots, _) = self.window(class);
         let writes = match class {

@@ -1,4 +1,4 @@
-//! Engines of several ranks as threads over the memory transport: every algorithm against a plain oracle,
+//! Engines of several ranks as threads over the in-process transport: every algorithm against a plain oracle,
 //! with windows shrunk so that small data takes the long way.
 
 use std::{
@@ -39,7 +39,7 @@ impl Supervisor for Nobody {
     }
 }
 
-/// Raises the alarm for all ranks once one has found something.
+/// Stops all ranks once one has found something.
 #[derive(Default)]
 struct Somebody(AtomicBool);
 
@@ -183,7 +183,7 @@ fn every_algorithm_gives_what_the_oracle_gives() {
 }
 
 #[test]
-fn what_was_lent_to_be_read_is_not_written() {
+fn what_was_borrowed_to_be_read_is_not_written() {
     for (algorithm, direct) in [("binomial", false), ("direct", true)] {
         let hub = Hub::new();
         let stops = world(
@@ -263,7 +263,7 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
 #[test]
 fn ranks_that_disagree_find_out_on_the_first_message() {
     let hub = Hub::new();
-    let alarm = Somebody::default();
+    let stopper = Somebody::default();
     let stops = world(
         3,
         SMALL,
@@ -276,9 +276,9 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
             let before = data.clone();
             let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
             let call = Call { job, op: ReduceOp::Sum, algorithm: "ring" };
-            let stop = call_under::<f32>(engine, call, &borrowed, &alarm);
-            // Whoever hears only from ranks that agree waits for the alarm.
-            alarm.0.store(true, Ordering::Relaxed);
+            let stop = call_under::<f32>(engine, call, &borrowed, &stopper);
+            // Whoever hears only from ranks that agree waits until it is stopped.
+            stopper.0.store(true, Ordering::Relaxed);
             let found =
                 matches!(&stop, Err(Stop::Failure(failure)) if matches!(**failure, Failure::Mismatch { .. }));
             if found {

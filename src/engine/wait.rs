@@ -24,7 +24,7 @@ pub(crate) struct Patience {
 /// need, less than the least slice of a thread that computes (0.7 ms on Linux).
 const TAKEN: Duration = Duration::from_micros(100);
 
-/// The longest sleep: alarms and deadlines are looked at in between.
+/// The longest sleep: the failure latch and deadlines are looked at in between.
 const NAP: Duration = Duration::from_millis(20);
 
 /// How often patience may be halved.

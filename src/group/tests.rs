@@ -26,12 +26,12 @@ mod groups;
 mod in_place;
 mod later;
 mod leaving;
-mod mail;
 mod messages;
 mod objects;
+mod p2p;
 mod pair;
-mod parting;
 mod reproducible;
+mod shutdown;
 mod stuck;
 mod tensors;
 mod uneven;
@@ -378,7 +378,7 @@ fn different_roots_are_noticed_when_the_ranks_part() {
         2,
         |_| {},
         |group| {
-            // Both only send; the next call, or parting, finds the message that nobody took.
+            // Both only send; the next call, or leaving, finds the message that nobody took.
             let root = group.rank();
             group.broadcast(&mut [root as u8; 10], root).and_then(|()| group.leave()).unwrap_err().to_string()
         },

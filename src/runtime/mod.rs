@@ -505,7 +505,7 @@ impl Runtime {
     /// Whether all is over, on this rank or elsewhere.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_process()?;
-        self.check_desk(self.queue())
+        self.check_queue(self.queue())
     }
 
     /// Whether this is the process that joined. In a forked child, locks may be held forever by threads that do not exist there:
@@ -518,7 +518,7 @@ impl Runtime {
         self.process.is_this()
     }
 
-    fn check_desk(&self, queue: MutexGuard<'_, SubmissionQueue>) -> Result<()> {
+    fn check_queue(&self, queue: MutexGuard<'_, SubmissionQueue>) -> Result<()> {
         let failed = queue.failed.clone();
         drop(queue);
         match failed {
@@ -548,7 +548,7 @@ impl Runtime {
         if queue.left && queue.failed.is_none() {
             return Err(Error::Left { call });
         }
-        self.check_desk(queue)
+        self.check_queue(queue)
     }
 
     /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the latch is raised.

@@ -29,7 +29,7 @@ use crate::{
     position::{CALLS, CallRecord},
 };
 
-/// The most grants of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
+/// The most clears to send of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
 const CLEAR_TO_SENDS: u8 = 2;
 
 /// Where the operation of that number is among the latest.

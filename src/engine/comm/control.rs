@@ -17,7 +17,7 @@ fn low(number: u64) -> u32 {
 }
 
 impl Core<'_> {
-    /// Tells a peer, once in an operation for each class, of a message that waits for its window or its grant: if the
+    /// Tells a peer, once in an operation for each class, of a message that waits for its window or its clear to send: if the
     /// two disagree on the operation, neither may ever come, and the header says why. It waits until the peer has read the
     /// one before; where it matters it is tried again. For [`Class::Message`] nobody reads the header.
     pub(crate) fn probe_mismatch(

@@ -114,7 +114,7 @@ pub(crate) struct Incoming {
     freed: u64,
     /// What the sender knows of `freed`.
     told: u64,
-    /// Whether it heard that from a message or a grant, and not from a control message.
+    /// Whether it heard that from a message or a clear to send, and not from a control message.
     answered: bool,
 }
 

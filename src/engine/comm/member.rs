@@ -29,7 +29,7 @@ pub(crate) struct Member {
     pub(crate) unread: bool,
     /// The operation of its latest mismatch probe.
     pub(crate) probed: Option<u32>,
-    /// How many grants of it there are in [`Comm::clear_to_sends`].
+    /// How many clears to send of it there are in [`Comm::clear_to_sends`].
     pub(crate) clear_to_sends: u8,
 }
 

@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 
 use crate::engine::wire::{CommId, MAX_FLOWS};
 
-/// A group's channel, and the index of a flow in it.
-type Lead = (CommId, usize);
+/// The id of a communicator, and the index of a flow in it.
+type Flow = (CommId, usize);
 
 /// Numbers given out in runs, one for each lane.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     /// Where each number leads; `None` once it came back.
-    leads: Vec<Option<Lead>>,
+    flows: Vec<Option<Flow>>,
     /// Those that came back, in that order.
     returned: VecDeque<usize>,
 }
@@ -22,38 +22,38 @@ pub(crate) struct Routes {
 impl Routes {
     /// Gives out a run of numbers that lead to the flows of `comm_id` from index `first` on; `None` if there is none.
     pub(crate) fn take(&mut self, comm_id: CommId, first: usize, lanes: usize) -> Option<usize> {
-        let fresh = self.leads.len();
+        let fresh = self.flows.len();
         let number = if fresh + lanes <= MAX_FLOWS {
-            self.leads.resize(fresh + lanes, None);
+            self.flows.resize(fresh + lanes, None);
             fresh
         } else {
             // Whatever runs they came back in: groups come and go with windows of this class or that.
             let free = |number| {
-                self.leads.get(number..number + lanes).is_some_and(|run| run.iter().all(Option::is_none))
+                self.flows.get(number..number + lanes).is_some_and(|run| run.iter().all(Option::is_none))
             };
             let number = self.returned.iter().copied().find(|&number| free(number))?;
             self.returned.retain(|it| !(number..number + lanes).contains(it));
             number
         };
-        for (lane, lead) in self.leads.iter_mut().skip(number).take(lanes).enumerate() {
-            *lead = Some((comm_id, first + lane));
+        for (lane, flow) in self.flows.iter_mut().skip(number).take(lanes).enumerate() {
+            *flow = Some((comm_id, first + lane));
         }
         Some(number)
     }
 
     /// Where a number leads.
-    pub(crate) fn find(&self, number: u32) -> Option<Lead> {
-        self.leads.get(number as usize).copied().flatten()
+    pub(crate) fn find(&self, number: u32) -> Option<Flow> {
+        self.flows.get(number as usize).copied().flatten()
     }
 
     /// Whether a number was given out, and came back.
     pub(crate) fn retired(&self, number: u32) -> bool {
-        self.leads.get(number as usize).is_some_and(Option::is_none)
+        self.flows.get(number as usize).is_some_and(Option::is_none)
     }
 
     /// Takes back a run.
     pub(crate) fn give_back(&mut self, number: usize, lanes: usize) {
-        self.leads.iter_mut().skip(number).take(lanes).for_each(|lead| *lead = None);
+        self.flows.iter_mut().skip(number).take(lanes).for_each(|flow| *flow = None);
         self.returned.extend(number..number + lanes);
     }
 }

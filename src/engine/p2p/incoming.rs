@@ -1,4 +1,4 @@
-//! What comes: messages in slots, and what was written straight to its place.
+//! Receives messages: from slots, and written straight to their places.
 
 use std::time::Instant;
 
@@ -86,14 +86,16 @@ impl Core<'_> {
                 match self.comm.talk.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
-                        let early = Early::Announced { kind, number, writes, since: Instant::now() };
+                        let early = Early::Requested { kind, number, writes, since: Instant::now() };
                         self.comm.talk.matching.keep(envelope, early);
                     }
                 }
                 Ok(true)
             }
             Some(Message::Part(part)) => self.part(flow, slot, (from, number), part.len).map(|()| true),
-            Some(Message::ClearToSend(clear)) => self.granted_message(from, number, &clear).map(|()| true),
+            Some(Message::ClearToSend(clear)) => {
+                self.clear_to_send_arrived(from, number, &clear).map(|()| true)
+            }
             None => {
                 let what = format!("a message of an unknown kind, {header:?}");
                 Err(self.violation(from, Violation(what)))
@@ -157,8 +159,8 @@ impl Core<'_> {
             self.comm.talk.received(receiving.completion, envelope.from, fresh);
             return Ok(true);
         }
-        let Talk { aside, sendings, landings, .. } = &self.comm.talk;
-        let full = *aside > 0 && aside + kind.kept() > self.comm.settings.bounds.unexpected_bytes;
+        let Talk { unexpected, sendings, landings, .. } = &self.comm.talk;
+        let full = *unexpected > 0 && unexpected + kind.kept() > self.comm.settings.bounds.unexpected_bytes;
         // What this rank waits for may be behind it: parts of a message go before what was sent later, so this is little.
         let mut coming = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
         let mut parts =
@@ -169,7 +171,7 @@ impl Core<'_> {
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
-        self.comm.talk.aside += kind.kept();
+        self.comm.talk.unexpected += kind.kept();
         self.comm.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
         Ok(true)
     }
@@ -237,10 +239,10 @@ impl Core<'_> {
         match early {
             Early::Whole { kind, number, bytes } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                self.comm.talk.aside -= kind.kept();
+                self.comm.talk.unexpected -= kind.kept();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
-            Early::Announced { kind, number, writes, .. } => {
+            Early::Requested { kind, number, writes, .. } => {
                 self.admit(envelope, (number, kind, writes), receiving)
             }
             Early::Coming { kind, number } => {
@@ -268,7 +270,7 @@ impl Core<'_> {
         }
     }
 
-    /// Gives what was kept aside to its receive.
+    /// Gives an unexpected message to its receive.
     fn hand_over(
         &mut self,
         from: Rank,
@@ -277,7 +279,7 @@ impl Core<'_> {
         mut receiving: Receiving,
     ) -> Result<(), Stop> {
         let source = Bytes::new(kept.region(), 0, bytes);
-        let source = source.map_err(|error| self.stop(format!("a message kept aside: {error}")));
+        let source = source.map_err(|error| self.stop(format!("an unexpected message: {error}")));
         let fresh = match &receiving.inbound.place {
             Place::There { output, .. } => {
                 self.copy(source?, Bytes::new(output, 0, bytes))?;
@@ -297,7 +299,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Lets a large message come for which there is a receive.
+    /// Clears a large message to be sent for which there is a receive.
     fn admit(
         &mut self,
         envelope: Envelope,
@@ -308,15 +310,15 @@ impl Core<'_> {
         let (into, registered) = match (&receiving.inbound.place, &fresh) {
             (Place::There { output, registered, .. }, _) => (output.clone(), registered.clone()),
             (_, Some(fresh)) => (fresh.region().clone(), None),
-            (_, None) => return Err(self.stop("a message that is granted and has no place".to_owned())),
+            (_, None) => return Err(self.stop("a message that may come and has no place".to_owned())),
         };
         let landing =
             Landing::new(envelope.tag, kind, Some(receiving), into, fresh, self.comm.settings.bounds);
-        self.grant_message((envelope.from, number), landing, registered, writes)
+        self.clear_message_to_send((envelope.from, number), landing, registered, writes)
     }
 
     /// Tells the sender of a large message that it may come: where to, or in parts.
-    pub(super) fn grant_message(
+    pub(super) fn clear_message_to_send(
         &mut self,
         (from, number): (Rank, u32),
         mut landing: Landing,
@@ -349,7 +351,7 @@ impl Core<'_> {
     fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: u64) -> Result<(), Stop> {
         let Some(landing) = self.comm.talk.landings.get(&key) else {
             return Err(
-                self.violation(key.0, Violation("a part of a message that was not granted".to_owned()))
+                self.violation(key.0, Violation("a part of a message that has no clear to send".to_owned()))
             );
         };
         let (size, at) = (landing.kind.dtype.size(), landing.come);
@@ -383,7 +385,7 @@ impl Core<'_> {
                     return Err(self.port.forged(what));
                 };
                 let Some(landing) = self.comm.talk.landings.get_mut(&(from, number)) else {
-                    return Err(self.stop("a message was granted and is not known".to_owned()));
+                    return Err(self.stop("a message has a clear to send and is not known".to_owned()));
                 };
                 landing.come += 1;
                 // With this one's credit the sender may write so many more.
@@ -405,13 +407,13 @@ impl Core<'_> {
     /// A large message has come wholly.
     fn come(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
         let Some(landing) = self.comm.talk.landings.remove(&key) else { return Ok(()) };
-        let Landing { tag, kind, receiving, into, fresh, aside, exposed, .. } = landing;
+        let Landing { tag, kind, receiving, into, fresh, unexpected, exposed, .. } = landing;
         drop((into, exposed));
         let bytes = kind.bytes();
         match (receiving, fresh) {
             (Some(receiving), Some(kept)) => {
-                if aside {
-                    self.comm.talk.aside -= kind.kept();
+                if unexpected {
+                    self.comm.talk.unexpected -= kind.kept();
                     // There may be messages that have waited for that room.
                     self.port.mark_active(self.comm.comm_id);
                 }
@@ -437,30 +439,36 @@ impl Core<'_> {
         }
     }
 
-    /// The receiver of a large message is ready for it.
-    fn granted_message(&mut self, from: Rank, number: u32, clear: &MessageClearToSend) -> Result<(), Stop> {
+    /// A clear to send has arrived: the receiver of a large message is ready for it.
+    fn clear_to_send_arrived(
+        &mut self,
+        from: Rank,
+        number: u32,
+        clear: &MessageClearToSend,
+    ) -> Result<(), Stop> {
         let talk = &mut self.comm.talk;
         let sending = talk.sendings.iter_mut().find(|(_, sending)| {
             sending.outbound.to == from
                 && sending.number == number
-                && matches!(sending.stage, Stage::Announced)
+                && matches!(sending.stage, Stage::Requested)
         });
         let Some((&id, sending)) = sending else {
-            return Err(
-                self.violation(from, Violation(format!("leave to send message {number}, not announced")))
-            );
+            return Err(self.violation(
+                from,
+                Violation(format!("a clear to send for message {number}, which had no request")),
+            ));
         };
         let len = sending.outbound.kind.bytes() as u64;
         let MessageClearToSend { base, key, writable, piece, .. } = *clear;
         if writable == 1 {
             if piece > PIECE {
-                let what = format!("leave to write message {number} in pieces of 2^{piece} bytes");
+                let what = format!("a clear to send for message {number} in pieces of 2^{piece} bytes");
                 return Err(self.violation(from, Violation(what)));
             }
             sending.stage = Stage::Writing(RemoteRegion { base, key, len }, 1 << piece);
             talk.writes.entry(from).or_default().push_back(id);
         } else {
-            sending.stage = Stage::Parting;
+            sending.stage = Stage::InParts;
             // Before what was sent later, for which the receiver may have no room.
             let queue = talk.queues.entry(from).or_default();
             let later = queue.iter().position(|item| matches!(item, Item::Message(_)));

@@ -59,11 +59,11 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    /// Where large messages wait for each other, because ranks send before they receive, or for a rank that waits in a
-    /// receive or, as it `waits`, in a collective, one is taken aside.
+    /// Lets one large message come into memory of its own, if large messages wait for each other because ranks send before they
+    /// receive, or if they may wait for this rank, which waits in a receive or, as `waits` says, in a collective.
     pub(crate) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
         let bounds = self.comm.settings.bounds;
-        let Talk { sendings, matching, aside, .. } = &mut self.comm.talk;
+        let Talk { sendings, matching, unexpected, .. } = &mut self.comm.talk;
         let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
         let receives = matching.receives().any(|(_, receiving)| now >= receiving.completion.submitted + LONG);
         if !sends && !receives && !waits || self.comm.left {
@@ -71,26 +71,26 @@ impl Core<'_> {
         }
         // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
         let fits = |from: Rank, kind: &Kind| {
-            aside.saturating_add(kind.kept()) <= bounds.unexpected_bytes
-                || sends && *aside == 0
+            unexpected.saturating_add(kind.kept()) <= bounds.unexpected_bytes
+                || sends && *unexpected == 0
                 || wait_for(sendings, from, now)
         };
-        let mut announced = matching.messages().filter_map(|(envelope, early)| match *early {
-            Early::Announced { kind, number, writes, since } => {
+        let mut requested = matching.messages().filter_map(|(envelope, early)| match *early {
+            Early::Requested { kind, number, writes, since } => {
                 // Its receive may come right after the one that waits.
                 let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
                 may.then_some((envelope, early, kind, number, writes))
             }
             _ => None,
         });
-        let Some((envelope, early, kind, number, writes)) = announced.next() else { return Ok(false) };
+        let Some((envelope, early, kind, number, writes)) = requested.next() else { return Ok(false) };
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         *early = Early::Coming { kind, number };
-        drop(announced);
-        *aside += kind.kept();
+        drop(requested);
+        *unexpected += kind.kept();
         let into = fresh.region().clone();
         let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh), bounds);
-        self.grant_message((envelope.from, number), landing, None, writes)?;
+        self.clear_message_to_send((envelope.from, number), landing, None, writes)?;
         self.port.mark_active(self.comm.comm_id);
         Ok(true)
     }

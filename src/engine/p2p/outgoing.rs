@@ -1,4 +1,4 @@
-//! What goes: messages and grants through slots, large messages straight to their places.
+//! Sends messages: through slots with clears to send, large ones straight to their places.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// What goes through a slot: its header, but for what the flow adds, and where its elements lie.
-struct Parcel<'p> {
+struct SlotPut<'p> {
     header: MessageHeader,
     /// Region, offset and bytes.
     source: Option<(&'p Region, usize, usize)>,
     /// Whether the source is registered.
     registered: bool,
-    /// The message that has not ended before this has left; none of an announcement or a grant.
+    /// The message that has not ended before this has left; none of a request or a clear to send.
     id: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ impl Core<'_> {
                 let clear = MessageClearToSend { base, key, writable, piece, reserved: [0; 6] };
                 let header = Message::ClearToSend(clear).header(number);
                 let sent =
-                    self.put_parcel(to, &Parcel { header, source: None, registered: false, id: None })?;
+                    self.put_to_slot(to, &SlotPut { header, source: None, registered: false, id: None })?;
                 Ok((!matches!(sent, Sent::No), !matches!(sent, Sent::No)))
             }
             Item::Message(id) => self.send_message(to, id).map(|sent| (sent, sent)),
@@ -103,18 +103,18 @@ impl Core<'_> {
         let message = if whole { Message::Whole(info) } else { Message::RequestToSend(info) };
         let header = message.header(sending.number);
         if !whole {
-            // Through it the grant comes.
+            // The clear to send comes through it.
             self.listen(to, Class::Message)?;
         }
         let source = whole.then_some((&source, at, kind.bytes()));
-        let sent = self.put_parcel(to, &Parcel { header, source, registered, id: whole.then_some(id) })?;
+        let sent = self.put_to_slot(to, &SlotPut { header, source, registered, id: whole.then_some(id) })?;
         let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok(true) };
         match sent {
             Sent::No => return Ok(false),
             Sent::Gone => {}
             Sent::UnderWay => sending.under_way += 1,
         }
-        sending.stage = if whole { Stage::Gone } else { Stage::Announced };
+        sending.stage = if whole { Stage::Gone } else { Stage::Requested };
         self.comm.talk.left(id);
         Ok(true)
     }
@@ -130,7 +130,7 @@ impl Core<'_> {
             let part = Part { len: len as u64, unused: [0; 2] };
             let header = Message::Part(part).header(sending.number);
             let source = Some((&source, at + gone * size, len * size));
-            let sent = self.put_parcel(to, &Parcel { header, source, registered, id: Some(id) })?;
+            let sent = self.put_to_slot(to, &SlotPut { header, source, registered, id: Some(id) })?;
             let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
             match sent {
                 Sent::No => return Ok((false, any)),
@@ -148,18 +148,18 @@ impl Core<'_> {
     }
 
     /// Puts something into the next slot.
-    fn put_parcel(&mut self, to: Rank, parcel: &Parcel<'_>) -> Result<Sent, Stop> {
+    fn put_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent, Stop> {
         let Some(sender) = self.comm.sender(to, Class::Message, 0) else {
             self.probe_mismatch(to, Class::Message, &OperationInfo::default())?;
             return Ok(Sent::No);
         };
         let Some(number) = self.comm.senders[sender].flow.next() else { return Ok(Sent::No) };
         let Some(record) = self.port.posts.vacant() else { return Ok(Sent::No) };
-        let bytes = parcel.source.map_or(0, |(.., bytes)| bytes);
+        let bytes = put.source.map_or(0, |(.., bytes)| bytes);
         let injected = HEADER + bytes <= self.port.limits.max_inject;
-        let origin = match parcel.source {
+        let origin = match put.source {
             Some((region, offset, bytes)) if bytes > 0 => {
-                let anywhere = parcel.registered || injected || !self.port.limits.local_registration;
+                let anywhere = put.registered || injected || !self.port.limits.local_registration;
                 if anywhere && !self.port.joins(bytes) {
                     Origin { region: region.clone(), offset, hold: None, staging: None }
                 } else {
@@ -179,7 +179,7 @@ impl Core<'_> {
         let staging = origin.staging;
         let opposite = self.comm.receiver(to, Class::Message, 0);
         let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
-        let mut header = parcel.header;
+        let mut header = put.header;
         header.flow = FlowHeader::new(freed, self.comm.senders[sender].reply);
         let (headers, at) = self.port.posts.header(record);
         access::store(headers, at, &header)?;
@@ -188,7 +188,7 @@ impl Core<'_> {
         let slot = flow.first + flow.slot(number) * stride(sender_end.slot_bytes) as u64;
         let target = Target { region: sender_end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        let whose = Whose::Message(parcel.id);
+        let whose = Whose::Message(put.id);
         let ready = Ready { to, origin, bytes, record, header: true, target, immediate, whose };
         if !self.post(ready)? {
             if let Some(slot) = staging {
@@ -200,7 +200,7 @@ impl Core<'_> {
         if let Some(flow) = opposite {
             self.comm.receivers[flow].tell();
         }
-        Ok(if injected || parcel.id.is_none() { Sent::Gone } else { Sent::UnderWay })
+        Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
     /// Writes large messages to where their receivers want them. True if anything went.

@@ -1,10 +1,10 @@
 //! Point to point: messages between two ranks of a group that only these two know of.
 //!
 //! All of them to one rank go through one flow of slots, in the order in which they were sent, but for the parts of large
-//! ones, which go before what was sent later. A small one is in its slot whole. Of a large one an announcement comes
-//! first; when its receive is there, the receiver answers with a grant, and the sender writes straight into the receiver's
-//! memory, or sends it in parts through slots where one of the two cannot be registered. A small message that nobody has
-//! asked for yet is copied out of its slot, so that others get past it.
+//! ones, which go before what was sent later. A small one is in its slot whole. Of a large one a request to
+//! send comes first; when its receive is there, the receiver answers with a clear to send, and the sender writes straight into the
+//! receiver's memory, or sends it in parts through slots where one of the two cannot be registered. A small message that no receive
+//! waits for is unexpected: it is copied out of its slot, so that others get past it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,12 +29,12 @@ use crate::{
 /// The largest piece of a message that is written at once, as a power of two: below what every provider takes.
 pub(super) const PIECE: u8 = 26;
 
-/// How long large messages have waited for each other before one of them is taken aside: far longer than a receive
+/// How long large messages have waited for each other before one of them is received unexpected: far longer than a receive
 /// takes to be asked for right after a send.
 pub(super) const STALE: Duration = Duration::from_millis(1);
 
 /// How long a collective or a receive has waited before it may be for a rank whose large message waits to be taken: far
-/// longer than they take, since what is taken aside is copied once more.
+/// longer than they take, since what is received unexpected is copied once more.
 pub(crate) const LONG: Duration = Duration::from_millis(100);
 
 /// A message that leaves.
@@ -53,7 +53,7 @@ pub(super) struct Sending {
 impl Sending {
     /// Whether it has waited for so long, and nothing of it has gone.
     pub(super) fn stuck(&self, now: Instant, how_long: Duration) -> bool {
-        matches!(self.stage, Stage::Queued | Stage::Announced) && now >= self.completion.submitted + how_long
+        matches!(self.stage, Stage::Queued | Stage::Requested) && now >= self.completion.submitted + how_long
     }
 
     /// What the message is; and whether its elements could be written from where they lie.
@@ -68,12 +68,12 @@ impl Sending {
 pub(super) enum Stage {
     /// Waits for its turn.
     Queued,
-    /// Waits for a grant.
-    Announced,
+    /// Waits for a clear to send.
+    Requested,
     /// Is written there, in pieces of so many bytes.
     Writing(RemoteRegion, usize),
     /// Goes in parts.
-    Parting,
+    InParts,
     /// All has been handed to the transport.
     Gone,
 }
@@ -81,22 +81,22 @@ pub(super) enum Stage {
 /// What goes to a rank through slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
-    /// A message or its announcement.
+    /// A message or its request to send.
     Message(u64),
     /// The message's next parts.
     Parts(u64),
-    /// Leave to send that message; in pieces, if it may be written.
+    /// A clear to send for that message; in pieces, if it may be written.
     ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
 }
 
-/// A message that has come, or been announced, before its receive.
+/// A message that has come, or a request to send it, before its receive.
 pub(super) enum Early {
     Whole {
         kind: Kind,
         number: u32,
         bytes: Fresh,
     },
-    Announced {
+    Requested {
         kind: Kind,
         number: u32,
         writes: bool,
@@ -114,7 +114,7 @@ impl Early {
     pub(super) fn known(&self) -> (Kind, u32) {
         match self {
             Self::Whole { kind, number, .. }
-            | Self::Announced { kind, number, .. }
+            | Self::Requested { kind, number, .. }
             | Self::Coming { kind, number } => (*kind, *number),
         }
     }
@@ -130,13 +130,13 @@ pub(super) struct Receiving {
 pub(super) struct Landing {
     pub(super) tag: u32,
     pub(super) kind: Kind,
-    /// Whose it is; nobody's, if it was taken aside.
+    /// Whose it is; nobody's, if it is received unexpected.
     pub(super) receiving: Option<Receiving>,
     pub(super) into: Region,
-    /// The memory, where it was taken aside or its length was not known.
+    /// The memory, where it is unexpected or its length was not known.
     pub(super) fresh: Option<Fresh>,
-    /// Whether that counts among what is kept aside.
-    pub(super) aside: bool,
+    /// Whether that counts among unexpected messages.
+    pub(super) unexpected: bool,
     /// What the sender writes to, registered for the time.
     pub(super) exposed: Option<Region>,
     /// In which pieces it does: a power of two.
@@ -146,7 +146,7 @@ pub(super) struct Landing {
 }
 
 impl Landing {
-    /// One that is granted: nothing has come of it.
+    /// One that is cleared to be sent: nothing has come of it.
     pub(super) fn new(
         tag: u32,
         kind: Kind,
@@ -155,8 +155,9 @@ impl Landing {
         fresh: Option<Fresh>,
         bounds: Bounds,
     ) -> Self {
-        let (aside, piece) = (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
-        Self { tag, kind, receiving, into, fresh, aside, exposed: None, piece, come: 0 }
+        let (unexpected, piece) =
+            (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
+        Self { tag, kind, receiving, into, fresh, unexpected, exposed: None, piece, come: 0 }
     }
 
     /// Makes ready what may be written when this many pieces may be under way behind those that have come; or all of it.
@@ -176,18 +177,18 @@ pub(crate) struct Talk {
     pub(super) asked: u64,
     /// How many messages went to each rank.
     pub(super) numbers: BTreeMap<Rank, u32>,
-    /// What waits for a slot, for each rank; and messages to be written, in the order in which they were granted.
+    /// What waits for a slot, for each rank; and messages to be written, in the order of their clears to send.
     pub(super) queues: BTreeMap<Rank, VecDeque<Item>>,
     pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
     pub(super) matching: Matching<Receiving, Early>,
     pub(super) landings: BTreeMap<(Rank, u32), Landing>,
-    /// Those that are written, in the order in which they were granted.
+    /// Those that are written, in the order of their clears to send.
     pub(super) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
     /// Flows with messages that nobody has looked at.
     pub(crate) arrived: Vec<usize>,
     pub(crate) written: Vec<usize>,
-    /// Bytes kept aside.
-    pub(super) aside: usize,
+    /// Bytes of unexpected messages.
+    pub(super) unexpected: usize,
     /// Puts under way.
     pub(crate) under_way: usize,
     /// Who has asked for what cannot be, to be told when all is over.
@@ -257,13 +258,13 @@ impl Talk {
         self.soonest
     }
 
-    /// When to look whether something is to be taken aside; `None` if nothing is.
+    /// When to look whether something is to be received unexpected; `None` if nothing is.
     pub(crate) fn patience(&mut self) -> Option<Instant> {
-        let waits = |sending: &&Sending| matches!(sending.stage, Stage::Queued | Stage::Announced);
+        let waits = |sending: &&Sending| matches!(sending.stage, Stage::Queued | Stage::Requested);
         // They are in the order in which they were asked for.
         let oldest = self.sendings.values().find(waits)?.completion.submitted;
-        let announced = self.matching.messages().any(|(_, early)| matches!(early, Early::Announced { .. }));
-        announced.then_some(oldest + STALE)
+        let requested = self.matching.messages().any(|(_, early)| matches!(early, Early::Requested { .. }));
+        requested.then_some(oldest + STALE)
     }
 
     /// Gives all up.

@@ -71,7 +71,7 @@ impl Talk {
     }
 
     /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world. A rank that leaves waits
-    /// for no receive of a message that nothing announced.
+    /// for no receive for which there is no request to send.
     pub(crate) fn positions(
         &self,
         world: impl Fn(Rank) -> Rank,

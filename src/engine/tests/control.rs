@@ -55,7 +55,7 @@ fn a_probe_waits_until_the_one_before_was_read() {
         let config =
             sim::Config { seed, jitter, max_inject: 0, cheap_registration: true, ..Default::default() };
         let [mut root, mut other] = two(&Fabric::new(config));
-        // One message through a slot, and then a write that waits for its grant.
+        // One message through a slot, and then a write that waits for its clear to send.
         let calls = [(16, false, "binomial"), (64, true, "direct")];
         let mut data = [0, 1].map(|rank| [value(rank, 0); 80]);
         let [ours, theirs] = &mut data;

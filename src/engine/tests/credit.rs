@@ -1,4 +1,4 @@
-//! How often credit takes a control message of its own: not where messages or grants go the other way.
+//! How often credit takes a control message of its own: not where messages or clears to send go the other way.
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
@@ -65,7 +65,7 @@ fn messages_that_go_the_other_way_take_credit_along() {
 }
 
 #[test]
-fn a_grant_takes_along_what_a_head_owes() {
+fn a_clear_to_send_takes_along_what_a_head_owes() {
     let heads = |_, rank| {
         let job = Job { direct: true, long: true, lanes: 1, ..job(Collective::Broadcast, rank) };
         summed(job, "direct")

@@ -33,7 +33,7 @@ pub(crate) enum Immediate {
 pub(crate) enum ControlKind {
     /// A [`Window`].
     Window(Class),
-    /// A header: of a message that would be sent if a window or a grant for it were known.
+    /// A header: of a message that would be sent if a window or a clear to send for it were known.
     MismatchProbe(Class),
     /// The self-test pattern.
     Hello,

@@ -13,7 +13,7 @@ pub(crate) const VERSION: u32 = 16;
 /// The most slots of a flow: one bit of a word each.
 pub(crate) const MAX_SLOTS: usize = 64;
 
-/// The announcement of a window: where and how to write messages to the rank that sends it.
+/// A window: where and how to write messages to the rank that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Window {

@@ -23,7 +23,7 @@ fn message(from: Rank, number: usize, len: usize) -> Vec<u64> {
     (0..len).map(|i| (from as u64) << 48 | (number as u64) << 32 | i as u64).collect()
 }
 
-/// Over the memory transport, where large messages are written to their places, and over one that must register
+/// Over the in-process transport, where large messages are written to their places, and over one that must register
 /// what it reads, where they come in parts unless they lie in registered buffers; over another such one, whose puts have one
 /// source.
 pub(super) fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {

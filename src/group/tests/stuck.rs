@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{messages::worlds, *};
 use crate::{Source, Tensor};
 
-/// So many elements that they go after a grant.
+/// So many elements that they go after a clear to send.
 fn large(rank: Rank) -> Vec<u64> {
     vec![rank as u64; 5000]
 }

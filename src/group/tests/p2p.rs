@@ -11,7 +11,7 @@ use crate::{Source, Tensor};
 
 type Thing = (String, Option<Vec<f64>>, BTreeMap<u8, Vec<()>>);
 
-/// Of a size that grows with the seed: in one message, or after a grant.
+/// Of a size that grows with the seed: in one message, or after a clear to send.
 fn thing(seed: usize) -> Thing {
     let map = (0..seed % 7).map(|key| (key as u8, vec![(); key * 9])).collect();
     ("x".repeat(seed), (!seed.is_multiple_of(3)).then(|| vec![0.5; seed * seed]), map)

@@ -45,7 +45,7 @@ fn nothing_is_lost_when_ranks_part() {
 
 /// Credits and what groups say to one another at their end are control messages, which nobody waits for.
 #[test]
-fn letters_are_not_lost_either() {
+fn control_messages_are_not_lost_either() {
     for seed in 10..16 {
         let tweak = |config: &mut Config| {
             small(config);
