@@ -1,8 +1,8 @@
 //! The rendezvous: ranks exchange addresses, and each learns if another fails.
 //!
 //! A [`Store`] is a small key-value service that all ranks of a job reach: [`TcpStore`], served by the process of rank 0 or by
-//! a launcher, or [`FileStore`], a directory that all ranks share. Ranks exchange their addresses through it once
-//! ([`exchange`]). Afterwards each rank keeps a [`Watch`] at the store. A watch raises the rank's [`FailureLatch`] when any
+//! a launcher; where it is, all ranks know, or read in a directory that they share. Ranks exchange their addresses through it
+//! once ([`exchange`]). Afterwards each rank keeps a [`Watch`] at the store. A watch raises the rank's [`FailureLatch`] when any
 //! rank dies or reports a failure, and tells other ranks this rank's [`Position`].
 //!
 //! # Membership
@@ -14,9 +14,9 @@
 //! A forked child of a rank is not a member. The rank's connections and locks are `/dev/null` in the child, so that the store
 //! notices the death of the rank while the child lives on. Dropping the rank's objects in the child does nothing.
 
+mod directory;
 mod exchange;
 mod failure_latch;
-mod file;
 mod position_source;
 mod protocol;
 mod seal;
@@ -40,7 +40,6 @@ use crate::{
 };
 pub use exchange::exchange;
 pub use failure_latch::FailureLatch;
-pub use file::FileStore;
 pub use position_source::PositionSource;
 pub use server::TcpServer;
 pub use tcp_store::TcpStore;
@@ -162,6 +161,6 @@ pub fn open(address: &StoreAddress, member: &Member, deadline: Instant) -> Resul
                 Arc::new(TcpStore::join(host, *port, member, deadline)?)
             }
         }
-        StoreAddress::File(directory) => Arc::new(FileStore::open(directory, member, deadline)?),
+        StoreAddress::File(directory) => Arc::new(TcpStore::in_directory(directory, member, deadline)?),
     })
 }

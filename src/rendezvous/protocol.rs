@@ -333,8 +333,12 @@ pub(super) fn is_silence(error: &io::Error) -> bool {
 
 /// This process, in words: `pid 17 on node03`.
 pub(super) fn who() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    clean(&format!("pid {} on {host}", std::process::id()), MAX_WHO)
+    clean(&format!("pid {} on {}", std::process::id(), host_name()), MAX_WHO)
+}
+
+/// The name of this host.
+pub(super) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// A rank that came over the wire.

@@ -3,6 +3,7 @@
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -12,7 +13,9 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use unisono_schedule::Rank;
 
 use super::{
-    FailureLatch, PositionSource, Store, Watch, limits,
+    FailureLatch, PositionSource, Store, Watch,
+    directory::{Folder, Host, Served},
+    limits,
     protocol::{
         self, Answer, Challenge, FORGED, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Reply, Request,
         Verdict,
@@ -35,6 +38,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long the rank that serves the store tries to resolve its own host; other ranks try until the deadline.
 const RESOLVE: Duration = Duration::from_secs(1);
 
+/// How long to wait at first before trying again.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// A store served over TCP.
 #[derive(Debug)]
 pub struct TcpStore {
@@ -47,7 +53,7 @@ pub struct TcpStore {
     /// `None` after an error: it is not known then which request the next reply would belong to.
     stream: Mutex<Option<SealedStream>>,
     // Last: this rank's connection must be closed when the server begins to wait for the others.
-    server: Option<Arc<TcpServer>>,
+    server: Option<Arc<Served>>,
 }
 
 impl TcpStore {
@@ -76,6 +82,15 @@ impl TcpStore {
     /// # Errors
     /// [`Error::Rendezvous`] if the listener cannot be used.
     pub fn host_on(listener: TcpListener, member: &Member, deadline: Instant) -> Result<Self> {
+        Self::host_in(None, listener, member, deadline)
+    }
+
+    fn host_in(
+        place: Option<Host>,
+        listener: TcpListener,
+        member: &Member,
+        deadline: Instant,
+    ) -> Result<Self> {
         let server = TcpServer::serve(listener, member.ranks, member.job.clone(), Some(member.rank))?;
         let port = server.address().port();
         let here: &[IpAddr] = match server.address().ip() {
@@ -87,9 +102,9 @@ impl TcpStore {
             ip => &[ip],
         };
         let name = name(&server.address().ip().to_string(), port);
-        let here = || Ok(here.iter().map(|&ip| SocketAddr::new(ip, port)).collect());
-        let store = Self::enter(name, member, deadline, here)?;
-        Ok(Self { server: Some(Arc::new(server)), ..store })
+        let here = |_: &mut _| Ok(here.iter().map(|&ip| SocketAddr::new(ip, port)).collect());
+        let store = Self::enter(Tries::new(&name, member, deadline), here)?;
+        Ok(Self { server: Some(Arc::new(Served { _server: server, _place: place })), ..store })
     }
 
     /// Joins a store that another process serves, and waits until the deadline for it to begin.
@@ -98,7 +113,7 @@ impl TcpStore {
     /// [`Error::Rendezvous`] if it is not reached before the deadline, [`Error::Refused`] if it does
     /// not admit this process.
     pub fn join(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
-        Self::enter(name(host, port), member, deadline, || {
+        Self::enter(Tries::new(&name(host, port), member, deadline), |_| {
             Ok((host, port)
                 .to_socket_addrs()
                 .map_err(|error| format!("cannot resolve {host:?}: {error}"))?
@@ -106,18 +121,58 @@ impl TcpStore {
         })
     }
 
+    /// Meets the other ranks in a directory that all share, where rank 0 says where it serves the store.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if rank 0 is not reached before the deadline or the directory cannot be used, [`Error::Refused`] if
+    /// another process has this rank or the settings differ.
+    pub fn in_directory(directory: &Path, member: &Member, deadline: Instant) -> Result<Self> {
+        let name = StoreAddress::File(directory.into()).to_string();
+        let unusable = |problem: String| Error::Rendezvous {
+            store: name.clone(),
+            problem: format!("rank {} cannot use it: {problem}", member.rank),
+        };
+        let folder = Folder::of(directory, &member.job).map_err(unusable)?;
+        let find = |member: &mut Member| {
+            let (addresses, secret) = folder.announced()?;
+            member.job.token = secret;
+            Ok(addresses)
+        };
+        let tries = |deadline| Tries {
+            advice: folder.advice(),
+            announced: true,
+            ..Tries::new(&name, member, deadline)
+        };
+        while member.rank == 0 {
+            if let Some(place) = folder.take().map_err(unusable)? {
+                let listener = listen_to_all(0).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
+                let announced = listener.and_then(|it| Ok((place.announce(it.local_addr()?.port())?, it)));
+                let (secret, listener) = announced.map_err(|error| server::refused(&name, &error))?;
+                let mut member = member.clone();
+                member.job.token = secret;
+                let store = Self::host_in(Some(place), listener, &member, deadline)?;
+                return Ok(Self { name, ..store });
+            }
+            // Another process is rank 0, or it was and has yet to let go.
+            match Self::enter(tries(Instant::now()), find) {
+                Err(error @ Error::Refused { refusal: Refusal::Duplicate { .. }, .. }) => return Err(error),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                _ => thread::sleep(PAUSE),
+            }
+        }
+        Self::enter(tries(deadline), find)
+    }
+
     fn enter(
-        name: String,
-        member: &Member,
-        deadline: Instant,
-        resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
+        mut tries: Tries<'_>,
+        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
     ) -> Result<Self> {
-        let mut tries = Tries { name: &name, member, deadline };
         let (sealed, session, host) = tries.until_deadline(Purpose::Requests, resolve, || None)?;
+        let (name, member) = (tries.name.to_owned(), tries.member);
         let at = sealed.stream.peer_addr().map_err(|error| lost(&name, &error))?;
         let from = sealed.stream.local_addr().map_err(|error| lost(&name, &error))?;
         let stream = Mutex::new(Some(sealed));
-        Ok(Self { name, member: member.clone(), session, host, from, at, stream, server: None })
+        Ok(Self { name, member, session, host, from, at, stream, server: None })
     }
 
     /// The address at which this process reaches the store.
@@ -243,11 +298,11 @@ impl Store for TcpStore {
     }
 
     fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
-        let mut tries = Tries { name: &self.name, member: &self.member, deadline: Instant::now() + GRACE };
+        let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
         let purpose = Purpose::Watch { session: self.session };
         // While there is a connection for requests, there is a store that lets this rank watch.
         let gone = || (!self.is_connected()).then(|| self.lost());
-        let (sealed, ..) = tries.until_deadline(purpose, || Ok(vec![self.at]), gone)?;
+        let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
         let (member, server) = (self.member.clone(), self.server.clone());
         let watch = TcpWatch::begin(sealed, member, (self.lost(), self.silent()), latch, position, server);
         Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
@@ -310,8 +365,12 @@ fn listen_to_all(port: u16) -> io::Result<TcpListener> {
 /// Attempts to be admitted by a store.
 struct Tries<'a> {
     name: &'a str,
-    member: &'a Member,
+    member: Member,
     deadline: Instant,
+    /// What to look at if all fail.
+    advice: &'static str,
+    /// Whether the address was announced by whoever served the store, who may have gone since: then others may be there.
+    announced: bool,
 }
 
 /// The outcome of an attempt.
@@ -320,6 +379,13 @@ enum Outcome {
     /// A later attempt may succeed. The refusal, if the store sent one.
     Later(String, Option<Refusal>),
     Never(Error),
+}
+
+/// Whether it was not the job's store that answered.
+fn is_strangers(error: &Error) -> bool {
+    let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
+    matches!(error, Error::Rendezvous { .. })
+        || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
 }
 
 /// The greeting of a store.
@@ -334,19 +400,24 @@ enum Greeting {
     False,
 }
 
-impl Tries<'_> {
+impl<'a> Tries<'a> {
+    fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
+        let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
+        Self { name, member: member.clone(), deadline, advice, announced: false }
+    }
+
     fn until_deadline(
         &mut self,
         purpose: Purpose,
-        resolve: impl Fn() -> std::result::Result<Vec<SocketAddr>, String>,
+        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
         gone: impl Fn() -> Option<Failure>,
     ) -> Result<(SealedStream, u64, Option<Rank>)> {
         let begun = Instant::now();
-        let mut pause = Duration::from_millis(5);
+        let mut pause = PAUSE;
         let mut said = false;
         loop {
             let (mut why, mut refused) = (String::new(), None);
-            let addresses = resolve().unwrap_or_else(|problem| {
+            let addresses = resolve(&mut self.member).unwrap_or_else(|problem| {
                 why = problem;
                 Vec::new()
             });
@@ -354,6 +425,9 @@ impl Tries<'_> {
                 match self.once(at, purpose) {
                     Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
                     Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
+                    Outcome::Never(error) if self.announced && is_strangers(&error) => {
+                        why = error.to_string()
+                    }
                     Outcome::Never(error) => return Err(error),
                 }
             }
@@ -366,10 +440,10 @@ impl Tries<'_> {
                     return Err(self.refused(refusal));
                 }
                 let problem = format!(
-                    "rank {} did not reach it within {:.1?}: {why}; is rank 0 running, and are the address and the \
-                     port the same on all ranks and open between their hosts?",
+                    "rank {} did not reach it within {:.1?}: {why}; {}",
                     self.member.rank,
-                    begun.elapsed()
+                    begun.elapsed(),
+                    self.advice
                 );
                 return Err(self.problem(problem));
             }

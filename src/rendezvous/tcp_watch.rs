@@ -13,9 +13,9 @@ use unisono_transport::fork::{Process, Unshared};
 
 use super::{
     ECHO, FailureLatch, Position, PositionSource, Watch,
+    directory::Served,
     protocol::{self, MAX_FRAME, ToServer, ToWatch},
     seal::{Seal, SealedStream},
-    server::TcpServer,
 };
 use crate::{config::Member, error::Failure};
 
@@ -31,7 +31,7 @@ pub(super) struct TcpWatch {
     thread: Option<JoinHandle<()>>,
     process: Process,
     // Last, so that this rank's connection is closed when the server begins to wait for the others.
-    _server: Option<Arc<TcpServer>>,
+    _server: Option<Arc<Served>>,
 }
 
 struct Shared {
@@ -71,7 +71,7 @@ impl TcpWatch {
         (lost, silent): (Failure, Failure),
         latch: Arc<FailureLatch>,
         position: Arc<PositionSource>,
-        server: Option<Arc<TcpServer>>,
+        server: Option<Arc<Served>>,
     ) -> io::Result<Self> {
         let SealedStream { stream, outgoing, incoming } = sealed;
         stream.set_write_timeout(Some(WRITE))?;

@@ -34,12 +34,6 @@ pub(crate) const CASES: Table = &[
     ("a rank stops that is not the store's", |provider| {
         stopped(World::served_by_rank_0(provider, RANKS)?, 1, "rank 1 gave no answer")
     }),
-    ("rank 0 stops, which meets in a directory", |provider| {
-        stopped(World::in_a_directory(provider, RANKS)?, 0, "rank 0 gave no answer")
-    }),
-    ("a rank stops that meets in a directory", |provider| {
-        stopped(World::in_a_directory(provider, RANKS)?, 2, "rank 2 gave no answer")
-    }),
     ("a rank never comes", missing),
     ("a rank leaves early", leaves),
     ("a rank exits early", exits),

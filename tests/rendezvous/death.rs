@@ -190,7 +190,7 @@ fn what_dead_processes_left_behind_confuses_no_later_job() {
             let nobody = open(&place.address, &member(1, 2), Instant::now() + Duration::from_millis(50))
                 .err()
                 .unwrap();
-            assert!(nobody.to_string().contains("found no rank 0"), "{round}: {nobody}");
+            assert!(nobody.to_string().contains("did not reach it"), "{round}: {nobody}");
         }
         let (address, ranks) = (&place.address, [0, 1]);
         let tables = together(&ranks, |rank, _| {
@@ -237,17 +237,6 @@ fn a_launcher_that_goes_before_its_ranks_is_told() {
         assert!(matches!(&failure, Failure::StoreLost { how } if how.contains("launcher")), "{failure}");
     }
     part(all.into());
-}
-
-#[test]
-fn a_shared_directory_needs_no_rank_0_to_stay() {
-    let (_place, mut all) = world(Kind::File, 3);
-    all.remove(0).leave();
-    all[0].store.set("k", b"v").unwrap();
-    assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
-    thread::sleep(Duration::from_millis(250));
-    assert!(all.iter().all(|one| !one.latch.raised()));
-    part(all);
 }
 
 #[test]

@@ -63,7 +63,6 @@ fn what_ranks_say_in_a_directory_for_all_is_read_by_their_user_alone() {
     set_mode(directory.path(), 0o1777);
     let one = One::new(alone(directory.path()));
     one.store.set("k", b"geheim").unwrap();
-    one.store.add("n", 1).unwrap();
     assert!(one.watch.positions(after(20_000) - std::time::Instant::now()).unwrap()[0].is_some());
     let folder = folder(directory.path());
     for path in below(&folder) {

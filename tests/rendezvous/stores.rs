@@ -2,14 +2,11 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, flock};
 use unisono::{
     Error, Failure, Result,
     config::StoreAddress,
@@ -286,67 +283,6 @@ fn ranks_that_part_together_meet_again_at_once() {
 }
 
 #[test]
-fn what_a_crash_left_of_a_round_keeps_nobody_out() {
-    let (mut place, all) = world(Kind::File, 2);
-    let directory = place.directory.as_ref().unwrap().path();
-    let base = fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
-    // After a crash of the machine a file may be empty that was written before.
-    let [over, lived_in] = ["round-1", "round-2"].map(|name| base.join(name));
-    for round in [&over, &lived_in] {
-        fs::create_dir(round).unwrap();
-        fs::write(round.join("world"), "").unwrap();
-        fs::write(round.join("rank-1"), "pid 1 on node01").unwrap();
-    }
-    let seat = fs::File::open(lived_in.join("rank-1")).unwrap();
-    flock(&seat, FlockOperation::LockExclusive).unwrap();
-    part(all);
-    drop(place.open(0, 2));
-    assert!(!over.exists() && lived_in.exists());
-}
-
-/// The folder of the only round.
-fn round(place: &Place) -> PathBuf {
-    let only = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let base = only(place.directory.as_ref().unwrap().path()).next().unwrap();
-    only(&base).find(|path| path.is_dir()).unwrap()
-}
-
-#[test]
-fn a_death_is_told_where_nothing_can_be_written() {
-    let (place, mut all) = world(Kind::File, 3);
-    let room = round(&place);
-    // A failure cannot be latched, nor a question be answered.
-    std::os::unix::fs::symlink("nowhere", room.join("failure")).unwrap();
-    fs::remove_dir(room.join("positions")).unwrap();
-    fs::write(room.join("positions"), "").unwrap();
-    fs::write(room.join("asks/2-0"), "").unwrap();
-    drop(all.pop());
-    let failure = all[1].latch.wait(Duration::from_secs(5));
-    assert!(matches!(failure, Some(Failure::Died { rank: 2, .. })), "{failure:?}");
-    // It is told to all as soon as that can be done.
-    fs::remove_file(room.join("failure")).unwrap();
-    assert_eq!(all[0].latch.wait(Duration::from_secs(5)), failure);
-}
-
-#[test]
-fn a_key_never_gets_the_value_of_another() {
-    let (place, all) = stores(Kind::File, 2);
-    let values = round(&place).join("values");
-    let files = || -> BTreeSet<PathBuf> {
-        fs::read_dir(&values).unwrap().map(|entry| entry.unwrap().path()).collect()
-    };
-    all[0].set("one", b"1").unwrap();
-    let one = files();
-    all[0].set("two", b"2").unwrap();
-    let all_files = files();
-    // As if both had the same hash.
-    fs::copy(one.first().unwrap(), all_files.difference(&one).next().unwrap()).unwrap();
-    let error = all[1].get("two", after(0)).unwrap_err().to_string();
-    assert!(error.contains("\"one\"") && error.contains("\"two\""), "{error}");
-    assert_eq!(all[1].get("one", after(0)).unwrap().as_deref(), Some(&b"1"[..]));
-}
-
-#[test]
 fn who_has_left_is_not_heard_any_more() {
     let (_place, all) = world(Kind::Tcp, 2);
     all[1].watch.leave();
@@ -432,8 +368,7 @@ fn positions_tell_who_is_where() {
         let wants =
             [inside(0, 17, "call8(1)", &[2]), inside(0, 17, "call8(1)", &[0]), done(0, 16, "call7(0)")];
         wants.iter().enumerate().for_each(|(rank, position)| told(rank, position));
-        let stands =
-            all[1].watch.positions(Duration::from_secs(if kind == Kind::Tcp { 10 } else { 1 })).unwrap();
+        let stands = all[1].watch.positions(Duration::from_secs(10)).unwrap();
         let left = Some(Position::of(Stage::Left));
         let wants: Vec<_> = wants.into_iter().map(Some).chain([left, None]).collect();
         assert_eq!(stands, wants, "{kind:?}");

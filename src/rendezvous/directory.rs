@@ -1,0 +1,190 @@
+//! A directory that all ranks share, in which rank 0 says where it serves the store: no port need be agreed on beforehand.
+//!
+//! A job has a folder there, named by its id and token, which only its user can access. The permissions, and not the token, keep
+//! other users out. Rank 0 takes a lock in it, so that there is only one, and writes down its host, a port and a secret, which
+//! is the token of this store. The other ranks read that again until the store lets them in: what an earlier job has left
+//! leads nowhere, since nobody there knows its secret. The folder goes when the store of rank 0 has ended.
+//!
+//! The caches of a network file system may hold ranks up: NFS, mounted by default, takes a file as missing for 30 to 60 s if it was
+//! missing at the first look. `lookupcache=positive` avoids it.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, OFlags, flock, statfs},
+    io::Errno,
+};
+use unisono_transport::fork::Unshared;
+
+use super::{TcpServer, protocol::host_name, seal};
+use crate::{
+    config::{Job, Token},
+    launch::{holds, private_directory},
+    outside,
+};
+
+/// The file that says where the store is, and the longest that it may be.
+const ADDRESS: &str = "address";
+const MAX_ADDRESS: u64 = 1024;
+
+/// The file that rank 0 locks.
+const LOCK: &str = "host";
+
+/// The file system's type where it is NFS (`NFS_SUPER_MAGIC` in linux/magic.h).
+const NFS: i128 = 0x6969;
+
+type Result<T> = std::result::Result<T, String>;
+
+/// The folder of a job.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// In this directory, which is made if it is missing. A user who can list it sees the name of the folder, and can test a
+    /// guess of the token with it.
+    pub(super) fn of(directory: &Path, job: &Job) -> Result<Self> {
+        fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        holds(directory)?;
+        let purpose = "unisono 2026-11-26 file store: the folder's key";
+        let key = blake3::derive_key(purpose, job.token.reveal().as_bytes());
+        let name = &blake3::keyed_hash(&key, job.id.as_bytes()).to_hex()[..32];
+        let folder = Self(directory.join(format!("unisono-{name}")));
+        private_directory(&folder.0)?;
+        Ok(folder)
+    }
+
+    /// What else a rank is told that finds no rank 0 there.
+    pub(super) fn advice(&self) -> &'static str {
+        let nfs = statfs(&self.0).is_ok_and(|system| i128::from(system.f_type) == NFS);
+        if nfs {
+            "is rank 0 running, and has it the same directory and the same token? The directory is on NFS, whose clients may take \
+             a minute to see new files; mount it with lookupcache=positive, or set a longer UNISONO_JOIN_TIMEOUT"
+        } else {
+            "is rank 0 running, and has it the same directory, shared between their hosts, and the same token?"
+        }
+    }
+
+    /// Makes this process rank 0; `None` while another one is.
+    pub(super) fn take(&self) -> Result<Option<Host>> {
+        private_directory(&self.0)?;
+        let path = self.0.join(LOCK);
+        let taken = || -> io::Result<_> {
+            let lock = writable(&path)?;
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                locked => locked?,
+            }
+            // Whoever had it may have removed the file, and with it the lock.
+            let same = fs::metadata(&path)?.ino() == lock.metadata()?.ino();
+            Ok(same.then(|| Host { folder: self.0.clone(), _lock: lock.into() }))
+        };
+        match taken() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            taken => taken.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Where rank 0 serves the store, and its secret.
+    pub(super) fn announced(&self) -> Result<(Vec<SocketAddr>, Token)> {
+        private_directory(&self.0)?;
+        let text =
+            outside::read_text(&self.0.join(ADDRESS), MAX_ADDRESS).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => "no rank 0 has come there".to_owned(),
+                _ => error.to_string(),
+            })?;
+        let mut words = text.split_whitespace();
+        let (Some(host), Some(Ok(port)), Some(secret)) =
+            (words.next(), words.next().map(str::parse::<u16>), words.next())
+        else {
+            return Err("what rank 0 has written there makes no sense".to_owned());
+        };
+        let here = (host == host_name()).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        // The own host need not be able to resolve its name.
+        let elsewhere = (host, port).to_socket_addrs().into_iter().flatten();
+        Ok((here.into_iter().chain(elsewhere).collect(), secret.into()))
+    }
+}
+
+/// A server in this process, and its place in a directory, which is let go when the server has ended.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) _server: TcpServer,
+    pub(super) _place: Option<Host>,
+}
+
+/// This process is rank 0, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Host {
+    folder: PathBuf,
+    _lock: Unshared<File>,
+}
+
+impl Host {
+    /// Says that the store is served at a port of this host; gives its secret.
+    pub(super) fn announce(&self, port: u16) -> io::Result<Token> {
+        let secret = blake3::Hash::from(seal::nonce()?).to_hex();
+        let (new, file) = (self.folder.join("new"), self.folder.join(ADDRESS));
+        io::Write::write_all(&mut writable(&new)?, format!("{} {port} {secret}", host_name()).as_bytes())?;
+        fs::rename(new, file)?;
+        Ok(secret.as_str().into())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // What is missing is gone.
+        for file in [ADDRESS, LOCK] {
+            let _ = fs::remove_file(self.folder.join(file));
+        }
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Opens or makes a file that this user alone can read. One that is no regular file is not waited for.
+fn writable(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).write(true).create(true).truncate(true);
+    options.mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn files_that_never_end_are_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::of(directory.path(), &Job::from("test")).unwrap();
+        for name in [ADDRESS, LOCK] {
+            mknodat(CWD, folder.0.join(name), FileType::Fifo, 0o600.into(), 0).unwrap();
+        }
+        folder.announced().unwrap_err();
+        folder.take().unwrap_err();
+        fs::remove_file(folder.0.join(ADDRESS)).unwrap();
+        File::create(folder.0.join(ADDRESS)).unwrap().set_len(1 << 42).unwrap();
+        folder.announced().unwrap_err();
+    }
+
+    #[test]
+    fn there_is_one_rank_0_and_nothing_stays_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::of(directory.path(), &Job::from("test")).unwrap();
+        assert!(folder.announced().unwrap_err().contains("no rank 0"));
+        for port in [7, 8] {
+            let host = folder.take().unwrap().unwrap();
+            assert!(folder.take().unwrap().is_none());
+            let secret = host.announce(port).unwrap();
+            let (addresses, read) = folder.announced().unwrap();
+            assert_eq!((addresses[0], read), (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), secret));
+            drop(host);
+            assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+        }
+    }
+}
