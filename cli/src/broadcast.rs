@@ -2,17 +2,18 @@
 
 use std::{
     fs::File,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use clap::builder::NonEmptyStringValueParser;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use unisono::{Config, ProcessGroup};
 use unisono_files::{Delivered, Error, Options, PIECE, Progress};
+
+use crate::progress::Bar;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -72,8 +73,14 @@ impl Broadcast {
         }
         let group = ProcessGroup::join(config)?;
         let reports = group.rank() == 0;
-        let bar = Bar::new(reports);
-        let mut update = |progress| bar.update(progress);
+        let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        let bar = Bar::new(template, reports, AFTER, EVERY);
+        let mut update = |Progress { done, whole }| {
+            bar.draw(|bar| {
+                bar.set_length(whole);
+                bar.set_position(done);
+            });
+        };
         let options = Options {
             tensors: &self.tensors,
             piece: self.piece.map_or(PIECE, |piece| piece as u64),
@@ -130,41 +137,5 @@ impl Broadcast {
         });
         let written = File::create(path).and_then(|mut file| writeln!(file, "{line}"));
         written.map_err(|error| format!("--json {}: {error}", path.display()).into())
-    }
-}
-
-/// The progress bar, which is shown on a terminal.
-struct Bar {
-    bar: ProgressBar,
-    wanted: bool,
-    next: std::cell::Cell<Instant>,
-}
-
-impl Bar {
-    /// `wanted` is true on the rank that reports.
-    fn new(wanted: bool) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-        let words = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-        if let Ok(style) = ProgressStyle::with_template(words) {
-            bar.set_style(style);
-        }
-        let next = std::cell::Cell::new(Instant::now() + AFTER);
-        Self { bar, wanted: wanted && io::stderr().is_terminal(), next }
-    }
-
-    fn update(&self, Progress { done, whole }: Progress) {
-        if !self.wanted || Instant::now() < self.next.get() {
-            return;
-        }
-        if self.bar.is_hidden() {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            self.bar.set_length(whole);
-        }
-        self.bar.set_position(done);
-        self.next.set(Instant::now() + EVERY);
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
     }
 }

@@ -24,6 +24,7 @@ mod chart;
 mod cost;
 mod doctor;
 mod generate;
+mod progress;
 mod run;
 mod tune;
 mod words;

@@ -42,6 +42,16 @@ fn three(value: f64) -> String {
     }
 }
 
+/// What a word of the command line was found to mean, or which there are.
+pub(crate) fn known<T>(
+    found: Option<T>,
+    what: &str,
+    names: impl IntoIterator<Item = &'static str>,
+) -> Result<T, String> {
+    let names = || names.into_iter().collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| format!("there is no such {what}; there are {}", names()))
+}
+
 /// `1 core`, `2 cores`.
 pub(crate) fn some(count: usize, what: &str) -> String {
     match count {

@@ -21,7 +21,7 @@ use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
 
-use crate::run::job::Job;
+use crate::{run::job::Job, words};
 
 /// The result of a bench, or why it failed.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -147,20 +147,12 @@ impl What {
 }
 
 fn parse_what(text: &str) -> std::result::Result<What, String> {
-    if let Some(what) = [What::SendRecv, What::Put].into_iter().find(|what| what.name() == text) {
-        return Ok(what);
-    }
-    Collective::parse(text).map(What::Collective).ok_or_else(|| {
-        let names = Collective::ALL.map(Collective::name).join(", ");
-        format!("there is no such bench; there are {names}, send_recv and put")
-    })
+    let all = || Collective::ALL.map(What::Collective).into_iter().chain([What::SendRecv, What::Put]);
+    words::known(all().find(|what| what.name() == text), "bench", all().map(What::name))
 }
 
 pub(crate) fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
-    Dtype::parse(text).ok_or_else(|| {
-        let names: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
-        format!("there is no such type; there are {}", names.join(", "))
-    })
+    words::known(Dtype::parse(text), "type", Dtype::ALL.map(Dtype::name))
 }
 
 fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {

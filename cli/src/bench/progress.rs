@@ -1,12 +1,8 @@
-//! A progress bar: on a terminal only, and only once a run takes a while.
+//! A progress bar over the sizes of a sweep.
 
-use std::{
-    cell::Cell,
-    io::IsTerminal,
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, time::Duration};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::progress::Bar;
 
 /// Shorter runs need no bar.
 const AFTER: Duration = Duration::from_secs(2);
@@ -14,24 +10,18 @@ const AFTER: Duration = Duration::from_secs(2);
 /// How often the bar tells of the calls within a size: seldom, since drawing takes time from what is measured.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// A bar over the sizes of a sweep, on standard error.
 pub(crate) struct Progress {
-    bar: ProgressBar,
-    wanted: bool,
+    bar: Bar,
+    sizes: usize,
+    done: Cell<usize>,
     bytes: Cell<usize>,
-    /// When to draw next.
-    next: Cell<Instant>,
 }
 
 impl Progress {
     /// `wanted` on the one rank that reports.
     pub(crate) fn new(sizes: usize, wanted: bool) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(sizes as u64), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} sizes, {elapsed}") {
-            bar.set_style(style);
-        }
-        let wanted = wanted && std::io::stderr().is_terminal();
-        Self { bar, wanted, bytes: Cell::new(0), next: Cell::new(Instant::now() + AFTER) }
+        let bar = Bar::new("{msg} {wide_bar} {pos}/{len} sizes, {elapsed}", wanted, AFTER, EVERY);
+        Self { bar, sizes, done: Cell::default(), bytes: Cell::default() }
     }
 
     /// Begins a size.
@@ -46,24 +36,21 @@ impl Progress {
     }
 
     fn draw(&self, message: impl FnOnce() -> String) {
-        if !self.wanted || Instant::now() < self.next.get() {
-            return;
-        }
-        if self.bar.is_hidden() {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        self.bar.set_message(message());
-        self.next.set(Instant::now() + EVERY);
+        self.bar.draw(|bar| {
+            bar.set_length(self.sizes as u64);
+            bar.set_position(self.done.get() as u64);
+            bar.set_message(message());
+        });
     }
 
     /// Ends a size; `print` may write to standard output.
     pub(crate) fn done(&self, print: impl FnOnce()) {
         self.bar.suspend(print);
-        self.bar.inc(1);
+        self.done.set(self.done.get() + 1);
     }
 
     /// Takes the bar away.
     pub(crate) fn end(&self) {
-        self.bar.finish_and_clear();
+        self.bar.end();
     }
 }

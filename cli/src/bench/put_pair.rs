@@ -23,9 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const DATA: u32 = 1;
 const ACKNOWLEDGE: u32 = 2;
 
-/// The most bytes of an address that travels through the group.
-const ADDRESS: usize = 512;
-
 /// One of two ranks that put into each other's memory.
 pub(crate) struct Pair {
     transport: Ofi,
@@ -62,32 +59,21 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
         0 => Some(second),
         rank => (rank == second).then_some(0),
     });
-    let mut info = vec![0_u8; ADDRESS + 32];
     let mut opened = None;
+    let mut contact: Option<(Vec<u8>, [u64; 3])> = None;
     if other.is_some() {
         let mut transport = Ofi::open(options)?;
         let window = touched(&mut transport, bytes.max(8))?;
         let source = touched(&mut transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;
-        let address = transport.address().0.clone();
-        let place = info.get_mut(32..32 + address.len()).ok_or("the provider's addresses are too long")?;
-        place.copy_from_slice(&address);
-        for (i, word) in [remote.base, remote.key, remote.len, address.len() as u64].into_iter().enumerate() {
-            info[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
-        }
+        contact = Some((transport.address().0.clone(), [remote.base, remote.key, remote.len]));
         opened = Some((transport, window, source));
     }
-    let mut infos = vec![0_u8; info.len() * group.size()];
-    group.all_gather(&info, &mut infos)?;
+    let mut contacts = group.all_gather_object(&contact)?;
     let (Some(other), Some((mut transport, window, source))) = (other, opened) else { return Ok(None) };
-    let theirs = &infos[other * info.len()..][..info.len()];
-    let word = |i: usize| -> u64 {
-        theirs.get(i * 8..i * 8 + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
-    };
-    let len = usize::try_from(word(3))?;
-    let address = theirs.get(32..32 + len).ok_or("the peer's address is too long")?;
-    let peer = transport.connect(&Address(address.to_vec()))?;
-    let target = RemoteRegion { base: word(0), key: word(1), len: word(2) };
+    let (address, [base, key, len]) = contacts.swap_remove(other).ok_or("the other rank has no endpoint")?;
+    let peer = transport.connect(&Address(address))?;
+    let target = RemoteRegion { base, key, len };
     let pair = Pair {
         transport,
         peer,

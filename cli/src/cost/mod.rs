@@ -11,7 +11,7 @@ use std::error::Error;
 use unisono::{Config, dtype::Dtype};
 use unisono_schedule::{
     Collective, Job,
-    algorithm::{ALGORITHMS, Algorithm, Plan},
+    algorithm::{ALGORITHMS, Algorithm, Plan, find},
     cost::{Cost, Fabric, Unpriced},
     select::{self, Chooser},
     windows,
@@ -26,24 +26,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const MOST_RANKS: i64 = 100_000;
 
 pub(crate) fn parse_collective(text: &str) -> std::result::Result<Collective, String> {
-    Collective::parse(text).ok_or_else(|| {
-        let names = Collective::ALL.map(Collective::name).join(", ");
-        format!("there is no such collective; there are {names}")
-    })
+    words::known(Collective::parse(text), "collective", Collective::ALL.map(Collective::name))
 }
 
 fn parse_algorithm(text: &str) -> std::result::Result<&'static Algorithm, String> {
-    unisono_schedule::algorithm::find(text).ok_or_else(|| {
-        let names: Vec<_> = ALGORITHMS.iter().map(|algorithm| algorithm.name).collect();
-        format!("there is no such algorithm; there are {}", names.join(", "))
-    })
+    words::known(find(text), "algorithm", ALGORITHMS.iter().map(|algorithm| algorithm.name))
 }
 
 fn parse_fabric(text: &str) -> std::result::Result<Fabric, String> {
-    Fabric::parse(text).ok_or_else(|| {
-        let names = Fabric::ALL.map(|fabric| fabric.name).join(", ");
-        format!("there is no such fabric; there are {names}")
-    })
+    words::known(Fabric::parse(text), "fabric", Fabric::ALL.map(|fabric| fabric.name))
 }
 
 /// At least one byte.
@@ -269,7 +260,7 @@ mod tests {
     #[test]
     fn an_algorithm_that_is_not_the_first_choice_takes_the_row_that_a_group_takes() {
         let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
-        let shape = case.shape(unisono_schedule::algorithm::find("two_shot").unwrap());
+        let shape = case.shape(find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
         let choice = case.chooser().choose(Collective::AllReduce, 8 << 10, only).unwrap();
         assert!(choice.chunk_bytes < 256 << 10, "not what the configuration says anyway");

@@ -1,11 +1,10 @@
 //! Writes the tuning file: again after each collective, each time atomically.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
     path::Path,
-    process,
 };
 
 /// Makes sure that the file can be written, without harm to what it holds.
@@ -42,45 +41,35 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // A link goes on leading there.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let partial = &path.with_file_name(format!(".unisono-tune-{}", process::id()));
-    let mut made = File::create_new(partial);
-    // Of one that was killed and had the same number, as processes in containers have.
-    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-        fs::remove_file(partial)?;
-        made = File::create_new(partial);
-    }
-    let file = match made {
-        // Where nobody may make files, this one may be written to all the same.
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    // The permissions that the old file has, or else what this user gives new ones.
+    let permissions = path.metadata().map_or_else(|_| Permissions::from_mode(0o666), |old| old.permissions());
+    let partial = tempfile::Builder::new()
+        .permissions(permissions.clone())
+        .tempfile_in(directory.unwrap_or_else(|| Path::new(".")));
+    let written = partial.and_then(|mut partial| {
+        if path.exists() {
+            partial.as_file().set_permissions(permissions)?;
+        }
+        partial.write_all(text.as_bytes())?;
+        partial.as_file().sync_all()?;
+        Ok(partial.persist(path).map(drop)?)
+    });
+    match written {
+        // Where nobody may make files this one may be written to all the same; one that is mounted by itself, as into a container,
+        // keeps its place.
         Err(error)
             if matches!(
                 error.kind(),
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::ResourceBusy
             ) =>
         {
-            return fs::write(path, text);
+            fs::write(path, text)
         }
-        file => file?,
-    };
-    let written = fill(file, path, text).and_then(|()| match fs::rename(partial, path) {
-        // One that is mounted by itself, as into a container, keeps its place.
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::PermissionDenied) =>
-        {
-            fs::write(path, text)?;
-            fs::remove_file(partial)
-        }
-        renamed => renamed,
-    });
-    written.inspect_err(|_| drop(fs::remove_file(partial)))
-}
-
-/// Writes all of it to the disk, with the permissions that the old file has.
-fn fill(mut file: File, old: &Path, text: &str) -> io::Result<()> {
-    if let Ok(about) = old.metadata() {
-        file.set_permissions(about.permissions())?;
+        written => written,
     }
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> String {
@@ -89,7 +78,10 @@ fn unwritable(path: &Path, error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::{
+        fs::File,
+        os::unix::fs::{MetadataExt, symlink},
+    };
 
     use super::*;
 
@@ -98,7 +90,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("table"), directory.path().join("link"));
         write(&file, "one").unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
         symlink("table", &link).unwrap();
         let mut reader = File::open(&file).unwrap();
         write(&link, "two").unwrap();

@@ -1,0 +1,52 @@
+//! Progress bars: on a terminal only, and only once a run takes a while.
+
+use std::{
+    cell::Cell,
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar on standard error.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    wanted: bool,
+    /// When to draw next, and how long after that again.
+    next: Cell<Instant>,
+    every: Duration,
+}
+
+impl Bar {
+    /// `wanted` on the one rank that reports; shorter runs than `after` need no bar.
+    pub(crate) fn new(template: &str, wanted: bool, after: Duration, every: Duration) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        let wanted = wanted && std::io::stderr().is_terminal();
+        Self { bar, wanted, next: Cell::new(Instant::now() + after), every }
+    }
+
+    /// Draws what `show` sets, unless it is too soon.
+    pub(crate) fn draw(&self, show: impl FnOnce(&ProgressBar)) {
+        if !self.wanted || Instant::now() < self.next.get() {
+            return;
+        }
+        if self.bar.is_hidden() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        show(&self.bar);
+        self.next.set(Instant::now() + self.every);
+    }
+
+    /// Has `print` write to standard output.
+    pub(crate) fn suspend(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
