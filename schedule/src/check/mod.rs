@@ -17,9 +17,6 @@
 //! - the schedules end;
 //! - [`Schedule::sources`] names exactly the ranks from which messages are taken;
 //! - messages and elements sent are those of the formula, if one is given.
-//!
-//! [`openings`] and [`check_openings`] hold the rule on first messages, which is about two counts rather
-//! than one run.
 
 mod memory;
 mod policy;
@@ -291,14 +288,6 @@ pub enum Fault {
         /// What should have been.
         wanted: Traffic,
     },
-    /// Lane 0's first messages depend on the count.
-    #[error("lane 0 opens with {found:?}, and with another count with {wanted:?}")]
-    Opening {
-        /// With this count.
-        found: Vec<Opening>,
-        /// With the other.
-        wanted: Vec<Opening>,
-    },
 }
 
 /// A span as people read it.
@@ -351,42 +340,4 @@ fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, u
         }
     }
     Ok((width, limit, direct))
-}
-
-/// The first message of a flow, seen from one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// To this rank.
-    Put(Rank),
-    /// From this rank.
-    Take(Rank),
-}
-
-/// The first messages on each of lane 0's flows, in their order. Uses the lane up.
-pub fn openings(schedule: &mut dyn Schedule) -> Vec<Opening> {
-    let mut openings = Vec::new();
-    while let Some(step) = schedule.next(0) {
-        let opening = match step {
-            Step::Put { to, .. } | Step::Write { to, .. } => Opening::Put(to),
-            Step::Take { from, .. } | Step::Await { from, .. } => Opening::Take(from),
-            _ => continue,
-        };
-        if !openings.contains(&opening) {
-            openings.push(opening);
-        }
-    }
-    openings
-}
-
-/// Whether two schedules of one rank, made for different counts, open lane 0 alike.
-pub fn check_openings(
-    rank: Rank,
-    schedule: &mut dyn Schedule,
-    other: &mut dyn Schedule,
-) -> Result<(), Violation> {
-    let (found, wanted) = (openings(schedule), openings(other));
-    if found == wanted {
-        return Ok(());
-    }
-    Err(Violation { rank, lane: 0, step: 0, fault: Fault::Opening { found, wanted } })
 }

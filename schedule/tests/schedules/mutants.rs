@@ -6,8 +6,10 @@ use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter},
     Job, Place, Rank, Schedule, Span, Step, Traffic,
     algorithm::find,
-    check::{Fault, Policy, Setup, Violation, check, check_openings},
+    check::{Fault, Policy, Setup, Violation, check},
 };
+
+use crate::openings::openings;
 
 /// A schedule written out, so that it can be changed.
 #[derive(Clone)]
@@ -490,6 +492,5 @@ fn silence_where_there_is_nothing_to_send() {
     let mut silent = scripts("ring", &job)[1].clone();
     silent.lanes[0].retain(|step| !empty(step));
     let mut wanted = scripts("ring", &job)[1].clone();
-    let fault = check_openings(1, &mut silent, &mut wanted).expect_err("says nothing").fault;
-    assert!(matches!(fault, Fault::Opening { .. }), "{fault}");
+    assert_ne!(openings(&mut silent), openings(&mut wanted), "says nothing");
 }

@@ -1,18 +1,18 @@
 //! Broadcast: a rank forwards each message to its children from the slot where it landed, the largest subtree first.
 
-use super::{Tree, hops};
+use super::{Tree, Vector, hops};
 use crate::{
-    Collective, Job, Rank, Span, Traffic,
+    Collective, Rank, Span, Traffic,
     algorithm::{
         Plan,
         chunks::{Lanes, Pattern, Steps},
     },
-    partition::{self, block},
+    partition,
 };
 
 pub(super) const PLAN: Plan = Plan::new(
     Collective::Broadcast,
-    |job| Lanes::schedule(job, Broadcast::new(job)),
+    |job| Lanes::schedule(job, Broadcast(Vector::new(job))),
     |job| {
         let children = Tree::new(job).children;
         Traffic {
@@ -23,36 +23,26 @@ pub(super) const PLAN: Plan = Plan::new(
     hops,
 );
 
-struct Broadcast {
-    tree: Tree,
-    count: usize,
-    chunks: usize,
-}
-
-impl Broadcast {
-    fn new(job: &Job<'_>) -> Self {
-        Self { tree: Tree::new(job), count: job.count, chunks: partition::chunks(job.count, job.chunk) }
-    }
-}
+struct Broadcast(Vector);
 
 impl Pattern for Broadcast {
     fn chunks(&self) -> usize {
-        self.chunks
+        self.0.chunks
     }
 
     fn turns(&self) -> usize {
-        self.tree.children + 2
+        self.0.tree.children + 2
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let range = block(self.count, self.chunks, chunk);
-        let (parent, output) = (self.tree.parent(), Span::output(range.start, range.len()));
+        let range = self.0.slice(chunk);
+        let (parent, output) = (self.0.tree.parent(), Span::output(range.start, range.len()));
         let data = parent.map_or(output, |parent| Span::landed(parent, range.len()));
         match (turn, parent) {
             (0, Some(parent)) => steps.take(parent, range.len()),
             (0, None) => {}
-            (turn, _) if turn <= self.tree.children => {
-                steps.put(self.tree.child(self.tree.children - turn), data);
+            (turn, _) if turn <= self.0.tree.children => {
+                steps.put(self.0.tree.child(self.0.tree.children - turn), data);
             }
             (_, Some(parent)) => {
                 steps.copy(data, output);
@@ -63,10 +53,10 @@ impl Pattern for Broadcast {
     }
 
     fn max_message(&self) -> usize {
-        partition::longest(self.count, self.chunks)
+        self.0.longest()
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.tree.parent().into_iter().for_each(visit);
+        self.0.tree.parent().into_iter().for_each(visit);
     }
 }

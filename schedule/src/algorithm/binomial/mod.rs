@@ -12,8 +12,10 @@ mod gather;
 mod reduce;
 mod scatter;
 
+use std::ops::Range;
+
 use super::Plan;
-use crate::{Job, Rank};
+use crate::{Job, Rank, partition};
 
 /// What the binomial tree can do.
 pub(super) const PLANS: &[Plan] = &[broadcast::PLAN, reduce::PLAN, gather::PLAN, scatter::PLAN];
@@ -26,6 +28,28 @@ const fn hops(ranks: usize) -> usize {
 /// ⌈log2 n⌉.
 const fn levels(ranks: usize) -> usize {
     ranks.next_power_of_two().ilog2() as usize
+}
+
+/// A rank's part in what is one vector, in chunks.
+struct Vector {
+    tree: Tree,
+    count: usize,
+    chunks: usize,
+}
+
+impl Vector {
+    fn new(job: &Job<'_>) -> Self {
+        Self { tree: Tree::new(job), count: job.count, chunks: partition::chunks(job.count, job.chunk) }
+    }
+
+    /// The elements of a chunk.
+    fn slice(&self, chunk: usize) -> Range<usize> {
+        partition::block(self.count, self.chunks, chunk)
+    }
+
+    fn longest(&self) -> usize {
+        partition::longest(self.count, self.chunks)
+    }
 }
 
 /// A rank's place in the tree.

@@ -1,19 +1,19 @@
 //! Reduce: a rank reduces the contributions of its children with its own, the smallest subtree first, in the slot where the latest
 //! one landed, and sends the result from there.
 
-use super::{Tree, hops};
+use super::{Tree, Vector, hops};
 use crate::{
-    Collective, Job, Rank, Span, Step, Traffic,
+    Collective, Rank, Span, Step, Traffic,
     algorithm::{
         Plan,
         chunks::{Lanes, Pattern, Steps},
     },
-    partition::{self, block},
+    partition,
 };
 
 pub(super) const PLAN: Plan = Plan::new(
     Collective::Reduce,
-    |job| Lanes::schedule(job, Reduce::new(job)),
+    |job| Lanes::schedule(job, Reduce(Vector::new(job))),
     |job| match Tree::new(job).parent() {
         Some(_) => Traffic { messages: partition::chunks(job.count, job.chunk), elements: job.count },
         None => Traffic::NONE,
@@ -21,32 +21,22 @@ pub(super) const PLAN: Plan = Plan::new(
     hops,
 );
 
-struct Reduce {
-    tree: Tree,
-    count: usize,
-    chunks: usize,
-}
-
-impl Reduce {
-    fn new(job: &Job<'_>) -> Self {
-        Self { tree: Tree::new(job), count: job.count, chunks: partition::chunks(job.count, job.chunk) }
-    }
-}
+struct Reduce(Vector);
 
 impl Pattern for Reduce {
     fn chunks(&self) -> usize {
-        self.chunks
+        self.0.chunks
     }
 
     /// One for each child, or one to send what a rank without children has.
     fn turns(&self) -> usize {
-        self.tree.children.max(1)
+        self.0.tree.children.max(1)
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let range = block(self.count, self.chunks, chunk);
+        let range = self.0.slice(chunk);
         let input = Span::input(range.start, range.len());
-        let (tree, parent) = (&self.tree, self.tree.parent());
+        let (tree, parent) = (&self.0.tree, self.0.tree.parent());
         if tree.children == 0 {
             if let Some(parent) = parent {
                 steps.put(parent, input);
@@ -73,10 +63,10 @@ impl Pattern for Reduce {
     }
 
     fn max_message(&self) -> usize {
-        partition::longest(self.count, self.chunks)
+        self.0.longest()
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        (0..self.tree.children).for_each(|index| visit(self.tree.child(index)));
+        (0..self.0.tree.children).for_each(|index| visit(self.0.tree.child(index)));
     }
 }
