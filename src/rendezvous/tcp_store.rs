@@ -143,7 +143,10 @@ impl TcpStore {
             announced: true,
             ..Tries::new(&name, member, deadline)
         };
-        while member.rank == 0 {
+        if member.rank > 0 {
+            return Self::enter(tries(deadline), find);
+        }
+        loop {
             if let Some(place) = folder.take().map_err(unusable)? {
                 let listener = listen_to_all(0).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
                 let announced = listener.and_then(|it| Ok((place.announce(it.local_addr()?.port())?, it)));
@@ -160,7 +163,6 @@ impl TcpStore {
                 _ => thread::sleep(PAUSE),
             }
         }
-        Self::enter(tries(deadline), find)
     }
 
     fn enter(
