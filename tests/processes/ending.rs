@@ -13,6 +13,7 @@ use unisono::{Error, ProcessGroup, rendezvous};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
+    random::Random,
     rank::{self, Role, failure, now, say, signal_myself},
     world::{End, World, same},
 };
@@ -37,19 +38,6 @@ const ENDS: &[(&str, &str)] = &[
     ("provider", "could not join: transport: no libfabric provider fits"),
     ("chunk", "chunk: must be alike on all ranks, and is "),
 ];
-
-/// Small numbers from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ z >> 31) % most as u64).unwrap_or_default()
-    }
-}
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

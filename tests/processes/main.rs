@@ -26,6 +26,8 @@ mod objects;
 mod pinning;
 #[path = "../ports/mod.rs"]
 mod ports;
+#[path = "../random/mod.rs"]
+mod random;
 mod rank;
 mod signals;
 mod strangers;

@@ -1,7 +1,11 @@
 //! Random programs of which one rank's call is changed in one field: all ranks are told the same, soon, or all results are right.
 
+#[path = "../../../tests/random/mod.rs"]
+mod random;
+
 use std::fmt::Write as _;
 
+use self::random::Random;
 use super::*;
 use crate::{Source, Tensor};
 
@@ -11,18 +15,6 @@ const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else 
 
 /// Cases by default; `UNISONO_TEST_DISAGREEMENTS` says another number, and `UNISONO_TEST_SEED` the first seed.
 const CASES: u64 = 60;
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ x >> 31) % n as u64) as usize
-    }
-}
 
 /// What a call does. The last take part in no order of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 
 use unisono::{ProcessGroup, ReduceOp, Tensor};
 
-use super::plan::{Chance, Plan};
+use super::plan::{Plan, one};
 use crate::{
     collectives::expect,
     numbers::{Number, small},
+    random::Random,
     rank,
 };
 
@@ -74,21 +75,21 @@ impl What {
 }
 
 impl Call {
-    pub(super) fn any(chance: &mut Chance, ranks: usize, members: &[usize]) -> Self {
+    pub(super) fn any(chance: &mut Random, ranks: usize, members: &[usize]) -> Self {
         let from = chance.below(ranks);
         let message = What::Message { from, to: (from + 1 + chance.below(ranks - 1)) % ranks };
         let what = match chance.below(8) {
             0 => message,
-            1 | 2 => chance.one(&What::OTHERS),
-            _ => chance.one(&What::PLAIN),
+            1 | 2 => one(chance, &What::OTHERS),
+            _ => one(chance, &What::PLAIN),
         };
         let some = chance.below(3) == 0 && !matches!(what, What::Message { .. }) && members.len() > 1;
         Self {
             what,
-            dtype: chance.one(&[Dtype::F32, Dtype::I32, Dtype::U64]),
-            count: chance.one(&[1, 9, 1000, 9000, 40_000, 100_000]),
+            dtype: one(chance, &[Dtype::F32, Dtype::I32, Dtype::U64]),
+            count: one(chance, &[1, 9, 1000, 9000, 40_000, 100_000]),
             root: chance.below(ranks),
-            op: chance.one(&[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min]),
+            op: one(chance, &[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min]),
             some,
             asynchronous: chance.below(3) == 0,
             tag: 7,

@@ -8,6 +8,7 @@ use super::{
     call::{Call, Dtype, What},
     settings,
 };
+use crate::random::Random;
 
 /// One case.
 pub(super) struct Plan {
@@ -22,7 +23,7 @@ pub(super) struct Plan {
     /// Where the victim's differ.
     at: usize,
     /// For what the victim does instead.
-    chance: Chance,
+    chance: Random,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,25 +104,9 @@ impl Kind {
     }
 }
 
-/// Numbers that look random (splitmix64).
-#[derive(Clone, Copy)]
-pub(super) struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).unwrap_or(0)
-    }
-
-    pub(super) fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
+/// One of these.
+pub(super) fn one<T: Copy>(chance: &mut Random, of: &[T]) -> T {
+    of[chance.below(of.len())]
 }
 
 /// How many calls a rank makes, in each round.
@@ -130,14 +115,14 @@ const CALLS: usize = 6;
 impl Plan {
     pub(super) fn new(seed: u64) -> Self {
         // Neighbouring seeds are to have nothing in common.
-        let mut chance = Chance(seed.wrapping_mul(0xd134_2543_de82_ef95));
+        let mut chance = Random(seed.wrapping_mul(0xd134_2543_de82_ef95));
         let ranks = 2 + chance.below(3);
         let victim = chance.below(ranks);
         let at = chance.below(CALLS);
         let delay = Duration::from_micros(chance.below(4000) as u64);
         let kind = match chance.below(3) {
             0 => {
-                let fate = chance.one(&FATES);
+                let fate = one(&mut chance, &FATES);
                 // Nobody can abort a group that there is not yet.
                 let joining = fate != Fate::Aborts && chance.below(3) == 0;
                 let moment = match joining {
@@ -145,12 +130,12 @@ impl Plan {
                     false => Moment::Call {
                         round: chance.below(3),
                         at,
-                        delay: chance.one(&[Duration::ZERO, delay]),
+                        delay: one(&mut chance, &[Duration::ZERO, delay]),
                     },
                 };
                 Kind::Dies(fate, moment)
             }
-            _ => Kind::Differs(match chance.one(&FIELDS) {
+            _ => Kind::Differs(match one(&mut chance, &FIELDS) {
                 Field::Setting(_) => Field::Setting(chance.below(settings::ALL.len())),
                 field => field,
             }),
@@ -165,15 +150,17 @@ impl Plan {
         let other = (victim + 1 + chance.below(ranks - 1)) % ranks;
         match kind {
             Kind::Differs(Field::Tag | Field::Peer) => {
-                let (from, to) = chance.one(&[(victim, other), (other, victim)]);
+                let (from, to) = one(&mut chance, &[(victim, other), (other, victim)]);
                 call.what = What::Message { from, to };
                 call.some = false;
             }
             // Others may differ in what they count.
-            Kind::Differs(Field::Count) => call.what = chance.one(What::COUNTED),
-            Kind::Differs(Field::Root) => call.what = chance.one(&What::ROOTED),
-            Kind::Differs(Field::Operation) => call.what = chance.one(&What::REDUCING),
-            Kind::Differs(Field::Variant) => call.what = chance.one(&[What::AllGather, What::Broadcast]),
+            Kind::Differs(Field::Count) => call.what = one(&mut chance, What::COUNTED),
+            Kind::Differs(Field::Root) => call.what = one(&mut chance, &What::ROOTED),
+            Kind::Differs(Field::Operation) => call.what = one(&mut chance, &What::REDUCING),
+            Kind::Differs(Field::Variant) => {
+                call.what = one(&mut chance, &[What::AllGather, What::Broadcast])
+            }
             Kind::Differs(Field::Group) if matches!(call.what, What::Message { .. }) => {
                 call.what = What::Barrier
             }
@@ -198,14 +185,14 @@ impl Plan {
             Field::Collective => call.what = other(&mut chance, call.what, &What::PLAIN),
             Field::Variant => {
                 call.what = match call.what {
-                    What::AllGather => chance.one(&[What::AllGatherV, What::AllGatherObject]),
-                    _ => chance.one(&[What::BroadcastObject, What::BroadcastTensors]),
+                    What::AllGather => one(&mut chance, &[What::AllGatherV, What::AllGatherObject]),
+                    _ => one(&mut chance, &[What::BroadcastObject, What::BroadcastTensors]),
                 }
             }
             Field::Dtype => {
                 call.dtype = other(&mut chance, call.dtype, &[Dtype::F32, Dtype::I32, Dtype::U64])
             }
-            Field::Count => call.count += chance.one(&[1, 7, 3000, 40_000]),
+            Field::Count => call.count += one(&mut chance, &[1, 7, 3000, 40_000]),
             Field::Root => call.root += 1 + chance.below(call.size(self) - 1),
             Field::Operation => {
                 call.op = other(&mut chance, call.op, &[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min])
@@ -284,7 +271,7 @@ impl Plan {
     }
 }
 
-fn other<T: Copy + PartialEq>(chance: &mut Chance, than: T, of: &[T]) -> T {
+fn other<T: Copy + PartialEq>(chance: &mut Random, than: T, of: &[T]) -> T {
     let others: Vec<T> = of.iter().copied().filter(|it| *it != than).collect();
-    chance.one(&others)
+    one(chance, &others)
 }
