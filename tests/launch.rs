@@ -97,7 +97,7 @@ fn port_at(meeting: Meeting, wanted: &str) -> u16 {
 }
 
 #[test]
-fn ranks_are_told_where_to_meet() {
+fn ranks_get_the_address_of_the_store() {
     let meeting = |environment: &str| launch(environment).unwrap_or_else(|error| panic!("{error}")).meeting;
     // torchrun's agent has the port itself, if it says so.
     assert_eq!(port_at(meeting(TORCHRUN), "node01"), 29501);

@@ -310,7 +310,7 @@ fn rust() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_house_stands() {
+fn rooms_import_only_what_they_may() {
     let found = check(&rust());
     let report: Vec<_> = found.iter().map(Violation::to_string).collect();
     assert!(found.is_empty(), "{} violations:\n{}", found.len(), report.join("\n"));

@@ -148,7 +148,7 @@ fn every_collective_with_a_root_at_two_and_three_ranks() {
 }
 
 #[test]
-fn flags_reach_what_they_name() {
+fn options_apply_to_collectives() {
     let few = ["-n", "2", "-w", "0", "--provider", "tcp", "--ranks", "2"];
     let with = |more: &[&str]| lines(&[more, &few].concat());
     for (dtype, op, name) in [
@@ -260,7 +260,7 @@ fn what_overlaps_with_a_root() {
 }
 
 #[test]
-fn flags_reach_what_overlaps() {
+fn options_apply_to_overlap() {
     let few = ["--overlap", "-n", "3", "-w", "0", "-b", "4K", "-e", "4K"];
     let with = |more: &[&str]| lines(&[more, &few].concat()).pop().unwrap();
     // In place, and as often as that.

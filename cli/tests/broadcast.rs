@@ -78,7 +78,7 @@ fn ranks_get_a_file_and_then_have_it() {
 }
 
 #[test]
-fn some_tensors_are_handed_over() {
+fn some_tensors_are_copied() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     checkpoint(&here.join("m.safetensors"), &[("a.w", 70_000), ("b.w", 5), ("b.x", 80_000), ("c", 3)]);

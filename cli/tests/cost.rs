@@ -80,7 +80,7 @@ fn every_algorithm_that_can_do_it_has_a_row() {
 }
 
 #[test]
-fn options_are_heeded() {
+fn options_take_effect() {
     let alone = said("simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 1");
     let crowded = said("simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 1");
     for (alone, crowded) in rows(&alone).iter().zip(rows(&crowded)) {

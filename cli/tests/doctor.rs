@@ -146,7 +146,7 @@ fn a_file_gets_the_same_as_one_object() {
 }
 
 #[test]
-fn arguments_that_have_no_sense_are_refused() {
+fn invalid_arguments_are_refused() {
     for arguments in [["--ranks", "0"], ["--ranks", "some"], ["--provder", "tcp"]] {
         assert_eq!(doctor(&arguments, &[]).status.code(), Some(2), "{arguments:?}");
     }

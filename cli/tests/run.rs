@@ -86,7 +86,7 @@ fn ranks_know_their_numbers() {
 }
 
 #[test]
-fn ranks_are_told_where_to_meet() {
+fn ranks_get_the_address_of_the_store() {
     let (mut launcher, mut output, pids) =
         start(2, "echo $$; echo $UNISONO_STORE $UNISONO_TOKEN; exec sleep 60");
     let mut line = String::new();
@@ -237,7 +237,7 @@ fn a_rank_that_stays_is_killed() {
 }
 
 #[test]
-fn a_program_that_cannot_start_is_told_once() {
+fn a_program_that_cannot_start_is_reported_once() {
     let directory = tempfile::tempdir().unwrap();
     let (missing, plain) = (directory.path().join("missing"), directory.path().join("plain"));
     fs::write(&plain, "not a program").unwrap();
@@ -251,7 +251,7 @@ fn a_program_that_cannot_start_is_told_once() {
 }
 
 #[test]
-fn a_program_without_its_interpreter_is_told_as_such() {
+fn a_missing_interpreter_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alike_and_cuts_are_those_of_torch() {
+    fn splits_are_those_of_torch() {
         let alike = |total, parts| alike(total, parts).collect::<Vec<_>>();
         assert_eq!(alike(11, 6), [0..2, 2..4, 4..6, 6..8, 8..10, 10..11]);
         assert_eq!(alike(5, 4), [0..2, 2..4, 4..5]);

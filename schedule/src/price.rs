@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_beyond_all_reason_has_a_price_or_a_reason() {
+    fn a_huge_size_has_a_price_or_a_reason() {
         for algorithm in ALGORITHMS {
             for plan in algorithm.plans {
                 for ranks in [2, 1000] {

@@ -468,7 +468,7 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
 }
 
 #[test]
-fn a_broken_wire_is_told_by_rank_and_host() {
+fn a_broken_connection_names_rank_and_host() {
     let hub = Hub::new();
     let mut engines: Vec<_> =
         (0..3).map(|rank| Engine::new(Box::new(hub.open()), rank, 3, SMALL).unwrap()).collect();

@@ -248,7 +248,7 @@ fn bad_arguments_are_errors_and_the_group_goes_on() {
 }
 
 #[test]
-fn a_mismatch_is_told_in_the_same_words_everywhere() {
+fn a_mismatch_has_the_same_words_on_every_rank() {
     type Call = fn(&ProcessGroup) -> Result<()>;
     let odd: [(&str, Call); 5] = [
         ("has 9 elements", |group| group.all_reduce(&mut [0.0_f32; 9], ReduceOp::Sum)),
@@ -351,7 +351,7 @@ fn an_abort_ends_a_call_of_another_thread() {
 }
 
 #[test]
-fn a_late_message_for_whoever_has_gone_on_is_noticed() {
+fn a_late_message_for_a_rank_that_has_gone_on_is_noticed() {
     let errors = world(
         8,
         |config| config.timeout = Duration::from_secs(20),
@@ -440,7 +440,7 @@ fn leaving_early_is_a_mismatch_for_the_others() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_refused_at_once() {
+fn impossible_settings_are_refused_at_once() {
     let alone = |tweak: fn(&mut Config)| {
         let mut config = Config::default();
         tweak(&mut config);

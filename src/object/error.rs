@@ -47,7 +47,7 @@ pub enum ObjectError {
     },
     /// A length is larger than the rest of the bytes can hold.
     #[error(
-        "{said} bytes or elements are announced before byte {at}, and the rest of the bytes holds {room} at most"
+        "a length of {said} bytes or elements stands before byte {at}, and the rest of the bytes holds {room} at most"
     )]
     Length {
         /// How many.

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_tells_of_those_ahead_and_stays_short() {
+    fn a_report_names_ranks_that_are_ahead_and_stays_short() {
         let ahead = [position(0, 3, Some(&[1])), position(0, 3, None), position(0, 4, None)];
         let told = report(0, 3, &ahead);
         assert!(
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_told_of_wherever_they_are() {
+    fn pending_messages_are_reported_in_every_state() {
         let mut sends = position(0, 3, None).unwrap();
         let message =
             MessagePosition { call: "send(f32, to 1, tag 7)".into(), receives: false, waits: vec![1] };

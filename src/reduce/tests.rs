@@ -259,7 +259,7 @@ fn bytes_that_are_no_elements_are_refused() {
 }
 
 #[test]
-fn misfits_are_refused_in_words() {
+fn mismatches_are_errors() {
     for dtype in Dtype::ALL {
         for op in ReduceOp::PLAIN {
             let bitwise = matches!(op, ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
@@ -279,7 +279,7 @@ fn misfits_are_refused_in_words() {
 }
 
 #[test]
-fn long_factors_are_told_with_an_exponent() {
+fn long_factors_are_printed_with_an_exponent() {
     for (factor, told) in [
         (0.0, "0"),
         (-0.25, "-0.25"),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_defers_is_as_nice_as_before() {
+    fn a_thread_that_yields_keeps_its_niceness() {
         let deferred = |nice| {
             std::thread::spawn(move || {
                 setpriority_process(None, nice).unwrap();

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_outlasts_every_deadline_ends_the_process_though_nobody_has_told_of_one() {
+    fn a_call_that_outlasts_every_deadline_ends_the_process_without_a_report() {
         let poll = stay(LibraryCall::Poll, 7);
         assert_eq!(ended(100, Duration::from_secs(10), |_| (poll, false)), Some(20 + LOOKS as usize + 1));
     }

@@ -8,7 +8,7 @@ use crate::{
     Outcome, Table, Verdict, ensure, join,
     network::Hosts,
     rank::{self, Role, say},
-    world::World,
+    world::TestJob,
     worlds::PORT,
 };
 
@@ -24,7 +24,7 @@ fn loopback_down(provider: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     hosts.sh("host1", "ip link set lo down")?;
     let began = Instant::now();
-    let mut world = World::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
     for (rank, host) in ["host0", "host1"].into_iter().enumerate() {
         hosts.run(&mut world, host, rank, "meets", &[("UNISONO_JOIN_TIMEOUT", "10s")])?;
     }
@@ -43,7 +43,7 @@ fn loopback_down(provider: &str) -> Outcome {
 fn no_shared_memory(_: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     let began = Instant::now();
-    let mut world = World::at("shm", 3, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at("shm", 3, &format!("tcp://10.77.0.1:{PORT}"));
     for (rank, host) in ["host0", "host1", "host0"].into_iter().enumerate() {
         hosts.run(&mut world, host, rank, "meets", &[])?;
     }
@@ -64,7 +64,7 @@ fn no_shared_memory(_: &str) -> Outcome {
 
 fn broken(provider: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
-    let mut world = World::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
     for (rank, host) in ["host0", "host1"].into_iter().enumerate() {
         hosts.run(&mut world, host, rank, "reduces-until-failure", &[("UNISONO_TIMEOUT", "6s")])?;
     }

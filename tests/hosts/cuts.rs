@@ -9,7 +9,7 @@ use crate::{
     Outcome, Table, Verdict, ensure, join,
     network::Hosts,
     rank::{self, Role, say},
-    world::{End, World},
+    world::{End, TestJob},
     worlds::PORT,
 };
 
@@ -26,7 +26,7 @@ const OUTAGE: Duration = Duration::from_secs(35);
 fn outage(provider: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     let marks = tempfile::tempdir()?;
-    let mut world = World::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at(provider, 2, &format!("tcp://10.77.0.1:{PORT}"));
     // TCP tries again after 25 s, and then after 51.
     let more = [("UNISONO_TIMEOUT", "80s")];
     for rank in 0..2 {
@@ -74,7 +74,7 @@ fn play_works_on(marks: &str) -> rank::Outcome {
 fn out_of_reach(provider: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     let marks = tempfile::tempdir()?;
-    let mut world = World::at(provider, 3, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at(provider, 3, &format!("tcp://10.77.0.1:{PORT}"));
     for (rank, host) in ["host0", "host0", "host1"].into_iter().enumerate() {
         let role = format!("looks-later {}", marks.path().display());
         hosts.run(&mut world, host, rank, &role, &[("UNISONO_TIMEOUT", "10s")])?;

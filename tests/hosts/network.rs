@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use crate::world::{Result, World};
+use crate::world::{Result, TestJob};
 
 /// The namespaces of a host, as `unshare` and `nsenter` name them.
 const NAMESPACES: [&str; 5] = ["--net", "--mount", "--uts", "--ipc", "--pid"];
@@ -95,7 +95,7 @@ impl Hosts {
     /// Starts a rank of a world on a host, in its role, with these variables on top of what every rank is told.
     pub(crate) fn run(
         &self,
-        world: &mut World,
+        world: &mut TestJob,
         host: &str,
         rank: usize,
         role: &str,

@@ -3,7 +3,7 @@
 use crate::{
     Outcome, Table, Verdict, ensure,
     network::Hosts,
-    world::{World, same},
+    world::{TestJob, same},
     worlds::PORT,
 };
 
@@ -25,7 +25,7 @@ fn refused(
     more: [&[(&str, &str)]; 2],
     words: &[&str],
 ) -> Outcome {
-    let mut world = World::at(provider, ranks, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at(provider, ranks, &format!("tcp://10.77.0.1:{PORT}"));
     for rank in 0..ranks {
         let host = rank / (ranks / 2);
         hosts.run(&mut world, ["host0", "host1"][host], rank, "reduces", more[host])?;

@@ -9,7 +9,7 @@ use crate::{
     Outcome, Table, Verdict, join,
     network::Hosts,
     rank::{self, Role, say},
-    world::{End, World},
+    world::{End, TestJob},
     worlds::PORT,
 };
 
@@ -39,7 +39,7 @@ fn bench(provider: &str, hosts: usize, each: usize) -> Outcome {
             return Ok(Verdict::Skipped(format!("no link can be limited here: {error}")));
         }
     }
-    let mut world = World::at(provider, hosts * each, &format!("tcp://10.77.0.1:{PORT}"));
+    let mut world = TestJob::at(provider, hosts * each, &format!("tcp://10.77.0.1:{PORT}"));
     for rank in 0..hosts * each {
         all.run(&mut world, &format!("host{}", rank / each), rank, "measures-all-reduce", &[])?;
     }

@@ -6,7 +6,7 @@ use crate::{
     Outcome, Table, Verdict, ensure, join,
     network::Hosts,
     rank::{self, Role, say},
-    world::{End, World},
+    world::{End, TestJob},
 };
 
 pub(crate) const CASES: Table = &[
@@ -33,7 +33,7 @@ fn works(provider: &str, hosts: usize, ranks: usize, store: &str) -> Outcome {
 fn ipv6(provider: &str) -> Outcome {
     let hosts =
         Hosts::new(&[("alpha", &[("eth0", &["fd77::1/64"])]), ("beta", &[("eth0", &["fd77::2/64"])])])?;
-    let mut world = World::at(provider, 2, &format!("tcp://[fd77::1]:{PORT}"));
+    let mut world = TestJob::at(provider, 2, &format!("tcp://[fd77::1]:{PORT}"));
     hosts.run(&mut world, "alpha", 0, "reduces", &[])?;
     hosts.run(&mut world, "beta", 1, "reduces", &[])?;
     all_well(world)
@@ -76,13 +76,13 @@ fn two_interfaces() -> Result<Hosts, Box<dyn std::error::Error>> {
 
 fn loopback_master(provider: &str) -> Outcome {
     let hosts = two_interfaces()?;
-    let mut world = World::at(provider, 4, &format!("tcp://alpha:{PORT}"));
+    let mut world = TestJob::at(provider, 4, &format!("tcp://alpha:{PORT}"));
     for (rank, host) in ["alpha", "alpha", "beta", "beta"].into_iter().enumerate() {
         hosts.run(&mut world, host, rank, "reduces", &[])?;
     }
     all_well(world)?;
     // Alone on the master, ranks do not wait for those of other machines.
-    let mut world = World::at(provider, 2, &format!("tcp://alpha:{PORT}"));
+    let mut world = TestJob::at(provider, 2, &format!("tcp://alpha:{PORT}"));
     for rank in 0..2 {
         hosts.run(&mut world, "alpha", rank, "reduces", &[])?;
     }
@@ -100,7 +100,7 @@ fn interfaces(provider: &str) -> Outcome {
         // Of several, the one that leads to the store.
         ("10.0.0.0/8", "eth2,eth1"),
     ] {
-        let mut world = World::at(provider, 2, &format!("tcp://alpha:{PORT}"));
+        let mut world = TestJob::at(provider, 2, &format!("tcp://alpha:{PORT}"));
         hosts.run(&mut world, "alpha", 0, "reduces", &[("UNISONO_INTERFACE", alpha)])?;
         hosts.run(&mut world, "beta", 1, "reduces", &[("UNISONO_INTERFACE", beta)])?;
         took = all_well(world).map_err(|error| format!("{alpha} and {beta}: {error}"))?;
@@ -110,7 +110,7 @@ fn interfaces(provider: &str) -> Outcome {
 
 fn no_interface(provider: &str) -> Outcome {
     let hosts = two_interfaces()?;
-    let mut world = World::at(provider, 2, &format!("tcp://alpha:{PORT}"));
+    let mut world = TestJob::at(provider, 2, &format!("tcp://alpha:{PORT}"));
     hosts.run(&mut world, "alpha", 0, "reduces", &[("UNISONO_INTERFACE", "10.55.0.0/24")])?;
     hosts.run(&mut world, "beta", 1, "reduces", &[])?;
     let ends = world.end_all()?;
@@ -122,7 +122,7 @@ fn no_interface(provider: &str) -> Outcome {
 }
 
 fn reduce(provider: &str, all: &Hosts, hosts: usize, ranks: usize, store: &str) -> Outcome {
-    let mut world = World::at(provider, ranks, &format!("tcp://{store}:{PORT}"));
+    let mut world = TestJob::at(provider, ranks, &format!("tcp://{store}:{PORT}"));
     for rank in 0..ranks {
         all.run(&mut world, &format!("host{}", rank * hosts / ranks), rank, "reduces", &[])?;
     }
@@ -130,7 +130,7 @@ fn reduce(provider: &str, all: &Hosts, hosts: usize, ranks: usize, store: &str) 
 }
 
 /// All ranks end well, and none was slow to join.
-fn all_well(world: World) -> Outcome {
+fn all_well(world: TestJob) -> Outcome {
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
     let slowest = ends.iter().map(|end| end.number("joining took")).collect::<Result<Vec<_>, _>>()?;

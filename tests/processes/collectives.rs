@@ -10,7 +10,7 @@ use crate::{
     Outcome, Verdict, blocks, ensure,
     numbers::{Number, operations, small, wild},
     rank::{self, Role, config, say},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 pub(crate) const ROLES: &[Role] = &[("collectives", play)];
@@ -20,7 +20,7 @@ const SEED: u64 = 20_251_120;
 
 /// All of it at a number of ranks.
 pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
-    let mut world = World::new(provider, ranks, rounds().len())?;
+    let mut world = TestJob::new(provider, ranks, rounds().len())?;
     world.start_all("collectives", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;

@@ -15,7 +15,7 @@ use crate::{
     Outcome, Table, Verdict, ensure,
     random::Random,
     rank::{self, Role, failure, now, say, signal_myself},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 /// What is tried.
@@ -68,9 +68,9 @@ fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn 
     let what = format!("rank {victim} of {ranks}, {how}, store of {store}, after {micros} µs");
 
     let mut world = match store {
-        "launcher" => World::new(provider, ranks, 1)?,
-        "rank 0" => World::served_by_rank_0(provider, ranks)?,
-        _ => World::in_a_directory(provider, ranks)?,
+        "launcher" => TestJob::new(provider, ranks, 1)?,
+        "rank 0" => TestJob::served_by_rank_0(provider, ranks)?,
+        _ => TestJob::in_a_directory(provider, ranks)?,
     };
     let here = tempfile::tempdir()?;
     // Who comes when the store's process, or the round of a dead rank 0, is gone has nobody to hear it from.

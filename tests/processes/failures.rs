@@ -8,7 +8,7 @@ use unisono::{Error, Failure, ReduceOp};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, say, signal_myself, until_failure},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 const RANKS: usize = 4;
@@ -23,16 +23,16 @@ pub(crate) const CASES: Table = &[
     ("rank 0 is killed", |provider| killed(provider, 0)),
     ("rank 0 is killed, and the store with it", host_killed),
     ("a rank is killed while it joins", killed_joining),
-    ("a rank stops", |provider| stopped(World::new(provider, RANKS, 1)?, 1, "rank 1 gave no answer")),
+    ("a rank stops", |provider| stopped(TestJob::new(provider, RANKS, 1)?, 1, "rank 1 gave no answer")),
     ("rank 0 stops, and the store with it", |provider| {
         stopped(
-            World::served_by_rank_0(provider, RANKS)?,
+            TestJob::served_by_rank_0(provider, RANKS)?,
             0,
             "does not answer: rank 0, whose process serves it",
         )
     }),
     ("a rank stops that is not the store's", |provider| {
-        stopped(World::served_by_rank_0(provider, RANKS)?, 1, "rank 1 gave no answer")
+        stopped(TestJob::served_by_rank_0(provider, RANKS)?, 1, "rank 1 gave no answer")
     }),
     ("a rank never comes", missing),
     ("a rank leaves early", leaves),
@@ -70,7 +70,7 @@ fn soon(ends: &[&End], since: i64) -> Result<Verdict, Box<dyn std::error::Error>
 }
 
 fn killed(provider: &str, victim: usize) -> Outcome {
-    let mut world = World::new(provider, RANKS, 1)?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(&format!("killed {victim}"), &[])?;
     let ends = world.end_all()?;
     let (dead, others) = victim_and_others(&ends, victim)?;
@@ -81,7 +81,7 @@ fn killed(provider: &str, victim: usize) -> Outcome {
 }
 
 fn host_killed(provider: &str) -> Outcome {
-    let mut world = World::served_by_rank_0(provider, RANKS)?;
+    let mut world = TestJob::served_by_rank_0(provider, RANKS)?;
     world.start_all("killed 0", &[])?;
     let ends = world.end_all()?;
     let (dead, others) = victim_and_others(&ends, 0)?;
@@ -119,7 +119,7 @@ fn play_killed(victim: &str) -> rank::Outcome {
 }
 
 fn killed_joining(provider: &str) -> Outcome {
-    let mut world = World::new(provider, RANKS, 1)?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     for rank in 0..RANKS - 1 {
         world.start(rank, "meets", &[])?;
     }
@@ -144,7 +144,7 @@ fn play_joins_to_die(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-fn stopped(mut world: World, victim: usize, wanted: &str) -> Outcome {
+fn stopped(mut world: TestJob, victim: usize, wanted: &str) -> Outcome {
     world.start_all(&format!("stops {victim}"), &[("UNISONO_TIMEOUT", "1s")])?;
     world.stopped(victim)?;
     let others = world.end(|rank| rank != victim)?;
@@ -173,7 +173,7 @@ fn play_stops(victim: &str) -> rank::Outcome {
 
 fn missing(provider: &str) -> Outcome {
     let absent = 2;
-    let mut world = World::new(provider, RANKS, 1)?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     for rank in (0..RANKS).filter(|&rank| rank != absent) {
         // Long enough for the others to come on a machine with much to do.
         world.start(rank, "meets", &[("UNISONO_JOIN_TIMEOUT", "3s")])?;
@@ -207,7 +207,7 @@ fn play_meets(_: &str) -> rank::Outcome {
 
 /// Starts all ranks in a role of which rank 1 does something else than the others.
 fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn std::error::Error>> {
-    let mut world = World::new(provider, RANKS, 1)?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(role, &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
@@ -274,7 +274,7 @@ fn play_aborts(_: &str) -> rank::Outcome {
 
 /// A rank puts to another for the first time, and goes before that one, which is stopped meanwhile, looks.
 fn unseen(provider: &str) -> Outcome {
-    let mut world = World::new(provider, RANKS, 1)?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all("unseen", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;

@@ -12,7 +12,7 @@ use unisono::{Error, ProcessGroup, ReduceOp, Source};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, failure, join, now, say, signal_myself},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 pub(crate) const CASES: Table = &[
@@ -150,14 +150,14 @@ fn forks_and_dies(who: &str) -> rank::Outcome {
 
 fn child_first(provider: &str) -> Outcome {
     for ranks in [1, 2, 4] {
-        let mut world = World::served_by_rank_0(provider, ranks)?;
+        let mut world = TestJob::served_by_rank_0(provider, ranks)?;
         world.start_all("forks", &[])?;
         world.end_all()?.iter().try_for_each(End::well)?;
     }
     Ok(Verdict::Passed)
 }
 
-fn dies(mut world: World, who: usize) -> Outcome {
+fn dies(mut world: TestJob, who: usize) -> Outcome {
     world.start_all(&format!("forks-and-dies {who}"), &[])?;
     let ends = world.end_all()?;
     let (dead, rest): (Vec<&End>, Vec<&End>) = ends.iter().partition(|end| end.rank == who);
@@ -173,14 +173,14 @@ fn dies(mut world: World, who: usize) -> Outcome {
 }
 
 fn parent_first(provider: &str) -> Outcome {
-    dies(World::new(provider, 3, 1)?, 1)
+    dies(TestJob::new(provider, 3, 1)?, 1)
 }
 
 fn parent_first_with_the_store(provider: &str) -> Outcome {
-    dies(World::served_by_rank_0(provider, 3)?, 0)
+    dies(TestJob::served_by_rank_0(provider, 3)?, 0)
 }
 
 fn parent_first_in_a_directory(provider: &str) -> Outcome {
     let directory = tempfile::tempdir()?;
-    dies(World::in_directory(provider, 3, directory.path()), 1)
+    dies(TestJob::in_directory(provider, 3, directory.path()), 1)
 }

@@ -5,7 +5,7 @@ use unisono::ReduceOp;
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, say},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 pub(crate) const CASES: Table =
@@ -79,7 +79,7 @@ fn many_groups(groups: &str) -> rank::Outcome {
 }
 
 fn many(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 8, 1)?;
+    let mut world = TestJob::new(provider, 8, 1)?;
     world.start_all("many-groups 24", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
@@ -89,7 +89,7 @@ fn many(provider: &str) -> Outcome {
 }
 
 fn come_and_go(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all("groups", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;

@@ -6,7 +6,7 @@ use unisono::{Error, ProcessGroup};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config, now, say},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 /// What is tried.
@@ -70,7 +70,7 @@ fn joined(end: &End) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn twins(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     // Whichever is second is refused; the other waits for rank 0.
     world.start(1, "joins", &[])?;
     world.start(1, "joins", &[])?;
@@ -86,7 +86,7 @@ fn twins(provider: &str) -> Outcome {
 }
 
 fn token(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_TOKEN", "another job")])?;
     told(&world.end_first()?, "refused", &["belongs to another job", "UNISONO_TOKEN"])?;
     // It left nothing behind that would be in the way.
@@ -96,14 +96,14 @@ fn token(provider: &str) -> Outcome {
 }
 
 fn size(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_WORLD_SIZE", "3")])?;
     told(&world.end_first()?, "refused", &["this process has world size 3", "the store 2"])?;
     Ok(Verdict::Passed)
 }
 
 fn unknown(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("joins", &[("UNISONO_PROVIDER", "carrier-pigeon")])?;
     let ends = world.end_all()?;
     for end in &ends {
@@ -116,7 +116,7 @@ fn unknown(provider: &str) -> Outcome {
 }
 
 fn unknown_on_one(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     for rank in 0..3 {
         world.start(
             rank,
@@ -137,7 +137,7 @@ fn unknown_on_one(provider: &str) -> Outcome {
 
 fn providers(provider: &str) -> Outcome {
     let other = if provider == "tcp" { "tcp;ofi_rxm" } else { "tcp" };
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start(0, "joins", &[])?;
     world.start(1, "joins", &[("UNISONO_PROVIDER", other)])?;
     let ends = world.end_all()?;
@@ -149,7 +149,7 @@ fn providers(provider: &str) -> Outcome {
 }
 
 fn chunks(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     world.start(0, "joins", &[])?;
     world.start(1, "joins", &[("UNISONO_CHUNK", "32K")])?;
     world.start(2, "joins", &[])?;
@@ -161,7 +161,7 @@ fn chunks(provider: &str) -> Outcome {
 }
 
 fn algorithm(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("joins", &[("UNISONO_ALGORITHM", "magic")])?;
     world.end_all()?.iter().try_for_each(|end| told(end, "configuration", &["magic", "ring"]))?;
     Ok(Verdict::Passed)
@@ -174,7 +174,7 @@ fn descriptors(provider: &str) -> Outcome {
     // Where an endpoint cannot be opened, and where it can, but cannot connect.
     let limits = [10, 13, 16];
     let start = |limit: u64| {
-        let mut world = World::new(provider, 2, 1)?;
+        let mut world = TestJob::new(provider, 2, 1)?;
         world.start(0, "joins", &[])?;
         world.start(1, &format!("joins-with-few-descriptors {limit}"), &[("UNISONO_JOIN_TIMEOUT", "10s")])?;
         Ok::<_, Box<dyn std::error::Error>>(world)
@@ -201,7 +201,7 @@ fn play_few(limit: &str) -> rank::Outcome {
 }
 
 fn unserved(provider: &str) -> Outcome {
-    let mut world = World::served_by_rank_0(provider, 2)?;
+    let mut world = TestJob::served_by_rank_0(provider, 2)?;
     world.start(1, "joins", &[("UNISONO_JOIN_TIMEOUT", "500ms")])?;
     let ends = world.end_all()?;
     told(&ends[0], "rendezvous", &["tcp://127.0.0.1:"])?;

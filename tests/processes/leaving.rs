@@ -7,7 +7,7 @@ use unisono::ReduceOp;
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, now, say},
-    world::{self, End, World},
+    world::{self, End, TestJob},
 };
 
 pub(crate) const CASES: Table = &[("ranks leave far apart", far_apart)];
@@ -40,7 +40,7 @@ fn far_apart(provider: &str) -> Outcome {
         let worlds = [(2, true), (2, false), (4, true), (4, false)].map(|(ranks, rank_0_first)| {
             scope.spawn(move || -> Result<Vec<End>, String> {
                 let leave = || {
-                    let mut world = World::served_by_rank_0(provider, ranks)?;
+                    let mut world = TestJob::served_by_rank_0(provider, ranks)?;
                     for rank in 0..ranks {
                         let late = if rank_0_first { first(rank, ranks) } else { last(rank, ranks) };
                         world.start(rank, &format!("parts {late}"), &[TIMEOUT])?;

@@ -9,7 +9,7 @@ use unisono::ReduceOp;
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, say},
-    world::World,
+    world::TestJob,
 };
 
 /// What is tried.
@@ -23,7 +23,7 @@ const CHUNK: &str = "16M";
 const LIMIT: u64 = 96 << 20;
 
 fn case(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     let settings = [("UNISONO_CHUNK", CHUNK), ("UNISONO_JOIN_TIMEOUT", "20s")];
     world.start(0, "locks", &settings)?;
     world.start(1, &format!("locks {LIMIT}"), &settings)?;

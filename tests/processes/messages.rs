@@ -7,7 +7,7 @@ use crate::{
     Outcome, Table, Verdict, ensure,
     numbers::{Number, small},
     rank::{self, Role, config, failure, say},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 /// What is tried.
@@ -24,7 +24,7 @@ pub(crate) const ROLES: &[Role] = &[("messages", talk), ("misfits", misfit)];
 const LENGTHS: [usize; 9] = [0, 1, 17, 1000, 8191, 8192, 8193, 100_003, 1_500_000];
 
 fn messages(provider: &str, ranks: usize) -> Outcome {
-    let mut world = World::new(provider, ranks, 1)?;
+    let mut world = TestJob::new(provider, ranks, 1)?;
     world.start_all("messages", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
@@ -135,7 +135,7 @@ fn at_once(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
 
 /// Each round in a group of its own, because each ends it.
 fn misfits(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 2, 4)?;
+    let mut world = TestJob::new(provider, 2, 4)?;
     world.start_all("misfits", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;

@@ -5,7 +5,7 @@ use unisono::{ProcessGroup, ReduceOp, TensorViewMut};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config, failure, now, say},
-    world::{End, World, same},
+    world::{End, TestJob, same},
 };
 
 /// What is tried.
@@ -158,7 +158,7 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
 ];
 
 fn mismatches(provider: &str, ranks: usize) -> Outcome {
-    let mut world = World::new(provider, ranks, ROUNDS.len())?;
+    let mut world = TestJob::new(provider, ranks, ROUNDS.len())?;
     world.start_all("mismatches", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;

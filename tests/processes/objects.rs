@@ -9,7 +9,7 @@ use unisono::{
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config},
-    world::{End, World},
+    world::{End, TestJob},
 };
 
 /// What is tried.
@@ -21,7 +21,7 @@ pub(crate) const CASES: Table = &[
 pub(crate) const ROLES: &[Role] = &[("objects", play)];
 
 fn objects(provider: &str, ranks: usize) -> Outcome {
-    let mut world = World::new(provider, ranks, 2)?;
+    let mut world = TestJob::new(provider, ranks, 2)?;
     world.start_all("objects", &[])?;
     world.end_all()?.iter().try_for_each(End::well)?;
     Ok(Verdict::Passed)

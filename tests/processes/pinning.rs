@@ -6,7 +6,7 @@ use unisono::{Error, ReduceOp};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, say},
-    world::{End, World},
+    world::{End, TestJob},
 };
 
 pub(crate) const CASES: Table =
@@ -76,7 +76,7 @@ fn each(provider: &str) -> Outcome {
         ));
     }
     let started = |cores: &str, told: bool| -> Result<Vec<End>, Box<dyn std::error::Error>> {
-        let mut world = World::new(provider, 2, 1)?;
+        let mut world = TestJob::new(provider, 2, 1)?;
         for rank in 0..2 {
             let local = rank.to_string();
             let mut more = vec![("UNISONO_THREAD_CORES", cores)];
@@ -110,7 +110,7 @@ fn each(provider: &str) -> Outcome {
 }
 
 fn none(provider: &str) -> Outcome {
-    let mut world = World::new(provider, 1, 1)?;
+    let mut world = TestJob::new(provider, 1, 1)?;
     world.start(0, "pinned", &[("UNISONO_THREAD_CORES", "1023")])?;
     for end in world.end_all()? {
         end.well()?;

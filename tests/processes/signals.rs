@@ -19,7 +19,7 @@ use unisono::ReduceOp;
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, signal_myself, until_failure},
-    world::{self, World, same},
+    world::{self, TestJob, same},
 };
 
 const RANKS: usize = 3;
@@ -61,7 +61,7 @@ fn one(provider: &str, name: &str) -> Outcome {
         )));
     }
     let mut all = Vec::new();
-    for store in [World::new, |provider: &str, ranks, _| World::in_a_directory(provider, ranks)] {
+    for store in [TestJob::new, |provider: &str, ranks, _| TestJob::in_a_directory(provider, ranks)] {
         let mut world = store(provider, RANKS, 1)?;
         world.start_all(&format!("signalled {name}"), &[])?;
         let ends = world.end_all()?;
@@ -99,7 +99,7 @@ fn play(name: &str) -> rank::Outcome {
 
 /// The first that speaks gives the words for all; whoever hears them before its own signal comes returns them.
 fn all(provider: &str) -> Outcome {
-    let mut world = World::new(provider, RANKS, 1)?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     let here = tempfile::tempdir()?;
     world.start_all(&format!("waits-for-signal {}", here.path().display()), &[])?;
     let begun = Instant::now();
@@ -136,7 +136,7 @@ fn handled(provider: &str, when: &str) -> Outcome {
         let why = "libfabric's shm has a handler of its own then, which ends the process whoever calls it";
         return Ok(Verdict::Skipped(why.into()));
     }
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all(&format!("handles {when}"), &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(world::End::well)?;

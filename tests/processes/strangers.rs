@@ -18,7 +18,7 @@ use unisono_transport::{
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, say},
-    world::{End, PATIENCE, Result, World, same},
+    world::{End, PATIENCE, Result, TestJob, same},
 };
 
 /// What is tried.
@@ -151,8 +151,8 @@ impl Stranger {
 }
 
 /// Starts the ranks, and gives what they tell a stranger.
-fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(World, Vec<Visited>)> {
-    let mut world = World::new(provider, RANKS, 1)?;
+fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(TestJob, Vec<Visited>)> {
+    let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(&format!("visited {} {}", most.as_secs(), directory.display()), &[])?;
     let begun = Instant::now();
     let mut ranks = Vec::new();

@@ -19,7 +19,7 @@ use unisono_transport::{LibraryCall, ofi::Ofi, sim::fault::Observed};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config, join, say, signal_myself, until_failure},
-    world::{End, World},
+    world::{End, TestJob},
 };
 
 /// What is tried.
@@ -69,7 +69,7 @@ fn never_returns(provider: &str) -> Outcome {
     }
     let begun = Instant::now();
     let start = |ranks, role: &str, more: &[(&str, &str)]| {
-        let mut world = World::new(provider, ranks, 1)?;
+        let mut world = TestJob::new(provider, ranks, 1)?;
         world.start_all(role, more)?;
         Ok::<_, Box<dyn std::error::Error>>(world)
     };
@@ -105,7 +105,7 @@ fn never_opens(provider: &str) -> Outcome {
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     let pipe = directory.path().join("never-fi.so");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)?;
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     let joins = ("UNISONO_JOIN_TIMEOUT", "2s");
     world.start(0, "refused", &[joins])?;
     let path = directory.path().to_str().ok_or("a strange name")?;
@@ -125,7 +125,7 @@ fn continued(provider: &str) -> Outcome {
     if provider == "shm" {
         return Ok(Verdict::Skipped("the transport that sticks is the same over any provider".into()));
     }
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("stopped-in-a-call", &[("UNISONO_TIMEOUT", "1s")])?;
     world.stopped(1)?;
     thread::sleep(Duration::from_secs(8));
@@ -194,7 +194,7 @@ fn kills(provider: &str) -> Outcome {
         // Over large and small calls alike: a few microseconds to 20 ms.
         let after = (u64::from(seed) >> 8).wrapping_mul(2 * time + 1) % 20_000;
         let begun = Instant::now();
-        let mut world = World::new(provider, 4, 1)?;
+        let mut world = TestJob::new(provider, 4, 1)?;
         world.start_all(&format!("killed-any-time {after}"), &[])?;
         let ends = world.end_all()?;
         for end in &ends {
@@ -240,7 +240,7 @@ fn in_containers(provider: &str, role: &str) -> Result<Result<Vec<End>, String>,
     if !rustix::process::getuid().is_root() {
         return Ok(Err("only root can make PID namespaces".into()));
     }
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     for rank in 0..2 {
         let mut container = Command::new("unshare");
         container.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(std::env::current_exe()?);

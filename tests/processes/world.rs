@@ -26,8 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Processes that meet.
-pub(crate) struct World {
+/// The processes of a job under test.
+pub(crate) struct TestJob {
     provider: String,
     ranks: usize,
     /// One for each group that the ranks form, one after the other.
@@ -58,7 +58,7 @@ pub(crate) struct End {
     pub(crate) errors: String,
 }
 
-impl World {
+impl TestJob {
     /// Room for this many ranks that form `groups` groups, one after the other.
     pub(crate) fn new(provider: &str, ranks: usize, groups: usize) -> Result<Self> {
         let mut world = Self::empty(provider, ranks);
@@ -231,7 +231,7 @@ impl Drop for Ending {
     }
 }
 
-impl Drop for World {
+impl Drop for TestJob {
     fn drop(&mut self) {
         drop(Ending(std::mem::take(&mut self.processes)));
         // Nobody is left for whom the stores could stay.

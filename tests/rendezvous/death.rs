@@ -225,7 +225,7 @@ fn rank_0_may_leave_long_before_the_others() {
 }
 
 #[test]
-fn a_launcher_that_goes_before_its_ranks_is_told() {
+fn a_launcher_that_ends_before_its_ranks_is_reported() {
     let server = TcpServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
     let all = [0, 1].map(|rank| One::new(open(&address, &member(rank, 2), soon()).unwrap()));
@@ -264,7 +264,7 @@ fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
 
 #[test]
 #[ignore = "what the next test starts as a process of its own"]
-fn a_process_that_hears_of_a_death() {
+fn a_process_that_learns_of_a_death() {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::from_default_env())
         .with_ansi(false)
@@ -280,7 +280,7 @@ fn a_process_that_hears_of_a_death() {
 #[test]
 fn a_death_is_an_error_in_the_log() {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "death::a_process_that_hears_of_a_death", "--ignored", "--nocapture"])
+        .args(["--exact", "death::a_process_that_learns_of_a_death", "--ignored", "--nocapture"])
         .env("RUST_LOG", "warn")
         .output()
         .unwrap();

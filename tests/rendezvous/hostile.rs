@@ -30,7 +30,7 @@ fn send(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn strangers_are_shown_the_door() {
+fn connections_without_the_token_are_closed() {
     let (server, address) = server(2);
     let huge = [PREAMBLE, &u32::MAX.to_le_bytes(), b"x"].concat();
     let nonsense = [PREAMBLE, &8_u32.to_le_bytes(), &[0xff; 8]].concat();
@@ -225,7 +225,7 @@ fn keys_that_are_too_long_are_refused_by_the_server_too() {
 }
 
 #[test]
-fn sixty_four_ranks_meet_and_part() {
+fn sixty_four_ranks_join_and_leave() {
     let (_place, all) = stores(Kind::Tcp, 64);
     let all: Vec<One> = all.into_iter().map(One::new).collect();
     assert!(all[63].watch.positions(SOON).unwrap().iter().all(Option::is_some));

@@ -166,7 +166,7 @@ enum Answer {
 }
 
 #[test]
-fn a_false_server_gets_no_rank_and_nothing_of_it() {
+fn a_server_without_the_token_learns_nothing() {
     for answer in [Answer::Reflected, Answer::Guessed, Answer::Failure] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -269,7 +269,7 @@ fn ranks_leave_in_any_order_and_meet_again() {
 }
 
 #[test]
-fn ranks_that_part_together_meet_again_at_once() {
+fn ranks_that_leave_together_can_join_again_at_once() {
     let place = Place::new(Kind::File);
     together(&[(); 3], |rank, ()| {
         for round in 0..40_u8 {
@@ -330,7 +330,7 @@ fn the_first_failure_wins_everywhere() {
 }
 
 #[test]
-fn a_failure_ends_the_waiting_of_all() {
+fn a_failure_ends_every_wait() {
     for kind in KINDS {
         let (_place, all) = world(kind, 3);
         let failure = Failure::Aborted { rank: 2, why: "enough".into() };
@@ -435,7 +435,7 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
 }
 
 #[test]
-fn that_a_rank_leaves_is_told_to_all_and_nobody_waits_for_it() {
+fn a_leaving_rank_is_reported_and_not_waited_for() {
     for kind in KINDS {
         let (_place, all) = world(kind, 3);
         all[0].position.set(|| Position::of(Stage::Leaves));

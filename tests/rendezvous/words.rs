@@ -20,7 +20,7 @@ fn is_clean(text: &str) -> bool {
 }
 
 #[test]
-fn a_failure_is_told_in_one_line_of_words_whoever_reports_it() {
+fn a_failure_is_one_line_of_text_whoever_reports_it() {
     let failures = [
         Failure::Aborted { rank: 1, why: nasty() },
         Failure::Mismatch {
@@ -69,7 +69,7 @@ fn the_store_cleans_what_a_member_says_past_the_library() {
 }
 
 #[test]
-fn a_call_is_told_in_one_short_line() {
+fn a_call_is_described_in_one_short_line() {
     for kind in KINDS {
         let (_place, stores) = stores(kind, 2);
         let all: Vec<One> = stores.into_iter().map(One::new).collect();

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_launcher_is_told() {
+    fn incomplete_launcher_variables_are_named() {
         let found = environment(&[("RANK", "1"), ("MASTER_ADDR", "10.0.0.1")]);
         assert!(found.launch.as_ref().is_some_and(Result::is_err));
         let lines = found.judge().lines;
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_none_is_told_once() {
+    fn an_invalid_store_is_reported_once() {
         let rank = [("UNISONO_RANK", "0"), ("UNISONO_WORLD_SIZE", "2")];
         for started in [&[][..], &rank] {
             let found = environment(&[started, &[("UNISONO_STORE", "tpc://x:1")]].concat());

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_none_is_a_problem() {
+    fn an_invalid_host_is_a_problem() {
         for host in ["", "no host has this name", "host.invalid", "999.1.1.1"] {
             let route = route(host.into());
             assert!(route.problem.is_some(), "{route:?}");

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_change_nothing_but_colours() {
+    fn colours_change_nothing_else() {
         let mut section = Section::new("title");
         section.ok("good");
         section.warn("bad", "mend it");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_8_ranks_nobody_takes_chunks_from_more_ranks_than_there_is_room_for() {
+    fn beyond_8_ranks_no_rank_receives_chunks_from_too_many() {
         let (config, chunk) = (Config::default(), windows::CHUNK_BYTES);
         for (ranks, collective) in
             [9, 16, 33].into_iter().flat_map(|ranks| Collective::ALL.map(|it| (ranks, it)))

@@ -217,7 +217,7 @@ fn all_pieces_may_be_there_before_the_name() {
 }
 
 #[test]
-fn all_ranks_hear_what_is_wrong_at_one() {
+fn all_ranks_get_the_error_of_one() {
     type Spoil = fn(&Path);
     /// What is done beforehand, who tells, and whether it is what was to be told.
     type Case = (&'static str, Spoil, Rank, fn(&Problem) -> bool);

@@ -317,7 +317,7 @@ fn a_directory_of_that_name_is_in_the_way() {
 }
 
 #[test]
-fn a_source_that_changes_is_found_out() {
+fn a_source_that_changes_is_detected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("source");
     fs::write(&path, bytes(100)).unwrap();
@@ -482,7 +482,7 @@ mod tensors {
     }
 
     #[test]
-    fn long_names_are_told_in_part() {
+    fn long_names_are_shortened() {
         let directory = tempfile::tempdir().unwrap();
         let names = ["a", "b"].map(|name| name.repeat(50_000));
         let path = file(directory.path(), &[(names[0].as_str(), 1), (names[1].as_str(), 2)]);

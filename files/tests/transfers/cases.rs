@@ -14,7 +14,7 @@ use unisono_files::{Delivered, Error, Options, Problem, Progress, broadcast, rec
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, join, say, signal_myself},
-    world::{World, same},
+    world::{TestJob, same},
 };
 
 /// What is tried.
@@ -46,7 +46,7 @@ fn place() -> std::io::Result<(tempfile::TempDir, String)> {
 fn killed(provider: &str) -> Outcome {
     let (place, name) = place()?;
     let role = |then: &str| format!("broadcasts {then} {name}");
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     for rank in 0..3 {
         world.start(rank, &role(if rank == 1 { "dies" } else { "fails" }), &[])?;
     }
@@ -59,7 +59,7 @@ fn killed(provider: &str) -> Outcome {
     // What a crash of the machine can do: a piece is noted and was never written.
     fs::File::options().write(true).open(&partial)?.write_all_at(&[0; 1000], 0)?;
 
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all(&role("ends"), &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(|end| end.well())?;
@@ -78,7 +78,7 @@ fn killed(provider: &str) -> Outcome {
 
 fn limited(provider: &str) -> Outcome {
     let (place, name) = place()?;
-    let mut world = World::new(provider, 2, 1)?;
+    let mut world = TestJob::new(provider, 2, 1)?;
     world.start(0, &format!("broadcasts fails {name}"), &[])?;
     world.start(1, &format!("broadcasts limited {name}"), &[])?;
     let ends = world.end_all()?;
@@ -123,7 +123,7 @@ fn play(told: &str) -> rank::Outcome {
 /// From rank 0 to rank 2, which is killed at first, while rank 1 waits for both.
 fn killed_alone(provider: &str) -> Outcome {
     let (place, name) = place()?;
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     for rank in 0..3 {
         world.start(rank, &format!("sends {} {name}", if rank == 2 { "dies" } else { "fails" }), &[])?;
     }
@@ -133,7 +133,7 @@ fn killed_alone(provider: &str) -> Outcome {
     let to = place.path().join("2");
     ensure!(to.join(".model.unisono-part").metadata()?.len() == LEN as u64, "no partial file at rank 2");
 
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all(&format!("sends ends {name}"), &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(|end| end.well())?;
@@ -174,7 +174,7 @@ fn play_sends(told: &str) -> rank::Outcome {
 /// Between ranks 0 and 1, both ways at once, and a group of both after each.
 fn to_and_fro(provider: &str) -> Outcome {
     let place = tempfile::tempdir()?;
-    let mut world = World::new(provider, 3, 1)?;
+    let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all(&format!("to-and-fro {}", place.path().to_string_lossy()), &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(|end| end.well())?;

@@ -151,7 +151,7 @@ fn ranks_share_cores() {
 }
 
 #[test]
-fn nobodys_clock_runs_before_it_has_a_core() {
+fn no_time_is_counted_before_a_rank_has_a_core() {
     let plan = find("direct").and_then(|it| it.plan(Collective::Barrier)).unwrap();
     let path = Path { latency: 0.0, send_overhead: 5e-6, receive_overhead: 2e-6, ..PATH };
     let busy = Fabric { between: path, ..PLAIN };

@@ -412,7 +412,7 @@ fn what_was_never_written() {
 }
 
 #[test]
-fn everybody_takes_first() {
+fn every_rank_takes_before_it_puts() {
     let job = job(AllReduce);
     let mut scripts = scripts("ring", &job);
     for script in &mut scripts {

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_noticed() {
+    fn wrong_declarations_are_noticed() {
         let mut inc = Incoming::new(0, 0, 0, 2);
         assert!(inc.arrive(2).is_err(), "no credit for it");
         let mut out = Outgoing::new(1, 0, 0, 2);

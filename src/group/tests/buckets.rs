@@ -259,7 +259,7 @@ fn gradients_are_summed_in_buckets() {
 }
 
 #[test]
-fn gradients_that_make_no_sense_are_refused() {
+fn invalid_gradients_are_refused() {
     world(1, small, |group| {
         let mut buckets = GradientBuckets::<f64>::new(&group, &[2, 3], ReduceOp::Avg, 1).unwrap();
         let told = |error: Result<()>| error.unwrap_err().to_string();

@@ -28,7 +28,7 @@ fn sum(group: &ProcessGroup) -> Result<()> {
 }
 
 #[test]
-fn groups_called_in_different_order_are_said() {
+fn groups_called_in_different_order_are_named() {
     for ranks in [2, 3, 5] {
         let told = told(ranks, |group, [one, other]| {
             let turned = group.rank() == ranks - 1;
@@ -47,14 +47,14 @@ fn groups_called_in_different_order_are_said() {
 }
 
 #[test]
-fn a_group_called_beside_the_world_is_said() {
+fn a_group_called_beside_the_world_is_named() {
     let told = told(4, |group, [one, _]| if group.rank() == 2 { sum(one) } else { sum(group) });
     assert!(told.contains("rank 2 in op 1 all_reduce(u32, sum) of group world/0"), "{told}");
     assert!(told.contains(" in op 5 all_reduce(u32, sum) for rank "), "{told}");
 }
 
 #[test]
-fn roots_that_differ_are_said_where_no_message_shows_it() {
+fn different_roots_without_a_message_are_a_mismatch() {
     // Rank 0 waits for nobody but ranks that wait for another.
     let told = told(4, |group, [one, _]| {
         let root = usize::from(group.rank() == 0);
@@ -65,7 +65,7 @@ fn roots_that_differ_are_said_where_no_message_shows_it() {
 }
 
 #[test]
-fn messages_that_cross_are_said() {
+fn crossing_messages_are_a_deadlock() {
     let tags = told(2, |group, _| {
         let other = 1 - group.rank();
         group.recv(&mut [0_u8; 3], other, group.rank() as u32).map(drop)
@@ -84,7 +84,7 @@ fn messages_that_cross_are_said() {
 
 /// What waits for a rank that works for itself ends well, however long and in whatever order threads call.
 #[test]
-fn nobody_is_told_of_who_is_only_slow() {
+fn a_slow_rank_is_not_reported() {
     let slow = Duration::from_millis(2500);
     world(3, small, |group| {
         let groups = [(); 2].map(|()| group.new_group(&[0, 1, 2]).unwrap().unwrap());

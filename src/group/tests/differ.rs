@@ -18,7 +18,7 @@ fn told(act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
 }
 
 #[test]
-fn handles_that_cut_otherwise_are_said() {
+fn handles_with_other_pipelines_are_a_mismatch() {
     // Other lanes of the same messages; one lane of small slots beside several of large ones; other messages.
     for (count, ours, theirs) in [
         (4000, (128, 1), (128, 2)),
@@ -43,7 +43,7 @@ fn handles_that_cut_otherwise_are_said() {
 }
 
 #[test]
-fn tensors_in_another_order_are_said() {
+fn tensors_in_another_order_are_a_mismatch() {
     for lens in [[2, 3], [200, 3000]] {
         let other = [lens[1], lens[0]];
         let lens = |group: &ProcessGroup| if group.rank() == 0 { lens } else { other };
@@ -99,7 +99,7 @@ fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
 }
 
 #[test]
-fn tensors_of_another_type_more_are_said() {
+fn an_additional_type_is_a_mismatch() {
     // Each type is reduced by an operation of its own: the first of them says it, whichever it is.
     for more in [Dtype::F64, Dtype::F16] {
         for told in told_of_lists(&[(Dtype::F32, 3)], &[(Dtype::F32, 3), (more, 2)], ReduceOp::Sum) {
@@ -123,7 +123,7 @@ fn tensors_of_another_type_more_are_said() {
 }
 
 #[test]
-fn tensors_of_the_same_types_in_another_order_are_said() {
+fn tensors_of_the_same_types_in_another_order_are_a_mismatch() {
     let ours = [(Dtype::F32, 3), (Dtype::F64, 3), (Dtype::F32, 5)];
     for theirs in [[0, 2, 1], [1, 0, 2]] {
         for told in told_of_lists(&ours, &theirs.map(|which| ours[which]), ReduceOp::Sum) {
@@ -133,7 +133,7 @@ fn tensors_of_the_same_types_in_another_order_are_said() {
 }
 
 #[test]
-fn no_tensors_beside_some_are_said() {
+fn an_empty_list_beside_others_is_a_mismatch() {
     for (dtype, len) in [(Dtype::F32, 3), (Dtype::U8, 3), (Dtype::U8, 0), (Dtype::F64, 0)] {
         for op in [ReduceOp::Sum, ReduceOp::PreMulSum(2.0)] {
             for told in told_of_lists(&[(dtype, len)], &[], op) {

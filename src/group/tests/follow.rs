@@ -345,7 +345,7 @@ fn room_that_does_not_fit_is_a_mismatch_whoever_waits() {
 }
 
 #[test]
-fn a_rank_that_calls_something_else_is_told() {
+fn a_rank_that_calls_something_else_is_named() {
     let failures = world(2, small, |group| {
         let failed = match group.rank() {
             0 => group.all_gather_v_async(vec![1_u8]).unwrap().wait().map(drop),

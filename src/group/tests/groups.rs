@@ -251,7 +251,7 @@ fn a_split_beside_another_call_is_a_mismatch() {
 }
 
 #[test]
-fn a_group_of_senseless_ranks_is_refused() {
+fn a_group_of_invalid_ranks_is_refused() {
     world(2, small, |group| {
         for ranks in [&[][..], &[0, 0], &[2]] {
             let refused = group.new_group(ranks);
@@ -278,7 +278,7 @@ fn a_failure_in_one_group_ends_all() {
 }
 
 #[test]
-fn a_group_is_named_where_its_calls_do_not_fit_or_end() {
+fn a_group_is_named_if_its_calls_differ_or_do_not_end() {
     let told = world(3, small, |group| {
         let part = group.new_group(&[2, 0]).unwrap();
         let failed = match &part {

@@ -286,7 +286,7 @@ fn many_lists_with_one_tag_do_not_mix() {
 
 /// What follows a list's head comes while no thread of this rank calls anything; so does a call of many operations.
 #[test]
-fn all_goes_on_while_nobody_waits() {
+fn operations_progress_without_a_wait() {
     worlds(2, |group| {
         let given =
             vec![tensor(1, Dtype::F64, &[90, 90]), tensor(2, Dtype::U8, &[5]), tensor(3, Dtype::U8, &[2000])];

@@ -130,7 +130,7 @@ fn receives_that_nobody_answers_keep_nobody_from_leaving_though_their_work_is_ke
 }
 
 #[test]
-fn one_call_more_in_a_group_is_said_when_it_ends() {
+fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
     type Call = fn(&ProcessGroup) -> Result<()>;
     let calls: [(Call, &str); 6] = [
         (
@@ -174,7 +174,7 @@ fn one_call_more_in_a_group_is_said_when_it_ends() {
 }
 
 #[test]
-fn a_message_that_nobody_receives_is_said_to_all_when_its_group_ends() {
+fn a_message_that_no_rank_receives_is_reported_to_all_when_its_group_ends() {
     for of_world in [true, false] {
         let (told, _) = told(3, |group, part| {
             let through = if of_world { group } else { part };

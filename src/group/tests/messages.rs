@@ -351,7 +351,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
 }
 
 #[test]
-fn a_message_that_nobody_received_is_said_at_the_end() {
+fn a_message_that_no_rank_received_is_reported_at_the_end() {
     let told = world(2, small, |group| {
         if group.rank() == 0 {
             group.send(&[1_u16, 2], 1, 5).unwrap();

@@ -92,7 +92,7 @@ pub(super) fn object<T: std::fmt::Debug>(result: Result<T>) -> (usize, ObjectErr
 }
 
 #[test]
-fn a_value_that_cannot_be_sent_is_everybodys_error_and_the_group_goes_on() {
+fn a_value_that_cannot_be_sent_is_an_error_of_all_ranks_and_the_group_still_works() {
     world(3, small, |group| {
         let me = group.rank();
         let own = || ObjectError::Value { problem: "it will not".to_owned() };
@@ -128,7 +128,7 @@ fn a_value_that_cannot_be_sent_is_everybodys_error_and_the_group_goes_on() {
 }
 
 #[test]
-fn too_much_is_refused_on_all_ranks() {
+fn objects_beyond_the_limit_are_refused_on_all_ranks() {
     let limited = |config: &mut crate::Config| {
         small(config);
         config.object_limit = 1000;

@@ -1,4 +1,4 @@
-//! Objects and tensors from point to point: they arrive as they were, and what does not fit is said.
+//! Messages of objects and tensors arrive unchanged, and a mismatch is an error.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn objects_arrive_as_they_were() {
 }
 
 #[test]
-fn objects_of_another_type_are_said_where_they_are_wanted() {
+fn objects_of_another_type_are_an_error_of_the_receiver() {
     world(2, small, |group| {
         if group.rank() == 0 {
             group.send_object(&"seven", 1, 0).unwrap();
@@ -113,7 +113,7 @@ fn tensors_arrive_where_others_were() {
 }
 
 #[test]
-fn tensors_that_do_not_fit_where_they_come_are_said_by_all() {
+fn tensors_that_do_not_fit_are_the_same_failure_on_all_ranks() {
     let wanted = [
         (vec![Tensor::from_vec(vec![7_u8; 6], &[2, 3]).unwrap()], "2 tensors where 1 are wanted"),
         (owned_as(Dtype::I32, &[3, 2]), "tensor 1 as i32 [2, 3], and i32 [3, 2] is wanted"),
@@ -165,7 +165,7 @@ fn tensors_of_several_threads_do_not_mix() {
 }
 
 #[test]
-fn one_sort_of_message_is_not_taken_for_another() {
+fn objects_tensors_and_elements_are_distinguished() {
     type Call = fn(&ProcessGroup) -> Result<()>;
     let cases: [(Call, Call, &str); 3] = [
         (

@@ -162,7 +162,7 @@ proptest! {
 }
 
 #[test]
-fn a_call_may_ask_for_it_and_all_must() {
+fn a_handle_may_ask_for_it_and_all_ranks_must() {
     let mut results = world(2, super::small, |group| {
         let mut data = [1.0_f32];
         group.with_reduction(Reduction::Reproducible).all_reduce(&mut data, ReduceOp::Sum).unwrap();

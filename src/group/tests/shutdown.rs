@@ -1,4 +1,4 @@
-//! How ranks part: whoever closes takes nothing along, and nobody puts to whoever is gone.
+//! The shutdown: no message is lost when an endpoint closes, and no rank puts to one that has closed.
 
 use unisono_schedule::{Job, Step, algorithm};
 use unisono_transport::sim::{self, Fabric};
@@ -29,7 +29,7 @@ fn parts(ranks: usize, fabric: &Fabric, tweak: impl Fn(&mut Config), each: impl 
 }
 
 #[test]
-fn nothing_is_lost_when_ranks_part() {
+fn no_message_is_lost_at_shutdown() {
     for algorithm in ["star", "direct", "dissemination"] {
         for (ranks, seed) in [(2, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)] {
             let tweak = |config: &mut Config| {
@@ -43,7 +43,7 @@ fn nothing_is_lost_when_ranks_part() {
     }
 }
 
-/// Credits and what groups say to one another at their end are control messages, which nobody waits for.
+/// Credits and the messages of a shutdown are control messages, which no operation waits for.
 #[test]
 fn control_messages_are_not_lost_either() {
     for seed in 10..16 {

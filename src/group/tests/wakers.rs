@@ -215,7 +215,7 @@ fn who_is_woken_may_wait_for_what_ends_with_the_group() {
 }
 
 #[test]
-fn the_woken_may_call_where_a_group_fails() {
+fn wakers_may_call_while_a_group_fails() {
     let awaited = Barrier::new(2);
     world(2, small, |group| {
         let (rank, group) = (group.rank(), Arc::new(group));

@@ -270,7 +270,7 @@ fn many_are_in_flight_on_several_groups() {
 }
 
 #[test]
-fn it_goes_on_while_nobody_waits() {
+fn an_operation_progresses_without_a_wait() {
     world(3, small, |group| {
         let work = group.all_reduce_async(given(group.rank(), 5000), ReduceOp::Sum).unwrap();
         while !work.is_done() {

@@ -13,7 +13,7 @@ use super::{
         protocol::{self, Answer, Challenge, Frame, Verdict},
         seal::{self, Seal},
     },
-    Connection, Id, Server, Stage,
+    Connection, Id, Phase, Server,
     connection::Opening,
 };
 use crate::error::{Refusal, clean};
@@ -154,15 +154,15 @@ impl Server {
     /// Whether members are admitted, or told why the group has failed.
     fn hears(&self) -> bool {
         match self.stage {
-            Stage::Serving => true,
-            Stage::Lingering(..) => self.members.has_failed(),
-            Stage::Flushing(_) => false,
+            Phase::Serving => true,
+            Phase::Lingering(..) => self.members.has_failed(),
+            Phase::Flushing(_) => false,
         }
     }
 
     /// Whether this store is ending, and another may soon be at its address.
     fn ending(&self) -> bool {
-        !matches!(self.stage, Stage::Serving) || self.host.is_some() && self.members.anyone_gone()
+        !matches!(self.stage, Phase::Serving) || self.host.is_some() && self.members.anyone_gone()
     }
 
     /// Answers a hello.

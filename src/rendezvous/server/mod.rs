@@ -120,7 +120,7 @@ impl TcpServer {
             listener: Some(listener.into()),
             accept_after: None,
             control: theirs,
-            stage: Stage::Serving,
+            stage: Phase::Serving,
             host,
             connections: BTreeMap::new(),
             last: 0,
@@ -183,10 +183,10 @@ fn raise_file_limit(wanted: u64) {
 
 /// The state of the server.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum Phase {
     Serving,
-    /// ToWatch to end; stays for those that have not left. After the first time it says so, or ends all the same. Until the second
-    /// it stays for those that have yet to hear why the group failed.
+    /// Waits for ranks that have not left. After the first time it logs this, or ends anyway. Until the second time it serves
+    /// ranks that have not yet heard why the group failed.
     Lingering(Option<Instant>, Instant),
     /// All messages are queued; the server waits until they are written.
     Flushing(Instant),
@@ -197,7 +197,7 @@ struct Server {
     /// Set while there is no descriptor for another connection.
     accept_after: Option<Instant>,
     control: UnixStream,
-    stage: Stage,
+    stage: Phase,
     job: Job,
     host: Option<Rank>,
     connections: BTreeMap<Id, Connection>,
@@ -216,7 +216,7 @@ impl Server {
         loop {
             let now = Instant::now();
             self.advance(now);
-            if matches!(self.stage, Stage::Flushing(until) if now >= until || self.connections.is_empty()) {
+            if matches!(self.stage, Phase::Flushing(until) if now >= until || self.connections.is_empty()) {
                 return;
             }
             let events = match self.poll(now) {
@@ -246,7 +246,7 @@ impl Server {
             self.members.renew();
             self.values = Values::default();
         }
-        if let Stage::Lingering(until, news) = self.stage {
+        if let Phase::Lingering(until, news) = self.stage {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
                 match self.host {
                     // Ranks may leave at any time, and those that stay need the store.
@@ -256,7 +256,7 @@ impl Server {
                             rank,
                             "this process continues to serve the store: rank {here} has not left yet"
                         );
-                        self.stage = Stage::Lingering(None, news);
+                        self.stage = Phase::Lingering(None, news);
                     }
                     Some(rank) => self.fail(Failure::StoreLost {
                         how: format!("rank {rank}, whose process served it, ended without leaving"),
@@ -268,11 +268,11 @@ impl Server {
                 // The port is free from now on: a process that comes later belongs to a later store.
                 self.listener = None;
                 if !self.members.anyone() || self.members.has_failed() {
-                    self.stage = Stage::Flushing(now + FLUSH);
+                    self.stage = Phase::Flushing(now + FLUSH);
                 }
             }
         }
-        if let Stage::Flushing(_) = self.stage {
+        if let Phase::Flushing(_) = self.stage {
             self.deliver();
             for connection in self.connections.values_mut() {
                 connection.shut_when_written();
@@ -298,10 +298,10 @@ impl Server {
             self.accept_after = None;
         }
         let stage = match self.stage {
-            Stage::Serving => None,
-            Stage::Lingering(_, news) if self.members.owes_news() && now < news => Some(news),
-            Stage::Lingering(until, _) => until,
-            Stage::Flushing(until) => Some(until),
+            Phase::Serving => None,
+            Phase::Lingering(_, news) if self.members.owes_news() && now < news => Some(news),
+            Phase::Lingering(until, _) => until,
+            Phase::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let until = [stage, timer, self.members.query_until(), self.accept_after, self.warnings.until()];
@@ -312,7 +312,7 @@ impl Server {
 
         let mut ids = Vec::with_capacity(self.connections.len() + 2);
         let mut fds = Vec::with_capacity(self.connections.len() + 2);
-        if matches!(self.stage, Stage::Serving) {
+        if matches!(self.stage, Phase::Serving) {
             ids.push(0);
             fds.push(PollFd::new(&self.control, PollFlags::IN));
         }
@@ -376,13 +376,13 @@ impl Server {
     /// Ends when the handle is gone.
     fn control(&mut self, now: Instant) {
         use std::io::Read as _;
-        if !matches!(self.stage, Stage::Serving) || self.control.set_nonblocking(true).is_err() {
+        if !matches!(self.stage, Phase::Serving) || self.control.set_nonblocking(true).is_err() {
             return;
         }
         if matches!(self.control.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             return;
         }
-        self.stage = Stage::Lingering(Some(now + LINGER), now + LATECOMERS);
+        self.stage = Phase::Lingering(Some(now + LINGER), now + LATECOMERS);
     }
 
     /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time

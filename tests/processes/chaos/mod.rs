@@ -28,7 +28,7 @@ use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config, say, signal_myself},
     stuck,
-    world::{Result, World},
+    world::{Result, TestJob},
 };
 
 pub(crate) const CASES: Table = &[("random campaign", campaign)];
@@ -127,7 +127,7 @@ struct Said<'e> {
 
 /// Runs a plan.
 fn judge(provider: &str, plan: &Plan) -> Result<Came> {
-    let mut world = World::new(provider, plan.ranks, 1)?;
+    let mut world = TestJob::new(provider, plan.ranks, 1)?;
     let join = if matches!(plan.kind, Kind::Dies(_, Moment::Joining(_))) { JOIN_TIMEOUT } else { "60s" };
     let waits = matches!(plan.kind, Kind::Dies(Fate::Stops, _));
     let more = [("UNISONO_TIMEOUT", if waits { TIMEOUT } else { "60s" }), ("UNISONO_JOIN_TIMEOUT", join)];

@@ -96,8 +96,8 @@ fn whoever_sends_first_is_told() {
     world(4, small, |group| {
         if group.rank() > 0 {
             // Wishes of a handle are about its collectives.
-            let wishing = group.with_algorithms("ring").unwrap();
-            send(&wishing, &path, 0, 3, pieces(100)).unwrap();
+            let with_ring = group.with_algorithms("ring").unwrap();
+            send(&with_ring, &path, 0, 3, pieces(100)).unwrap();
             return;
         }
         let mut senders: Vec<Rank> = (1..4)
@@ -146,7 +146,7 @@ fn a_file_for_one_is_resumed() {
 }
 
 #[test]
-fn both_ranks_hear_what_is_wrong_at_one() {
+fn both_ranks_get_the_error_of_one() {
     type Spoil = fn(&Path);
     let cases: [(Spoil, Rank); 3] = [
         (|it| fs::remove_file(it.join("model")).unwrap(), 1),

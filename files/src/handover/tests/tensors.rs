@@ -99,7 +99,7 @@ fn some_tensors_go_to_one_rank() {
 }
 
 #[test]
-fn all_ranks_hear_of_a_header_with_long_words() {
+fn all_ranks_get_the_error_of_a_header_with_long_names() {
     let many = (0..9).map(|it: u8| tensor(&it.to_string().repeat(20_000), "U8", 0, 0)).collect();
     let cases = [
         (vec![tensor("a", &"X".repeat(100_000), 0, 4)], 4),
