@@ -10,8 +10,7 @@ use super::*;
 fn fabric(seed: u64) -> Fabric {
     let jitter = Duration::from_micros([10, 300][seed as usize % 2]);
     let max_inject = [64, 0][seed as usize / 2 % 2];
-    let sockets = max_inject == 0;
-    Fabric::new(sim::Config { seed, jitter, max_inject, sockets, ..sim::Config::default() })
+    Fabric::new(sim::Config { seed, jitter, max_inject, ..sim::Config::default() })
 }
 
 /// Ranks do this and leave; nothing is lost.

@@ -27,8 +27,6 @@ pub struct Config {
     pub local_registration: bool,
     /// As [`crate::Limits::cheap_registration`].
     pub cheap_registration: bool,
-    /// As [`crate::Limits::sockets`].
-    pub sockets: bool,
     /// As [`crate::Limits::arrivals`]; more landed and unread puts than this break the endpoint.
     pub arrivals: usize,
     /// As [`crate::Limits::arrivals_per_peer`]; more landed and unread puts of one peer break the endpoint.
@@ -54,7 +52,6 @@ impl Default for Config {
             max_sources: 2,
             local_registration: true,
             cheap_registration: false,
-            sockets: false,
             arrivals: 4096,
             arrivals_per_peer: 4096,
             virtual_addresses: true,

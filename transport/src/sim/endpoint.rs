@@ -61,7 +61,6 @@ impl Endpoint {
                 max_sources: config.max_sources.max(1),
                 local_registration: config.local_registration,
                 cheap_registration: config.cheap_registration,
-                sockets: config.sockets,
                 arrivals: config.arrivals,
                 arrivals_per_peer: config.arrivals_per_peer.min(config.arrivals),
                 ..local::limits(PROVIDER)
