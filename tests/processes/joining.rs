@@ -155,7 +155,7 @@ fn chunks(provider: &str) -> Outcome {
     world.start(2, "joins", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(|end| {
-        told(end, "failed", &["chunk: must be alike", "auto on ranks 0, 2", "32768 on ranks 1"])
+        told(end, "failed", &["chunk: must be alike", "262144 on ranks 0, 2", "32768 on ranks 1"])
     })?;
     Ok(Verdict::Measured(same(&ends.iter().collect::<Vec<_>>(), "words")?.to_owned()))
 }
