@@ -269,9 +269,9 @@ fn invalid_gradients_are_refused() {
         assert!(error.ends_with("parameter 0 has 2 elements, and the gradient 1"), "{error}");
         buckets.ready(0, &[1.0, 2.0]).unwrap();
         let error = told(buckets.ready(0, &[1.0, 2.0]));
-        assert!(error.contains("was there before"), "{error}");
+        assert!(error.contains("was already given in this step"), "{error}");
         let error = told(buckets.finish());
-        assert!(error.contains("the gradient of parameter 1 is not there"), "{error}");
+        assert!(error.contains("the gradient of parameter 1 has not been given"), "{error}");
         buckets.ready(1, &[0.0; 3]).unwrap();
         buckets.finish().unwrap();
         assert_eq!((buckets.gradient(0), buckets.gradient(2)), (&[1.0, 2.0][..], &[][..]));

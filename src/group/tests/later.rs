@@ -387,11 +387,12 @@ fn what_one_call_ends_with_is_its_own_and_the_group_goes_on() {
             Error::Object { rank, problem: ObjectError::Unsent, .. } if me != root => assert_eq!(rank, root),
             other => panic!("{other}"),
         };
-        let words = "broadcast_object: this rank is the root, and gave None; give a value there";
+        let words = "broadcast_object: this rank is the root and gave None; the root must give a value";
         argument(none.wait().unwrap_err(), 2, words);
         argument(few.wait().unwrap_err(), 0, "scatter_object: 1 values were given; there are 3 ranks");
         assert_eq!(text.wait().unwrap(), ["text"; 3]);
-        let words = "broadcast_tensors: this rank is the root, and gave None; give a list of tensors there";
+        let words =
+            "broadcast_tensors: this rank is the root and gave None; the root must give a list of tensors";
         argument(lists.wait().unwrap_err(), 1, words);
         assert_eq!(
             odd.wait().unwrap_err().to_string(),

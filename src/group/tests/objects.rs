@@ -111,11 +111,11 @@ fn a_value_that_cannot_be_sent_is_an_error_of_all_ranks_and_the_group_still_work
             (0 | 1, Error::Object { rank: 2, problem: ObjectError::Unsent, .. }) => {}
             (_, other) => panic!("{other}"),
         };
-        let words = "broadcast_object: this rank is the root, and gave None; give a value there";
+        let words = "broadcast_object: this rank is the root and gave None; the root must give a value";
         argument(group.broadcast_object(None, 2), words);
         argument(
             group.scatter_object(None, 2),
-            "scatter_object: this rank is the root, and gave None; give values there",
+            "scatter_object: this rank is the root and gave None; the root must give values",
         );
         argument(
             group.scatter_object(Some(vec![Stubborn(2); 2]), 2),

@@ -238,7 +238,7 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
             let way = if group.rank() == 1 { Parts::Split(1) } else { Parts::Split(0) };
             group.gather_tensor(&tensor(1, Dtype::F32, &[2, 2]).view(), way, 1)
         },
-        "gather_tensor: rank 0 puts parts together by Split(0), rank 1 by Split(1)",
+        "gather_tensor: rank 0 joins parts by Split(0), rank 1 by Split(1)",
     );
     refused(
         2,
@@ -247,7 +247,7 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
             let way = Parts::SplitAt { dim: 0, indices: &indices };
             group.all_gather_tensor(&tensor(1, Dtype::F32, &[2]).view(), way)
         },
-        "all_gather_tensor: rank 0 puts parts together by SplitAt { dim: 0, indices: [0] }, \
+        "all_gather_tensor: rank 0 joins parts by SplitAt { dim: 0, indices: [0] }, \
          rank 1 by SplitAt { dim: 0, indices: [1] }",
     );
     refused(
@@ -280,7 +280,7 @@ fn what_the_root_cannot_give_is_said_on_all_ranks() {
             let unsent = "scatter_tensor: the list of shapes of rank 1: that rank did not send it; its own error says why";
             assert_eq!(words, if me == 1 { wanted } else { unsent });
         };
-        let wanted = "scatter_tensor: this rank is the root, and gave None; give a tensor there";
+        let wanted = "scatter_tensor: this rank is the root and gave None; the root must give a tensor";
         told(group.scatter_tensor(None, Parts::Split(0), 1), wanted);
         let wanted = "there is no dimension 2 in a tensor of 2; they are counted from 0";
         told(group.scatter_tensor(Some(&whole), Parts::Chunk(2), 1), wanted);
