@@ -6,7 +6,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError, atomic::Ordering, mpsc},
+    sync::{Arc, PoisonError, mpsc},
     thread::{self, JoinHandle},
 };
 
@@ -33,9 +33,9 @@ impl Runtime {
     /// Submits an operation that nobody waits for.
     pub(crate) fn begin(&self, comm_id: CommId, task: Task) {
         self.ask(comm_id, task);
-        let queue = self.queue();
-        if !queue.driven {
-            self.hand_over(queue);
+        let roles = self.roles();
+        if !roles.driven {
+            self.hand_over(roles);
         }
     }
 
@@ -62,27 +62,25 @@ impl Runtime {
     /// Drives while nobody else does, and runs completion actions, until the end.
     fn background(&self) {
         loop {
-            let mut queue = self.queue();
-            queue.background = false;
-            queue.resting = true;
+            let mut roles = self.roles();
+            roles.background = false;
+            roles.resting = true;
             let idle = || !self.has_open() || self.wanted();
-            while queue.finished.is_empty() && !queue.quit && (queue.gone || queue.driven || idle()) {
-                queue = self.rested.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            while self.finished.is_empty() && !roles.quit && (roles.gone || roles.driven || idle()) {
+                roles = self.rested.wait(roles).unwrap_or_else(PoisonError::into_inner);
             }
-            queue.resting = false;
-            if !queue.finished.is_empty() {
-                self.finishes.store(false, Ordering::Relaxed);
-                let finished = std::mem::take(&mut queue.finished);
-                drop(queue);
-                Completion::finish(finished);
+            roles.resting = false;
+            if !self.finished.is_empty() {
+                drop(roles);
+                Completion::finish(std::iter::from_fn(|| self.finished.pop()).collect());
                 continue;
             }
-            if queue.quit {
+            if roles.quit {
                 return;
             }
-            queue.background = true;
-            let lock = self.lock_driver(queue);
-            self.drive(None, (&|| self.finishes.load(Ordering::Relaxed), None));
+            roles.background = true;
+            let lock = self.lock_driver(roles);
+            self.drive(None, (&|| !self.finished.is_empty(), None));
             drop(lock);
         }
     }
@@ -93,7 +91,7 @@ impl Runtime {
         let lock = self.claim_driver();
         self.end(self.abandon(), Failure::Closed);
         drop(lock);
-        self.queue().quit = true;
+        self.roles().quit = true;
         self.rested.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The progress thread itself may drop the last handle: it cannot join itself.

@@ -1,11 +1,10 @@
-//! What a process has once, whatever groups it is in: the engine, the driver lock and the submission queue, the first failure,
+//! What a process has once, whatever groups it is in: the engine, the driver lock and the submission, the first failure,
 //! the progress thread, and where its peers run.
 //!
 //! A thread that waits for an operation drives the engine, for all operations: it holds the driver lock. Others submit theirs
 //! and wait until they have ended, or until nobody drives; then one of them takes the lock.
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -14,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_queue::SegQueue;
 use unisono_transport::{Limits, Wake, fork::Process};
 
 pub(crate) mod affinity;
@@ -25,10 +25,11 @@ pub(crate) mod monitor;
 pub(crate) mod network;
 pub(crate) mod peer;
 mod position;
+mod submission;
 mod supervisor;
 pub(crate) mod watchdog;
 
-use self::{affinity::Affinity, callers::Callers, monitor::Monitor, peer::PeerInfo};
+use self::{affinity::Affinity, callers::Callers, monitor::Monitor, peer::PeerInfo, submission::Submission};
 use crate::{
     buffer::Registry,
     config::Config,
@@ -69,21 +70,20 @@ pub(crate) struct Runtime {
     pub registry: Arc<Registry>,
     /// The driver has it. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
-    queue: Mutex<SubmissionQueue>,
+    requests: Submission<(CommId, Request)>,
+    /// What the progress thread is to finish.
+    finished: SegQueue<Completion>,
+    roles: Mutex<Roles>,
     /// For threads that wait for an operation or for the driver lock.
     changed: Condvar,
     /// For the [progress thread](background).
     rested: Condvar,
-    /// Whether there is a request in the queue: the driver looks here without locking it.
-    asked: AtomicBool,
-    /// Whether there is a completion action in the queue: the progress thread looks here while it drives.
-    finishes: AtomicBool,
     /// How many threads want the driver lock for themselves; and how many wait that would replace the progress thread.
     claims: AtomicUsize,
     waiters: AtomicUsize,
     /// Whether this rank is leaving and makes no other call.
     leaves: AtomicBool,
-    /// Whether calls are refused: a call looks here without locking the queue.
+    /// Whether calls are refused: a call looks here without a lock.
     closed: AtomicBool,
     /// Operations that have not ended.
     open: AtomicUsize,
@@ -97,15 +97,11 @@ pub(crate) struct Runtime {
     store: Option<Arc<dyn Store>>,
 }
 
-/// Where operations are submitted, and who drives.
+/// Who drives, who waits, and whether all is over.
 #[derive(Default)]
-struct SubmissionQueue {
-    requests: VecDeque<(CommId, Request)>,
-    /// What the progress thread is to finish.
-    finished: Vec<Completion>,
-    /// Whether a thread drives, and whether it sleeps.
+struct Roles {
+    /// Whether a thread drives.
     driven: bool,
-    asleep: bool,
     /// Whether the progress thread drives, whether it rests, and whether it is to end.
     background: bool,
     resting: bool,
@@ -134,9 +130,9 @@ impl Drop for DriverLock<'_> {
             let why = "a thread panicked while it drove the engine".to_owned();
             runtime.end(runtime.abandon(), Failure::Aborted { rank: runtime.rank, why });
         }
-        let mut queue = runtime.queue();
-        queue.driven = false;
-        runtime.hand_over(queue);
+        let mut roles = runtime.roles();
+        roles.driven = false;
+        runtime.hand_over(roles);
     }
 }
 
@@ -163,11 +159,11 @@ impl Runtime {
             registry: Arc::default(),
             waker: engine.waker(),
             engine: Mutex::new(Some(Box::new(engine))),
-            queue: Mutex::default(),
+            requests: Submission::default(),
+            finished: SegQueue::new(),
+            roles: Mutex::default(),
             changed: Condvar::new(),
             rested: Condvar::new(),
-            asked: AtomicBool::new(false),
-            finishes: AtomicBool::new(false),
             claims: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             leaves: AtomicBool::new(false),
@@ -179,31 +175,25 @@ impl Runtime {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, SubmissionQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn roles(&self) -> MutexGuard<'_, Roles> {
+        self.roles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Submits an operation of a communicator. The next driver begins it.
     pub(crate) fn ask(&self, comm_id: CommId, task: Task) {
-        let mut queue = self.queue();
-        if let Some(failure) = queue.failed.clone() {
-            return self.leave_to_others(queue, task.completion.fail(failure));
-        }
-        queue.requests.push_back((comm_id, Request::Do(task)));
         self.open.fetch_add(1, Ordering::Release);
-        self.asked.store(true, Ordering::Release);
-        if queue.asleep {
-            self.waker.wake();
+        self.requests.push((comm_id, Request::Do(task)));
+        if self.requests.closed() {
+            self.fail_requests(Vec::new());
+        } else {
+            self.wake_driver();
         }
     }
 
     /// Closes a communicator once what was submitted before has ended. Does not wait for that.
     pub(crate) fn leave(&self, comm_id: CommId) -> Result<()> {
         self.check()?;
-        let mut queue = self.queue();
-        queue.requests.push_back((comm_id, Request::Leave));
-        self.asked.store(true, Ordering::Release);
-        drop(queue);
+        self.requests.push((comm_id, Request::Leave));
         let lock = self.claim_driver();
         self.drive(None, (&|| true, None));
         drop(lock);
@@ -212,9 +202,9 @@ impl Runtime {
 
     /// The driver lock, if it is free and nobody wants anything.
     fn try_lock_driver(&self) -> Option<DriverLock<'_>> {
-        let queue = self.queue();
-        let engaged = queue.failed.is_some() || queue.driven || self.wanted() || !queue.requests.is_empty();
-        (!engaged).then(|| self.lock_driver(queue))
+        let roles = self.roles();
+        let engaged = roles.failed.is_some() || roles.driven || self.wanted() || !self.requests.is_empty();
+        (!engaged).then(|| self.lock_driver(roles))
     }
 
     /// Runs an operation of a communicator: on this thread, without queueing, if nobody drives.
@@ -294,29 +284,27 @@ impl Runtime {
         let _waiting = until.is_none().then(|| self.callers.wait());
         self.callers.enter();
         loop {
-            let mut queue = self.queue();
+            let mut roles = self.roles();
             // A waiting thread drives faster than the progress thread: it replaces it.
-            let replaces = queue.background && !outcome.ended();
+            let replaces = roles.background && !outcome.ended();
             if replaces {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
-                if queue.asleep {
-                    self.waker.wake();
-                }
+                self.wake_driver();
             }
             while !outcome.ended()
-                && !queue.gone
-                && (queue.driven || self.claims.load(Ordering::Relaxed) > 0)
+                && !roles.gone
+                && (roles.driven || self.claims.load(Ordering::Relaxed) > 0)
                 && !late()
             {
-                queue = self.sleep(queue, until);
+                roles = self.sleep(roles, until);
             }
             self.waiters.fetch_sub(usize::from(replaces), Ordering::Relaxed);
-            let over = outcome.ended() || queue.gone;
+            let over = outcome.ended() || roles.gone;
             if over || late() {
-                self.hand_over(queue);
+                self.hand_over(roles);
                 return over;
             }
-            let lock = self.lock_driver(queue);
+            let lock = self.lock_driver(roles);
             self.drive(None, (&|| outcome.ended() || late(), until));
             drop(lock);
         }
@@ -332,13 +320,13 @@ impl Runtime {
             self.drive(None, (&|| Instant::now() >= until, Some(until)));
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
             let only_receives = engine.as_ref().is_none_or(|engine| engine.has_only_receives());
-            let mut queue = self.queue();
-            let over = only_receives && queue.requests.is_empty();
+            let mut roles = self.roles();
+            let over = only_receives && self.requests.is_empty();
             if over {
-                queue.left = true;
+                roles.left = true;
                 self.closed.store(true, Ordering::Release);
             }
-            drop((queue, engine, lock));
+            drop((roles, engine, lock));
             self.check()?;
             if over {
                 return Ok(());
@@ -360,7 +348,7 @@ impl Runtime {
                 completion.fail(Failure::Undelivered { call, rank: self.rank, waited, report })
             })
             .collect();
-        self.leave_to_others(self.queue(), failed);
+        self.leave_to_others(self.roles(), failed);
         self.changed.notify_all();
         Ok(())
     }
@@ -381,10 +369,10 @@ impl Runtime {
     }
 
     /// Wakes who may drive next: this thread drives no more, or waits no more.
-    fn hand_over(&self, queue: MutexGuard<'_, SubmissionQueue>) {
-        let (waiting, resting) = (queue.waiting > 0, queue.resting);
-        // A woken thread locks the queue.
-        drop(queue);
+    fn hand_over(&self, roles: MutexGuard<'_, Roles>) {
+        let (waiting, resting) = (roles.waiting > 0, roles.resting);
+        // A woken thread takes the same lock.
+        drop(roles);
         if waiting {
             self.changed.notify_all();
         } else if resting && self.has_open() {
@@ -393,53 +381,45 @@ impl Runtime {
     }
 
     /// Gives completion actions to the [progress thread](background).
-    fn leave_to_others(
-        &self,
-        mut queue: MutexGuard<'_, SubmissionQueue>,
-        finished: impl IntoIterator<Item = Completion>,
-    ) {
-        queue.finished.extend(finished);
-        if queue.finished.is_empty() {
-            return;
-        }
-        self.finishes.store(true, Ordering::Relaxed);
-        if queue.resting {
-            drop(queue);
+    fn leave_to_others(&self, roles: MutexGuard<'_, Roles>, finished: impl IntoIterator<Item = Completion>) {
+        finished.into_iter().for_each(|completion| self.finished.push(completion));
+        if roles.resting && !self.finished.is_empty() {
+            drop(roles);
             self.rested.notify_one();
         }
     }
 
-    fn lock_driver(&self, mut queue: MutexGuard<'_, SubmissionQueue>) -> DriverLock<'_> {
-        queue.driven = true;
+    fn wake_driver(&self) {
+        if self.requests.asleep() {
+            self.waker.wake();
+        }
+    }
+
+    fn lock_driver(&self, mut roles: MutexGuard<'_, Roles>) -> DriverLock<'_> {
+        roles.driven = true;
         DriverLock { runtime: self, unwinding: std::thread::panicking() }
     }
 
     /// Takes the driver lock from the driver, as soon as that gives it up.
     fn claim_driver(&self) -> DriverLock<'_> {
         self.claims.fetch_add(1, Ordering::Relaxed);
-        let mut queue = self.queue();
-        while queue.driven {
-            if queue.asleep {
-                self.waker.wake();
-            }
-            queue = self.sleep(queue, None);
+        let mut roles = self.roles();
+        while roles.driven {
+            self.wake_driver();
+            roles = self.sleep(roles, None);
         }
         self.claims.fetch_sub(1, Ordering::Relaxed);
-        self.lock_driver(queue)
+        self.lock_driver(roles)
     }
 
-    fn sleep<'d>(
-        &self,
-        mut queue: MutexGuard<'d, SubmissionQueue>,
-        until: Option<Instant>,
-    ) -> MutexGuard<'d, SubmissionQueue> {
-        queue.waiting += 1;
-        queue = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-            None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            Some(left) => self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
+    fn sleep<'d>(&self, mut roles: MutexGuard<'d, Roles>, until: Option<Instant>) -> MutexGuard<'d, Roles> {
+        roles.waiting += 1;
+        roles = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => self.changed.wait(roles).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => self.changed.wait_timeout(roles, left).unwrap_or_else(PoisonError::into_inner).0,
         };
-        queue.waiting -= 1;
-        queue
+        roles.waiting -= 1;
+        roles
     }
 
     /// Drives the engine until `until` says so, nothing is active, or another thread wants the lock; first begins `first`, which
@@ -472,22 +452,29 @@ impl Runtime {
 
     /// Ends all: every operation ends with this failure, or with the one before it.
     fn end(&self, left: Vec<Completion>, failure: Failure) -> Failure {
-        let mut queue = self.queue();
-        let failure = queue.failed.get_or_insert(failure).clone();
+        let mut roles = self.roles();
+        let failure = roles.failed.get_or_insert(failure).clone();
         self.closed.store(true, Ordering::Release);
-        let requests = std::mem::take(&mut queue.requests);
-        drop(queue);
-        let submitted = requests.into_iter().filter_map(|(_, request)| match request {
-            Request::Do(task) => Some(task.completion),
-            Request::Leave | Request::Position(_) => None,
-        });
+        drop(roles);
+        self.requests.close();
+        self.fail_requests(left);
+        failure
+    }
+
+    /// After the end, when the endpoint is closed: operations that are left, and those that were submitted, end with its failure.
+    fn fail_requests(&self, left: Vec<Completion>) {
+        let Some(failure) = self.roles().failed.clone() else { return };
+        let submitted =
+            std::iter::from_fn(|| self.requests.next()).filter_map(|(_, request)| match request {
+                Request::Do(task) => Some(task.completion),
+                Request::Leave | Request::Position(_) => None,
+            });
         let all = left.into_iter().chain(submitted);
         let failed: Vec<_> = all.filter_map(|completion| completion.fail(failure.clone())).collect();
-        let mut queue = self.queue();
-        queue.gone = true;
-        self.leave_to_others(queue, failed);
+        let mut roles = self.roles();
+        roles.gone = true;
+        self.leave_to_others(roles, failed);
         self.changed.notify_all();
-        failure
     }
 
     /// Does something with the engine while nobody drives it.
@@ -498,14 +485,14 @@ impl Runtime {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *slot {
             Some(engine) => Ok(act(engine)),
-            None => Err(Error::Failed(self.queue().failed.clone().unwrap_or(Failure::Closed))),
+            None => Err(Error::Failed(self.roles().failed.clone().unwrap_or(Failure::Closed))),
         }
     }
 
     /// Whether all is over, on this rank or elsewhere.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_process()?;
-        self.check_queue(self.queue())
+        self.check_roles(self.roles())
     }
 
     /// Whether this is the process that joined. In a forked child, locks may be held forever by threads that do not exist there:
@@ -518,9 +505,9 @@ impl Runtime {
         self.process.is_this()
     }
 
-    fn check_queue(&self, queue: MutexGuard<'_, SubmissionQueue>) -> Result<()> {
-        let failed = queue.failed.clone();
-        drop(queue);
+    fn check_roles(&self, roles: MutexGuard<'_, Roles>) -> Result<()> {
+        let failed = roles.failed.clone();
+        drop(roles);
         match failed {
             Some(failure) => Err(Error::Failed(failure)),
             None => self.monitor.latch.failure().map_or(Ok(()), |failure| Err(self.fail(failure))),
@@ -534,7 +521,7 @@ impl Runtime {
 
     /// Whether this rank leaves, or has left.
     pub(crate) fn has_left(&self) -> bool {
-        self.queue().left
+        self.roles().left
     }
 
     /// Whether calls may be made.
@@ -544,11 +531,11 @@ impl Runtime {
         if !self.closed.load(Ordering::Acquire) && !self.monitor.latch.raised() {
             return Ok(());
         }
-        let queue = self.queue();
-        if queue.left && queue.failed.is_none() {
+        let roles = self.roles();
+        if roles.left && roles.failed.is_none() {
             return Err(Error::Left { call });
         }
-        self.check_queue(queue)
+        self.check_roles(roles)
     }
 
     /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the latch is raised.
@@ -564,6 +551,6 @@ impl Runtime {
 
     /// Whether all is over.
     pub(crate) fn over(&self) -> bool {
-        self.queue().failed.is_some() || self.monitor.latch.raised()
+        self.roles().failed.is_some() || self.monitor.latch.raised()
     }
 }

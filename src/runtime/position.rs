@@ -32,35 +32,28 @@ impl Runtime {
 
     fn ask_position(&self) -> Position {
         let question = Arc::new(PositionQuery::default());
-        let mut queue = self.queue();
-        queue.requests.push_back((0, Request::Position(Arc::clone(&question))));
-        self.asked.store(true, Ordering::Release);
-        if queue.asleep {
-            self.waker.wake();
-        }
-        drop(queue);
-        let until = Instant::now() + ANSWER;
-        let answer = loop {
-            if let Some(position) = question.wait(LOOK) {
-                break Position { stage: Stage::Calls, ..position };
-            }
+        let (mut asked, until) = (false, Instant::now() + ANSWER);
+        loop {
             let slot = match self.engine.try_lock() {
                 Ok(slot) => slot,
                 Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
-                Err(TryLockError::WouldBlock) if Instant::now() < until => continue,
-                Err(TryLockError::WouldBlock) => break Position::of(Stage::Busy),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return Position::of(Stage::Busy),
+                Err(TryLockError::WouldBlock) => {
+                    if !std::mem::replace(&mut asked, true) {
+                        self.requests.push((0, Request::Position(Arc::clone(&question))));
+                        self.wake_driver();
+                    }
+                    match question.wait(LOOK) {
+                        Some(position) => return Position { stage: Stage::Calls, ..position },
+                        None => continue,
+                    }
+                }
             };
-            break match &*slot {
+            return match &*slot {
                 // Nobody drives, so nobody waits.
                 Some(engine) => Position { stage: Stage::Calls, blocked: None, ..engine.position() },
                 None => Position::of(Stage::Calls),
             };
-        };
-        let mut queue = self.queue();
-        queue.requests.retain(
-            |(_, request)| !matches!(request, Request::Position(other) if Arc::ptr_eq(other, &question)),
-        );
-        self.asked.store(!queue.requests.is_empty(), Ordering::Release);
-        answer
+        }
     }
 }

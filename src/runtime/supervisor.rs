@@ -38,11 +38,11 @@ impl Supervisor for Runtime {
     fn ended(&self, number: Option<u64>, left: Option<Completion>) {
         self.monitor.current.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
-        let queue = self.queue();
-        let waiting = queue.waiting > 0;
+        let roles = self.roles();
+        let waiting = roles.waiting > 0;
         match left {
-            None => drop(queue),
-            left => self.leave_to_others(queue, left),
+            None => drop(roles),
+            left => self.leave_to_others(roles, left),
         }
         // It may be the operation of another thread than the driver.
         if waiting {
@@ -51,17 +51,11 @@ impl Supervisor for Runtime {
     }
 
     fn asked(&self) -> Option<(CommId, Request)> {
-        if !self.asks() {
-            return None;
-        }
-        let mut queue = self.queue();
-        let request = queue.requests.pop_front();
-        self.asked.store(!queue.requests.is_empty(), Ordering::Release);
-        request
+        self.requests.next()
     }
 
     fn asks(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
+        !self.requests.is_empty()
     }
 
     fn wanted(&self) -> bool {
@@ -69,7 +63,7 @@ impl Supervisor for Runtime {
     }
 
     fn sleeps(&self, asleep: bool) {
-        self.queue().asleep = asleep;
+        self.requests.sleeps(asleep);
     }
 }
 
@@ -79,8 +73,8 @@ impl Driver for Runtime {
     }
 
     fn failed(&self) -> Option<Failure> {
-        let queue = self.queue();
-        queue.failed.clone().filter(|_| queue.gone)
+        let roles = self.roles();
+        roles.failed.clone().filter(|_| roles.gone)
     }
 
     fn check_process(&self) -> Result<()> {
