@@ -1,4 +1,4 @@
-//! Collectives of two ranks in threads: over the memory transport (what the library itself costs) and over
+//! Collectives of two ranks in threads: over the in-process transport (what the library itself costs) and over
 //! libfabric's tcp on the loopback. For figures of processes, and of more of them, see `unisono bench`.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 

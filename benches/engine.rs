@@ -1,5 +1,5 @@
 //! The engine's own cost: nanoseconds for a step (a message put to oneself, taken and freed, without a
-//! wire; the memory transport's part included), and for finding the receive of a message.
+//! wire; the in-process transport's part included), and for finding the receive of a message.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -1,4 +1,4 @@
-//! Messages from point to point over the memory transport: to oneself, there and back between two ranks in threads, many
+//! Messages from point to point over the in-process transport: to oneself, there and back between two ranks in threads, many
 //! at once, and tensors of mixed sizes beside one message of as many bytes.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 

@@ -5,16 +5,16 @@
 //! $ cargo build --examples && unisono run -n 4 target/debug/examples/lists
 //! [0] rank 0 of 4 reads ["to be or not to be", "that is the question"]
 //! [0] rank 0 of 4: more than once there are {"be": 2, "sleep": 2, "to": 5}
-//! [0] rank 0 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] letters
+//! [0] rank 0 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] characters
 //! [0] rank 0 of 4: the tensors are of shapes [[[18], [20]], [], [[6], [8], [7]], [[8]]]
 //! [1] rank 1 of 4 reads []
-//! [1] rank 1 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] letters
+//! [1] rank 1 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] characters
 //! [1] rank 1 of 4: the tensors are of shapes [[[18], [20]], [], [[6], [8], [7]], [[8]]]
 //! [2] rank 2 of 4 reads ["to die", "to sleep", "no more"]
-//! [2] rank 2 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] letters
+//! [2] rank 2 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] characters
 //! [2] rank 2 of 4: the tensors are of shapes [[[18], [20]], [], [[6], [8], [7]], [[8]]]
 //! [3] rank 3 of 4 reads ["to sleep"]
-//! [3] rank 3 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] letters
+//! [3] rank 3 of 4: the words have [[[2, 2, 2, 3, 2, 2], [4, 2, 3, 8]], [], [[2, 3], [2, 5], [2, 4]], [[2, 5]]] characters
 //! [3] rank 3 of 4: the tensors are of shapes [[[18], [20]], [], [[6], [8], [7]], [[8]]]
 //! ```
 
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Every rank gets the lists of all, as lists of lists of lists.
     let all = group.all_gather_object(&lengths(&mine))?;
-    println!("rank {rank} of {ranks}: the words have {all:?} letters");
+    println!("rank {rank} of {ranks}: the words have {all:?} characters");
     assert_eq!(all, (0..ranks).map(|rank| lengths(&texts(rank))).collect::<Vec<_>>());
 
     // So it is with tensors: here one of the bytes of each text.

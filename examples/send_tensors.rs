@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Tensor::from_vec(vec![half::bf16::from_f32(0.125)], &[])?,
             Tensor::zeros(Dtype::U8, &[0, 3])?,
         ];
-        hand_on(&group, &batch, after)?;
+        forward(&group, &batch, after)?;
     }
     let (received, from) = group.recv_tensors(before, BATCH)?;
     for tensor in &received {
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("rank {rank} of {ranks} got {dtype} {shape:?} from rank {from}: {tensor}");
     }
     if rank > 0 {
-        hand_on(&group, &received, after)?;
+        forward(&group, &received, after)?;
     } else {
         // Every stage has turned the matrix once.
         assert_eq!(received[1..], batch[1..]);
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Sends a batch with its matrix turned: that is another view of the same elements, and they are put in order on the
 /// way.
-fn hand_on(group: &ProcessGroup, batch: &[Tensor], to: usize) -> unisono::Result<()> {
+fn forward(group: &ProcessGroup, batch: &[Tensor], to: usize) -> unisono::Result<()> {
     let mut views: Vec<_> = batch.iter().map(Tensor::view).collect();
     views[0] = views[0].transpose(0, 1)?;
     assert!(!views[0].is_contiguous());

@@ -49,7 +49,7 @@ pub fn pair(open: impl Fn() -> Box<dyn Transport>) -> [ProcessGroup; 2] {
     [here, other.join().expect("no panic")]
 }
 
-/// Two ranks over the memory transport: what the library itself costs.
+/// Two ranks over the in-process transport: what the library itself costs.
 pub fn over_memory() -> [ProcessGroup; 2] {
     let hub = Hub::new();
     pair(|| Box::new(hub.open()))

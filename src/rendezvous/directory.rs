@@ -90,7 +90,7 @@ impl Folder {
     }
 
     /// Where rank 0 serves the store, and its secret.
-    pub(super) fn announced(&self) -> Result<(Vec<SocketAddr>, Token)> {
+    pub(super) fn published(&self) -> Result<(Vec<SocketAddr>, Token)> {
         private_directory(&self.0)?;
         let text =
             outside::read_text(&self.0.join(ADDRESS), MAX_ADDRESS).map_err(|error| match error.kind() {
@@ -126,7 +126,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Says that the store is served at a port of this host; gives its secret.
-    pub(super) fn announce(&self, port: u16) -> io::Result<Token> {
+    pub(super) fn publish(&self, port: u16) -> io::Result<Token> {
         let secret = blake3::Hash::from(seal::nonce()?).to_hex();
         let (new, file) = (self.folder.join("new"), self.folder.join(ADDRESS));
         io::Write::write_all(&mut writable(&new)?, format!("{} {port} {secret}", host_name()).as_bytes())?;
@@ -165,23 +165,23 @@ mod tests {
         for name in [ADDRESS, LOCK] {
             mknodat(CWD, folder.0.join(name), FileType::Fifo, 0o600.into(), 0).unwrap();
         }
-        folder.announced().unwrap_err();
+        folder.published().unwrap_err();
         folder.take().unwrap_err();
         fs::remove_file(folder.0.join(ADDRESS)).unwrap();
         File::create(folder.0.join(ADDRESS)).unwrap().set_len(1 << 42).unwrap();
-        folder.announced().unwrap_err();
+        folder.published().unwrap_err();
     }
 
     #[test]
     fn there_is_one_rank_0_and_nothing_stays_of_it() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::of(directory.path(), &Job::from("test")).unwrap();
-        assert!(folder.announced().unwrap_err().contains("no rank 0"));
+        assert!(folder.published().unwrap_err().contains("no rank 0"));
         for port in [7, 8] {
             let host = folder.take().unwrap().unwrap();
             assert!(folder.take().unwrap().is_none());
-            let secret = host.announce(port).unwrap();
-            let (addresses, read) = folder.announced().unwrap();
+            let secret = host.publish(port).unwrap();
+            let (addresses, read) = folder.published().unwrap();
             assert_eq!((addresses[0], read), (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), secret));
             drop(host);
             assert_eq!(directory.path().read_dir().unwrap().count(), 0);

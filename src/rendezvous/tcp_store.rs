@@ -134,13 +134,13 @@ impl TcpStore {
         };
         let folder = Folder::of(directory, &member.job).map_err(unusable)?;
         let find = |member: &mut Member| {
-            let (addresses, secret) = folder.announced()?;
+            let (addresses, secret) = folder.published()?;
             member.job.token = secret;
             Ok(addresses)
         };
         let tries = |deadline| Tries {
             advice: folder.advice(),
-            announced: true,
+            published: true,
             ..Tries::new(&name, member, deadline)
         };
         if member.rank > 0 {
@@ -149,8 +149,8 @@ impl TcpStore {
         loop {
             if let Some(place) = folder.take().map_err(unusable)? {
                 let listener = listen_to_all(0).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
-                let announced = listener.and_then(|it| Ok((place.announce(it.local_addr()?.port())?, it)));
-                let (secret, listener) = announced.map_err(|error| server::refused(&name, &error))?;
+                let published = listener.and_then(|it| Ok((place.publish(it.local_addr()?.port())?, it)));
+                let (secret, listener) = published.map_err(|error| server::refused(&name, &error))?;
                 let mut member = member.clone();
                 member.job.token = secret;
                 let store = Self::host_in(Some(place), listener, &member, deadline)?;
@@ -371,8 +371,8 @@ struct Tries<'a> {
     deadline: Instant,
     /// What to look at if all fail.
     advice: &'static str,
-    /// Whether the address was announced by whoever served the store, who may have gone since: then others may be there.
-    announced: bool,
+    /// Whether the address was published by whoever served the store, who may have gone since: then others may be there.
+    published: bool,
 }
 
 /// The outcome of an attempt.
@@ -405,7 +405,7 @@ enum Greeting {
 impl<'a> Tries<'a> {
     fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
         let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
-        Self { name, member: member.clone(), deadline, advice, announced: false }
+        Self { name, member: member.clone(), deadline, advice, published: false }
     }
 
     fn until_deadline(
@@ -427,7 +427,7 @@ impl<'a> Tries<'a> {
                 match self.once(at, purpose) {
                     Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
                     Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
-                    Outcome::Never(error) if self.announced && is_strangers(&error) => {
+                    Outcome::Never(error) if self.published && is_strangers(&error) => {
                         why = error.to_string()
                     }
                     Outcome::Never(error) => return Err(error),

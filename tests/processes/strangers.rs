@@ -202,7 +202,7 @@ fn guesses(provider: &str) -> Outcome {
 }
 
 fn tells(provider: &str) -> Outcome {
-    // A message, a write, credit, a grant, and what says nothing.
+    // A message, a write, credit, a clear to send, and what says nothing.
     for immediate in [0, 1 << 29 | 1, LATE_NEWS, 1 << 31 | 7 << 27 | 1, u32::MAX] {
         let directory = tempfile::tempdir()?;
         let (world, ranks) = visited(provider, directory.path(), Duration::from_secs(10))?;

@@ -165,7 +165,7 @@ fn a_member_that_misbehaves_is_dead_to_the_others() {
 fn one_that_gave_up_before_it_was_let_in_may_come_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    // Held up until both the hello and the end of the connection are there.
+    // Delayed until both the hello and the end of the connection are there.
     connect(at).write_all(&hello(1, 2)).unwrap();
     let _server = TcpServer::serve(listener, 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: at.port(), served: true };

@@ -95,7 +95,7 @@ fn whoever_sends_first_is_told() {
     let (directory, path, bytes) = source(300);
     world(4, small, |group| {
         if group.rank() > 0 {
-            // Wishes of a handle are about its collectives.
+            // Options of a handle are about its collectives.
             let with_ring = group.with_algorithms("ring").unwrap();
             send(&with_ring, &path, 0, 3, pieces(100)).unwrap();
             return;
