@@ -125,13 +125,12 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Says that the store is served at a port of this host; gives its secret.
-    pub(super) fn publish(&self, port: u16) -> io::Result<Token> {
-        let secret = blake3::Hash::from(seal::nonce()?).to_hex();
+    /// Says that the store is served at a port of this host, and its secret.
+    pub(super) fn publish(&self, port: u16, secret: &Token) -> io::Result<()> {
         let (new, file) = (self.folder.join("new"), self.folder.join(ADDRESS));
-        io::Write::write_all(&mut writable(&new)?, format!("{} {port} {secret}", host_name()).as_bytes())?;
-        fs::rename(new, file)?;
-        Ok(secret.as_str().into())
+        let text = format!("{} {port} {}", host_name(), secret.reveal());
+        io::Write::write_all(&mut writable(&new)?, text.as_bytes())?;
+        fs::rename(new, file)
     }
 }
 
@@ -143,6 +142,11 @@ impl Drop for Host {
         }
         let _ = fs::remove_dir(&self.folder);
     }
+}
+
+/// What nobody else knows.
+pub(super) fn secret() -> io::Result<Token> {
+    Ok(blake3::Hash::from(seal::nonce()?).to_hex().as_str().into())
 }
 
 /// Opens or makes a file that this user alone can read. One that is no regular file is not waited for.
@@ -180,7 +184,8 @@ mod tests {
         for port in [7, 8] {
             let host = folder.take().unwrap().unwrap();
             assert!(folder.take().unwrap().is_none());
-            let secret = host.publish(port).unwrap();
+            let secret = secret().unwrap();
+            host.publish(port, &secret).unwrap();
             let (addresses, read) = folder.published().unwrap();
             assert_eq!((addresses[0], read), (SocketAddr::from((Ipv4Addr::LOCALHOST, port)), secret));
             drop(host);

@@ -14,7 +14,7 @@ use unisono_schedule::Rank;
 
 use super::{
     FailureLatch, PositionSource, Store, Watch,
-    directory::{Folder, Host, Served},
+    directory::{Folder, Host, Served, secret},
     limits,
     protocol::{
         self, Answer, Challenge, FORGED, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Reply, Request,
@@ -104,6 +104,10 @@ impl TcpStore {
         let name = name(&server.address().ip().to_string(), port);
         let here = |_: &mut _| Ok(here.iter().map(|&ip| SocketAddr::new(ip, port)).collect());
         let store = Self::enter(Tries::new(&name, member, deadline), here)?;
+        // Not before this rank is in: another that takes itself for rank 0 would have its place.
+        if let Some(place) = &place {
+            place.publish(port, &member.job.token).map_err(|error| server::refused(&store.name, &error))?;
+        }
         Ok(Self { server: Some(Arc::new(Served { _server: server, _place: place })), ..store })
     }
 
@@ -149,10 +153,9 @@ impl TcpStore {
         loop {
             if let Some(place) = folder.take().map_err(unusable)? {
                 let listener = listen_to_all(0).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
-                let published = listener.and_then(|it| Ok((place.publish(it.local_addr()?.port())?, it)));
-                let (secret, listener) = published.map_err(|error| server::refused(&name, &error))?;
+                let listener = listener.map_err(|error| server::refused(&name, &error))?;
                 let mut member = member.clone();
-                member.job.token = secret;
+                member.job.token = secret().map_err(|error| unusable(error.to_string()))?;
                 let store = Self::host_in(Some(place), listener, &member, deadline)?;
                 return Ok(Self { name, ..store });
             }

@@ -14,10 +14,11 @@ use std::{
 use unisono::{
     Error,
     config::StoreAddress,
+    error::Refusal,
     rendezvous::{Store, open},
 };
 
-use crate::world::{One, after, member, soon};
+use crate::world::{One, after, member, soon, together};
 
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
@@ -140,4 +141,24 @@ fn a_folder_that_another_user_made_beforehand_is_refused() {
     assert_eq!(folder.read_dir().unwrap().count(), 0, "nothing was written there");
     chown(&folder, Some(0), Some(0)).unwrap();
     drop(alone(directory.path()));
+}
+
+#[test]
+fn of_two_that_take_themselves_for_rank_0_at_once_one_is_told() {
+    for round in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let address = StoreAddress::File(directory.path().into());
+        let both = together(&[(); 2], |_, ()| open(&address, &member(0, 2), soon()));
+        let refused: Vec<&Error> = both.iter().filter_map(|one| one.as_ref().err()).collect();
+        assert!(
+            matches!(refused[..], [Error::Refused { rank: 0, refusal: Refusal::Duplicate { .. }, .. }]),
+            "round {round}: {refused:?}"
+        );
+        // Who is there knows nothing of it.
+        let one = One::new(both.into_iter().find_map(Result::ok).unwrap());
+        let other = One::new(open(&address, &member(1, 2), soon()).unwrap());
+        assert!(!one.latch.raised() && !other.latch.raised());
+        other.leave();
+        one.leave();
+    }
 }
