@@ -242,7 +242,8 @@ impl Server {
 
     /// Moves to the next state while the server ends.
     fn advance(&mut self, now: Instant) {
-        if self.members.all_gone() {
+        // That of a rank is over with its job: who comes now belongs to a later store.
+        if self.host.is_none() && self.members.all_gone() {
             self.members.renew();
             self.values = Values::default();
         }
