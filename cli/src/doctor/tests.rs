@@ -137,7 +137,7 @@ fn no_provider() {
         &verdict(&[section, tested], &self_test),
         "|verdict
          |  PROBLEM  no provider works here; 2 problems
-         |           => begin with the first PROBLEM above",
+         |           => start with the first PROBLEM above",
     );
 }
 
