@@ -157,13 +157,11 @@ fn few_file_descriptors_are_told_of_and_waited_for_no_longer_than_it_takes_to_se
     let program = env!("CARGO_BIN_EXE_unisono");
     let began = std::time::Instant::now();
     let mut shell = Command::new("sh");
-    // With so few an endpoint opens, and no connection comes about.
+    // With so few no group of two comes about.
     shell.args(["-c", &format!("ulimit -n 16; exec {program} doctor --provider tcp")]);
     let output = shell.env_remove("FI_PROVIDER").stdin(Stdio::null()).output().unwrap();
     let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    // Which call fails first depends on how many this process has inherited.
-    let told = ["no file descriptor is left", "Too many open files"].iter().any(|told| said.contains(told));
-    assert!(told && said.contains("ulimit -n"), "{said}");
+    assert!(said.contains("this process may have 16 at most") && said.contains("ulimit -n"), "{said}");
     assert!(!said.contains("it hangs"), "{said}");
     assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
 }
