@@ -59,9 +59,7 @@ fn traffic(job: &Job<'_>) -> Traffic {
     let direct = Direct::new(job);
     let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
     sent.fold(Traffic::NONE, |sum, len| Traffic {
-        messages: sum.messages
-            + direct.heads
-            + partition::chunks(len - direct.heads * direct.head, direct.chunk),
+        messages: sum.messages + direct.heads + partition::chunks(len - direct.ahead(), direct.chunk),
         elements: sum.elements + len,
     })
 }
@@ -85,8 +83,6 @@ struct Direct {
     /// keep the wire busy until the clear to send has come, and no longer: they are copied (docs/decisions/005-long-writes.md).
     heads: usize,
     head: usize,
-    /// Whether what follows is written into outputs.
-    direct: bool,
     input: Blocks,
     output: Blocks,
 }
@@ -95,13 +91,11 @@ impl Direct {
     fn new(job: &Job<'_>) -> Self {
         let count = if job.collective == Collective::Barrier { 0 } else { job.count };
         // Of uneven blocks some chunks may be empty, which no write may be.
-        let mut direct = job.direct && !job.collective.reduces() && job.uneven.is_none();
-        let long = direct && job.long && count > 0;
+        let writes = job.direct && !job.collective.reduces() && job.uneven.is_none();
+        let long = writes && job.long && count > 0;
         let chunk = if long { count } else { job.chunk };
-        let (mut heads, head) = if direct && !long { (job.lanes, job.chunk.div_ceil(8)) } else { (0, 0) };
-        if head == 0 || count <= heads * head {
-            (heads, direct) = (0, long);
-        }
+        let head = job.chunk.div_ceil(8).max(1);
+        let heads = if writes && !long && count > job.lanes * head { job.lanes } else { 0 };
         let chunks = heads + partition::chunks(count - heads * head, chunk);
         Self {
             collective: job.collective,
@@ -113,8 +107,7 @@ impl Direct {
             chunk,
             long,
             heads,
-            head: if heads > 0 { head } else { 0 },
-            direct,
+            head,
             uneven: job.uneven.is_some(),
             ordered: job.ordered && job.collective.reduces(),
             input: job.input_blocks(),
@@ -126,6 +119,11 @@ impl Direct {
     fn after(&self, hops: usize) -> Rank {
         let rank = self.rank + hops;
         if rank >= self.ranks { rank - self.ranks } else { rank }
+    }
+
+    /// The elements of all heads.
+    fn ahead(&self) -> usize {
+        self.heads * self.head
     }
 
     fn others(&self) -> impl Iterator<Item = Rank> + use<'_> {
@@ -167,7 +165,7 @@ impl Direct {
     /// One chunk of what goes from one rank to another, if it has so many.
     fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
         if let Some(rest) = chunk.checked_sub(self.heads) {
-            let start = whole.start + (self.heads * self.head).min(whole.len());
+            let start = whole.start + self.ahead();
             let chunks = partition::chunks(whole.end - start, self.chunk);
             let part = partition::block(whole.end - start, chunks, rest);
             return (rest < chunks).then(|| start + part.start..start + part.end);
@@ -198,7 +196,7 @@ impl Direct {
 
     /// Whether this chunk's messages are writes.
     fn writes(&self, chunk: usize) -> bool {
-        self.direct && chunk >= self.heads
+        self.direct() && chunk >= self.heads
     }
 
     /// Gets what another rank has for this one.
@@ -329,17 +327,17 @@ impl Pattern for Direct {
     fn max_message(&self) -> usize {
         // A shorter block may be cut into longer chunks than the longest.
         if self.long {
-            self.head
+            0
         } else if self.uneven {
             self.chunk.min(self.count)
         } else {
-            let rest = self.count - self.heads * self.head;
-            partition::longest(rest, self.chunks - self.heads).max(self.head)
+            let longest = partition::longest(self.count - self.ahead(), self.chunks - self.heads);
+            if self.heads > 0 { longest.max(self.head) } else { longest }
         }
     }
 
     fn direct(&self) -> bool {
-        self.direct
+        self.long || self.heads > 0
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -71,8 +71,7 @@ impl Choice {
 /// (docs/decisions/004-receiver-decides-writes.md). Where registration is not cheap, only registered outputs are written, by
 /// a NIC that needs no processor for it: from two chunks and from one on
 /// (docs/decisions/005-long-writes.md).
-#[must_use]
-pub const fn direct(
+pub(super) const fn direct(
     collective: Collective,
     ranks: usize,
     bytes: usize,

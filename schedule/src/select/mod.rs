@@ -8,6 +8,6 @@ mod filter;
 mod model;
 pub mod table;
 
-pub use choice::{Choice, direct, neighbours, writes};
+pub use choice::{Choice, neighbours, writes};
 pub use choose::Chooser;
 pub use filter::Selection;
