@@ -204,7 +204,7 @@ impl UnevenCall {
     }
 
     /// The same of blocks whose lengths only their owners know.
-    pub(crate) async fn gather_all<T: Element>(
+    async fn gather_all<T: Element>(
         &self,
         sequence: &mut Sequence<'_>,
         input: &[T],
@@ -216,7 +216,7 @@ impl UnevenCall {
     }
 
     /// The same of blocks each of which lies in its place already where they are gathered; there their lengths are known.
-    pub(crate) async fn gather_in_place<T: Element>(
+    async fn gather_in_place<T: Element>(
         &self,
         sequence: &mut Sequence<'_>,
         data: &mut [T],
@@ -260,7 +260,7 @@ impl UnevenCall {
     }
 
     /// The same where the root's own block stays where it lies, and the others have room for theirs. Gives this rank's.
-    pub(crate) async fn scatter_in_place<T: Element>(
+    async fn scatter_in_place<T: Element>(
         &self,
         sequence: &mut Sequence<'_>,
         data: &mut [T],
@@ -282,7 +282,7 @@ impl UnevenCall {
         Ok(own)
     }
 
-    pub(crate) async fn all_to_all<T: Element>(
+    async fn all_to_all<T: Element>(
         &self,
         sequence: &mut Sequence<'_>,
         input: &[T],
@@ -297,7 +297,7 @@ impl UnevenCall {
     }
 
     /// The same where what comes takes the place of what goes.
-    pub(crate) async fn all_to_all_in_place<T: Element>(
+    async fn all_to_all_in_place<T: Element>(
         &self,
         sequence: &mut Sequence<'_>,
         data: &mut [T],
@@ -323,7 +323,7 @@ impl UnevenCall {
     }
 
     /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
-    pub(crate) async fn reduce_in_place<T: Element>(
+    async fn reduce_in_place<T: Element>(
         &self,
         sequence: &mut Sequence<'_>,
         data: &mut [T],

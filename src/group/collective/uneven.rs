@@ -27,7 +27,7 @@ impl ProcessGroup {
     /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.gather_all(sequence, input).await)
+        self.now(async |sequence| call.apart(sequence, input, &[]).await)
     }
 
     /// Begins an [`all_gather_v`](Self::all_gather_v); [`Work::wait`] returns `input` too, first.
@@ -48,7 +48,7 @@ impl ProcessGroup {
     /// [`Error::Failed`](crate::Error::Failed) if the ranks do not know the same lengths, disagree otherwise, or the group is over.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.gather_in_place(sequence, data, lengths).await)
+        self.now(async |sequence| call.in_place(sequence, data, lengths).await.map(drop))
     }
 
     /// Begins an [`all_gather_v_in_place`](Self::all_gather_v_in_place).
@@ -67,7 +67,7 @@ impl ProcessGroup {
     /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`](crate::Error::Argument) if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.now(async |sequence| call.gather_all(sequence, input).await)
+        self.now(async |sequence| call.apart(sequence, input, &[]).await)
     }
 
     /// Begins a [`gather_v`](Self::gather_v); [`Work::wait`] returns `input` too, first.
@@ -92,7 +92,7 @@ impl ProcessGroup {
     /// `data` is as long as their sum, and [`Error::Failed`](crate::Error::Failed) if they are not what the ranks have.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.now(async |sequence| call.gather_in_place(sequence, data, lengths).await)
+        self.now(async |sequence| call.in_place(sequence, data, lengths).await.map(drop))
     }
 
     /// Begins a [`gather_v_in_place`](Self::gather_v_in_place); [`Work::wait`] returns `data`, unchanged
@@ -157,7 +157,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<&'d mut [T]> {
         let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
-        let own = self.now(async |sequence| call.scatter_in_place(sequence, data, lengths).await)?;
+        let own = self.now(async |sequence| call.in_place(sequence, data, lengths).await)?;
         Ok(data.get_mut(own).unwrap_or_default())
     }
 
@@ -232,7 +232,7 @@ impl ProcessGroup {
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
-        let block = self.now(async |sequence| call.reduce_in_place(sequence, data, own).await)?;
+        let block = self.now(async |sequence| call.in_place(sequence, data, &[own]).await)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
@@ -259,7 +259,7 @@ impl ProcessGroup {
     /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group is over.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.all_to_all(sequence, input, lengths).await)
+        self.now(async |sequence| call.apart(sequence, input, lengths).await)
     }
 
     /// Begins an [`all_to_all_v`](Self::all_to_all_v); [`Work::wait`] returns `input` too, first.
@@ -283,7 +283,7 @@ impl ProcessGroup {
     /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`](crate::Error::Failed) if two ranks have not equally much for each other.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.all_to_all_in_place(sequence, data, lengths).await)
+        self.now(async |sequence| call.in_place(sequence, data, lengths).await.map(drop))
     }
 
     /// Begins an [`all_to_all_v_in_place`](Self::all_to_all_v_in_place).
