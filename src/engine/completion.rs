@@ -148,8 +148,9 @@ impl Completion {
         Some(self)
     }
 
-    /// The operation, and all that are [joined](Self::join) with it, have ended so, and nothing touches their memory any more. What follows: another operation, or nothing. Then
-    /// whoever waits can see the outcome, and what is returned is to be [finished](Self::finish).
+    /// The operation, and all that are [joined](Self::join) with it, have ended so, and nothing touches their memory any more.
+    /// Returns what follows: another operation, or nothing. Then whoever waits can see the outcome, and what is returned is to
+    /// be [finished](Self::finish).
     ///
     /// # Errors
     /// That of the action, and the completion, which is to [fail](Self::fail) with all others.

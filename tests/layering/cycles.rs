@@ -212,7 +212,7 @@ fn planted_cycles_are_found() {
 }
 
 #[test]
-fn what_is_no_circle_is_not() {
+fn what_is_no_cycle_is_not_found() {
     for (parent, b, c) in [
         // A parent that declares and gives on; children that use each other one way only.
         ("mod b; mod c; pub use b::X;", "use super::c::Y;", "struct Y;"),

@@ -7,6 +7,8 @@ use std::fmt::Debug;
 use half::{bf16, f16};
 use unisono::{ReduceOp, dtype::Element};
 
+use crate::random::Random;
+
 /// An element that an oracle can reduce.
 pub(crate) trait Number: Element + PartialEq + Debug {
     /// The unit of rounding, relative; 0 for integers.
@@ -120,12 +122,9 @@ pub(crate) fn operations<T: Number>() -> Vec<ReduceOp> {
     all
 }
 
-/// 64 bits that look random (splitmix64).
+/// 64 bits that look random.
 fn random(seed: u64, rank: usize, index: usize) -> u64 {
-    let mut z = seed ^ (rank as u64) << 48 ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
+    Random(seed ^ (rank as u64) << 48 ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).bits()
 }
 
 /// What a rank contributes: numbers so small that no type rounds any result of up to 8 ranks, but for averages,

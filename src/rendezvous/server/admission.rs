@@ -153,7 +153,7 @@ impl Server {
 
     /// Whether members are admitted, or told why the group has failed.
     fn hears(&self) -> bool {
-        match self.stage {
+        match self.phase {
             Phase::Serving => true,
             Phase::Lingering(..) => self.members.has_failed(),
             Phase::Flushing(_) => false,
@@ -162,7 +162,7 @@ impl Server {
 
     /// Whether this store is ending, and another may soon be at its address.
     fn ending(&self) -> bool {
-        !matches!(self.stage, Phase::Serving) || self.host.is_some() && self.members.anyone_gone()
+        !matches!(self.phase, Phase::Serving) || self.host.is_some() && self.members.anyone_gone()
     }
 
     /// Answers a hello.

@@ -120,7 +120,7 @@ impl TcpServer {
             listener: Some(listener.into()),
             accept_after: None,
             control: theirs,
-            stage: Phase::Serving,
+            phase: Phase::Serving,
             host,
             connections: BTreeMap::new(),
             last: 0,
@@ -197,7 +197,7 @@ struct Server {
     /// Set while there is no descriptor for another connection.
     accept_after: Option<Instant>,
     control: UnixStream,
-    stage: Phase,
+    phase: Phase,
     job: Job,
     host: Option<Rank>,
     connections: BTreeMap<Id, Connection>,
@@ -216,7 +216,7 @@ impl Server {
         loop {
             let now = Instant::now();
             self.advance(now);
-            if matches!(self.stage, Phase::Flushing(until) if now >= until || self.connections.is_empty()) {
+            if matches!(self.phase, Phase::Flushing(until) if now >= until || self.connections.is_empty()) {
                 return;
             }
             let events = match self.poll(now) {
@@ -247,7 +247,7 @@ impl Server {
             self.members.renew();
             self.values = Values::default();
         }
-        if let Phase::Lingering(until, news) = self.stage {
+        if let Phase::Lingering(until, news) = self.phase {
             if self.members.anyone() && until.is_some_and(|until| now >= until) {
                 match self.host {
                     // Ranks may leave at any time, and those that stay need the store.
@@ -257,7 +257,7 @@ impl Server {
                             rank,
                             "this process continues to serve the store: rank {here} has not left yet"
                         );
-                        self.stage = Phase::Lingering(None, news);
+                        self.phase = Phase::Lingering(None, news);
                     }
                     Some(rank) => self.fail(Failure::StoreLost {
                         how: format!("rank {rank}, whose process served it, ended without leaving"),
@@ -269,11 +269,11 @@ impl Server {
                 // The port is free from now on: a process that comes later belongs to a later store.
                 self.listener = None;
                 if !self.members.anyone() || self.members.has_failed() {
-                    self.stage = Phase::Flushing(now + FLUSH);
+                    self.phase = Phase::Flushing(now + FLUSH);
                 }
             }
         }
-        if let Phase::Flushing(_) = self.stage {
+        if let Phase::Flushing(_) = self.phase {
             self.deliver();
             for connection in self.connections.values_mut() {
                 connection.shut_when_written();
@@ -298,14 +298,14 @@ impl Server {
         if self.accept_after.is_some_and(|after| after <= now) {
             self.accept_after = None;
         }
-        let stage = match self.stage {
+        let phase = match self.phase {
             Phase::Serving => None,
             Phase::Lingering(_, news) if self.members.owes_news() && now < news => Some(news),
             Phase::Lingering(until, _) => until,
             Phase::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let until = [stage, timer, self.members.query_until(), self.accept_after, self.warnings.until()];
+        let until = [phase, timer, self.members.query_until(), self.accept_after, self.warnings.until()];
         let until = until.into_iter().flatten().chain(self.strangers_until()).min();
         // A millisecond more, so as not to wake just before the time.
         let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
@@ -313,7 +313,7 @@ impl Server {
 
         let mut ids = Vec::with_capacity(self.connections.len() + 2);
         let mut fds = Vec::with_capacity(self.connections.len() + 2);
-        if matches!(self.stage, Phase::Serving) {
+        if matches!(self.phase, Phase::Serving) {
             ids.push(0);
             fds.push(PollFd::new(&self.control, PollFlags::IN));
         }
@@ -377,13 +377,13 @@ impl Server {
     /// Ends when the handle is gone.
     fn control(&mut self, now: Instant) {
         use std::io::Read as _;
-        if !matches!(self.stage, Phase::Serving) || self.control.set_nonblocking(true).is_err() {
+        if !matches!(self.phase, Phase::Serving) || self.control.set_nonblocking(true).is_err() {
             return;
         }
         if matches!(self.control.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             return;
         }
-        self.stage = Phase::Lingering(Some(now + LINGER), now + LATECOMERS);
+        self.phase = Phase::Lingering(Some(now + LINGER), now + LATECOMERS);
     }
 
     /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time
