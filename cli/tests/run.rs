@@ -173,7 +173,8 @@ fn ranks_stop_and_go_on_with_the_launcher() {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next().map(str::to_owned))
     };
-    let (mut launcher, _output, pids) = start(3, "echo $$; while :; do sleep 0.02; done");
+    // One process for each rank: a shell whose child is stopped between vfork and exec shows "D", not "T".
+    let (mut launcher, _output, pids) = start(3, "echo $$; exec sleep 60");
     let all: Vec<Pid> = pids.iter().copied().chain([Pid::from_child(&launcher)]).collect();
     let until = |stopped: bool| {
         let begun = Instant::now();
