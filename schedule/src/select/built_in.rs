@@ -18,6 +18,8 @@ pub(super) static OWN_CORES: BuiltIn =
 /// One host with a core for each rank, over shared memory.
 pub(super) static SHM_OWN_CORES: BuiltIn =
     BuiltIn::new("shm-own-cores.tuning", include_str!("tables/shm-own-cores.tuning"));
+/// One host, where the table of its provider and its cores has no row.
+pub(super) static ONE_HOST: BuiltIn = BuiltIn::new("one-host.tuning", include_str!("tables/one-host.tuning"));
 /// One host whose ranks share few cores.
 pub(super) static SHARED_CORES: BuiltIn =
     BuiltIn::new("tcp-shared-cores.tuning", include_str!("tables/tcp-shared-cores.tuning"));
@@ -41,7 +43,7 @@ impl BuiltIn {
 }
 
 #[cfg(test)]
-pub(super) const ALL: [&BuiltIn; 4] = [&OWN_CORES, &SHM_OWN_CORES, &SHARED_CORES, &INFINIBAND];
+pub(super) const ALL: [&BuiltIn; 5] = [&OWN_CORES, &SHM_OWN_CORES, &SHARED_CORES, &ONE_HOST, &INFINIBAND];
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    built_in::{BuiltIn, INFINIBAND, OWN_CORES, SHARED_CORES, SHM_OWN_CORES},
+    built_in::{BuiltIn, INFINIBAND, ONE_HOST, OWN_CORES, SHARED_CORES, SHM_OWN_CORES},
     choice::{Choice, FEW},
     model,
 };
@@ -27,10 +27,14 @@ enum Source {
 }
 
 static CROWDED_HOST: &[Source] =
-    &[Source::Table(&SHARED_CORES), Source::Table(&OWN_CORES), Source::Table(&INFINIBAND)];
-static SHM_HOST: &[Source] =
-    &[Source::Table(&SHM_OWN_CORES), Source::Table(&OWN_CORES), Source::Table(&INFINIBAND)];
-static HOST: &[Source] = &[Source::Table(&OWN_CORES), Source::Table(&INFINIBAND)];
+    &[Source::Table(&SHARED_CORES), Source::Table(&ONE_HOST), Source::Table(&INFINIBAND)];
+static SHM_HOST: &[Source] = &[
+    Source::Table(&SHM_OWN_CORES),
+    Source::Table(&OWN_CORES),
+    Source::Table(&ONE_HOST),
+    Source::Table(&INFINIBAND),
+];
+static HOST: &[Source] = &[Source::Table(&OWN_CORES), Source::Table(&ONE_HOST), Source::Table(&INFINIBAND)];
 static PORT_EACH: &[Source] = &[Source::Table(&INFINIBAND)];
 static HOSTS: &[Source] = &[Source::Model, Source::Table(&INFINIBAND)];
 
@@ -227,7 +231,7 @@ mod tests {
         );
         assert_eq!(
             told(Topology::one_host(2), AllReduce, MIB),
-            "the row of tcp-own-cores.tuning: all_reduce ranks ..4 bytes any two_shot chunk 128K..256K lanes 3"
+            "the row of one-host.tuning: all_reduce ranks ..4 bytes any two_shot chunk 128K..256K lanes 3"
         );
         let shm = Topology { network: Network::new(Kind::SharedMemory), ..Topology::one_host(2) };
         assert_eq!(
@@ -267,7 +271,7 @@ mod tests {
     fn neighbours_are_all_that_rows_come_to_but_for_those_who_take_from_everybody() {
         for ranks in [2, 3, 8, 9, 16, 100, 257, 1000] {
             let (small, chunks) = neighbours(ranks);
-            let rows = [&OWN_CORES, &SHM_OWN_CORES, &INFINIBAND];
+            let rows = [&OWN_CORES, &SHM_OWN_CORES, &ONE_HOST, &INFINIBAND];
             for row in
                 rows.into_iter().flat_map(|it| it.table().rows().iter()).filter(|row| row.is_for(ranks))
             {
