@@ -36,7 +36,7 @@ static STATE: Mutex<State> = Mutex::new(State { ranks: Vec::new(), replaced: Vec
 
 struct State {
     /// Who is to be told, as whom.
-    ranks: Vec<(Rank, Weak<dyn Watch>)>,
+    ranks: Vec<(Rank, Weak<Watch>)>,
     /// What the handler stands for.
     replaced: Vec<(c_int, libc::sigaction)>,
     /// Whether the thread is there.
@@ -48,11 +48,11 @@ fn state() -> MutexGuard<'static, State> {
 }
 
 /// While it lives, the group hears of the signal that ends this rank.
-pub(crate) struct LastWords(Weak<dyn Watch>);
+pub(crate) struct LastWords(Weak<Watch>);
 
 impl LastWords {
     /// Where the system does not let a handler be installed, the group only sees the rank die.
-    pub(crate) fn of(rank: Rank, watch: &Arc<dyn Watch>) -> Self {
+    pub(crate) fn of(rank: Rank, watch: &Arc<Watch>) -> Self {
         let watch = Arc::downgrade(watch);
         let mut state = state();
         state.ranks.push((rank, Weak::clone(&watch)));

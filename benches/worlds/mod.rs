@@ -3,13 +3,12 @@
 
 use std::{
     net::TcpListener,
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use criterion::Criterion;
-use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous::TcpStore};
+use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous::Store};
 use unisono_transport::{Transport, inproc::Hub};
 
 /// As little as tells something.
@@ -40,12 +39,12 @@ pub fn pair(open: impl Fn() -> Box<dyn Transport>) -> [ProcessGroup; 2] {
     let (one, two) = (open(), open());
     let other = thread::spawn(move || {
         let config = config(1);
-        let store = TcpStore::join("127.0.0.1", port, &config.member(), deadline).expect("rank 0 serves it");
-        ProcessGroup::with(config, two, Some(Arc::new(store))).expect("both have come")
+        let store = Store::join("127.0.0.1", port, &config.member(), deadline).expect("rank 0 serves it");
+        ProcessGroup::with(config, two, Some(store)).expect("both have come")
     });
     let config = Config { rank: 0, ..config(0) };
-    let store = TcpStore::host_on(listener, &config.member(), deadline).expect("the port is bound");
-    let here = ProcessGroup::with(config, one, Some(Arc::new(store))).expect("both have come");
+    let store = Store::host_on(listener, &config.member(), deadline).expect("the port is bound");
+    let here = ProcessGroup::with(config, one, Some(store)).expect("both have come");
     [here, other.join().expect("no panic")]
 }
 

@@ -1,4 +1,4 @@
-//! Groups of threads over the in-process transport and a real tcp store: the calls, their arguments, and how a
+//! Groups of threads over the in-process transport and a real store: the calls, their arguments, and how a
 //! group ends.
 #![allow(clippy::cast_possible_truncation, reason = "small numbers, and integers wrap as the oracle does")]
 
@@ -11,11 +11,7 @@ use half::{bf16, f16};
 use unisono_transport::{Transport, inproc::Hub};
 
 use super::*;
-use crate::{
-    ReduceOp,
-    engine::Bounds,
-    rendezvous::{Store, TcpStore},
-};
+use crate::{ReduceOp, engine::Bounds, rendezvous::Store};
 
 mod buckets;
 mod crossed;
@@ -87,10 +83,10 @@ fn world_over<R: Send>(
                 scope.spawn(move || {
                     let deadline = Instant::now() + Duration::from_secs(20);
                     let store = match listener {
-                        Some(listener) => TcpStore::host_on(listener, &config.member(), deadline),
-                        None => TcpStore::join("127.0.0.1", port, &config.member(), deadline),
+                        Some(listener) => Store::host_on(listener, &config.member(), deadline),
+                        None => Store::join("127.0.0.1", port, &config.member(), deadline),
                     };
-                    let store: Arc<dyn Store> = Arc::new(store.unwrap());
+                    let store = store.unwrap();
                     each(ProcessGroup::bounded(config, transport, Some(store), BOUNDS).unwrap())
                 })
             })
@@ -493,10 +489,10 @@ fn different_settings_are_refused_at_join() {
         };
         let deadline = Instant::now() + Duration::from_secs(20);
         let store = match listener {
-            Some(listener) => TcpStore::host_on(listener, &config.member(), deadline),
-            None => TcpStore::join("127.0.0.1", port, &config.member(), deadline),
+            Some(listener) => Store::host_on(listener, &config.member(), deadline),
+            None => Store::join("127.0.0.1", port, &config.member(), deadline),
         };
-        let store: Arc<dyn Store> = Arc::new(store.unwrap());
+        let store = store.unwrap();
         ProcessGroup::with(config, Box::new(hub.open()), Some(store)).unwrap_err()
     };
     std::thread::scope(|scope| {

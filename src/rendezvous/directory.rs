@@ -2,10 +2,10 @@
 //!
 //! A job has a folder there, named by its id and token, which only its user can access. The permissions, and not the token, keep
 //! other users out. Rank 0 takes a lock in it, so that there is only one, and writes down its host, a port and a secret, which
-//! is the token of this store. The other ranks read that again until the store lets them in: what an earlier job has left
-//! leads nowhere, since nobody there knows its secret. The folder goes when the store of rank 0 has ended.
+//! is the token of this store. The other ranks read that file again until the store admits them: a file that an earlier
+//! job has left leads to no store that knows its secret. Rank 0 removes the folder when its store has ended.
 //!
-//! The caches of a network file system may hold ranks up: NFS, mounted by default, takes a file as missing for 30 to 60 s if it was
+//! The caches of a network file system may delay ranks: NFS, mounted by default, takes a file as missing for 30 to 60 s if it was
 //! missing at the first look. `lookupcache=positive` avoids it.
 
 use std::{
@@ -22,7 +22,7 @@ use rustix::{
 };
 use unisono_transport::fork::Unshared;
 
-use super::{TcpServer, protocol::host_name, seal};
+use super::{StoreServer, protocol::host_name, seal};
 use crate::{
     config::{Job, Token},
     launch::{holds, private_directory},
@@ -58,7 +58,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What else a rank is told that finds no rank 0 there.
+    /// The advice in the error of a rank that finds no rank 0 there.
     pub(super) fn advice(&self) -> &'static str {
         let nfs = statfs(&self.0).is_ok_and(|system| i128::from(system.f_type) == NFS);
         if nfs {
@@ -79,7 +79,7 @@ impl Folder {
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 locked => locked?,
             }
-            // Whoever had it may have removed the file, and with it the lock.
+            // The process that held the lock may have removed the file since.
             let same = fs::metadata(&path)?.ino() == lock.metadata()?.ino();
             Ok(same.then(|| Host { folder: self.0.clone(), _lock: lock.into() }))
         };
@@ -113,7 +113,7 @@ impl Folder {
 /// A server in this process, and its place in a directory, which is let go when the server has ended.
 #[derive(Debug)]
 pub(super) struct Served {
-    pub(super) _server: TcpServer,
+    pub(super) _server: StoreServer,
     pub(super) _place: Option<Host>,
 }
 

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// [`Error::Missing`], on every rank, names the ranks that had not come when the first rank stopped waiting;
 /// [`Error::Failed`] if a rank dies meanwhile.
 pub fn exchange(
-    store: &dyn Store,
+    store: &Store,
     key: &str,
     rank: Rank,
     ranks: usize,

@@ -1,4 +1,4 @@
-//! The protocol of the tcp store: its messages and frames.
+//! The protocol of the store: its messages and frames.
 //!
 //! | from the client | from the server |
 //! |---|---|

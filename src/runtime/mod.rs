@@ -94,7 +94,7 @@ pub(crate) struct Runtime {
     waker: Arc<dyn Wake>,
     /// Dropped last: the process that serves the store may have to stay for the others.
     #[expect(dead_code, reason = "kept for its drop")]
-    store: Option<Arc<dyn Store>>,
+    store: Option<Store>,
 }
 
 /// Who drives, who waits, and whether all is over.
@@ -142,7 +142,7 @@ impl Runtime {
         engine: Engine,
         settings: Settings,
         (peers, tuned, affinity): (Vec<PeerInfo>, Table, Affinity),
-        store: Option<Arc<dyn Store>>,
+        store: Option<Store>,
     ) -> Self {
         Self {
             rank,

@@ -41,7 +41,7 @@ pub(crate) struct Monitor {
     pub position: Arc<PositionSource>,
     pub current: Arc<CurrentOperation>,
     /// A world of one has none.
-    pub watch: Option<Arc<dyn Watch>>,
+    pub watch: Option<Arc<Watch>>,
     /// How long this rank had waited in vain when it last had the store compare what all ranks call.
     asked: Mutex<Duration>,
 }
@@ -85,13 +85,13 @@ impl Supervisor for Monitor {
 
 impl Monitor {
     /// Begins to watch over the group whose store this is.
-    pub(crate) fn begin(config: &Config, store: Option<&dyn Store>) -> Result<Self> {
+    pub(crate) fn begin(config: &Config, store: Option<&Store>) -> Result<Self> {
         let rank = config.rank;
         let latch = Arc::new(FailureLatch::new());
         let position = Arc::new(PositionSource::new());
         let watch = store.map(|store| store.watch(Arc::clone(&latch), Arc::clone(&position))).transpose()?;
         let current = Arc::new(CurrentOperation::new(Signature::call_of));
-        let watch: Option<Arc<dyn Watch>> = watch.map(Arc::from);
+        let watch: Option<Arc<Watch>> = watch.map(Arc::from);
         if let Some(watch) = &watch {
             watch.be_patient(config.timeout.max(config.join_timeout));
         }
@@ -149,12 +149,12 @@ impl Monitor {
         }
     }
 
-    /// Where all ranks position, in words.
+    /// Where all ranks are, in words.
     pub(crate) fn whereabouts(&self) -> String {
         self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
     }
 
-    /// Where all ranks position, or that the store does not answer.
+    /// Where all ranks are, or that the store does not answer.
     fn positions(&self) -> std::result::Result<Vec<Option<Position>>, Failure> {
         self.watch.as_ref().map_or_else(|| Ok(Vec::new()), |watch| watch.positions(POSITIONS))
     }

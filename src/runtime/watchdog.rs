@@ -44,7 +44,7 @@ pub(crate) struct Subject {
     pub activity: Arc<Activity>,
     pub latch: Arc<FailureLatch>,
     pub current: Arc<CurrentOperation>,
-    pub watch: Arc<dyn Watch>,
+    pub watch: Arc<Watch>,
 }
 
 /// The thread that looks; it ends when this is dropped.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::process::Signal;
-use unisono::{Error, ProcessGroup, rendezvous};
+use unisono::{Error, ProcessGroup, rendezvous::Store};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -159,10 +159,8 @@ fn play_victim(told: &str) -> rank::Outcome {
         // Whoever dies while it holds a spin lock in shared memory leaves it locked: over `shm` it dies before it has any.
         if config.provider.as_deref() == Some("shm") {
             let deadline = Instant::now() + config.join_timeout;
-            let store =
-                rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
-            let _watch = store
-                .watch(std::sync::Arc::default(), std::sync::Arc::new(rendezvous::PositionSource::new()))?;
+            let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+            let _watch = store.watch(std::sync::Arc::default(), std::sync::Arc::default())?;
             ready();
             end(how);
         }

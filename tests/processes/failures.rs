@@ -135,8 +135,11 @@ fn killed_joining(provider: &str) -> Outcome {
 fn play_joins_to_die(_: &str) -> rank::Outcome {
     let config = rank::config(0)?;
     let deadline = std::time::Instant::now() + config.join_timeout;
-    let store =
-        unisono::rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+    let store = unisono::rendezvous::Store::open(
+        config.store.as_ref().ok_or("no store")?,
+        &config.member(),
+        deadline,
+    )?;
     // By now the others wait for it.
     thread::sleep(Duration::from_millis(500));
     signal_myself(Signal::KILL)?;

@@ -5,11 +5,10 @@
 use std::{
     fs,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use unisono::{Failure, ProcessGroup, ReduceOp, rendezvous};
+use unisono::{Failure, ProcessGroup, ReduceOp, rendezvous::Store};
 use unisono_transport::{
     Address, Error, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
@@ -58,8 +57,8 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let told =
         [base, key, len].into_iter().flat_map(|word| word.to_le_bytes()).chain(ofi.address().0.clone());
     let deadline = Instant::now() + config.join_timeout;
-    let store = rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
-    let group = ProcessGroup::with(config, Box::new(ofi), Some(Arc::clone(&store)))?;
+    let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+    let group = ProcessGroup::with(config, Box::new(ofi), Some(store))?;
     let mut data = group.buffer::<u64>(COUNT)?;
     let hidden = directory.join(format!(".{me}"));
     fs::write(&hidden, told.collect::<Vec<u8>>())?;

@@ -156,7 +156,7 @@ fn sticky(at: LibraryCall) -> Result<(ProcessGroup, Arc<AtomicBool>), Box<dyn st
     let config = config(0)?;
     let within = Instant::now() + config.join_timeout;
     let store =
-        unisono::rendezvous::open(config.store.as_ref().ok_or("no store")?, &config.member(), within)?;
+        unisono::rendezvous::Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), within)?;
     let now = Arc::new(AtomicBool::new(false));
     let ofi = Ofi::open(&ProcessGroup::transport_options(&config))?;
     let transport = Observed::stuck(Box::new(ofi), at, Arc::clone(&now));

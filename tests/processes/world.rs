@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use unisono::rendezvous::TcpServer;
+use unisono::rendezvous::StoreServer;
 
 use crate::{ensure, ports, rank};
 
@@ -32,7 +32,7 @@ pub(crate) struct TestJob {
     ranks: usize,
     /// One for each group that the ranks form, one after the other.
     stores: Vec<String>,
-    servers: Vec<TcpServer>,
+    servers: Vec<StoreServer>,
     /// Keeps the port of rank 0's store.
     _held: Option<OwnedFd>,
     _directory: Option<tempfile::TempDir>,
@@ -63,7 +63,7 @@ impl TestJob {
     pub(crate) fn new(provider: &str, ranks: usize, groups: usize) -> Result<Self> {
         let mut world = Self::empty(provider, ranks);
         for _ in 0..groups {
-            let server = TcpServer::bind("127.0.0.1:0", ranks, world.token.as_str(), None)?;
+            let server = StoreServer::bind("127.0.0.1:0", ranks, world.token.as_str(), None)?;
             world.stores.push(format!("tcp+served://{}", server.address()));
             world.servers.push(server);
         }

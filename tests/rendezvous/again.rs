@@ -2,7 +2,6 @@
 
 use std::{
     net::TcpListener,
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -11,7 +10,7 @@ use unisono::{
     Error,
     config::{Job, Member, StoreAddress},
     error::Refusal,
-    rendezvous::{TcpServer, TcpStore, exchange, open},
+    rendezvous::{Store, StoreServer, exchange},
 };
 
 use crate::world::{One, SOON, after, member, soon};
@@ -32,16 +31,16 @@ fn who_goes_on_to_the_next_job_waits_until_the_last_ones_store_has_ended() {
             served: false,
         };
         let next = |rank| Member { rank, ranks, job: job.clone() };
-        let zero = One::new(Arc::new(TcpStore::host_on(listener, &member(0, 2), soon()).unwrap()));
-        let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+        let zero = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());
+        let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
         one.leave();
         thread::scope(|scope| {
             let rejoin = |rank: usize, pause: Duration| {
                 let (address, next) = (&address, &next);
                 scope.spawn(move || {
                     thread::sleep(pause);
-                    let one = One::new(open(address, &next(rank), soon()).unwrap());
-                    let table = exchange(one.store.as_ref(), "x", rank, ranks, &[7], soon()).unwrap();
+                    let one = One::new(Store::open(address, &next(rank), soon()).unwrap());
+                    let table = exchange(&one.store, "x", rank, ranks, &[7], soon()).unwrap();
                     assert_eq!(table.len(), ranks);
                     one
                 })
@@ -61,13 +60,13 @@ fn who_goes_on_to_the_next_job_waits_until_the_last_ones_store_has_ended() {
 fn the_port_is_free_as_soon_as_the_rank_that_serves_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let zero = One::new(Arc::new(TcpStore::host_on(listener, &member(0, 2), soon()).unwrap()));
+    let zero = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
-    let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+    let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
     zero.watch.leave();
     // Something of the old group is still held, and another rank has yet to leave.
     let next = Member { job: "another".into(), ..member(0, 1) };
-    TcpStore::host("127.0.0.1", port, &next, soon()).unwrap();
+    Store::host("127.0.0.1", port, &next, soon()).unwrap();
     one.store.set("k", b"v").unwrap();
     assert_eq!(zero.store.name(), one.store.name());
     one.leave();
@@ -76,12 +75,12 @@ fn the_port_is_free_as_soon_as_the_rank_that_serves_has_left() {
 
 #[test]
 fn a_store_that_stays_refuses_another_job_at_once() {
-    let server = TcpServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
-    let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+    let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
     one.leave();
     let (begun, other) = (Instant::now(), Member { job: "another".into(), ..member(1, 2) });
-    let error = open(&address, &other, soon()).err().unwrap();
+    let error = Store::open(&address, &other, soon()).err().unwrap();
     assert!(matches!(error, Error::Refused { refusal: Refusal::Token, .. }), "{error}");
     assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
 }
@@ -90,11 +89,11 @@ fn a_store_that_stays_refuses_another_job_at_once() {
 fn a_job_that_does_not_end_is_named_when_the_time_is_over() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let zero = One::new(Arc::new(TcpStore::host_on(listener, &member(0, 2), soon()).unwrap()));
+    let zero = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
-    One::new(open(&address, &member(1, 2), soon()).unwrap()).leave();
+    One::new(Store::open(&address, &member(1, 2), soon()).unwrap()).leave();
     let other = Member { job: "another".into(), ..member(1, 2) };
-    let error = open(&address, &other, after(300)).err().unwrap();
+    let error = Store::open(&address, &other, after(300)).err().unwrap();
     assert!(matches!(error, Error::Refused { refusal: Refusal::Token, .. }), "{error}");
     zero.leave();
 }

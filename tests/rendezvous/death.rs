@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use unisono::{
     Error, Failure,
     config::StoreAddress,
-    rendezvous::{LINGER, Store, TcpServer, TcpStore, exchange, open, report},
+    rendezvous::{LINGER, Store, StoreServer, exchange, report},
 };
 
 use crate::world::{KINDS, Kind, One, Place, SOON, member, part, soon, together, world};
@@ -67,15 +67,15 @@ fn a_rank_of_its_own() {
     let [address, rank, ranks, how] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
     let address = StoreAddress::parse(address).unwrap();
     let member = member(rank.parse().unwrap(), ranks.parse().unwrap());
-    let (store, said): (Arc<dyn Store>, _) = match &address {
+    let (store, said): (Store, _) = match &address {
         StoreAddress::Tcp { port: 0, .. } => {
-            let store = TcpStore::host("127.0.0.1", 0, &member, soon()).unwrap();
-            let said = store.address().to_string();
-            (Arc::new(store), said)
+            let store = Store::host("127.0.0.1", 0, &member, soon()).unwrap();
+            let said = store.reached().1.to_string();
+            (store, said)
         }
-        _ => (open(&address, &member, soon()).unwrap(), String::new()),
+        _ => (Store::open(&address, &member, soon()).unwrap(), String::new()),
     };
-    let _one = (how == "watch").then(|| One::new(Arc::clone(&store)));
+    let _watch = (how == "watch").then(|| store.watch(Arc::default(), Arc::default()).unwrap());
     println!("joined {said}");
     let _ = std::io::stdin().read(&mut [0]);
     std::process::exit(1);
@@ -133,7 +133,7 @@ fn the_death_of_the_one_that_serves_is_named_too() {
             Kind::Tcp => StoreAddress::parse(&format!("tcp://{}", process.said)).unwrap(),
             Kind::File => at,
         };
-        let all = [1, 2].map(|rank| One::new(open(&address, &member(rank, 3), soon()).unwrap()));
+        let all = [1, 2].map(|rank| One::new(Store::open(&address, &member(rank, 3), soon()).unwrap()));
         let begun = Instant::now();
         process.signal(Signal::KILL);
         let failure = told(kind, &all, begun);
@@ -181,21 +181,23 @@ fn what_dead_processes_left_behind_confuses_no_later_job() {
         for round in 0..2 {
             let processes: Vec<Process> =
                 (0..2).map(|rank| Process::start(&place.address, rank, 2, "watch")).collect();
-            let store = open(&place.address, &member(1, 2), Instant::now() + Duration::from_millis(50))
-                .err()
-                .unwrap();
+            let store =
+                Store::open(&place.address, &member(1, 2), Instant::now() + Duration::from_millis(50))
+                    .err()
+                    .unwrap();
             assert!(matches!(store, Error::Refused { .. }), "{round}: {store}");
             drop(processes);
             // Both are dead, and their round is not joined.
-            let nobody = open(&place.address, &member(1, 2), Instant::now() + Duration::from_millis(50))
-                .err()
-                .unwrap();
+            let nobody =
+                Store::open(&place.address, &member(1, 2), Instant::now() + Duration::from_millis(50))
+                    .err()
+                    .unwrap();
             assert!(nobody.to_string().contains("did not reach it"), "{round}: {nobody}");
         }
         let (address, ranks) = (&place.address, [0, 1]);
         let tables = together(&ranks, |rank, _| {
-            let one = One::new(open(address, &member(rank, 2), soon()).unwrap());
-            let table = exchange(one.store.as_ref(), "x", rank, 2, &[7], soon()).unwrap();
+            let one = One::new(Store::open(address, &member(rank, 2), soon()).unwrap());
+            let table = exchange(&one.store, "x", rank, 2, &[7], soon()).unwrap();
             assert!(!one.latch.raised());
             one.leave();
             table
@@ -226,9 +228,9 @@ fn rank_0_may_leave_long_before_the_others() {
 
 #[test]
 fn a_launcher_that_ends_before_its_ranks_is_reported() {
-    let server = TcpServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
-    let all = [0, 1].map(|rank| One::new(open(&address, &member(rank, 2), soon()).unwrap()));
+    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
     let begun = Instant::now();
     drop(server);
     assert!(begun.elapsed() >= LINGER, "{:?}", begun.elapsed());
@@ -241,18 +243,18 @@ fn a_launcher_that_ends_before_its_ranks_is_reported() {
 
 #[test]
 fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
-    let server = TcpServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
     for round in 0_u8..3 {
         let tables = together(&[0, 1], |_, &rank| {
-            let one = One::new(open(&address, &member(rank, 2), soon()).unwrap());
-            let table = exchange(one.store.as_ref(), "x", rank, 2, &[round], soon()).unwrap();
+            let one = One::new(Store::open(&address, &member(rank, 2), soon()).unwrap());
+            let table = exchange(&one.store, "x", rank, 2, &[round], soon()).unwrap();
             one.leave();
             table
         });
         assert_eq!(tables, [[[round], [round]], [[round], [round]]], "no round sees the values of another");
     }
-    let all = [0, 1].map(|rank| One::new(open(&address, &member(rank, 2), soon()).unwrap()));
+    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
     let failure = Failure::Aborted { rank: 1, why: "enough".into() };
     assert_eq!(all[1].watch.report(&failure), failure);
     let begun = Instant::now();

@@ -8,15 +8,9 @@ use std::{
     },
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
 };
 
-use unisono::{
-    Error,
-    config::StoreAddress,
-    error::Refusal,
-    rendezvous::{Store, open},
-};
+use unisono::{Error, config::StoreAddress, error::Refusal, rendezvous::Store};
 
 use crate::world::{One, after, member, soon, together};
 
@@ -32,13 +26,13 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// A store of one rank in this directory.
-fn alone(directory: &Path) -> Arc<dyn Store> {
-    open(&StoreAddress::File(directory.into()), &member(0, 1), soon()).unwrap()
+fn alone(directory: &Path) -> Store {
+    Store::open(&StoreAddress::File(directory.into()), &member(0, 1), soon()).unwrap()
 }
 
 /// Why there cannot be one; at once, though there would be time.
 fn refused(directory: &Path) -> String {
-    match open(&StoreAddress::File(directory.into()), &member(0, 1), after(20_000)).err() {
+    match Store::open(&StoreAddress::File(directory.into()), &member(0, 1), after(20_000)).err() {
         Some(Error::Rendezvous { problem, .. }) => problem,
         other => panic!("{other:?}"),
     }
@@ -148,7 +142,7 @@ fn of_two_that_take_themselves_for_rank_0_at_once_one_is_told() {
     for round in 0..20 {
         let directory = tempfile::tempdir().unwrap();
         let address = StoreAddress::File(directory.path().into());
-        let both = together(&[(); 2], |_, ()| open(&address, &member(0, 2), soon()));
+        let both = together(&[(); 2], |_, ()| Store::open(&address, &member(0, 2), soon()));
         let refused: Vec<&Error> = both.iter().filter_map(|one| one.as_ref().err()).collect();
         assert!(
             matches!(refused[..], [Error::Refused { rank: 0, refusal: Refusal::Duplicate { .. }, .. }]),
@@ -156,7 +150,7 @@ fn of_two_that_take_themselves_for_rank_0_at_once_one_is_told() {
         );
         // Who is there knows nothing of it.
         let one = One::new(both.into_iter().find_map(Result::ok).unwrap());
-        let other = One::new(open(&address, &member(1, 2), soon()).unwrap());
+        let other = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
         assert!(!one.latch.raised() && !other.latch.raised());
         other.leave();
         one.leave();

@@ -12,7 +12,7 @@ use rustix::net::sockopt::set_socket_linger;
 use tracing_subscriber::EnvFilter;
 use unisono::{
     config::{Job, StoreAddress},
-    rendezvous::{TcpServer, open},
+    rendezvous::{Store, StoreServer},
 };
 
 use crate::{
@@ -24,12 +24,12 @@ use crate::{
 const MANY: usize = 300;
 
 /// A store in a process of its own.
-struct Store {
+struct Served {
     process: Child,
     address: SocketAddr,
 }
 
-impl Store {
+impl Served {
     fn start(at: &str, token: &str) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "flood::a_store_of_its_own", "--ignored", "--nocapture"])
@@ -71,14 +71,14 @@ fn a_store_of_its_own() {
         .init();
     let (at, token) = told.split_once(' ').unwrap();
     let listener = TcpListener::bind(at).unwrap();
-    let server = TcpServer::serve(listener, 2, Job::from(token), None).unwrap();
+    let server = StoreServer::serve(listener, 2, Job::from(token), None).unwrap();
     println!("serves {}", server.address());
     let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
 fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
-    let store = Store::start("127.0.0.1:0", "test");
+    let store = Served::start("127.0.0.1:0", "test");
     let at = store.address;
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: at.port(), served: true };
     // More than may be there: some say nothing, some begin, some say who they are and prove nothing.
@@ -91,7 +91,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
         })
         .collect();
     let begun = Instant::now();
-    let zero = One::new(open(&address, &member(0, 2), soon()).unwrap());
+    let zero = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
     let joined = begun.elapsed();
     // And some come and go.
     let flood = thread::spawn(move || {
@@ -103,7 +103,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
         }
     });
     let begun = Instant::now();
-    let one = One::new(open(&address, &member(1, 2), soon()).unwrap());
+    let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
     one.store.set("k", b"v").unwrap();
     assert_eq!(zero.store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     let took = begun.elapsed();
@@ -123,7 +123,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
 #[test]
 fn a_store_without_a_token_warns_where_others_reach_it() {
     for (at, token, warned) in [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)] {
-        let log = Store::start(at, token).log();
+        let log = Served::start(at, token).log();
         let lines = log.iter().filter(|line| line.contains("set UNISONO_TOKEN")).count();
         assert_eq!(lines, warned, "{at} {token:?}: {log:?}");
         assert!(

@@ -1,4 +1,4 @@
-//! The tcp store among strangers: scanners, other programs, other versions, and members that misbehave.
+//! The store among strangers: scanners, other programs, other versions, and members that misbehave.
 
 use std::{
     io::{Read, Write},
@@ -11,7 +11,7 @@ use unisono::{
     Error,
     config::{Job, Member, StoreAddress},
     error::Refusal,
-    rendezvous::{MAX_KEY, TcpServer, TcpStore, open},
+    rendezvous::{MAX_KEY, Store, StoreServer},
 };
 
 use crate::{
@@ -56,7 +56,7 @@ fn connections_without_the_token_are_closed() {
         let mut stream = connect(server.address());
         let _ = stream.write_all(&[opening, &noise].concat());
     }
-    let one = open(&address, &member(1, 2), soon()).unwrap();
+    let one = Store::open(&address, &member(1, 2), soon()).unwrap();
     one.set("k", b"v").unwrap();
 }
 
@@ -68,17 +68,18 @@ fn those_that_say_nothing_keep_nobody_out() {
         stream.write_all(&PREAMBLE[..5]).unwrap();
     }
     let begun = Instant::now();
-    open(&address, &member(0, 2), soon()).unwrap().set("k", b"v").unwrap();
+    Store::open(&address, &member(0, 2), soon()).unwrap().set("k", b"v").unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[test]
 fn other_jobs_and_other_versions_are_refused() {
     let (server, address) = server(2);
-    let error = open(&address, &Member { job: "another".into(), ..member(1, 2) }, soon()).err().unwrap();
+    let error =
+        Store::open(&address, &Member { job: "another".into(), ..member(1, 2) }, soon()).err().unwrap();
     assert!(matches!(error, Error::Refused { rank: 1, refusal: Refusal::Token, .. }), "{error}");
     let other = Job { id: "slurm-7.0".into(), ..Job::from("test") };
-    let error = open(&address, &Member { job: other, ..member(1, 2) }, soon()).err().unwrap();
+    let error = Store::open(&address, &Member { job: other, ..member(1, 2) }, soon()).err().unwrap();
     let wanted = Refusal::Job { store: String::new(), ours: "slurm-7.0".into() };
     assert!(matches!(&error, Error::Refused { rank: 1, refusal, .. } if *refusal == wanted), "{error}");
     // A client of another version hears of this one.
@@ -97,7 +98,7 @@ fn other_jobs_and_other_versions_are_refused() {
             stream.write_all(b"unisono\x1a\x01\x00").unwrap();
             let _ = stream.read(&mut [0; 1024]);
         });
-        let error = TcpStore::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
+        let error = Store::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
         let version = Refusal::Version { store: 1, ours: PREAMBLE[8].into() };
         assert!(matches!(&error, Error::Refused { refusal, .. } if *refusal == version), "{error}");
     });
@@ -107,7 +108,7 @@ fn other_jobs_and_other_versions_are_refused() {
 fn another_program_at_the_port_is_recognised() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let error = TcpStore::host("127.0.0.1", port, &member(0, 2), soon()).err().unwrap();
+    let error = Store::host("127.0.0.1", port, &member(0, 2), soon()).err().unwrap();
     assert!(error.to_string().contains("another process listens there"), "{error}");
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -117,9 +118,9 @@ fn another_program_at_the_port_is_recognised() {
             let _silent = listener.accept().unwrap();
             thread::sleep(Duration::from_millis(300));
         });
-        let error = TcpStore::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
+        let error = Store::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
         assert!(error.to_string().contains("not a store of this library"), "{error}");
-        let error = TcpStore::join("127.0.0.1", port, &member(1, 2), after(100)).err().unwrap();
+        let error = Store::join("127.0.0.1", port, &member(1, 2), after(100)).err().unwrap();
         assert!(error.to_string().contains("has said nothing for"), "{error}");
     });
 }
@@ -128,11 +129,11 @@ fn another_program_at_the_port_is_recognised() {
 fn a_host_that_does_not_resolve_is_named_by_rank_0_at_once_and_by_the_others_in_the_end() {
     // No resolver is asked for what cannot be a name.
     let (host, begun) = ("no..such.host", Instant::now());
-    let error = TcpStore::host(host, 0, &member(0, 2), soon()).err().unwrap();
+    let error = Store::host(host, 0, &member(0, 2), soon()).err().unwrap();
     assert!(error.to_string().contains("cannot resolve \"no..such.host\""), "{error}");
     assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
     // Its name may yet become known.
-    let error = TcpStore::join(host, 1, &member(1, 2), after(50)).err().unwrap();
+    let error = Store::join(host, 1, &member(1, 2), after(50)).err().unwrap();
     assert!(error.to_string().contains("cannot resolve"), "{error}");
 }
 
@@ -142,9 +143,9 @@ fn the_master_may_come_late() {
     thread::scope(|scope| {
         let late = scope.spawn(move || {
             thread::sleep(Duration::from_millis(100));
-            TcpStore::host("127.0.0.1", port, &member(0, 2), soon())
+            Store::host("127.0.0.1", port, &member(0, 2), soon())
         });
-        let early = TcpStore::join("127.0.0.1", port, &member(1, 2), soon());
+        let early = Store::join("127.0.0.1", port, &member(1, 2), soon());
         let _host = late.join().unwrap().unwrap();
         early.unwrap();
     });
@@ -153,7 +154,7 @@ fn the_master_may_come_late() {
 #[test]
 fn a_member_that_misbehaves_is_dead_to_the_others() {
     let (server, address) = server(2);
-    let one = One::new(open(&address, &member(0, 2), soon()).unwrap());
+    let one = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
     let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     raw.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let failure = one.latch.wait(SOON).unwrap();
@@ -167,9 +168,9 @@ fn one_that_gave_up_before_it_was_let_in_may_come_again() {
     let at = listener.local_addr().unwrap();
     // Delayed until both the hello and the end of the connection are there.
     connect(at).write_all(&hello(1, 2)).unwrap();
-    let _server = TcpServer::serve(listener, 2, "test", None).unwrap();
+    let _server = StoreServer::serve(listener, 2, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: at.port(), served: true };
-    let all = [0, 1].map(|rank| One::new(open(&address, &member(rank, 2), soon()).unwrap()));
+    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
     assert!(all.iter().all(|one| !one.latch.raised()));
     part(all.into());
 }
@@ -177,7 +178,7 @@ fn one_that_gave_up_before_it_was_let_in_may_come_again() {
 #[test]
 fn a_member_that_does_not_read_holds_up_nobody() {
     let (server, address) = server(2);
-    let store = open(&address, &member(0, 2), soon()).unwrap();
+    let store = Store::open(&address, &member(0, 2), soon()).unwrap();
     store.set("big", &vec![7; 1 << 20]).unwrap();
     let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     // Get { key: "big", wait: 0 }, again and again, without reading what comes.
@@ -197,7 +198,7 @@ fn a_member_that_does_not_read_holds_up_nobody() {
 #[test]
 fn what_a_member_asks_for_waits_until_it_reads() {
     let (server, address) = server(2);
-    let store = open(&address, &member(0, 2), soon()).unwrap();
+    let store = Store::open(&address, &member(0, 2), soon()).unwrap();
     store.set("big", &vec![7; 1 << 20]).unwrap();
     let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     // Collect { prefix: "b", count: 0, wait: 0 } more often than a socket takes replies, and Set { key, value }.

@@ -1,12 +1,14 @@
-//! The tcp store's protocol in plain bytes, made a second time: what `src/rendezvous/protocol.rs` and `seal.rs` say of it.
+//! The store's protocol in plain bytes, made a second time: what `src/rendezvous/protocol.rs` and `seal.rs` say of it.
 
 use std::{
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
 };
 
 use serde::Serialize;
-use unisono::{config::StoreAddress, rendezvous::TcpServer};
+use unisono::{config::StoreAddress, rendezvous::StoreServer};
 
 use crate::world::SOON;
 
@@ -21,8 +23,8 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-pub(crate) fn server(ranks: usize) -> (TcpServer, StoreAddress) {
-    let server = TcpServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
+pub(crate) fn server(ranks: usize) -> (StoreServer, StoreAddress) {
+    let server = StoreServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
     (server, address)
 }
@@ -126,4 +128,43 @@ pub(crate) fn tag((key, count): &mut ([u8; 32], u64), frame: &[u8]) -> [u8; 32] 
     let numbered = [&count.to_le_bytes()[..], blake3::hash(frame).as_bytes()].concat();
     *count += 1;
     *blake3::keyed_hash(key, &numbered).as_bytes()
+}
+
+/// Passes on what a client and a server say, changed by `change`, and keeps what the client has said. `change` is given
+/// where in what this client says the bytes are.
+pub(crate) fn between(
+    server: SocketAddr,
+    change: impl Fn(usize, &mut [u8]) + Send + Sync + 'static,
+) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (kept, change) = (Arc::clone(&said), Arc::new(change));
+    thread::spawn(move || {
+        while let Ok((client, _)) = listener.accept() {
+            let server = TcpStream::connect(server).unwrap();
+            let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || pass(from, to, |_| {}));
+            let (kept, change, mut at) = (Arc::clone(&kept), Arc::clone(&change), 0);
+            thread::spawn(move || {
+                pass(client, server, |bytes| {
+                    change(at, bytes);
+                    at += bytes.len();
+                    kept.lock().unwrap().extend_from_slice(bytes);
+                });
+            });
+        }
+    });
+    (at, said)
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, mut see: impl FnMut(&mut [u8])) {
+    let mut bytes = [0; 4096];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        see(&mut bytes[..n]);
+        if to.write_all(&bytes[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
 }

@@ -1,10 +1,9 @@
-//! The tcp store and those that do not know the job's token: one who knows everything else, one who has listened, one who has
+//! The store and those that do not know the job's token: one who knows everything else, one who has listened, one who has
 //! the port, and one who is on the way.
 
 use std::{
     io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    net::TcpListener,
     thread,
 };
 
@@ -12,11 +11,11 @@ use unisono::{
     Error, Failure,
     config::{Job, Member},
     error::Refusal,
-    rendezvous::{Store, TcpStore, open},
+    rendezvous::Store,
 };
 
 use crate::{
-    raw::{CHALLENGE, PREAMBLE, Raw, connect, frame, hello, keys, server, tag, watch},
+    raw::{CHALLENGE, PREAMBLE, Raw, between, connect, frame, hello, keys, server, tag, watch},
     world::{One, SOON, after, member, part, soon},
 };
 
@@ -26,7 +25,7 @@ const UNPROVED: [u8; 2] = [1, 0];
 #[test]
 fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
     let (server, address) = server(3);
-    let all = [0, 1].map(|rank| One::new(open(&address, &member(rank, 3), soon()).unwrap()));
+    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 3), soon()).unwrap()));
     all[0].store.set("k", b"v").unwrap();
     for guess in ["", "Test", "test ", "password"] {
         // As the rank that has not come, as one that is there, and as the watch of each session.
@@ -57,7 +56,7 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
     assert!(all.iter().all(|one| !one.latch.raised()), "{:?}", all[0].latch.failure());
     assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     // The rank itself still comes.
-    let last = One::new(open(&address, &member(2, 3), soon()).unwrap());
+    let last = One::new(Store::open(&address, &member(2, 3), soon()).unwrap());
     assert_eq!(last.store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     part(all.into_iter().chain([last]).collect());
 }
@@ -82,48 +81,11 @@ fn a_stranger_hears_nothing_that_depends_on_the_token() {
     assert_ne!(nonce, &told[1][fixed.len()..], "another one each time");
 }
 
-/// Passes on what a client and a server say, changed by `change`, and keeps what the client has said. Serves one connection
-/// after the other.
-fn between(
-    server: SocketAddr,
-    change: impl Fn(usize, &mut [u8]) + Send + Sync + 'static,
-) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&said);
-    thread::spawn(move || {
-        while let Ok((client, _)) = listener.accept() {
-            let server = TcpStream::connect(server).unwrap();
-            let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            thread::spawn(move || pass(from, to, |_| {}));
-            let mut at = 0;
-            pass(client, server, |bytes| {
-                change(at, bytes);
-                at += bytes.len();
-                kept.lock().unwrap().extend_from_slice(bytes);
-            });
-        }
-    });
-    (at, said)
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, mut see: impl FnMut(&mut [u8])) {
-    let mut bytes = [0; 4096];
-    while let Ok(n @ 1..) = from.read(&mut bytes) {
-        see(&mut bytes[..n]);
-        if to.write_all(&bytes[..n]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
-}
-
 #[test]
 fn a_recorded_handshake_opens_nothing() {
     let (server, _address) = server(2);
     let (way, said) = between(server.address(), |_, _| {});
-    let store = TcpStore::join("127.0.0.1", way.port(), &member(1, 2), soon()).unwrap();
+    let store = Store::join("127.0.0.1", way.port(), &member(1, 2), soon()).unwrap();
     store.set("k", b"v").unwrap();
     let said = said.lock().unwrap().clone();
     let mut replay = connect(server.address());
@@ -138,7 +100,7 @@ fn a_recorded_handshake_opens_nothing() {
 #[test]
 fn what_is_changed_on_the_way_is_not_taken() {
     let (server, address) = server(2);
-    let other = One::new(open(&address, &member(0, 2), soon()).unwrap());
+    let other = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
     // Long after the handshake a byte of a value is another one.
     let (way, _) = between(server.address(), |at, bytes| {
         let begin = 4096_usize.saturating_sub(at);
@@ -146,7 +108,7 @@ fn what_is_changed_on_the_way_is_not_taken() {
             *byte ^= 1;
         }
     });
-    let store = TcpStore::join("127.0.0.1", way.port(), &member(1, 2), soon()).unwrap();
+    let store = Store::join("127.0.0.1", way.port(), &member(1, 2), soon()).unwrap();
     let error = store.set("k", &[7; 8192]).unwrap_err();
     assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
     let failure = other.latch.wait(SOON).unwrap();
@@ -201,7 +163,7 @@ fn a_server_without_the_token_learns_nothing() {
             let _ = stream.read_to_end(&mut more);
             more
         });
-        let error = TcpStore::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
+        let error = Store::join("127.0.0.1", port, &member(1, 2), soon()).err().unwrap();
         assert!(error.to_string().contains("does not know the job's token"), "{error}");
         assert_eq!(server.join().unwrap(), b"", "nothing after its proof");
     }
@@ -215,9 +177,9 @@ fn jobs_without_a_token_meet_and_are_told_apart_by_their_ids() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let member = |rank, id: &str| Member { rank, ranks: 2, job: job(id) };
-        let _first = TcpStore::host_on(listener, &member(0, id), soon()).unwrap();
-        let error = TcpStore::join("127.0.0.1", port, &member(1, &format!("{id}1")), soon()).err().unwrap();
+        let _first = Store::host_on(listener, &member(0, id), soon()).unwrap();
+        let error = Store::join("127.0.0.1", port, &member(1, &format!("{id}1")), soon()).err().unwrap();
         assert!(matches!(&error, Error::Refused { refusal: Refusal::Job { .. }, .. }), "{error}");
-        TcpStore::join("127.0.0.1", port, &member(1, id), soon()).unwrap();
+        Store::join("127.0.0.1", port, &member(1, id), soon()).unwrap();
     }
 }

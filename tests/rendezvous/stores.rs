@@ -8,16 +8,19 @@ use std::{
 };
 
 use unisono::{
-    Error, Failure, Result,
+    Error, Failure,
     config::StoreAddress,
     error::Refusal,
     rendezvous::{
         CallRecord, FailureLatch, GroupPosition, MAX_KEY, MAX_VALUE, Position, PositionSource, Running,
-        Stage, Store, Watch, exchange, open, report,
+        Stage, Store, exchange, report,
     },
 };
 
-use crate::world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world};
+use crate::{
+    raw::between,
+    world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world},
+};
 
 #[test]
 fn values_are_set_got_and_replaced() {
@@ -113,7 +116,7 @@ fn exchange_gives_everyone_everything() {
                 let bytes = |rank: usize| format!("{round} of {rank}").repeat(rank % 3).into_bytes();
                 let tables = together(&all, |rank, store| {
                     let key = format!("round {round}");
-                    exchange(store.as_ref(), &key, rank, ranks, &bytes(rank), soon()).unwrap()
+                    exchange(store, &key, rank, ranks, &bytes(rank), soon()).unwrap()
                 });
                 for table in tables {
                     assert_eq!(table, (0..ranks).map(bytes).collect::<Vec<_>>(), "{kind:?}");
@@ -129,9 +132,8 @@ fn every_rank_is_told_who_is_missing() {
         let mut place = Place::new(kind);
         let all: Vec<_> = [0, 1, 3, 4].map(|rank| (rank, place.open(rank, 6))).into();
         let deadline = after(150);
-        let errors = together(&all, |_, (rank, store)| {
-            exchange(store.as_ref(), "x", *rank, 6, b"", deadline).unwrap_err()
-        });
+        let errors =
+            together(&all, |_, (rank, store)| exchange(store, "x", *rank, 6, b"", deadline).unwrap_err());
         for (error, (me, _)) in errors.into_iter().zip(&all) {
             let Error::Missing { rank, ranks: 6, missing, .. } = &error else { panic!("{kind:?}: {error}") };
             assert_eq!((rank, &missing[..]), (me, &[2, 5][..]), "{kind:?}");
@@ -140,7 +142,7 @@ fn every_rank_is_told_who_is_missing() {
         // It is the same if one of them has less patience, and is gone by the time the others look.
         let errors = together(&all, |i, (rank, store)| {
             let deadline = if i == 2 { after(60) } else { soon() };
-            exchange(store.as_ref(), "y", *rank, 6, b"", deadline).unwrap_err()
+            exchange(store, "y", *rank, 6, b"", deadline).unwrap_err()
         });
         for error in errors {
             assert!(
@@ -150,62 +152,30 @@ fn every_rank_is_told_who_is_missing() {
         }
         // Who comes later is told that it is too late.
         let late = place.open(2, 6);
-        let error = exchange(late.as_ref(), "x", 2, 6, b"", soon()).unwrap_err();
+        let error = exchange(&late, "x", 2, 6, b"", soon()).unwrap_err();
         assert!(error.to_string().contains("rank 2 came too late"), "{kind:?}: {error}");
-    }
-}
-
-/// A store whose values take a while to be set.
-struct Slow(Arc<dyn Store>);
-
-impl Store for Slow {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value)?;
-        thread::sleep(Duration::from_millis(50));
-        Ok(())
-    }
-
-    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
-        self.0.get(key, deadline)
-    }
-
-    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
-        self.0.collect(prefix, count, deadline)
-    }
-
-    fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        self.0.add(key, delta)
-    }
-
-    fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
-        self.0.watch(latch, position)
     }
 }
 
 #[test]
 fn those_that_go_at_once_are_not_taken_for_the_missing() {
-    for kind in KINDS {
-        let mut place = Place::new(kind);
-        let all: Vec<_> = [0, 1, 3].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
-        let errors = together(&all, |_, (rank, store)| {
-            let store = store.lock().unwrap().take().unwrap();
-            let watch = store.watch(Arc::new(FailureLatch::new()), Arc::new(PositionSource::new()));
-            let _watch = watch.unwrap();
-            // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
-            let (store, deadline): (Arc<dyn Store>, _) =
-                if *rank == 3 { (Arc::new(Slow(store)), after(100)) } else { (store, soon()) };
-            exchange(store.as_ref(), "x", *rank, 4, b"", deadline).unwrap_err()
-        });
-        for error in errors {
-            assert!(
-                matches!(&error, Error::Missing { missing, .. } if missing[..] == [2]),
-                "{kind:?}: {error}"
-            );
-        }
+    let mut place = Place::new(Kind::Tcp);
+    let mut all: Vec<_> = [0, 1].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
+    // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
+    let (slow, _) = between(all[0].1.lock().unwrap().as_ref().unwrap().reached().1, |_, _| {
+        thread::sleep(Duration::from_millis(50));
+    });
+    let store = Store::join("127.0.0.1", slow.port(), &member(3, 4), soon()).unwrap();
+    all.push((3, Mutex::new(Some(store))));
+    let errors = together(&all, |_, (rank, store)| {
+        let store = store.lock().unwrap().take().unwrap();
+        let watch = store.watch(Arc::new(FailureLatch::new()), Arc::new(PositionSource::new()));
+        let _watch = watch.unwrap();
+        let deadline = if *rank == 3 { after(100) } else { soon() };
+        exchange(&store, "x", *rank, 4, b"", deadline).unwrap_err()
+    });
+    for error in errors {
+        assert!(matches!(&error, Error::Missing { missing, .. } if missing[..] == [2]), "{error}");
     }
 }
 
@@ -213,7 +183,7 @@ fn those_that_go_at_once_are_not_taken_for_the_missing() {
 fn without_rank_0_the_others_say_so() {
     let (_held, port) = crate::ports::held().unwrap();
     let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
-    let error = open(&address, &member(1, 2), after(100)).err().unwrap();
+    let error = Store::open(&address, &member(1, 2), after(100)).err().unwrap();
     assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
     assert!(error.to_string().contains("is rank 0 running"), "{error}");
 }
@@ -222,7 +192,7 @@ fn without_rank_0_the_others_say_so() {
 fn strangers_are_refused_and_disturb_nobody() {
     for kind in KINDS {
         let (place, all) = world(kind, 2);
-        let refusal = |member| match open(&place.address, &member, after(300)).err() {
+        let refusal = |member| match Store::open(&place.address, &member, after(300)).err() {
             Some(Error::Refused { refusal, .. }) => refusal,
             other => panic!("{kind:?}: {other:?}"),
         };
@@ -273,9 +243,9 @@ fn ranks_that_leave_together_can_join_again_at_once() {
     let place = Place::new(Kind::File);
     together(&[(); 3], |rank, ()| {
         for round in 0..40_u8 {
-            let store = open(&place.address, &member(rank, 3), soon());
+            let store = Store::open(&place.address, &member(rank, 3), soon());
             let one = One::new(store.unwrap_or_else(|error| panic!("rank {rank} in round {round}: {error}")));
-            let all = exchange(&*one.store, "round", rank, 3, &[round], soon()).unwrap();
+            let all = exchange(&one.store, "round", rank, 3, &[round], soon()).unwrap();
             assert_eq!(all, vec![vec![round]; 3], "rank {rank}");
             one.leave();
         }

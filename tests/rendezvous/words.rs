@@ -56,7 +56,7 @@ fn a_failure_is_one_line_of_text_whoever_reports_it() {
 #[test]
 fn the_store_cleans_what_a_member_says_past_the_library() {
     let (server, address) = server(2);
-    let zero = One::new(unisono::rendezvous::open(&address, &member(0, 2), soon()).unwrap());
+    let zero = One::new(unisono::rendezvous::Store::open(&address, &member(0, 2), soon()).unwrap());
     let raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     let mut watch = Raw::proving(server.address(), &watch(1, 2, raw.session), "test");
     assert_eq!(watch.plain().unwrap(), [0]);

@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use unisono::{
     config::{Member, StoreAddress},
-    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, TcpStore, Watch, open},
+    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, Watch},
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -49,11 +49,11 @@ impl Place {
     }
 
     /// Opens the store as this rank; as rank 0 with the listener that holds the port.
-    pub(crate) fn open(&mut self, rank: usize, ranks: usize) -> Arc<dyn Store> {
+    pub(crate) fn open(&mut self, rank: usize, ranks: usize) -> Store {
         let member = member(rank, ranks);
         match self.listener.take_if(|_| rank == 0) {
-            Some(listener) => Arc::new(TcpStore::host_on(listener, &member, soon()).unwrap()),
-            None => open(&self.address, &member, soon()).unwrap(),
+            Some(listener) => Store::host_on(listener, &member, soon()).unwrap(),
+            None => Store::open(&self.address, &member, soon()).unwrap(),
         }
     }
 }
@@ -72,19 +72,19 @@ pub(crate) fn after(millis: u64) -> Instant {
 
 /// One rank. The watch goes first when it is dropped.
 pub(crate) struct One {
-    pub(crate) watch: Box<dyn Watch>,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) watch: Watch,
+    pub(crate) store: Arc<Store>,
     pub(crate) latch: Arc<FailureLatch>,
     pub(crate) position: Arc<PositionSource>,
 }
 
 impl One {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Store) -> Self {
         let latch = Arc::new(FailureLatch::new());
         let position = Arc::new(PositionSource::new());
         position.set(|| Position::of(Stage::Calls));
         let watch = store.watch(Arc::clone(&latch), Arc::clone(&position)).unwrap();
-        Self { watch, store, latch, position }
+        Self { watch, store: Arc::new(store), latch, position }
     }
 
     /// Leaves in good order and is gone.
@@ -94,7 +94,7 @@ impl One {
 }
 
 /// All ranks of a world, rank 0 first.
-pub(crate) fn stores(kind: Kind, ranks: usize) -> (Place, Vec<Arc<dyn Store>>) {
+pub(crate) fn stores(kind: Kind, ranks: usize) -> (Place, Vec<Store>) {
     let mut place = Place::new(kind);
     let stores = (0..ranks).map(|rank| place.open(rank, ranks)).collect();
     (place, stores)

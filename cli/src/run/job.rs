@@ -21,7 +21,7 @@ use rustix::{
     },
     rand::{GetRandomFlags, getrandom},
 };
-use unisono::rendezvous::TcpServer;
+use unisono::rendezvous::StoreServer;
 use unisono_transport::ofi;
 
 use super::{
@@ -132,7 +132,8 @@ impl Job {
         self.make_room()?;
         let token = token()?;
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
-        let store = TcpServer::bind("127.0.0.1:0", count, token.as_str(), None).map_err(io::Error::other)?;
+        let store =
+            StoreServer::bind("127.0.0.1:0", count, token.as_str(), None).map_err(io::Error::other)?;
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {

@@ -13,12 +13,15 @@ const ARRIVED: &str = "reached/ranks";
 /// address at which ranks of other hosts reach it. For that it waits until one of them has reached the store.
 pub(crate) fn towards(
     config: &Config,
-    store: &dyn Store,
+    store: &Store,
     towards: Option<IpAddr>,
     deadline: Instant,
 ) -> Result<Option<IpAddr>> {
     let here = config.local_ranks == Some(config.ranks);
-    let Some((_, at)) = store.reached().filter(|_| !here) else { return Ok(towards) };
+    if here {
+        return Ok(towards);
+    }
+    let at = store.reached().1.ip();
     let elsewhere = match at {
         IpAddr::V4(at) => !at.is_loopback() && !at.is_link_local(),
         IpAddr::V6(at) => !at.is_loopback() && !at.is_unicast_link_local(),

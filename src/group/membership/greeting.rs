@@ -46,7 +46,7 @@ pub(crate) struct EndpointInfo {
 
 impl EndpointInfo {
     /// This rank's endpoint.
-    pub(crate) fn here(limits: &Limits, contact: &Contact, store: Option<&dyn Store>, host: &Host) -> Self {
+    pub(crate) fn here(limits: &Limits, contact: &Contact, store: Option<&Store>, host: &Host) -> Self {
         let device = limits.device.clone();
         // Devices that are no network interfaces have no such file.
         let mtu = fs::read_to_string(format!("/sys/class/net/{device}/mtu"));
@@ -54,7 +54,7 @@ impl EndpointInfo {
             mtu: mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(0),
             at: ofi::socket_address(&contact.address),
             by_tcp: limits.sockets,
-            store: store.and_then(Store::reached).map(|(own, _)| own),
+            store: store.map(|store| store.reached().0.ip()),
             host: host.name.clone(),
             device,
         }
@@ -89,7 +89,7 @@ struct Finding {
 pub(crate) fn meet(
     engine: &mut Engine,
     monitor: &Monitor,
-    store: Option<&dyn Store>,
+    store: Option<&Store>,
     (hosts, endpoints): (&[Host], &[EndpointInfo]),
     (contacts, chunk_bytes, patience): (Vec<Contact>, usize, Patience),
     deadline: Instant,
@@ -135,7 +135,7 @@ pub(crate) fn meet(
 fn all_have(
     engine: &mut Engine,
     monitor: &Monitor,
-    store: &dyn Store,
+    store: &Store,
     ranks: usize,
     deadline: Instant,
     explain: &dyn Fn(Stop) -> Error,
@@ -170,7 +170,7 @@ fn found(rank: Rank) -> String {
 fn doubt(
     engine: &mut Engine,
     rank: Rank,
-    store: Option<&dyn Store>,
+    store: Option<&Store>,
     endpoints: &[EndpointInfo],
 ) -> Option<Failure> {
     let mine = Findings(thread::scope(|scope| {

@@ -32,7 +32,7 @@ use crate::{
         shared::Shared,
     },
     outside,
-    rendezvous::{self, LINGER, Store, exchange},
+    rendezvous::{LINGER, Store, exchange},
     runtime::{
         Runtime,
         affinity::Affinity,
@@ -78,7 +78,7 @@ struct JoinInfo {
 
 impl JoinInfo {
     /// Publishes it, and returns what all ranks published.
-    fn exchange(&self, store: &dyn Store, rank: Rank, ranks: usize, deadline: Instant) -> Result<Vec<Self>> {
+    fn exchange(&self, store: &Store, rank: Rank, ranks: usize, deadline: Instant) -> Result<Vec<Self>> {
         let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
         let bytes = postcard::to_allocvec(self).map_err(|error| broken(error.to_string()))?;
         let infos = exchange(store, "join", rank, ranks, &bytes, deadline)?;
@@ -119,15 +119,15 @@ impl ProcessGroup {
         }
         let deadline = Instant::now() + config.join_timeout;
         let store = match &config.store {
-            Some(address) => Some(rendezvous::open(address, &config.member(), deadline)?),
+            Some(address) => Some(Store::open(address, &config.member(), deadline)?),
             None => None,
         };
         let activity = Arc::default();
-        let given = (store.clone(), Bounds::default());
-        Self::enter(deadline, config, given, Arc::clone(&activity), |config| {
+        let given = (store, Bounds::default());
+        Self::enter(deadline, config, given, Arc::clone(&activity), |config, store| {
             let asked = Self::transport_options(config);
-            let towards = match &store {
-                Some(store) => address::towards(config, &**store, asked.towards, deadline)?,
+            let towards = match store {
+                Some(store) => address::towards(config, store, asked.towards, deadline)?,
                 None => asked.towards,
             };
             let options = Options { deadline: Some(deadline), towards, ..asked };
@@ -182,7 +182,7 @@ impl ProcessGroup {
     /// let address = StoreAddress::File(directory.path().into());
     /// let join = |rank: usize| -> unisono::Result<()> {
     ///     let config = Config { rank, ranks: 2, store: Some(address.clone()), ..Config::default() };
-    ///     let store = rendezvous::open(&address, &config.member(), Instant::now() + config.join_timeout)?;
+    ///     let store = Store::open(&address, &config.member(), Instant::now() + config.join_timeout)?;
     ///     let group = ProcessGroup::with(config, Box::new(hub.open()), Some(store))?;
     ///     assert_eq!(group.all_gather_object(&rank)?, [0, 1]);
     ///     group.leave()
@@ -197,11 +197,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`Self::join`].
-    pub fn with(
-        config: Config,
-        transport: Box<dyn Transport>,
-        store: Option<Arc<dyn Store>>,
-    ) -> Result<Self> {
+    pub fn with(config: Config, transport: Box<dyn Transport>, store: Option<Store>) -> Result<Self> {
         Self::bounded(config, transport, store, Bounds::default())
     }
 
@@ -209,12 +205,12 @@ impl ProcessGroup {
     pub(crate) fn bounded(
         config: Config,
         transport: Box<dyn Transport>,
-        store: Option<Arc<dyn Store>>,
+        store: Option<Store>,
         bounds: Bounds,
     ) -> Result<Self> {
         config.validate()?;
         let activity = transport.activity();
-        Self::enter(Instant::now() + config.join_timeout, config, (store, bounds), activity, |_| {
+        Self::enter(Instant::now() + config.join_timeout, config, (store, bounds), activity, |_, _| {
             Ok(transport)
         })
     }
@@ -225,7 +221,7 @@ impl ProcessGroup {
         (config, bounds): (&Config, Bounds),
         mut transport: Box<dyn Transport>,
         monitor: &Monitor,
-        store: Option<&dyn Store>,
+        store: Option<&Store>,
     ) -> Result<Joined> {
         let (rank, ranks) = (config.rank, config.ranks);
         if ranks > MAX_RANKS {
@@ -249,7 +245,7 @@ impl ProcessGroup {
                 name: "UNISONO_LANES, UNISONO_BULK_SLOTS, UNISONO_EAGER_SLOTS".to_owned(),
                 value: None,
                 problem: format!(
-                    "with these, {wanted} puts of one peer may be under endpoint, and {} takes {most}; use fewer",
+                    "with these, {wanted} puts of one peer may be under way, and {} takes {most}; use fewer",
                     transport.limits().provider
                 ),
             });
@@ -259,7 +255,7 @@ impl ProcessGroup {
             let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
             tracing::warn!(
                 rank, %provider, wanted, most, more,
-                "some calls among all ranks may fail: more puts may be under endpoint to one than its provider holds"
+                "some calls among all ranks may fail: more puts may be under way to one than its provider holds"
             );
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
@@ -347,18 +343,18 @@ impl ProcessGroup {
     fn enter(
         deadline: Instant,
         config: Config,
-        (store, bounds): (Option<Arc<dyn Store>>, Bounds),
+        (store, bounds): (Option<Store>, Bounds),
         activity: Arc<Activity>,
-        open: impl FnOnce(&Config) -> Result<Box<dyn Transport>>,
+        open: impl FnOnce(&Config, Option<&Store>) -> Result<Box<dyn Transport>>,
     ) -> Result<Self> {
-        let mut monitor = Monitor::begin(&config, store.as_deref())?;
+        let mut monitor = Monitor::begin(&config, store.as_ref())?;
         let opened = Arc::default();
         monitor.current.due_by(deadline);
         let watched = watchdog(&monitor, &config, activity, Arc::clone(&opened))
             .map(|watchdog| monitor.watchdog = watchdog);
-        let met = watched.and_then(|()| open(&config)).and_then(|transport| {
+        let met = watched.and_then(|()| open(&config, store.as_ref())).and_then(|transport| {
             opened.get_or_init(|| transport.limits().clone());
-            Self::until(deadline, (&config, bounds), transport, &monitor, store.as_deref())
+            Self::until(deadline, (&config, bounds), transport, &monitor, store.as_ref())
         });
         let Joined { engine, settings, chooser, peers, tuned, affinity, options } = match met {
             Ok(met) => met,
@@ -416,8 +412,8 @@ fn excuse(config: &Config, problem: Error) -> Error {
         return problem;
     };
     tracing::error!(rank = config.rank, %problem, "this rank cannot join");
-    let store = rendezvous::open(address, &config.member(), Instant::now() + LINGER);
-    match store.and_then(|store| Monitor::begin(config, Some(&*store)).map(|monitor| (store, monitor))) {
+    let store = Store::open(address, &config.member(), Instant::now() + LINGER);
+    match store.and_then(|store| Monitor::begin(config, Some(&store)).map(|monitor| (store, monitor))) {
         Ok((_store, monitor)) => monitor.give_up(problem),
         Err(error) => {
             tracing::warn!(rank = config.rank, %error, "cannot tell the other ranks");

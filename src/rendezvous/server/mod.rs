@@ -1,4 +1,4 @@
-//! The server of the tcp store: one thread with one poll loop, which no connection blocks.
+//! The server of the store: one thread with one poll loop, which no connection blocks.
 
 mod admission;
 mod connection;
@@ -54,7 +54,7 @@ type Outbox = Vec<(Id, Frame)>;
 /// Serves the store of a job. Dropping it waits until all ranks have left; at most [`LINGER`] if this process is a launcher or a
 /// rank that has not left itself.
 #[derive(Debug)]
-pub struct TcpServer {
+pub struct StoreServer {
     address: SocketAddr,
     /// Its closing tells the thread to end.
     control: Option<Unshared<UnixStream>>,
@@ -62,7 +62,7 @@ pub struct TcpServer {
     process: Process,
 }
 
-impl TcpServer {
+impl StoreServer {
     /// Serves at `address`; port 0 takes a free one. `ranks` is the world size. `host` is the rank in whose process
     /// it runs, or `None` for a launcher, which is no rank. A `job` that is a string is a token without a job id.
     ///
@@ -139,7 +139,7 @@ impl TcpServer {
     }
 }
 
-impl Drop for TcpServer {
+impl Drop for StoreServer {
     fn drop(&mut self) {
         if !self.process.is_this() {
             // There is no such thread here to join.
@@ -185,8 +185,8 @@ fn raise_file_limit(wanted: u64) {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Serving,
-    /// Waits for ranks that have not left. After the first time it logs this, or ends anyway. Until the second time it serves
-    /// ranks that have not yet heard why the group failed.
+    /// The server waits for ranks that have not left. At the first time, if there is one, it logs which these are or fails the
+    /// group. Until the second time it also admits ranks that come late, to tell them why the group failed.
     Lingering(Option<Instant>, Instant),
     /// All messages are queued; the server waits until they are written.
     Flushing(Instant),
@@ -242,7 +242,7 @@ impl Server {
 
     /// Moves to the next state while the server ends.
     fn advance(&mut self, now: Instant) {
-        // That of a rank is over with its job: who comes now belongs to a later store.
+        // A server in a rank's process serves one group only; a process that comes afterwards belongs to a later store.
         if self.host.is_none() && self.members.all_gone() {
             self.members.renew();
             self.values = Values::default();
@@ -357,8 +357,8 @@ impl Server {
         if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
             if connection.wants_read() {
                 open = connection.read(&mut self.scratch);
-                // At the end of the stream what came before it counts, a shutdown above all; but who has gone before being
-                // let in is no member who died: where this process was held up, it tries again.
+                // What came before the end of the stream still counts, above all that the rank left. A process that closed
+                // its connection before it was admitted is no member that died: it tries again if this server was slow.
                 hear = connection.role.is_some() || matches!(open, Ok(true));
             } else if flags.intersects(PollFlags::HUP | PollFlags::ERR) {
                 open = Ok(false);
@@ -374,7 +374,7 @@ impl Server {
         }
     }
 
-    /// Ends when the handle is gone.
+    /// Begins to end if the [`StoreServer`] was dropped.
     fn control(&mut self, now: Instant) {
         use std::io::Read as _;
         if !matches!(self.phase, Phase::Serving) || self.control.set_nonblocking(true).is_err() {
@@ -386,8 +386,8 @@ impl Server {
         self.phase = Phase::Lingering(Some(now + LINGER), now + LATECOMERS);
     }
 
-    /// Handles the whole frames a connection has brought, as far as its client reads the answers. Once for every time
-    /// that the outbox is delivered.
+    /// Handles the whole frames that a connection has brought, as far as its client reads the answers. Called once between
+    /// two deliveries of the outbox.
     fn hear(&mut self, id: Id, now: Instant) -> io::Result<()> {
         let (mut answered, mut seen) = (0, self.outbox.len());
         loop {
@@ -440,7 +440,7 @@ impl Server {
         }
     }
 
-    /// Tells those that wait for a value of the group's failure.
+    /// Ends all waits for values after the group's failure.
     fn spread(&mut self, failure: Option<Failure>) -> io::Result<()> {
         failure.map_or(Ok(()), |failure| self.values.fail(&failure, &mut self.outbox))
     }
@@ -473,8 +473,8 @@ impl Server {
         }
     }
 
-    /// Sends the outbox; a connection that cannot take it now gets it when it can. Those that go on from
-    /// waiting may have said more meanwhile.
+    /// Sends the outbox; a connection that cannot take its frames now gets them later. Clients whose wait has ended may have
+    /// sent further requests meanwhile: handles these too.
     fn deliver(&mut self) {
         let now = Instant::now();
         while !self.outbox.is_empty() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use unisono::{
     Config, ProcessGroup,
     config::StoreAddress,
-    rendezvous::{self, TcpServer},
+    rendezvous::{Store, StoreServer},
 };
 use unisono_transport::inproc::Hub;
 
@@ -15,7 +15,7 @@ pub(super) fn world<R: Send>(
     tweak: impl Fn(&mut Config),
     each: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
-    let server = TcpServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
+    let server = StoreServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
     let store = StoreAddress::parse(&format!("tcp+served://{}", server.address())).unwrap();
     let hub = Hub::new();
     std::thread::scope(|scope| {
@@ -27,7 +27,7 @@ pub(super) fn world<R: Send>(
                 let (transport, store, each) = (hub.open(), &store, &each);
                 scope.spawn(move || {
                     let deadline = Instant::now() + Duration::from_secs(20);
-                    let store = rendezvous::open(store, &config.member(), deadline).unwrap();
+                    let store = Store::open(store, &config.member(), deadline).unwrap();
                     each(ProcessGroup::with(config, Box::new(transport), Some(store)).unwrap())
                 })
             })

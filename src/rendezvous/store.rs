@@ -1,8 +1,8 @@
-//! The tcp store as a rank sees it: one connection for requests, a second one for the watch.
+//! The store as a rank sees it: one connection for requests, a second one for the watch.
 
 use std::{
-    io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, ToSocketAddrs},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -13,37 +13,26 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 use unisono_schedule::Rank;
 
 use super::{
-    FailureLatch, PositionSource, Store, Watch,
+    FailureLatch, PositionSource, Watch,
+    connect::{GRACE, PAUSE, Tries, lost},
     directory::{Folder, Host, Served, secret},
     limits,
-    protocol::{
-        self, Answer, Challenge, FORGED, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Reply, Request,
-        Verdict,
-    },
-    seal::{self, Seal, SealedStream},
-    server::{self, TcpServer},
-    tcp_watch::TcpWatch,
+    protocol::{self, FORGED, MAX_FRAME, Purpose, Reply, Request},
+    seal::SealedStream,
+    server::{self, StoreServer},
 };
 use crate::{
     config::{Member, StoreAddress},
     error::{Error, Failure, Refusal, Result},
 };
 
-/// How long one attempt to connect may take; then the next address is tried.
-const ATTEMPT: Duration = Duration::from_secs(3);
-
-/// How much later than the time that was asked for the server's answer may come.
-const GRACE: Duration = Duration::from_secs(10);
-
 /// How long the rank that serves the store tries to resolve its own host; other ranks try until the deadline.
 const RESOLVE: Duration = Duration::from_secs(1);
 
-/// How long to wait at first before trying again.
-const PAUSE: Duration = Duration::from_millis(5);
-
-/// A store served over TCP.
+/// A key-value service that all ranks of a job reach. Keys are at most [`MAX_KEY`](super::MAX_KEY) bytes long, values at most
+/// [`MAX_VALUE`](super::MAX_VALUE). After a failure of the group, whatever would have to wait fails with it.
 #[derive(Debug)]
-pub struct TcpStore {
+pub struct Store {
     name: String,
     member: Member,
     session: u64,
@@ -56,7 +45,21 @@ pub struct TcpStore {
     server: Option<Arc<Served>>,
 }
 
-impl TcpStore {
+impl Store {
+    /// Opens the store at `address` as `member`, and waits for the store until the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the store cannot be reached, [`Error::Refused`] if it does not admit this process.
+    pub fn open(address: &StoreAddress, member: &Member, deadline: Instant) -> Result<Self> {
+        match address {
+            StoreAddress::Tcp { host, port, served: false } if member.rank == 0 => {
+                Self::host(host, *port, member, deadline)
+            }
+            StoreAddress::Tcp { host, port, .. } => Self::join(host, *port, member, deadline),
+            StoreAddress::File(directory) => Self::in_directory(directory, member, deadline),
+        }
+    }
+
     /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host`
     /// is `localhost` or a loopback address.
     ///
@@ -91,7 +94,7 @@ impl TcpStore {
         member: &Member,
         deadline: Instant,
     ) -> Result<Self> {
-        let server = TcpServer::serve(listener, member.ranks, member.job.clone(), Some(member.rank))?;
+        let server = StoreServer::serve(listener, member.ranks, member.job.clone(), Some(member.rank))?;
         let port = server.address().port();
         let here: &[IpAddr] = match server.address().ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => &[Ipv4Addr::LOCALHOST.into()],
@@ -180,10 +183,85 @@ impl TcpStore {
         Ok(Self { name, member, session, host, from, at, stream, server: None })
     }
 
-    /// The address at which this process reaches the store.
+    /// The store's address, as errors show it: `tcp://10.0.0.1:29500`.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.at
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The addresses of the connection to the store: this process's and the store's.
+    #[must_use]
+    pub fn reached(&self) -> (SocketAddr, SocketAddr) {
+        (self.from, self.at)
+    }
+
+    /// Sets a value and wakes all that wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the key or the value is too long or the connection has broken; [`Error::Failed`] after a failure of the
+    /// group.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        limits(&self.name, key, value.len())?;
+        self.request(&Request::Set { key, value }, Duration::ZERO, |reply| {
+            matches!(reply, Reply::Done).then_some(())
+        })
+    }
+
+    /// Waits until the key is set and returns its value; `None` if the deadline passes first.
+    ///
+    /// # Errors
+    /// As of [`set`](Self::set).
+    pub fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        limits(&self.name, key, 0)?;
+        let (left, wait) = until(deadline);
+        self.request(&Request::Get { key, wait }, left, |reply| match reply {
+            Reply::Value(bytes) => Some(Some(bytes.to_vec())),
+            Reply::NotInTime => Some(None),
+            _ => None,
+        })
+    }
+
+    /// Waits until `count` keys begin with `prefix` or the deadline passes, and returns all such keys and their values, sorted
+    /// by key.
+    ///
+    /// # Errors
+    /// As of [`set`](Self::set).
+    pub fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        limits(&self.name, prefix, 0)?;
+        let (left, wait) = until(deadline);
+        self.request(&Request::Collect { prefix, count: count as u64, wait }, left, |reply| match reply {
+            Reply::Entries(entries) => {
+                Some(entries.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
+            }
+            _ => None,
+        })
+    }
+
+    /// Adds to a counter, which begins at 0, and returns its new value. A counter and a value may have the same key.
+    ///
+    /// # Errors
+    /// As of [`set`](Self::set), and if the sum overflows.
+    pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
+        limits(&self.name, key, 0)?;
+        self.request(&Request::Add { key, delta }, Duration::ZERO, |reply| match reply {
+            Reply::Count(sum) => Some(sum),
+            _ => None,
+        })
+    }
+
+    /// Starts this rank's watch, in a thread of its own. Can be called once for each store.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the store does not admit the watch; [`Error::Failed`] after a failure of the group.
+    pub fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Watch> {
+        let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
+        let purpose = Purpose::Watch { session: self.session };
+        // While there is a connection for requests, there is a store that lets this rank watch.
+        let gone = || (!self.is_connected()).then(|| self.lost());
+        let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
+        let (member, server) = (self.member.clone(), self.server.clone());
+        let watch = Watch::begin(sealed, member, (self.lost(), self.silent()), latch, position, server);
+        watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))
     }
 
     /// Sends a request and passes its reply to `take`, which returns `None` for a reply that does not fit the request.
@@ -257,67 +335,6 @@ impl TcpStore {
     }
 }
 
-impl Store for TcpStore {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn reached(&self) -> Option<(IpAddr, IpAddr)> {
-        Some((self.from.ip(), self.at.ip()))
-    }
-
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        limits(&self.name, key, value.len())?;
-        self.request(&Request::Set { key, value }, Duration::ZERO, |reply| {
-            matches!(reply, Reply::Done).then_some(())
-        })
-    }
-
-    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
-        limits(&self.name, key, 0)?;
-        let (left, wait) = until(deadline);
-        self.request(&Request::Get { key, wait }, left, |reply| match reply {
-            Reply::Value(bytes) => Some(Some(bytes.to_vec())),
-            Reply::NotInTime => Some(None),
-            _ => None,
-        })
-    }
-
-    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
-        limits(&self.name, prefix, 0)?;
-        let (left, wait) = until(deadline);
-        self.request(&Request::Collect { prefix, count: count as u64, wait }, left, |reply| match reply {
-            Reply::Entries(entries) => {
-                Some(entries.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
-            }
-            _ => None,
-        })
-    }
-
-    fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        limits(&self.name, key, 0)?;
-        self.request(&Request::Add { key, delta }, Duration::ZERO, |reply| match reply {
-            Reply::Count(sum) => Some(sum),
-            _ => None,
-        })
-    }
-
-    fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Box<dyn Watch>> {
-        let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
-        let purpose = Purpose::Watch { session: self.session };
-        // While there is a connection for requests, there is a store that lets this rank watch.
-        let gone = || (!self.is_connected()).then(|| self.lost());
-        let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
-        let (member, server) = (self.member.clone(), self.server.clone());
-        let watch = TcpWatch::begin(sealed, member, (self.lost(), self.silent()), latch, position, server);
-        Ok(Box::new(watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))?))
-    }
-}
-
-fn lost(name: &str, error: &io::Error) -> Error {
-    Error::Rendezvous { store: name.to_owned(), problem: format!("the connection broke: {error}") }
-}
-
 fn name(host: &str, port: u16) -> String {
     StoreAddress::Tcp { host: host.to_owned(), port, served: false }.to_string()
 }
@@ -367,202 +384,10 @@ fn listen_to_all(port: u16) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Attempts to be admitted by a store.
-struct Tries<'a> {
-    name: &'a str,
-    member: Member,
-    deadline: Instant,
-    /// What to look at if all fail.
-    advice: &'static str,
-    /// Whether the address was published by whoever served the store, who may have gone since: then others may be there.
-    published: bool,
-}
-
-/// The outcome of an attempt.
-enum Outcome {
-    In(SealedStream, u64, Option<Rank>),
-    /// A later attempt may succeed. The refusal, if the store sent one.
-    Later(String, Option<Refusal>),
-    Never(Error),
-}
-
-/// Whether it was not the job's store that answered.
-fn is_strangers(error: &Error) -> bool {
-    let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
-    matches!(error, Error::Rendezvous { .. })
-        || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
-}
-
-/// The greeting of a store.
-enum Greeting {
-    Answer(Answer, [Seal; 2]),
-    /// The process is not admitted. If the store is `ending`, another may soon be there.
-    Refused {
-        refusal: Refusal,
-        ending: bool,
-    },
-    /// It claims to be the store of the job, and does not know the token.
-    False,
-}
-
-impl<'a> Tries<'a> {
-    fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
-        let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
-        Self { name, member: member.clone(), deadline, advice, published: false }
-    }
-
-    fn until_deadline(
-        &mut self,
-        purpose: Purpose,
-        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
-        gone: impl Fn() -> Option<Failure>,
-    ) -> Result<(SealedStream, u64, Option<Rank>)> {
-        let begun = Instant::now();
-        let mut pause = PAUSE;
-        let mut said = false;
-        loop {
-            let (mut why, mut refused) = (String::new(), None);
-            let addresses = resolve(&mut self.member).unwrap_or_else(|problem| {
-                why = problem;
-                Vec::new()
-            });
-            for at in addresses {
-                match self.once(at, purpose) {
-                    Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
-                    Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
-                    Outcome::Never(error) if self.published && is_strangers(&error) => {
-                        why = error.to_string()
-                    }
-                    Outcome::Never(error) => return Err(error),
-                }
-            }
-            if let Some(failure) = gone() {
-                return Err(Error::Failed(failure));
-            }
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                if let Some(refusal) = refused {
-                    return Err(self.refused(refusal));
-                }
-                let problem = format!(
-                    "rank {} did not reach it within {:.1?}: {why}; {}",
-                    self.member.rank,
-                    begun.elapsed(),
-                    self.advice
-                );
-                return Err(self.problem(problem));
-            }
-            if !said && begun.elapsed() > Duration::from_secs(5) {
-                said = true;
-                tracing::warn!("rank {} still tries to reach {}: {why}", self.member.rank, self.name);
-            }
-            thread::sleep(pause.min(left));
-            pause = (pause * 2).min(Duration::from_millis(250));
-        }
-    }
-
-    fn problem(&self, problem: String) -> Error {
-        Error::Rendezvous { store: self.name.to_owned(), problem }
-    }
-
-    fn refused(&self, refusal: Refusal) -> Error {
-        Error::Refused { store: self.name.to_owned(), rank: self.member.rank, refusal }
-    }
-
-    fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
-        let left =
-            self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT);
-        let stream = match TcpStream::connect_timeout(&at, left) {
-            Ok(stream) => stream,
-            Err(error) => return Outcome::Later(format!("{at}: {error}"), None),
-        };
-        // If nobody listens on a port of this host's ephemeral range, TCP may connect to itself.
-        if stream.local_addr().ok() == Some(at) {
-            return Outcome::Later(format!("{at}: nobody listens there yet"), None);
-        }
-        match self.greet(&stream, purpose, left) {
-            Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
-                match host.map(protocol::rank).transpose() {
-                    Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
-                    Err(error) => Outcome::Never(lost(self.name, &error)),
-                }
-            }
-            Ok(
-                Greeting::Answer(Answer::Refused { refusal, ending }, _)
-                | Greeting::Refused { refusal, ending },
-            ) => match refusal {
-                Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
-                Refusal::Left => Outcome::Later(refusal.to_string(), None),
-                // A later store at this address belongs to the next job.
-                refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
-                refusal => Outcome::Never(self.refused(refusal)),
-            },
-            Ok(Greeting::False) => Outcome::Never(self.problem(format!(
-                "the process that answers at {at} claims to be the store but does not know the job's token: another process \
-                 has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
-            ))),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
-                "{at} is not a store of this library ({error}): another program has the port"
-            ))),
-            // A read timed out.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"), None)
-            }
-            Err(error) => Outcome::Later(
-                format!("{at} took the connection but did not answer as a store would ({error})"),
-                None,
-            ),
-        }
-    }
-
-    fn greet(&self, mut stream: &TcpStream, purpose: Purpose, left: Duration) -> io::Result<Greeting> {
-        protocol::tune(stream)?;
-        stream.set_read_timeout(Some(left))?;
-        stream.set_write_timeout(Some(GRACE))?;
-        let hello = Hello {
-            nonce: seal::nonce()?,
-            job: protocol::job(&self.member.job.id),
-            rank: self.member.rank as u64,
-            ranks: self.member.ranks as u64,
-            who: protocol::who(),
-            purpose,
-        };
-        let opening = protocol::encode(protocol::preamble().to_vec(), &hello)?;
-        stream.write_all(&opening)?;
-        let mut preamble = [0; PREAMBLE];
-        stream.read_exact(&mut preamble)?;
-        let store = protocol::version(&preamble)?;
-        if store != protocol::VERSION {
-            let refusal = Refusal::Version { store, ours: protocol::VERSION };
-            return Ok(Greeting::Refused { refusal, ending: false });
-        }
-        let mut bytes = Vec::new();
-        let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
-        match protocol::decode(&bytes)? {
-            Challenge::Prove(_) => {}
-            // The store has not proved anything yet: only refusals that need no proof are believed.
-            Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
-                return Ok(Greeting::Refused { refusal, ending });
-            }
-            Challenge::Refused { .. } => return Ok(Greeting::False),
-        }
-        let challenge = [&preamble[..], &prefix, &bytes].concat();
-        let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
-        protocol::write(stream, &(), &mut outgoing)?;
-        protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
-        if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
-            return Ok(Greeting::Refused { refusal: Refusal::Token, ending });
-        }
-        if !protocol::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
-            return Ok(Greeting::False);
-        }
-        stream.set_read_timeout(None)?;
-        Ok(Greeting::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+
     use super::*;
 
     #[test]

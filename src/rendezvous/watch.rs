@@ -1,4 +1,4 @@
-//! The watch of a rank at a tcp store: a thread that sleeps in `read` until a message of the server arrives.
+//! The watch of a rank at the store: a thread that sleeps in `read` until a message of the server arrives.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use std::{
 use unisono_transport::fork::{Process, Unshared};
 
 use super::{
-    ECHO, FailureLatch, Position, PositionSource, Watch,
+    ECHO, FailureLatch, Position, PositionSource,
     directory::Served,
     protocol::{self, MAX_FRAME, ToServer, ToWatch},
     seal::{Seal, SealedStream},
@@ -25,8 +25,9 @@ const WRITE: Duration = Duration::from_secs(1);
 /// How much longer than the ranks have to answer this rank waits for the server's answer, which comes after their time.
 const OWN: Duration = Duration::from_millis(1500);
 
-/// See the module.
-pub(super) struct TcpWatch {
+/// This rank's membership in the group, as the store sees it. Dropping it without [`Watch::leave`] tells the other ranks that
+/// this rank died.
+pub struct Watch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     process: Process,
@@ -64,7 +65,7 @@ struct State {
     positions: HashMap<u64, Option<Vec<Option<Position>>>>,
 }
 
-impl TcpWatch {
+impl Watch {
     pub(super) fn begin(
         sealed: SealedStream,
         member: Member,
@@ -91,6 +92,111 @@ impl TcpWatch {
             move || shared.listen(incoming)
         })?;
         Ok(Self { shared, thread: Some(thread), process: Process::this(), _server: server })
+    }
+    /// Reports a failure to the store and returns the first failure that the store received, which is the same on every rank;
+    /// `failure` itself if the store does not answer within a second. Raises the latch.
+    pub fn report(&self, failure: &Failure) -> Failure {
+        let failure = &failure.clone().cleaned();
+        if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
+            tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+        }
+        // If the store has ended, its last message may still be unread.
+        if let Some(first) = self.shared.latch.wait(ECHO) {
+            return first;
+        }
+        self.shared.latch.raise(failure.clone());
+        self.shared.latch.failure().unwrap_or_else(|| failure.clone())
+    }
+
+    /// Asks all ranks for their positions and returns the answers that come within `wait`, by rank; `None` for a rank that did
+    /// not answer.
+    ///
+    /// # Errors
+    /// [`Failure::StoreSilent`] if the store itself does not answer.
+    pub fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
+        let number = {
+            let mut state = self.shared.state();
+            state.last += 1;
+            let number = state.last;
+            state.positions.insert(number, None);
+            number
+        };
+        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let said = self.shared.say(&ToServer::WhereIsEveryone { number, wait: millis });
+        let answer = said
+            .ok()
+            .and_then(|()| self.shared.wait(wait + OWN, |state| state.positions.get_mut(&number)?.take()));
+        self.shared.state().positions.remove(&number);
+        if answer.is_none() {
+            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.silent.clone()));
+        }
+        let mut positions = answer.unwrap_or_default();
+        positions.resize(self.shared.member.ranks, None);
+        if let Some(own) = positions.get_mut(self.shared.member.rank) {
+            *own = Some(self.shared.position.position());
+        }
+        Ok(positions)
+    }
+
+    /// Asks the store to compare the positions of all ranks (their calls, and the ranks they wait for) and to report the
+    /// [failure](Failure) that follows, if any. Returns at once. A rank calls it when it has waited for a while without
+    /// progress.
+    pub fn doubt(&self) {
+        if let Err(error) = self.shared.say(&ToServer::Compare) {
+            tracing::debug!(
+                "rank {} cannot ask the store to compare calls: {error}",
+                self.shared.member.rank
+            );
+        }
+    }
+
+    /// Sets how long nothing may arrive from the store, and at the store from this rank, before the connection counts as lost.
+    /// A process that is known to have ended is lost at once.
+    pub fn be_patient(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let tuned = protocol::be_patient(&self.shared.stream, patience);
+        if let Err(error) = tuned.and_then(|()| self.shared.say(&ToServer::Patience { millis })) {
+            tracing::info!(
+                "rank {} cannot set the limit for silent connections: {error}",
+                self.shared.member.rank
+            );
+        }
+    }
+
+    /// Reports the failure by which this process is about to end. Does not raise the latch, so that no other thread ends the
+    /// process first.
+    pub fn last_words(&self, failure: &Failure) {
+        let mut state = self.shared.state();
+        (state.going, state.dying, state.heard) = (true, true, false);
+        drop(state);
+        match self.shared.say(&ToServer::Failure(failure.clone())) {
+            Ok(()) => drop(self.shared.wait(ECHO, |state| state.heard.then_some(()))),
+            Err(error) => {
+                tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+            }
+        }
+    }
+
+    /// Tells the store that this rank is leaving and makes no other call, so that a rank that waits for one fails. Returns at
+    /// once.
+    pub fn leaves(&self) {
+        if let Err(error) = self.shared.say(&ToServer::Leaving) {
+            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
+        }
+    }
+
+    /// Leaves in good order. Further calls do nothing.
+    pub fn leave(&self) {
+        if std::mem::replace(&mut self.shared.state().going, true) {
+            return;
+        }
+        match self.shared.say(&ToServer::Leave) {
+            // The thread ends when the server has noted it.
+            Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
+            Err(error) => {
+                tracing::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)
+            }
+        }
     }
 }
 
@@ -169,98 +275,7 @@ impl Shared {
     }
 }
 
-impl Watch for TcpWatch {
-    fn report(&self, failure: &Failure) -> Failure {
-        let failure = &failure.clone().cleaned();
-        if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
-            tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
-        }
-        // If the store has ended, its last message may still be unread.
-        if let Some(first) = self.shared.latch.wait(ECHO) {
-            return first;
-        }
-        self.shared.latch.raise(failure.clone());
-        self.shared.latch.failure().unwrap_or_else(|| failure.clone())
-    }
-
-    fn positions(&self, wait: Duration) -> Result<Vec<Option<Position>>, Failure> {
-        let number = {
-            let mut state = self.shared.state();
-            state.last += 1;
-            let number = state.last;
-            state.positions.insert(number, None);
-            number
-        };
-        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let said = self.shared.say(&ToServer::WhereIsEveryone { number, wait: millis });
-        let answer = said
-            .ok()
-            .and_then(|()| self.shared.wait(wait + OWN, |state| state.positions.get_mut(&number)?.take()));
-        self.shared.state().positions.remove(&number);
-        if answer.is_none() {
-            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.silent.clone()));
-        }
-        let mut positions = answer.unwrap_or_default();
-        positions.resize(self.shared.member.ranks, None);
-        if let Some(own) = positions.get_mut(self.shared.member.rank) {
-            *own = Some(self.shared.position.position());
-        }
-        Ok(positions)
-    }
-
-    fn doubt(&self) {
-        if let Err(error) = self.shared.say(&ToServer::Compare) {
-            tracing::debug!(
-                "rank {} cannot ask the store to compare calls: {error}",
-                self.shared.member.rank
-            );
-        }
-    }
-
-    fn be_patient(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let tuned = protocol::be_patient(&self.shared.stream, patience);
-        if let Err(error) = tuned.and_then(|()| self.shared.say(&ToServer::Patience { millis })) {
-            tracing::info!(
-                "rank {} cannot set the limit for silent connections: {error}",
-                self.shared.member.rank
-            );
-        }
-    }
-
-    fn last_words(&self, failure: &Failure) {
-        let mut state = self.shared.state();
-        (state.going, state.dying, state.heard) = (true, true, false);
-        drop(state);
-        match self.shared.say(&ToServer::Failure(failure.clone())) {
-            Ok(()) => drop(self.shared.wait(ECHO, |state| state.heard.then_some(()))),
-            Err(error) => {
-                tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
-            }
-        }
-    }
-
-    fn leaves(&self) {
-        if let Err(error) = self.shared.say(&ToServer::Leaving) {
-            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
-        }
-    }
-
-    fn leave(&self) {
-        if std::mem::replace(&mut self.shared.state().going, true) {
-            return;
-        }
-        match self.shared.say(&ToServer::Leave) {
-            // The thread ends when the server has noted it.
-            Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
-            Err(error) => {
-                tracing::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)
-            }
-        }
-    }
-}
-
-impl Drop for TcpWatch {
+impl Drop for Watch {
     fn drop(&mut self) {
         if !self.process.is_this() {
             // There is no such thread here to join.

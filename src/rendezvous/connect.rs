@@ -1,0 +1,229 @@
+//! How a process is admitted by a store: it connects and greets until the store answers or the deadline passes.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use unisono_schedule::Rank;
+
+use super::{
+    protocol::{self, Answer, Challenge, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Verdict},
+    seal::{self, Seal, SealedStream},
+};
+use crate::{
+    config::Member,
+    error::{Error, Failure, Refusal, Result},
+};
+
+/// How long one attempt to connect may take; then the next address is tried.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// How much later than the time that was asked for the server's answer may come.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// How long to wait at first before trying again.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+/// Attempts to be admitted by a store.
+pub(super) struct Tries<'a> {
+    pub(super) name: &'a str,
+    pub(super) member: Member,
+    pub(super) deadline: Instant,
+    /// What to look at if all fail.
+    pub(super) advice: &'static str,
+    /// Whether the address was published by whoever served the store, who may have gone since: then others may be there.
+    pub(super) published: bool,
+}
+
+/// The outcome of an attempt.
+enum Outcome {
+    In(SealedStream, u64, Option<Rank>),
+    /// A later attempt may succeed. The refusal, if the store sent one.
+    Later(String, Option<Refusal>),
+    Never(Error),
+}
+
+/// Whether it was not the job's store that answered.
+fn is_strangers(error: &Error) -> bool {
+    let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
+    matches!(error, Error::Rendezvous { .. })
+        || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
+}
+
+/// The greeting of a store.
+enum Greeting {
+    Answer(Answer, [Seal; 2]),
+    /// The process is not admitted. If the store is `ending`, another may soon be there.
+    Refused {
+        refusal: Refusal,
+        ending: bool,
+    },
+    /// It claims to be the store of the job, and does not know the token.
+    False,
+}
+
+impl<'a> Tries<'a> {
+    pub(super) fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
+        let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
+        Self { name, member: member.clone(), deadline, advice, published: false }
+    }
+
+    /// Tries the addresses that `resolve` gives until the store admits this process; gives the connection, its session, and the
+    /// rank that serves the store, if one does. Ends early with the failure that `gone` gives.
+    pub(super) fn until_deadline(
+        &mut self,
+        purpose: Purpose,
+        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
+        gone: impl Fn() -> Option<Failure>,
+    ) -> Result<(SealedStream, u64, Option<Rank>)> {
+        let begun = Instant::now();
+        let mut pause = PAUSE;
+        let mut said = false;
+        loop {
+            let (mut why, mut refused) = (String::new(), None);
+            let addresses = resolve(&mut self.member).unwrap_or_else(|problem| {
+                why = problem;
+                Vec::new()
+            });
+            for at in addresses {
+                match self.once(at, purpose) {
+                    Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
+                    Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
+                    Outcome::Never(error) if self.published && is_strangers(&error) => {
+                        why = error.to_string()
+                    }
+                    Outcome::Never(error) => return Err(error),
+                }
+            }
+            if let Some(failure) = gone() {
+                return Err(Error::Failed(failure));
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                if let Some(refusal) = refused {
+                    return Err(self.refused(refusal));
+                }
+                let problem = format!(
+                    "rank {} did not reach it within {:.1?}: {why}; {}",
+                    self.member.rank,
+                    begun.elapsed(),
+                    self.advice
+                );
+                return Err(self.problem(problem));
+            }
+            if !said && begun.elapsed() > Duration::from_secs(5) {
+                said = true;
+                tracing::warn!("rank {} still tries to reach {}: {why}", self.member.rank, self.name);
+            }
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    fn problem(&self, problem: String) -> Error {
+        Error::Rendezvous { store: self.name.to_owned(), problem }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Error {
+        Error::Refused { store: self.name.to_owned(), rank: self.member.rank, refusal }
+    }
+
+    fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
+        let left =
+            self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT);
+        let stream = match TcpStream::connect_timeout(&at, left) {
+            Ok(stream) => stream,
+            Err(error) => return Outcome::Later(format!("{at}: {error}"), None),
+        };
+        // If nobody listens on a port of this host's ephemeral range, TCP may connect to itself.
+        if stream.local_addr().ok() == Some(at) {
+            return Outcome::Later(format!("{at}: nobody listens there yet"), None);
+        }
+        match self.greet(&stream, purpose, left) {
+            Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
+                match host.map(protocol::rank).transpose() {
+                    Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
+                    Err(error) => Outcome::Never(lost(self.name, &error)),
+                }
+            }
+            Ok(
+                Greeting::Answer(Answer::Refused { refusal, ending }, _)
+                | Greeting::Refused { refusal, ending },
+            ) => match refusal {
+                Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
+                Refusal::Left => Outcome::Later(refusal.to_string(), None),
+                // A later store at this address belongs to the next job.
+                refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
+                refusal => Outcome::Never(self.refused(refusal)),
+            },
+            Ok(Greeting::False) => Outcome::Never(self.problem(format!(
+                "the process that answers at {at} claims to be the store but does not know the job's token: another process \
+                 has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
+                "{at} is not a store of this library ({error}): another program has the port"
+            ))),
+            // A read timed out.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"), None)
+            }
+            Err(error) => Outcome::Later(
+                format!("{at} took the connection but did not answer as a store would ({error})"),
+                None,
+            ),
+        }
+    }
+
+    fn greet(&self, mut stream: &TcpStream, purpose: Purpose, left: Duration) -> io::Result<Greeting> {
+        protocol::tune(stream)?;
+        stream.set_read_timeout(Some(left))?;
+        stream.set_write_timeout(Some(GRACE))?;
+        let hello = Hello {
+            nonce: seal::nonce()?,
+            job: protocol::job(&self.member.job.id),
+            rank: self.member.rank as u64,
+            ranks: self.member.ranks as u64,
+            who: protocol::who(),
+            purpose,
+        };
+        let opening = protocol::encode(protocol::preamble().to_vec(), &hello)?;
+        stream.write_all(&opening)?;
+        let mut preamble = [0; PREAMBLE];
+        stream.read_exact(&mut preamble)?;
+        let store = protocol::version(&preamble)?;
+        if store != protocol::VERSION {
+            let refusal = Refusal::Version { store, ours: protocol::VERSION };
+            return Ok(Greeting::Refused { refusal, ending: false });
+        }
+        let mut bytes = Vec::new();
+        let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        match protocol::decode(&bytes)? {
+            Challenge::Prove(_) => {}
+            // The store has not proved anything yet: only refusals that need no proof are believed.
+            Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
+                return Ok(Greeting::Refused { refusal, ending });
+            }
+            Challenge::Refused { .. } => return Ok(Greeting::False),
+        }
+        let challenge = [&preamble[..], &prefix, &bytes].concat();
+        let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
+        protocol::write(stream, &(), &mut outgoing)?;
+        protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
+            return Ok(Greeting::Refused { refusal: Refusal::Token, ending });
+        }
+        if !protocol::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
+            return Ok(Greeting::False);
+        }
+        stream.set_read_timeout(None)?;
+        Ok(Greeting::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
+    }
+}
+
+/// The error after the connection to the store `name` broke.
+pub(super) fn lost(name: &str, error: &io::Error) -> Error {
+    Error::Rendezvous { store: name.to_owned(), problem: format!("the connection broke: {error}") }
+}
