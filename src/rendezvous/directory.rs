@@ -110,7 +110,7 @@ impl Folder {
     }
 }
 
-/// A server in this process, and its place in a directory, which is let go when the server has ended.
+/// A server in this process, and its folder, which is removed after the server has ended.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) _server: StoreServer,
@@ -136,7 +136,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // What is missing is gone.
+        // An error means that the file is missing already.
         for file in [ADDRESS, LOCK] {
             let _ = fs::remove_file(self.folder.join(file));
         }
@@ -144,12 +144,12 @@ impl Drop for Host {
     }
 }
 
-/// What nobody else knows.
+/// A new random token.
 pub(super) fn secret() -> io::Result<Token> {
     Ok(blake3::Hash::from(seal::nonce()?).to_hex().as_str().into())
 }
 
-/// Opens or makes a file that this user alone can read. One that is no regular file is not waited for.
+/// Opens or makes a file that this user alone can read. Does not block where the file is a FIFO.
 fn writable(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).write(true).create(true).truncate(true);

@@ -10,8 +10,8 @@
 //!
 //! A frame is a length of 4 bytes, little endian, and as many bytes of postcard. From the third row on, except for the verdict,
 //! a tag follows ([`super::seal`]), which the length does not count. Every length is compared with a limit, and memory
-//! grows only with the bytes that arrive. Messages without a tag can be forged on the way: a forger can keep a process out, as
-//! he could by cutting the connection.
+//! grows only with the bytes that arrive. An attacker on the network can forge messages without a tag, and so
+//! keep a process out, as by cutting its connection.
 
 use std::{
     io::{self, Read, Write},
@@ -43,7 +43,7 @@ pub(super) const VERSION: u16 = 4;
 /// The magic and the version.
 pub(super) const PREAMBLE: usize = MAGIC.len() + 2;
 
-/// The longest frame before the hello was accepted; the longest hello there is has about 800 bytes.
+/// The longest frame before a hello is accepted, in bytes. The longest hello has about 800.
 pub(super) const MAX_HELLO: usize = 1024;
 
 /// The longest frame from a member: a value, its key and change.
@@ -76,7 +76,7 @@ pub(super) struct Hello {
 pub(super) enum Purpose {
     /// [`Request`]s and their replies; the first connection of a member.
     Requests,
-    /// [`ToServer`] and [`ToWatch`]; the member's second, with what [`Answer::Welcome`] gave to the first.
+    /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one was given.
     Watch { session: u64 },
 }
 
@@ -172,17 +172,17 @@ pub(super) enum ToWatch {
     LeaveSeen,
 }
 
-/// A frame without its tag. All connections that it is sent on share it: it is in memory, and hashed, once.
+/// A frame without its tag. All connections on which it is sent share its bytes and its hash.
 #[derive(Clone, Debug)]
 pub(super) struct Frame(Arc<(Vec<u8>, Digest)>);
 
 impl Frame {
-    /// Of a message.
+    /// The frame of a message.
     pub(super) fn new(message: &impl Serialize) -> io::Result<Self> {
         encode(Vec::new(), message).map(Self::of)
     }
 
-    /// Of what is a frame already, perhaps behind a preamble.
+    /// Of encoded bytes: a frame, perhaps behind a preamble.
     pub(super) fn of(bytes: Vec<u8>) -> Self {
         let digest = seal::digest(&[&bytes]);
         Self(Arc::new((bytes, digest)))
@@ -201,7 +201,7 @@ impl Deref for Frame {
     }
 }
 
-/// A length and a message, behind what there is.
+/// Appends a message and, before it, its length to `bytes`.
 pub(super) fn encode(mut bytes: Vec<u8>, message: &impl Serialize) -> io::Result<Vec<u8>> {
     let start = bytes.len();
     bytes.extend([0; 4]);
@@ -221,7 +221,7 @@ pub(super) fn write(mut stream: &TcpStream, message: &impl Serialize, seal: &mut
     stream.write_all(&bytes)
 }
 
-/// A message of a length that was checked, out of its bytes.
+/// Decodes a message, whose length was checked.
 pub(super) fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<M> {
     postcard::from_bytes(bytes).map_err(invalid)
 }
@@ -253,7 +253,7 @@ pub(super) fn version(bytes: &[u8; PREAMBLE]) -> io::Result<u16> {
     }
 }
 
-/// Reads a frame from a blocking connection; `bytes` is what is in it. Says whether its tag is right.
+/// Reads a frame from a blocking connection into `bytes`, and returns whether its tag is right.
 pub(super) fn read_frame(
     mut stream: &TcpStream,
     limit: usize,
@@ -266,7 +266,7 @@ pub(super) fn read_frame(
     Ok(seal.opens(&seal::digest(&[&prefix, bytes]), &tag))
 }
 
-/// Reads a frame without a tag, and gives its length as it stood there.
+/// Reads a frame without a tag into `bytes`, and returns its length as it was sent.
 pub(super) fn read_plain(mut stream: &TcpStream, limit: usize, bytes: &mut Vec<u8>) -> io::Result<[u8; 4]> {
     let mut prefix = [0; 4];
     stream.read_exact(&mut prefix)?;
@@ -279,7 +279,7 @@ pub(super) fn read_plain(mut stream: &TcpStream, limit: usize, bytes: &mut Vec<u
     Ok(prefix)
 }
 
-/// Reads a message that owns what it says, and whose tag is right.
+/// Reads a message that owns its data. A wrong tag is an error.
 pub(super) fn read<M: DeserializeOwned>(stream: &TcpStream, limit: usize, seal: &mut Seal) -> io::Result<M> {
     let mut bytes = Vec::new();
     if !read_frame(stream, limit, &mut bytes, seal)? {
@@ -294,8 +294,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// The least such limit: keepalive probes go out only every few seconds.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sets the options of a connection: small messages go out at once, and a peer whose host has vanished is noticed when its
-/// time is over. (A dead process is noticed at once, since its kernel closes the connection.)
+/// Sets the options of a connection: small messages are sent at once, and the connection breaks when nothing has arrived from
+/// the peer's host for [`PATIENCE`]. (A dead process is noticed at once, since its kernel closes the connection.)
 pub(super) fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -319,7 +319,7 @@ pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<(
     Ok(())
 }
 
-/// A job's id as messages have it: a longer one is cut and ends with its hash.
+/// A job's id as messages carry it: one of more than [`MAX_JOB`] characters is cut, and its hash appended.
 pub(super) fn job(id: &str) -> String {
     let told: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
     if told == id { told } else { format!("{told}#{:016x}", fnv(id.as_bytes())) }
@@ -341,7 +341,7 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A rank that came over the wire.
+/// Converts a rank number of a message.
 pub(super) fn rank(number: u64) -> io::Result<Rank> {
     usize::try_from(number).map_err(invalid)
 }
@@ -351,7 +351,7 @@ pub(super) fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
-/// What a client reads: the first byte says as what.
+/// Decodes `bytes` as a message that a client reads; the first byte says of which kind.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some((kind, frame)) = bytes.split_first() else { return };

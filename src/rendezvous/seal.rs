@@ -13,19 +13,19 @@ use unisono_transport::fork::Unshared;
 
 use crate::config::Token;
 
-/// How long a tag is.
+/// The length of a tag, in bytes.
 pub(super) const TAG: usize = blake3::OUT_LEN;
 
-/// What a key is derived for, as BLAKE3 wants it: the same nowhere else.
+/// The purpose of the derived key, which BLAKE3 wants to differ from that of every other key.
 const PURPOSE: &str = "unisono 2026-11-26 store: the token's key";
 
 /// A frame's hash.
 pub(super) type Digest = [u8; blake3::OUT_LEN];
 
-/// A random number that no other connection has.
+/// A random number for one connection.
 pub(super) type Nonce = [u8; 32];
 
-/// A new one.
+/// Makes a nonce.
 pub(super) fn nonce() -> io::Result<Nonce> {
     let mut nonce = Nonce::default();
     match getrandom(&mut nonce, GetRandomFlags::empty())? {
@@ -34,7 +34,7 @@ pub(super) fn nonce() -> io::Result<Nonce> {
     }
 }
 
-/// The hash of a frame that lies in several parts.
+/// The hash of a frame that is given in several parts.
 pub(super) fn digest(parts: &[&[u8]]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -46,12 +46,12 @@ pub(super) fn digest(parts: &[&[u8]]) -> Digest {
 /// Seals or opens the frames of one direction of one connection, in order.
 pub(super) struct Seal {
     key: [u8; blake3::KEY_LEN],
-    /// How many frames there were.
+    /// How many frames it has sealed or opened.
     count: u64,
 }
 
 impl Seal {
-    /// Those of the client's frames and of the server's, after the client has said `hello` and the server `challenge`.
+    /// The seals of the client's and of the server's frames, after the client has sent `hello` and the server `challenge`.
     pub(super) fn pair(token: &Token, hello: &[u8], challenge: &[u8]) -> [Self; 2] {
         let token = blake3::derive_key(PURPOSE, token.reveal().as_bytes());
         ["client", "server"].map(|from| {
@@ -66,7 +66,7 @@ impl Seal {
         *self.next(digest).as_bytes()
     }
 
-    /// Whether this is the next frame's tag; the comparison takes as long whatever differs.
+    /// Whether this is the next frame's tag, compared in constant time.
     pub(super) fn opens(&mut self, digest: &Digest, tag: &[u8; TAG]) -> bool {
         self.next(digest) == *tag
     }
@@ -90,9 +90,9 @@ impl fmt::Debug for Seal {
 #[derive(Debug)]
 pub(super) struct SealedStream {
     pub(super) stream: Unshared<TcpStream>,
-    /// Seals what goes out.
+    /// Seals the frames that are sent.
     pub(super) outgoing: Seal,
-    /// Opens what comes.
+    /// Checks the frames that arrive.
     pub(super) incoming: Seal,
 }
 

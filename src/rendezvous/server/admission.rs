@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// Whether members are admitted, or told why the group has failed.
+    /// Whether processes are admitted, or told why the group has failed.
     fn hears(&self) -> bool {
         match self.phase {
             Phase::Serving => true,

@@ -35,8 +35,9 @@ pub(super) struct Members {
     failure: Option<Failure>,
     query: Option<Query>,
     queries: u64,
-    /// When the next comparison may begin: one that was asked for, and one asked for now.
+    /// When the comparison begins that ranks have asked for.
     doubted: Option<Instant>,
+    /// The earliest time of another one.
     spaced: Option<Instant>,
     /// Whether a rank is leaving or has left.
     leaving: bool,
@@ -147,7 +148,7 @@ impl Members {
         match tell {
             ToServer::Failure(failure) => {
                 let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
-                // ToWatch before, but perhaps not yet read there; once more does no harm.
+                // The rank has been sent it before, but may have reported before it read that.
                 outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|told| (id, told)));
                 return None;
             }
@@ -173,7 +174,7 @@ impl Members {
                 }
                 self.doubt(now);
             }
-            // For the connections, which are not kept here.
+            // The server handles it: it concerns connections.
             ToServer::Patience { .. } => {}
             ToServer::Leave => {
                 if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {

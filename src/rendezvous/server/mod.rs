@@ -478,7 +478,7 @@ impl Server {
     fn deliver(&mut self) {
         let now = Instant::now();
         while !self.outbox.is_empty() {
-            // Before the rank that serves hears that it has left: it may be the next to serve there.
+            // Before the rank that serves reads that it has left: its next store may use the same port.
             self.free_port();
             let mut reached = BTreeSet::new();
             for (id, frame) in std::mem::take(&mut self.outbox) {
@@ -499,7 +499,7 @@ impl Server {
         }
     }
 
-    /// Closes a connection that broke. A member's is no news: its death is told to everybody.
+    /// Closes a connection that broke. For a member's no warning is logged: its death is told to all ranks.
     fn drop_broken(&mut self, id: Id, error: &io::Error, now: Instant) {
         let mut silence = None;
         if let Some(connection) = self.connections.get(&id) {
