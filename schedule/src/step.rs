@@ -171,17 +171,3 @@ impl dyn Schedule {
         self.lanes() == 1 && message <= eager_bytes && !self.direct()
     }
 }
-
-/// What one rank sends in one collective.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Messages, empty ones too.
-    pub messages: usize,
-    /// Elements in all of them together.
-    pub elements: usize,
-}
-
-impl Traffic {
-    /// Nothing is sent.
-    pub const NONE: Self = Self { messages: 0, elements: 0 };
-}

@@ -13,10 +13,11 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
+    doublings, wrapped,
 };
 use crate::{
-    Collective, Job, Rank, Span, Step, Traffic,
+    Collective, Job, Rank, Span, Step,
     cost::Alike,
     partition::{self, Blocks, block},
 };
@@ -27,33 +28,13 @@ pub(super) const PLANS: &[Plan] = &[
     Plan {
         uneven: true,
         depth: 2,
-        ..Plan::new(
-            Collective::AllGather,
-            |job| Lanes::schedule(job, AllGather::new(job)),
-            |job| AllGather::new(job).traffic(),
-            levels,
-        )
+        ..Plan::new(Collective::AllGather, |job| Lanes::schedule(job, AllGather::new(job)), doublings)
     },
     Plan {
         alike: |_| Some(Alike::Turned),
-        ..Plan::new(
-            Collective::AllToAll,
-            |job| Lanes::schedule(job, AllToAll::new(job)),
-            |job| AllToAll::new(job).traffic(),
-            levels,
-        )
+        ..Plan::new(Collective::AllToAll, |job| Lanes::schedule(job, AllToAll::new(job)), doublings)
     },
 ];
-
-/// ⌈log2 n⌉.
-const fn levels(ranks: usize) -> usize {
-    ranks.next_power_of_two().ilog2() as usize
-}
-
-/// A number below twice the ranks as a rank.
-const fn round(number: usize, ranks: usize) -> Rank {
-    if number >= ranks { number - ranks } else { number }
-}
 
 /// Every rank sends the blocks that it has, its own and those after it, to the rank 2^hop before it.
 ///
@@ -91,12 +72,12 @@ impl AllGather {
             chunks: partition::chunks(job.count, job.chunk),
             limit: job.chunk,
             blocks: job.output_blocks(),
-            hops: Vec::with_capacity(levels(ranks)),
+            hops: Vec::with_capacity(doublings(ranks)),
             turns: 0,
         };
-        for level in 0..levels(ranks) {
+        for level in 0..doublings(ranks) {
             let (first, distance) = (gather.turns, 1 << level);
-            let (to, from) = (round(rank + ranks - distance, ranks), round(rank + distance, ranks));
+            let (to, from) = (wrapped(rank + ranks - distance, ranks), wrapped(rank + distance, ranks));
             let blocks = distance.min(ranks - distance);
             // What is put in one turn is taken in the next.
             gather.turns += gather.messages(rank, blocks).max(gather.messages(from, blocks) + 1);
@@ -127,7 +108,7 @@ impl AllGather {
     /// What is in the message of this index, if there are so many.
     fn message(&self, chunk: usize, owner: Rank, blocks: usize, index: usize) -> Option<Range<usize>> {
         if self.chunks > 1 {
-            let owner = round(owner + index, self.ranks);
+            let owner = wrapped(owner + index, self.ranks);
             return (index < blocks).then(|| self.blocks.chunk(owner, self.chunks, chunk));
         }
         let (mut span, other) = self.spans(owner, blocks);
@@ -140,25 +121,17 @@ impl AllGather {
         let part = block(span.len(), messages, index);
         (index < messages).then(|| span.start + part.start..span.start + part.end)
     }
-
-    fn traffic(&self) -> Traffic {
-        self.hops.iter().fold(Traffic::NONE, |sum, hop| {
-            let (one, other) = self.spans(self.rank, hop.blocks);
-            Traffic {
-                messages: sum.messages + self.chunks * self.messages(self.rank, hop.blocks),
-                elements: sum.elements + one.len() + other.map_or(0, |other| other.len()),
-            }
-        })
-    }
 }
 
 impl Pattern for AllGather {
-    fn chunks(&self) -> usize {
-        self.chunks
-    }
-
-    fn turns(&self) -> usize {
-        self.turns
+    fn shape(&self) -> Shape {
+        let most = self.hops.iter().map(|hop| hop.blocks).max().unwrap_or(0);
+        let max_message = match self.chunks {
+            // Of two spans the shorter one may go into longer messages.
+            1 => self.limit.min(self.count.saturating_mul(most)),
+            chunks => partition::longest(self.count, chunks),
+        };
+        Shape { chunks: self.chunks, turns: self.turns, max_message, ..Shape::default() }
     }
 
     /// A put, and the take of what the other side put a turn before, so that the wire works during the copy and
@@ -179,15 +152,6 @@ impl Pattern for AllGather {
         let taken = index.checked_sub(1).and_then(|index| self.message(chunk, hop.from, hop.blocks, index));
         if let Some(into) = taken {
             steps.get(false, hop.from, Span::output(into.start, into.len()));
-        }
-    }
-
-    fn max_message(&self) -> usize {
-        let most = self.hops.iter().map(|hop| hop.blocks).max().unwrap_or(0);
-        match self.chunks {
-            // Of two spans the shorter one may go into longer messages.
-            1 => self.limit.min(self.count.saturating_mul(most)),
-            chunks => partition::longest(self.count, chunks),
         }
     }
 
@@ -228,10 +192,10 @@ struct Slice {
 impl AllToAll {
     fn new(job: &Job<'_>) -> Self {
         let ranks = job.ranks;
-        let mut before = Vec::with_capacity(levels(ranks) + 1);
+        let mut before = Vec::with_capacity(doublings(ranks) + 1);
         before.push(0);
         let mut sum = 0;
-        for level in 0..levels(ranks) {
+        for level in 0..doublings(ranks) {
             // How many indices have this bit.
             let (bit, whole) = (1_usize << level, (ranks >> level) / 2);
             sum += whole * bit + (ranks % (2 * bit)).saturating_sub(bit);
@@ -257,19 +221,11 @@ impl AllToAll {
     }
 
     fn to(&self, level: usize) -> Rank {
-        round(self.rank + (1 << level), self.ranks)
+        wrapped(self.rank + (1 << level), self.ranks)
     }
 
     fn from(&self, level: usize) -> Rank {
-        round(self.rank + self.ranks - (1 << level), self.ranks)
-    }
-
-    fn traffic(&self) -> Traffic {
-        let messages = |hop: &[usize]| (hop[1] - hop[0]).div_ceil(self.most);
-        Traffic {
-            messages: self.before.windows(2).map(messages).sum::<usize>() * self.chunks,
-            elements: self.before[self.levels()] * self.count,
-        }
+        wrapped(self.rank + self.ranks - (1 << level), self.ranks)
     }
 
     fn slice(&self, chunk: usize) -> Slice {
@@ -302,7 +258,7 @@ impl AllToAll {
 
     /// Puts an own block where it leaves first, or where it stays.
     fn pack(&self, slice: &Slice, index: usize, steps: &mut Steps) {
-        let own = self.of(slice, round(self.rank + index, self.ranks));
+        let own = self.of(slice, wrapped(self.rank + index, self.ranks));
         let into = self.place(slice, index, 0).unwrap_or_else(|| Span::output(own, slice.len));
         steps.copy(Span::input(own, slice.len), into);
     }
@@ -330,7 +286,7 @@ impl AllToAll {
         let bit = 1 << level;
         let index = ((position >> level) << (level + 1)) | bit | (position & (bit - 1));
         let into = self.place(slice, index, level + 1).unwrap_or_else(|| {
-            Span::output(self.of(slice, round(self.rank + self.ranks - index, self.ranks)), slice.len)
+            Span::output(self.of(slice, wrapped(self.rank + self.ranks - index, self.ranks)), slice.len)
         });
         steps.copy(Span { offset: within * slice.len, ..Span::landed(from, slice.len) }, into);
         if within + 1 == blocks {
@@ -340,13 +296,17 @@ impl AllToAll {
 }
 
 impl Pattern for AllToAll {
-    fn chunks(&self) -> usize {
-        self.chunks
-    }
-
-    /// One for each own block, one for the first put, and one for each block that comes.
-    fn turns(&self) -> usize {
-        self.ranks + 1 + self.before[self.levels()]
+    /// A turn for each own block, one for the first put, and one for each block that arrives.
+    fn shape(&self) -> Shape {
+        let sent = self.before[self.levels()];
+        Shape {
+            chunks: self.chunks,
+            turns: self.ranks + 1 + sent,
+            max_message: self.most * self.longest,
+            direct: false,
+            // Some, even if the messages are empty.
+            scratch: (self.lanes * sent).saturating_mul(self.longest).max(1),
+        }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -368,16 +328,6 @@ impl Pattern for AllToAll {
             let level = self.before.partition_point(|&before| before <= block) - 1;
             self.arrive(&slice, level, block - self.before[level], steps);
         }
-    }
-
-    fn max_message(&self) -> usize {
-        self.most * self.longest
-    }
-
-    /// Some, even if its messages are empty.
-    fn scratch(&self) -> usize {
-        let blocks = self.lanes * self.before[self.levels()];
-        blocks.saturating_mul(self.longest).max(1)
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -7,30 +7,29 @@ use crate::{Job, Rank, Schedule, Span, Step};
 
 /// One rank's part in a collective. At least two ranks take part.
 pub(super) trait Pattern: Send + 'static {
-    /// How many chunks there are, at least 1.
-    fn chunks(&self) -> usize;
-
-    /// How many turns each chunk takes on this rank.
-    fn turns(&self) -> usize;
+    /// The same for the whole life of the pattern.
+    fn shape(&self) -> Shape;
 
     /// The steps of one turn of one chunk.
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps);
 
-    /// The most elements of any message of any rank.
-    fn max_message(&self) -> usize;
-
-    /// As [`Schedule::direct`].
-    fn direct(&self) -> bool {
-        false
-    }
-
-    /// As [`Schedule::scratch`].
-    fn scratch(&self) -> usize {
-        0
-    }
-
     /// As [`Schedule::sources`].
     fn sources(&self, visit: &mut dyn FnMut(Rank));
+}
+
+/// How many chunks and turns a pattern has, and what its schedule says of itself.
+#[derive(Default)]
+pub(super) struct Shape {
+    /// The number of chunks; without one there is no step.
+    pub chunks: usize,
+    /// The number of turns that each chunk takes on this rank.
+    pub turns: usize,
+    /// The most elements of any message of any rank ([`Schedule::max_message`]).
+    pub max_message: usize,
+    /// As [`Schedule::direct`].
+    pub direct: bool,
+    /// As [`Schedule::scratch`].
+    pub scratch: usize,
 }
 
 /// The most steps of a turn.
@@ -72,12 +71,42 @@ impl Steps {
     /// Receives into the output what [`Self::hand`] sends.
     #[inline]
     pub(super) fn get(&mut self, direct: bool, from: Rank, into: Span) {
+        self.relay(direct, from, into, None);
+    }
+
+    /// Receives into the output what [`Self::hand`] sends, and hands it to the same place of the ranks `to`. What landed in a
+    /// slot is forwarded from there before it is copied, so that the wire works during the copy.
+    #[inline]
+    pub(super) fn relay(&mut self, direct: bool, from: Rank, into: Span, to: impl IntoIterator<Item = Rank>) {
+        let landed = if direct { into } else { Span::landed(from, into.len) };
         if direct {
             self.push(Step::Await { from, into });
         } else {
             self.take(from, into.len);
-            self.copy(Span::landed(from, into.len), into);
+        }
+        for to in to {
+            self.hand(direct, to, landed, into.offset);
+        }
+        if !direct {
+            self.copy(landed, into);
             self.free(from);
+        }
+    }
+
+    /// Takes a contribution and reduces it with this rank's `own` and those that came before. The sum lies where the first
+    /// contribution, that of rank `first`, landed. Only the last contribution has a `result`, a span of the output: in place,
+    /// the output is the input, and is written when every message has been compared.
+    #[inline]
+    pub(super) fn accumulate(&mut self, own: Span, from: Rank, first: Rank, result: Option<Span>) {
+        let [theirs, sum] = [from, first].map(|rank| Span::landed(rank, own.len));
+        let a = if from == first { own } else { sum };
+        self.take(from, own.len);
+        self.push(Step::Reduce { a, b: theirs, into: result.unwrap_or(sum), last: result.is_some() });
+        if from != first {
+            self.free(from);
+        }
+        if result.is_some() {
+            self.free(first);
         }
     }
 
@@ -95,8 +124,7 @@ impl Steps {
 /// A pattern as a schedule.
 pub(super) struct Lanes<P> {
     pattern: P,
-    chunks: usize,
-    turns: usize,
+    shape: Shape,
     lanes: Vec<Lane>,
 }
 
@@ -109,11 +137,11 @@ struct Lane {
 impl<P: Pattern> Lanes<P> {
     /// With as many lanes as the job allows, but no lane without a chunk.
     pub(super) fn schedule(job: &Job<'_>, pattern: P) -> Box<dyn Schedule> {
-        let (chunks, turns) = (pattern.chunks(), pattern.turns());
-        let lanes = (0..job.lanes.clamp(1, chunks.max(1)))
+        let shape = pattern.shape();
+        let lanes = (0..job.lanes.clamp(1, shape.chunks.max(1)))
             .map(|chunk| Lane { chunk, turn: 0, steps: Steps::EMPTY })
             .collect();
-        Box::new(Self { pattern, chunks, turns, lanes })
+        Box::new(Self { pattern, shape, lanes })
     }
 }
 
@@ -123,15 +151,15 @@ impl<P: Pattern> Schedule for Lanes<P> {
     }
 
     fn max_message(&self) -> usize {
-        self.pattern.max_message()
+        self.shape.max_message
     }
 
     fn direct(&self) -> bool {
-        self.pattern.direct()
+        self.shape.direct
     }
 
     fn scratch(&self) -> usize {
-        self.pattern.scratch()
+        self.shape.scratch
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
@@ -146,11 +174,11 @@ impl<P: Pattern> Schedule for Lanes<P> {
                 lane.steps.given += 1;
                 return Some(lane.steps.steps[lane.steps.given - 1]);
             }
-            if lane.turn == self.turns {
+            if lane.turn == self.shape.turns {
                 lane.turn = 0;
                 lane.chunk += stride;
             }
-            if lane.chunk >= self.chunks {
+            if lane.chunk >= self.shape.chunks {
                 return None;
             }
             lane.steps.len = 0;
@@ -161,38 +189,20 @@ impl<P: Pattern> Schedule for Lanes<P> {
     }
 }
 
-/// The schedule of a world of one rank: the input is the result, even of an average.
+/// The part of the only rank: the input is the result, even of an average.
 pub(super) struct Alone {
-    copy: Option<Step>,
+    /// The elements of the output.
+    pub count: usize,
 }
 
-impl Alone {
-    pub(super) fn schedule(count: usize) -> Box<dyn Schedule> {
-        let copy = Step::Copy { from: Span::input(0, count), into: Span::output(0, count) };
-        Box::new(Self { copy: (count > 0).then_some(copy) })
-    }
-}
-
-impl Schedule for Alone {
-    fn lanes(&self) -> usize {
-        1
+impl Pattern for Alone {
+    fn shape(&self) -> Shape {
+        Shape { chunks: usize::from(self.count > 0), turns: 1, ..Shape::default() }
     }
 
-    fn max_message(&self) -> usize {
-        0
-    }
-
-    fn direct(&self) -> bool {
-        false
-    }
-
-    fn scratch(&self) -> usize {
-        0
+    fn turn(&self, _: usize, _: usize, steps: &mut Steps) {
+        steps.copy(Span::input(0, self.count), Span::output(0, self.count));
     }
 
     fn sources(&self, _: &mut dyn FnMut(Rank)) {}
-
-    fn next(&mut self, lane: usize) -> Option<Step> {
-        if lane == 0 { self.copy.take() } else { None }
-    }
 }

@@ -10,10 +10,11 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
+    wrapped,
 };
 use crate::{
-    Collective, Job, Rank, Span, Step, Traffic,
+    Collective, Job, Rank, Span, Step,
     cost::Alike,
     partition::{self, Blocks},
 };
@@ -45,7 +46,7 @@ const fn plan(collective: Collective) -> Plan {
         } else {
             |_| Some(Alike::Turned)
         },
-        ..Plan::new(collective, make, traffic, |_| 1)
+        ..Plan::new(collective, make, |_| 1)
     }
 }
 
@@ -53,15 +54,6 @@ const fn plan(collective: Collective) -> Plan {
 /// 4, by 2 % among 12.
 fn turned(ranks: usize) -> Option<Alike> {
     (ranks >= 32).then_some(Alike::Turned)
-}
-
-fn traffic(job: &Job<'_>) -> Traffic {
-    let direct = Direct::new(job);
-    let sent = direct.others().filter_map(|to| Some(direct.sends(to)?.len()));
-    sent.fold(Traffic::NONE, |sum, len| Traffic {
-        messages: sum.messages + direct.heads + partition::chunks(len - direct.ahead(), direct.chunk),
-        elements: sum.elements + len,
-    })
 }
 
 /// One rank's part. What goes from one rank to another is cut into chunks by itself.
@@ -117,8 +109,7 @@ impl Direct {
 
     /// The rank `hops` after this one, `hops` at most `ranks`.
     fn after(&self, hops: usize) -> Rank {
-        let rank = self.rank + hops;
-        if rank >= self.ranks { rank - self.ranks } else { rank }
+        wrapped(self.rank + hops, self.ranks)
     }
 
     /// The elements of all heads.
@@ -196,7 +187,7 @@ impl Direct {
 
     /// Whether this chunk's messages are writes.
     fn writes(&self, chunk: usize) -> bool {
-        self.direct() && chunk >= self.heads
+        (self.long || self.heads > 0) && chunk >= self.heads
     }
 
     /// Gets what another rank has for this one.
@@ -281,18 +272,26 @@ impl Direct {
 }
 
 impl Pattern for Direct {
-    fn chunks(&self) -> usize {
-        self.chunks
-    }
-
     /// A turn to send to each other rank, and one for what each has for this one; in order, also one for each slot
     /// that is given back after all were reduced.
-    fn turns(&self) -> usize {
-        if self.leaf() {
-            return 1;
-        }
+    fn shape(&self) -> Shape {
         let others = self.ranks - 1;
-        2 * others + 1 + if self.ordered { others } else { 0 }
+        let max_message = if self.long {
+            0
+        } else if self.uneven {
+            // A shorter block may be cut into longer chunks than the longest.
+            self.chunk.min(self.count)
+        } else {
+            let longest = partition::longest(self.count - self.ahead(), self.chunks - self.heads);
+            if self.heads > 0 { longest.max(self.head) } else { longest }
+        };
+        Shape {
+            chunks: self.chunks,
+            turns: if self.leaf() { 1 } else { others * if self.ordered { 3 } else { 2 } + 1 },
+            max_message,
+            direct: self.long || self.heads > 0,
+            scratch: 0,
+        }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -322,22 +321,6 @@ impl Pattern for Direct {
             // The rank before this one has sent here first.
             self.keep(chunk, self.after(2 * self.ranks - 1 - turn), steps);
         }
-    }
-
-    fn max_message(&self) -> usize {
-        // A shorter block may be cut into longer chunks than the longest.
-        if self.long {
-            0
-        } else if self.uneven {
-            self.chunk.min(self.count)
-        } else {
-            let longest = partition::longest(self.count - self.ahead(), self.chunks - self.heads);
-            if self.heads > 0 { longest.max(self.head) } else { longest }
-        }
-    }
-
-    fn direct(&self) -> bool {
-        self.long || self.heads > 0
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

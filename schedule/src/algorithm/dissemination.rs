@@ -6,9 +6,10 @@
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
+    doublings, wrapped,
 };
-use crate::{Collective, Rank, Span, Traffic, cost::Alike};
+use crate::{Collective, Rank, Span, cost::Alike};
 
 /// What dissemination can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
@@ -16,14 +17,9 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     ..Plan::new(
         Collective::Barrier,
         |job| Lanes::schedule(job, Barrier { rank: job.rank, ranks: job.ranks }),
-        |job| Traffic { messages: hops(job.ranks), elements: 0 },
-        hops,
+        doublings,
     )
 }];
-
-fn hops(ranks: usize) -> usize {
-    ranks.next_power_of_two().ilog2() as usize
-}
 
 struct Barrier {
     rank: Rank,
@@ -32,17 +28,13 @@ struct Barrier {
 
 impl Barrier {
     fn after(&self, distance: usize) -> Rank {
-        (self.rank + distance) % self.ranks
+        wrapped(self.rank + distance, self.ranks)
     }
 }
 
 impl Pattern for Barrier {
-    fn chunks(&self) -> usize {
-        1
-    }
-
-    fn turns(&self) -> usize {
-        hops(self.ranks)
+    fn shape(&self) -> Shape {
+        Shape { chunks: 1, turns: doublings(self.ranks), ..Shape::default() }
     }
 
     fn turn(&self, _: usize, turn: usize, steps: &mut Steps) {
@@ -53,12 +45,8 @@ impl Pattern for Barrier {
         steps.free(from);
     }
 
-    fn max_message(&self) -> usize {
-        0
-    }
-
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        (0..self.turns()).map(|turn| self.after(self.ranks - (1 << turn))).for_each(visit);
+        (0..doublings(self.ranks)).map(|turn| self.after(self.ranks - (1 << turn))).for_each(visit);
     }
 }
 
@@ -74,10 +62,10 @@ mod tests {
             let schedule = find("dissemination").and_then(|it| it.make(&job)).ok_or("not in the table")?;
             let mut seen = Vec::new();
             schedule.sources(&mut |rank| seen.push(rank));
-            assert_eq!(seen.len(), hops(ranks));
+            assert_eq!(seen.len(), doublings(ranks));
             seen.sort_unstable();
             seen.dedup();
-            assert_eq!(seen.len(), hops(ranks), "{ranks} ranks");
+            assert_eq!(seen.len(), doublings(ranks), "{ranks} ranks");
         }
         Ok(())
     }

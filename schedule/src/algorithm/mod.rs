@@ -14,7 +14,8 @@ mod star;
 mod tree;
 mod two_shot;
 
-use crate::{Collective, Job, Schedule, Traffic, cost::Alike};
+use self::chunks::{Alone, Lanes};
+use crate::{Collective, Job, Rank, Schedule, cost::Alike};
 
 /// An algorithm and what it can do.
 #[derive(Debug)]
@@ -39,7 +40,6 @@ pub struct Plan {
     /// Whether contributions may be reduced in the order of ranks ([`Job::ordered`]).
     pub ordered: bool,
     make: fn(&Job<'_>) -> Box<dyn Schedule>,
-    traffic: fn(&Job<'_>) -> Traffic,
     hops: fn(usize) -> usize,
     alike: fn(usize) -> Option<Alike>,
     /// The least number of slots of each flow; with fewer the schedule may deadlock.
@@ -178,13 +178,11 @@ impl Plan {
     const fn new(
         collective: Collective,
         make: fn(&Job<'_>) -> Box<dyn Schedule>,
-        traffic: fn(&Job<'_>) -> Traffic,
         hops: fn(usize) -> usize,
     ) -> Self {
         Self {
             collective,
             make,
-            traffic,
             hops,
             uneven: false,
             ordered: false,
@@ -203,16 +201,11 @@ impl Plan {
         if job.ranks > 1 {
             return (self.make)(job);
         }
-        chunks::Alone::schedule(match job.collective {
+        let count = match job.collective {
             Collective::Broadcast => 0,
             _ => job.lengths().map_or(0, |(_, outputs)| outputs),
-        })
-    }
-
-    /// The messages and elements that this rank sends.
-    #[must_use]
-    pub fn traffic(&self, job: &Job<'_>) -> Traffic {
-        if job.ranks > 1 { (self.traffic)(job) } else { Traffic::NONE }
+        };
+        Lanes::schedule(job, Alone { count })
     }
 
     /// The hops of one chunk: the length of the longest chain of messages in which each depends on the one before.
@@ -223,10 +216,19 @@ impl Plan {
 
     /// The symmetry of the ranks' schedules, if they have one; then the cost model simulates one rank alone. A test compares the
     /// schedules of all ranks.
-    #[must_use]
-    pub fn alike(&self, ranks: usize) -> Option<Alike> {
+    pub(crate) fn alike(&self, ranks: usize) -> Option<Alike> {
         if ranks > 1 { (self.alike)(ranks) } else { None }
     }
+}
+
+/// ⌈log2 ranks⌉: the hops until all know what one knows, if each tells one other in a hop.
+const fn doublings(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+/// A number below twice as many as there are ranks, or seats, counted on from 0 after the last.
+const fn wrapped(number: usize, ranks: usize) -> Rank {
+    if number >= ranks { number - ranks } else { number }
 }
 
 impl std::fmt::Debug for Plan {

@@ -24,10 +24,11 @@ use std::ops::Range;
 
 use super::{
     Plan, Split,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
+    doublings, wrapped,
 };
 use crate::{
-    Collective, Job, Rank, Span, Step, Traffic,
+    Collective, Job, Rank, Span, Step,
     cost::Alike,
     partition::{self, Blocks, Pieces},
 };
@@ -39,7 +40,7 @@ pub(super) const PLANS: &[Plan] =
 const fn plan(collective: Collective) -> Plan {
     let plan = Plan {
         uneven: collective.has_blocks(),
-        ..Plan::new(collective, |job| Lanes::schedule(job, Halving::new(job)), traffic, doublings)
+        ..Plan::new(collective, |job| Lanes::schedule(job, Halving::new(job)), doublings)
     };
     match collective {
         Collective::AllReduce => Plan {
@@ -51,25 +52,6 @@ const fn plan(collective: Collective) -> Plan {
         },
         _ => plan,
     }
-}
-
-fn traffic(job: &Job<'_>) -> Traffic {
-    let halving = Halving::new(job);
-    let mut sum = Traffic::NONE;
-    for level in 0..halving.grid.levels {
-        for (phase, _) in halving.phases().filter(|(_, takes_part)| *takes_part) {
-            for places in halving.grid.exchange(level, phase, true).1 {
-                sum.messages += places.len().div_ceil(halving.most) * halving.chunks;
-                sum.elements += halving.elements(&places);
-            }
-        }
-    }
-    sum
-}
-
-/// ⌈log2 n⌉.
-const fn doublings(ranks: usize) -> usize {
-    ranks.next_power_of_two().ilog2() as usize
 }
 
 /// Whether exchanges halve what is still to be reduced, or double what is known.
@@ -147,8 +129,7 @@ impl Grid {
 
     /// The seat `hops` after one, at most a round.
     fn after(&self, seat: usize, hops: usize) -> usize {
-        let seat = seat + hops;
-        if seat >= self.seats { seat - self.seats } else { seat }
+        wrapped(seat + hops, self.seats)
     }
 
     /// How far messages go round a row at a level beyond those of pairs, and how many blocks they have: what is
@@ -242,14 +223,6 @@ impl Halving {
         Self { grid, collective, count, chunks, lanes, whole, most, phase, direct_from }
     }
 
-    /// Both phases, and whether this collective has them.
-    fn phases(&self) -> impl Iterator<Item = (Phase, bool)> + use<> {
-        let collective = self.collective;
-        [(Phase::Halving, Collective::AllGather), (Phase::Doubling, Collective::ReduceScatter)]
-            .into_iter()
-            .map(move |(phase, without)| (phase, collective != without))
-    }
-
     /// The elements of blocks one after the other, in one chunk.
     fn range(&self, chunk: usize, places: &Range<usize>) -> Range<usize> {
         match &self.whole {
@@ -258,15 +231,6 @@ impl Halving {
                 blocks.of(places.start).start..blocks.of(places.end - 1).end
             }
             Whole::Blocks(blocks) => blocks.chunk(places.start, self.chunks, chunk),
-        }
-    }
-
-    /// How many elements blocks one after the other have, in all chunks.
-    fn elements(&self, places: &Range<usize>) -> usize {
-        match &self.whole {
-            Whole::Vector(pieces) => pieces.len(self.chunks, places),
-            Whole::Blocks(_) if places.is_empty() => 0,
-            Whole::Blocks(blocks) => blocks.of(places.end - 1).end - blocks.of(places.start).start,
         }
     }
 
@@ -332,6 +296,22 @@ impl Halving {
         }
     }
 
+    /// The elements of scratch, where a reduce_scatter has its sums.
+    fn scratch(&self) -> usize {
+        let ((first, kept), ranks) = (self.kept(), self.grid.ranks);
+        if self.collective != Collective::ReduceScatter || self.grid.levels == 1 {
+            return 0;
+        }
+        let elements = if self.chunks == 1 {
+            let runs = run(first, kept, 0, ranks).into_iter().filter(|places| !places.is_empty());
+            runs.map(|places| self.range(0, &places).len()).sum()
+        } else {
+            self.lanes * kept * partition::longest(self.count, self.chunks)
+        };
+        // Empty spans want it, too.
+        elements.max(1)
+    }
+
     fn halve(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         let (level, nth, takes) = self.find(Phase::Halving, turn);
         let (peer, run) = self.grid.exchange(level, Phase::Halving, !takes);
@@ -387,12 +367,19 @@ impl Halving {
 }
 
 impl Pattern for Halving {
-    fn chunks(&self) -> usize {
-        self.chunks
-    }
-
-    fn turns(&self) -> usize {
-        self.phases().filter(|(_, has)| *has).count() * self.phase
+    fn shape(&self) -> Shape {
+        let longest = partition::longest(self.count, self.chunks);
+        let phases = if self.collective == Collective::AllReduce { 2 } else { 1 };
+        Shape {
+            chunks: self.chunks,
+            turns: phases * self.phase,
+            max_message: match self.whole {
+                Whole::Vector(_) => partition::most(longest, self.grid.ranks, self.most),
+                Whole::Blocks(_) => self.most * longest,
+            },
+            direct: self.direct_from.is_some(),
+            scratch: self.scratch(),
+        }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -400,32 +387,6 @@ impl Pattern for Halving {
             None => self.halve(chunk, turn, steps),
             Some(turn) => self.double(chunk, turn, steps),
         }
-    }
-
-    fn direct(&self) -> bool {
-        self.direct_from.is_some()
-    }
-
-    fn max_message(&self) -> usize {
-        let longest = partition::longest(self.count, self.chunks);
-        match self.whole {
-            Whole::Vector(_) => partition::most(longest, self.grid.ranks, self.most),
-            Whole::Blocks(_) => self.most * longest,
-        }
-    }
-
-    fn scratch(&self) -> usize {
-        let ((first, kept), ranks) = (self.kept(), self.grid.ranks);
-        if self.collective != Collective::ReduceScatter || self.grid.levels == 1 {
-            return 0;
-        }
-        let elements = if self.chunks == 1 {
-            run(first, kept, 0, ranks).iter().map(|places| self.elements(places)).sum()
-        } else {
-            self.lanes * kept * partition::longest(self.count, self.chunks)
-        };
-        // Empty spans want it, too.
-        elements.max(1)
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -13,10 +13,10 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
 };
 use crate::{
-    Collective, Job, Place, Rank, Span, Step, Traffic,
+    Collective, Job, Place, Rank, Span, Step,
     cost::Alike,
     partition::{self, block},
 };
@@ -24,7 +24,7 @@ use crate::{
 /// What recursive doubling can do.
 pub(super) const PLANS: &[Plan] = &[Plan {
     alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
-    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, AllReduce::new(job)), traffic, hops)
+    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, AllReduce::new(job)), hops)
 }];
 
 /// Exchanges among the ranks below the greatest power of two.
@@ -38,13 +38,6 @@ fn hops(ranks: usize) -> usize {
     let power = 1 << levels(ranks);
     let beyond = ranks - power;
     levels(ranks) + usize::from(beyond > 0) + usize::from(beyond > power / 2)
-}
-
-fn traffic(job: &Job<'_>) -> Traffic {
-    let levels = levels(job.ranks);
-    let power = 1 << levels;
-    let sends = if job.rank >= power { 1 } else { levels + usize::from(job.rank + power < job.ranks) };
-    Traffic { messages: partition::chunks(job.count, job.chunk) * sends, elements: job.count * sends }
 }
 
 struct AllReduce {
@@ -109,12 +102,10 @@ impl AllReduce {
 }
 
 impl Pattern for AllReduce {
-    fn chunks(&self) -> usize {
-        self.chunks
-    }
-
-    fn turns(&self) -> usize {
-        if self.base.is_some() { 1 } else { self.levels + 2 }
+    fn shape(&self) -> Shape {
+        let turns = if self.base.is_some() { 1 } else { self.levels + 2 };
+        let max_message = partition::longest(self.count, self.chunks);
+        Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -122,10 +113,7 @@ impl Pattern for AllReduce {
         let (input, output) = (Span::input(range.start, range.len()), Span::output(range.start, range.len()));
         if let Some(base) = self.base {
             steps.put(base, input);
-            steps.take(base, range.len());
-            steps.copy(Span::landed(base, range.len()), output);
-            steps.free(base);
-            return;
+            return steps.get(false, base, output);
         }
         match (turn.checked_sub(1), self.extra) {
             (None, Some(extra)) => {
@@ -137,10 +125,6 @@ impl Pattern for AllReduce {
             (Some(_), Some(extra)) => steps.put(extra, output),
             (_, None) => {}
         }
-    }
-
-    fn max_message(&self) -> usize {
-        partition::longest(self.count, self.chunks)
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
 };
-use crate::{Collective, Job, Rank, Span, Step, Traffic, partition};
+use crate::{Collective, Job, Rank, Span, Step, partition};
 
 /// What the star can do.
 pub(super) const PLANS: &[Plan] = &[
@@ -29,12 +29,7 @@ const fn plan(collective: Collective) -> Plan {
     Plan {
         ordered: collective.reduces(),
         from_all: true,
-        ..Plan::new(
-            collective,
-            |job| Lanes::schedule(job, Star::new(job)),
-            |job| Star::new(job).traffic(),
-            |_| 2,
-        )
+        ..Plan::new(collective, |job| Lanes::schedule(job, Star::new(job)), |_| 2)
     }
 }
 
@@ -114,11 +109,6 @@ impl Star {
         !self.collective.has_blocks()
     }
 
-    fn traffic(&self) -> Traffic {
-        let (to, cut) = if self.rank == HUB { (self.ranks - 1, self.down) } else { (1, self.up) };
-        Traffic { messages: to * cut.messages(), elements: to * cut.len() }
-    }
-
     /// How many messages of each rank go up, and come down, in the turns of a chunk.
     fn messages(&self) -> (usize, usize) {
         if self.separate() { (1, 1) } else { (self.up.messages(), self.down.messages()) }
@@ -167,28 +157,18 @@ impl Star {
         if turn >= others {
             return steps.free(rank);
         }
-        steps.take(rank, len);
         let (own, last) = (Span::input(range.start, len), rank == others);
         let sum = match self.collective {
             Collective::AllReduce => Span::output(range.start, len),
             _ => Span::scratch(range.start, len),
         };
+        if self.collective.reduces() && !self.ordered {
+            return steps.accumulate(own, rank, 1, last.then_some(sum));
+        }
+        steps.take(rank, len);
         if self.ordered {
             if last {
                 steps.push(Step::Fold { own, into: sum });
-            }
-            return;
-        }
-        if self.collective.reduces() {
-            // The sum so far lies where the first contribution landed: the output changes once all have come.
-            let (first, landed) = (Span::landed(1, len), Span::landed(rank, len));
-            let (a, into) = (if rank == 1 { own } else { first }, if last { sum } else { first });
-            steps.push(Step::Reduce { a, b: landed, into, last });
-            if rank > 1 {
-                steps.free(rank);
-            }
-            if last {
-                steps.free(1);
             }
             return;
         }
@@ -251,17 +231,21 @@ impl Star {
 }
 
 impl Pattern for Star {
-    fn chunks(&self) -> usize {
-        if self.separate() { self.up.messages() } else { 1 }
-    }
-
-    fn turns(&self) -> usize {
-        if self.rank == HUB {
-            let (takes, puts) = self.hub_turns();
-            return takes + 1 + puts;
-        }
+    fn shape(&self) -> Shape {
         let (up, down) = self.messages();
-        up + down
+        let (takes, puts) = self.hub_turns();
+        let blocks = match self.collective {
+            Collective::ReduceScatter => 1,
+            Collective::AllToAll => self.ranks,
+            _ => 0,
+        };
+        Shape {
+            chunks: if self.separate() { self.up.messages() } else { 1 },
+            turns: if self.rank == HUB { takes + 1 + puts } else { up + down },
+            max_message: self.up.longest().max(self.down.longest()),
+            direct: false,
+            scratch: if self.rank == HUB { self.up.len().saturating_mul(blocks) } else { 0 },
+        }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -277,18 +261,6 @@ impl Pattern for Star {
                 let (message, to) = ((turn - 1) / (self.ranks - 1), 1 + (turn - 1) % (self.ranks - 1));
                 steps.put(to, self.result(to, &self.down.message(chunk + message)));
             }
-        }
-    }
-
-    fn max_message(&self) -> usize {
-        self.up.longest().max(self.down.longest())
-    }
-
-    fn scratch(&self) -> usize {
-        match self.collective {
-            Collective::ReduceScatter if self.rank == HUB => self.up.len(),
-            Collective::AllToAll if self.rank == HUB => self.up.len().saturating_mul(self.ranks),
-            _ => 0,
         }
     }
 

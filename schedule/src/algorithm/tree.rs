@@ -37,27 +37,20 @@ use std::ops::Range;
 
 use super::{
     Plan, Split,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
+    doublings, wrapped,
 };
-use crate::{
-    Collective, Job, Rank, Schedule, Span, Step, Traffic,
-    partition::{self, block},
-};
+use crate::{Collective, Job, Rank, Schedule, Span, Step, partition};
 
 /// The plans of the two trees.
 pub(super) const PLANS: &[Plan] = &[
-    plan(Collective::AllReduce, |ranks| 2 * height(ranks)),
-    plan(Collective::Broadcast, height),
-    plan(Collective::Reduce, height),
+    plan(Collective::AllReduce, |ranks| 2 * doublings(ranks)),
+    plan(Collective::Broadcast, doublings),
+    plan(Collective::Reduce, doublings),
 ];
 
 const fn plan(collective: Collective, hops: fn(usize) -> usize) -> Plan {
-    Plan { split: Split::Two, ..Plan::new(collective, TwoTrees::schedule, traffic, hops) }
-}
-
-/// Hops from the root to the lowest leaf: ⌈log2 n⌉.
-fn height(ranks: usize) -> usize {
-    ranks.next_power_of_two().ilog2() as usize
+    Plan { split: Split::Two, ..Plan::new(collective, TwoTrees::schedule, hops) }
 }
 
 /// How many halves there are.
@@ -125,7 +118,7 @@ impl TwoTrees {
         let rounds = partition::rounds(job.count, HALVES, job.chunk);
         let lanes = job.lanes.min(rounds);
         let ways = (job.collective != Collective::Broadcast, job.collective != Collective::Reduce);
-        let turns = (2 * height(job.ranks)).div_ceil(lanes).min((rounds - 1) / lanes);
+        let turns = (2 * doublings(job.ranks)).div_ceil(lanes).min((rounds - 1) / lanes);
         // A rank that sends up takes messages of ranks that never write to it. Only where no half is empty.
         let writes = job.direct && !ways.0 && rounds > lanes && job.count / rounds >= HALVES;
         Self {
@@ -189,33 +182,21 @@ impl TwoTrees {
                     steps.hand(direct, child, place, range.start);
                 }
             }
-            Some(parent) if direct => {
-                steps.get(true, parent, place);
-                for &child in seat.children.iter().flatten() {
-                    steps.hand(true, child, place, range.start);
-                }
-            }
-            Some(parent) => {
-                let landed = Span::landed(parent, range.len());
-                steps.take(parent, range.len());
-                for &child in seat.children.iter().flatten() {
-                    steps.put(child, landed);
-                }
-                steps.copy(landed, place);
-                steps.free(parent);
-            }
+            Some(parent) => steps.relay(direct, parent, place, seat.children.into_iter().flatten()),
         }
     }
 }
 
 impl Pattern for TwoTrees {
     /// A chunk is a round that goes up and the one that went up `delay` rounds before and comes down.
-    fn chunks(&self) -> usize {
-        self.rounds + self.delay
-    }
-
-    fn turns(&self) -> usize {
-        2 * (usize::from(self.ways.0) + usize::from(self.ways.1))
+    fn shape(&self) -> Shape {
+        Shape {
+            chunks: self.rounds + self.delay,
+            turns: 2 * (usize::from(self.ways.0) + usize::from(self.ways.1)),
+            max_message: partition::longest(partition::longest(self.count, self.rounds), HALVES),
+            direct: self.direct_from.is_some(),
+            scratch: 0,
+        }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -235,14 +216,6 @@ impl Pattern for TwoTrees {
         }
     }
 
-    fn max_message(&self) -> usize {
-        partition::longest(partition::longest(self.count, self.rounds), HALVES)
-    }
-
-    fn direct(&self) -> bool {
-        self.direct_from.is_some()
-    }
-
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         let of = |seat: &Seat| {
             let [one, other] = seat.children.map(|child| child.filter(|_| self.ways.0));
@@ -257,11 +230,8 @@ impl Pattern for TwoTrees {
 /// This rank's neighbours in both trees, first where it is a leaf.
 fn seats(job: &Job<'_>) -> [Seat; 2] {
     let last = job.ranks - 1;
-    let place = if job.rank >= job.root { job.rank - job.root } else { job.rank + job.ranks - job.root };
-    let rank = |place: usize| {
-        let before_end = job.ranks - job.root;
-        if place < before_end { place + job.root } else { place - before_end }
-    };
+    let place = wrapped(job.rank + job.ranks - job.root, job.ranks);
+    let rank = |place: usize| wrapped(place + job.root, job.ranks);
     // The place of a position in either tree.
     let place_of = |half: usize, position: usize| match (half, position) {
         (0, _) | (_, 0) => position,
@@ -286,18 +256,6 @@ fn seats(job: &Job<'_>) -> [Seat; 2] {
     let (first, second) = (seat(0), seat(1));
     // The root has one child in either.
     if place > 0 && first.children() > 0 { [second, first] } else { [first, second] }
-}
-
-fn traffic(job: &Job<'_>) -> Traffic {
-    let TwoTrees { rounds, ways: (up, down), seats, .. } = TwoTrees::new(job);
-    let (short, longer) = (job.count / rounds, job.count % rounds);
-    let sent = seats.map(|seat| {
-        let half = |len| block(len, HALVES, seat.half).len();
-        let sends = usize::from(up && seat.parent.is_some()) + if down { seat.children() } else { 0 };
-        let elements = longer * half(short + 1) + (rounds - longer) * half(short);
-        Traffic { messages: sends * rounds, elements: sends * elements }
-    });
-    Traffic { messages: sent[0].messages + sent[1].messages, elements: sent[0].elements + sent[1].elements }
 }
 
 #[cfg(test)]
@@ -329,12 +287,12 @@ mod tests {
                     while let Some(parent) = tree[at].parent {
                         assert!(tree[parent].children.contains(&Some(at)), "{ranks} ranks, root {root}");
                         (at, hops) = (parent, hops + 1);
-                        assert!(hops <= height(ranks), "{ranks} ranks, root {root}");
+                        assert!(hops <= doublings(ranks), "{ranks} ranks, root {root}");
                     }
                     assert_eq!(at, root);
                     deepest = deepest.max(hops);
                 }
-                assert_eq!(deepest, height(ranks), "{ranks} ranks, root {root}");
+                assert_eq!(deepest, doublings(ranks), "{ranks} ranks, root {root}");
                 assert_eq!(tree[root].children(), 1);
             }
             let [first, second] = &trees;

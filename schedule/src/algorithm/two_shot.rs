@@ -10,13 +10,10 @@ use std::ops::Range;
 
 use super::{
     Plan, Split,
-    chunks::{Lanes, Pattern, Steps},
+    chunks::{Lanes, Pattern, Shape, Steps},
+    wrapped,
 };
-use crate::{
-    Collective, Job, Rank, Span, Step, Traffic,
-    cost::Alike,
-    partition::{self, block},
-};
+use crate::{Collective, Job, Rank, Span, Step, cost::Alike, partition};
 
 /// The plan of two-shot.
 pub(super) const PLANS: &[Plan] = &[Plan {
@@ -24,7 +21,7 @@ pub(super) const PLANS: &[Plan] = &[Plan {
     split: Split::EachRank,
     from_all: true,
     alike: |_| Some(Alike::Turned),
-    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, TwoShot::new(job)), traffic, |_| 2)
+    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, TwoShot::new(job)), |_| 2)
 }];
 
 /// In every round each rank owns one of as many pieces as there are ranks.
@@ -52,19 +49,22 @@ impl TwoShot {
 
     /// The rank `distance` after this one, so that not all send to the same one first.
     fn after(&self, distance: usize) -> Rank {
-        (self.rank + distance) % self.ranks
+        wrapped(self.rank + distance, self.ranks)
     }
 }
 
 impl Pattern for TwoShot {
-    fn chunks(&self) -> usize {
-        self.rounds
-    }
-
-    /// Sending pieces, reducing one's own (and then, in order, giving back its slots), handing it out, and keeping the
-    /// others': n-1 turns each.
-    fn turns(&self) -> usize {
-        (if self.ordered { 5 } else { 4 }) * (self.ranks - 1)
+    fn shape(&self) -> Shape {
+        // Send the pieces of the others, reduce the own one, (if reduced in order:) free its slots, send it to the others, receive
+        // theirs: n-1 turns each.
+        let phases = if self.ordered { 5 } else { 4 };
+        Shape {
+            chunks: self.rounds,
+            turns: phases * (self.ranks - 1),
+            max_message: partition::longest(partition::longest(self.count, self.rounds), self.ranks),
+            direct: self.direct,
+            scratch: 0,
+        }
     }
 
     fn turn(&self, round: usize, turn: usize, steps: &mut Steps) {
@@ -94,26 +94,11 @@ impl Pattern for TwoShot {
                 let piece = self.piece(round, to);
                 steps.put(to, Span::input(piece.start, piece.len()));
             }
-            // Whoever sends to the rank `distance` after it first is the rank `distance` before that one. The
-            // sum so far lies where the first contribution landed: the output, which in place is the input too,
-            // is written only once everyone's message has been compared.
+            // The rank before this one has sent here first.
             1 => {
-                let slot = self.after(others);
-                let landed = |rank| Span::landed(rank, mine.len());
-                let last = distance == others;
-                steps.take(from, mine.len());
-                steps.push(Step::Reduce {
-                    a: if distance == 1 { Span::input(mine.start, mine.len()) } else { landed(slot) },
-                    b: landed(from),
-                    into: if last { Span::output(mine.start, mine.len()) } else { landed(slot) },
-                    last,
-                });
-                if distance > 1 {
-                    steps.free(from);
-                }
-                if last {
-                    steps.free(slot);
-                }
+                let own = Span::input(mine.start, mine.len());
+                let result = (distance == others).then(|| Span::output(mine.start, mine.len()));
+                steps.accumulate(own, from, self.after(others), result);
             }
             2 => {
                 let whole = Span::output(mine.start, mine.len());
@@ -126,24 +111,7 @@ impl Pattern for TwoShot {
         }
     }
 
-    fn max_message(&self) -> usize {
-        partition::longest(partition::longest(self.count, self.rounds), self.ranks)
-    }
-
-    fn direct(&self) -> bool {
-        self.direct
-    }
-
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         (1..self.ranks).for_each(|distance| visit(self.after(distance)));
     }
-}
-
-fn traffic(job: &Job<'_>) -> Traffic {
-    let others = job.ranks - 1;
-    let rounds = partition::rounds(job.count, job.ranks, job.chunk);
-    let (short, longer) = (job.count / rounds, job.count % rounds);
-    let own = longer * block(short + 1, job.ranks, job.rank).len()
-        + (rounds - longer) * block(short, job.ranks, job.rank).len();
-    Traffic { messages: rounds * 2 * others, elements: job.count - own + others * own }
 }

@@ -1,22 +1,21 @@
-//! The checker: runs the schedules of all ranks against an adversary, without a network, and says what is wrong.
+//! The checker: executes the schedules of all ranks against an adversary, without a network, and reports the first violation.
 //!
-//! Elements are symbols: a cell knows which element it is and which ranks' contributions are in it. Every flow has
-//! [`Setup::depth`] slots, and a put waits until its slot is free, as in the engine. The adversary ([`Policy`]) decides
-//! what happens next: which lane of which rank takes a step, which message arrives (in any order, even within a flow), and
-//! which sender learns that its put has left. **The source of a put is read when it arrives**, and writing to a source
-//! before that is a violation even if the values agree.
+//! Elements are symbols: a cell records which element it is and which ranks' contributions are in it. Every flow has
+//! [`Setup::depth`] slots, and a put waits until its slot is free, as in the engine. The adversary ([`Policy`]) chooses the next
+//! event: a lane of a rank takes a step, a message arrives (in any order, even within a flow), or a sender learns that its put has
+//! left. **The source of a put is read when the message arrives**, and writing to the source before is a violation even if the
+//! values are the same.
 //!
-//! For the order of events that it tried, [`check`] proves:
-//! - every put has its take, of the same length, and no message is longer than the schedule's limit;
-//! - every message taken is freed once, and not used afterwards;
-//! - every write is awaited where it lands, and its place is neither read nor written in the meantime;
+//! For the order of events that was tried, [`check`] proves:
+//! - every put is taken, with the same length, and no message is longer than the schedule's limit;
+//! - every message that is taken is freed once, and not used afterwards;
+//! - every write is awaited where it lands, and nothing reads or writes there in the meantime;
 //! - the source of a put in flight is never overwritten, and the input is never written;
-//! - every element is reduced with every rank's contribution exactly once, and marked as the last
-//!   contribution exactly then; outputs are complete and right; a barrier's ranks have heard of each other;
+//! - every element is reduced with every rank's contribution exactly once, and the last contribution is marked as such; outputs
+//!   are complete and right; each rank of a barrier has heard of all others;
 //! - all ranks reduce each element of an all_reduce in the same order, so that all get the same bits;
 //! - the schedules end;
-//! - [`Schedule::sources`] names exactly the ranks from which messages are taken;
-//! - messages and elements sent are those of the formula, if one is given.
+//! - [`Schedule::sources`] names exactly the ranks from which messages are taken.
 
 mod memory;
 mod policy;
@@ -27,31 +26,31 @@ use std::{collections::BTreeSet, fmt};
 
 pub use policy::Policy;
 
-use crate::{Job, Rank, Schedule, Span, Step, Traffic, Uneven};
+use crate::{Job, Rank, Schedule, Span, Step, Uneven};
 
-/// What is checked, and against which adversary.
+/// The job and the adversary of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The job; its rank does not matter, nor do its uneven lengths.
+    /// The job. Its `rank` and `uneven` do not matter.
     pub job: Job<'a>,
-    /// Those lengths as each rank knows them, if blocks are uneven.
+    /// If blocks are uneven: their lengths, as each rank knows them.
     pub uneven: Option<&'a [Uneven<'a>]>,
-    /// How many slots every flow has.
+    /// The number of slots of each flow.
     pub depth: usize,
-    /// Whether the input lies in the output: at its start, or at the rank's block, where it is one block and the
-    /// output has many. Where it is the other way about, the output lies in the input.
+    /// Whether input and output share memory. The input lies at the beginning of the output, or, if it is one block and the
+    /// output has many, at the rank's block; if the output is one block and the input has many, the output lies in the input.
     pub in_place: bool,
-    /// Into whose outputs others may write: bit r for rank r. What is not written there goes through slots, in the
-    /// steps that the engine makes of it.
+    /// The ranks into whose outputs others may write: bit r for rank r. A write to another rank goes through a slot, as in the
+    /// engine.
     pub writable: u64,
     /// The adversary.
     pub policy: Policy,
-    /// What the adversary's choices follow from.
+    /// The seed of the adversary's choices.
     pub seed: u64,
 }
 
 impl<'a> Setup<'a> {
-    /// The job of a rank.
+    /// The job of a rank, with its uneven lengths.
     #[must_use]
     pub fn job_of(&self, rank: Rank) -> Job<'a> {
         Job { rank, uneven: self.uneven.and_then(|all| all.get(rank).copied()), ..self.job }
@@ -63,12 +62,21 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// What was seen in a run without violations.
+/// What one rank has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages, empty ones too.
+    pub messages: usize,
+    /// Elements in all of them together.
+    pub elements: usize,
+}
+
+/// The result of a check without violations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// What each rank sent.
     pub traffic: Vec<Traffic>,
-    /// The longest chain of messages each of which was sent after the one before had been taken. For a
+    /// The length of the longest chain of messages in which each was sent after the one before had been taken. For a
     /// single chunk this is the number of hops.
     pub hops: usize,
 }
@@ -79,11 +87,11 @@ pub struct Report {
 pub struct Violation {
     /// Whose schedule.
     pub rank: Rank,
-    /// Which lane; 0 if the fault concerns all.
+    /// Its lane; 0 if the fault concerns all lanes.
     pub lane: usize,
-    /// How many steps the lane had taken before.
+    /// The number of steps that the lane had taken before.
     pub step: usize,
-    /// What.
+    /// What is wrong.
     pub fault: Fault,
 }
 
@@ -280,14 +288,6 @@ pub enum Fault {
     /// A lane that had ended goes on.
     #[error("goes on after its end with {0:?}")]
     NotOver(Box<Step>),
-    /// What is sent is not what the formula says.
-    #[error("sends {sent:?}, and the formula says {wanted:?}")]
-    Traffic {
-        /// What was sent.
-        sent: Traffic,
-        /// What should have been.
-        wanted: Traffic,
-    },
 }
 
 /// A span as people read it.
@@ -299,15 +299,31 @@ impl fmt::Display for Show<'_> {
     }
 }
 
-/// Runs the schedules of all ranks, in the order of ranks, until they end or something is wrong.
+/// Executes the schedules of all ranks, which are given in the order of ranks, until they end or one violates a rule. At most 64
+/// ranks.
 ///
-/// At most 64 ranks. `formula` says what each rank should send.
-pub fn check(
-    schedules: Vec<Box<dyn Schedule>>,
-    setup: &Setup<'_>,
-    formula: Option<&[Traffic]>,
-) -> Result<Report, Violation> {
-    run::Checker::new(schedules, setup)?.run(formula)
+/// ```
+/// use unisono_schedule::{
+///     Collective, Job,
+///     algorithm::find,
+///     check::{Policy, Setup, check},
+/// };
+///
+/// let job = Job { chunk: 10, ..Job::new(Collective::AllReduce, 0, 4, 120) };
+/// let ring = find("ring").ok_or("no ring")?;
+/// let schedules = (0..4).filter_map(|rank| ring.make(&Job { rank, ..job })).collect();
+/// let (policy, seed) = (Policy::LatestFirst, 0);
+/// let setup = Setup { job, uneven: None, depth: 2, in_place: true, writable: 0, policy, seed };
+/// let report = check(schedules, &setup)?;
+/// // In each of three rounds a rank sends three of four pieces of 10 elements in both halves of the all_reduce.
+/// assert_eq!((report.traffic[0].messages, report.traffic[0].elements), (18, 180));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The first violation; [`Fault::Shape`] for more than 64 ranks.
+pub fn check(schedules: Vec<Box<dyn Schedule>>, setup: &Setup<'_>) -> Result<Report, Violation> {
+    run::Checker::new(schedules, setup)?.run()
 }
 
 /// The number of lanes, the longest message and whether there are writes into outputs: alike on all ranks, and as the
@@ -316,28 +332,27 @@ fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, u
     let ranks = setup.job.ranks;
     let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
     let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
-    if schedules.len() != ranks || ranks == 0 || ranks > 64 {
+    let of = |schedule: &dyn Schedule| {
+        let direct = usize::from(schedule.direct());
+        [("direct", direct), ("lanes", schedule.lanes()), ("max_message", schedule.max_message())]
+    };
+    let first = schedules.first().filter(|_| schedules.len() == ranks && ranks <= 64);
+    let Some(first) = first.map(|schedule| of(&**schedule)) else {
         return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
-    }
-    let width = schedules.first().map_or(1, |schedule| schedule.lanes());
-    let limit = schedules.first().map_or(0, |schedule| schedule.max_message());
+    };
+    let [(_, direct), (_, width), (_, limit)] = first;
     if limit > setup.job.chunk {
         return shape(0, "max_message", limit, setup.job.chunk);
     }
     if width == 0 || width > setup.job.lanes {
         return shape(0, "lanes", width, setup.job.lanes);
     }
-    let direct = schedules.first().is_some_and(|schedule| schedule.direct());
     for (rank, schedule) in schedules.iter().enumerate() {
-        if schedule.direct() != direct {
-            return shape(rank, "direct", usize::from(!direct), usize::from(direct));
-        }
-        if schedule.lanes() != width {
-            return shape(rank, "lanes", schedule.lanes(), width);
-        }
-        if schedule.max_message() != limit {
-            return shape(rank, "max_message", schedule.max_message(), limit);
+        for ((what, found), (_, wanted)) in of(&**schedule).into_iter().zip(first) {
+            if found != wanted {
+                return shape(rank, what, found, wanted);
+            }
         }
     }
-    Ok((width, limit, direct))
+    Ok((width, limit, direct == 1))
 }

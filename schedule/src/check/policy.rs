@@ -53,24 +53,16 @@ impl Agenda {
             (Policy::LateArrival, Action::Arrive { .. }) => 1,
             (Policy::LateArrival | Policy::LateSent, Action::Sent { .. }) => 2,
             (Policy::LateSent, _) => 0,
-            (Policy::StarveRank(starved), Action::Step { rank, .. } | Action::Arrive { to: rank, .. }) => {
-                if rank == starved {
-                    2
-                } else {
-                    0
-                }
+            (Policy::StarveRank(starved), Action::Step { rank, .. } | Action::Arrive { to: rank, .. })
+                if rank == starved =>
+            {
+                2
             }
-            (Policy::StarveRank(_), Action::Sent { .. }) => 0,
             (
                 Policy::StarveLane(starved),
                 Action::Step { lane, .. } | Action::Arrive { lane, .. } | Action::Sent { lane, .. },
-            ) => {
-                if lane == starved {
-                    2
-                } else {
-                    0
-                }
-            }
+            ) if lane == starved => 2,
+            (Policy::StarveRank(_) | Policy::StarveLane(_), _) => 0,
         };
         self.classes[class].push(action);
     }

@@ -22,9 +22,9 @@ use std::{
 };
 
 use unisono_schedule::{
-    Collective, Job, Schedule, Traffic, Uneven,
+    Collective, Job, Schedule, Step, Uneven,
     algorithm::{ALGORITHMS, Algorithm, Plan},
-    check::{Fault, Policy, Report, Setup, Violation, check},
+    check::{Fault, Policy, Report, Setup, Traffic, Violation, check},
 };
 
 use self::openings::openings;
@@ -42,12 +42,27 @@ impl Case {
         (0..self.setup.job.ranks).map(|rank| self.plan.make(&self.setup.job_of(rank))).collect()
     }
 
-    fn traffic(&self) -> Vec<Traffic> {
-        (0..self.setup.job.ranks).map(|rank| self.plan.traffic(&self.setup.job_of(rank))).collect()
+    /// The elements that all ranks together should send: those of docs/algorithms.md, or of the uneven blocks.
+    fn elements(&self) -> usize {
+        let Job { collective, ranks, root, count, .. } = self.setup.job;
+        let Some(uneven) = self.setup.uneven else {
+            return papers::elements(self.algorithm, collective, ranks, count);
+        };
+        let without = |lengths: &[usize], own: usize| lengths.iter().sum::<usize>() - lengths[own];
+        match collective {
+            Collective::AllToAll => (0..ranks).map(|rank| without(uneven[rank].input, rank)).sum(),
+            Collective::Scatter => without(uneven[root].input, root),
+            Collective::Gather => without(uneven[root].output, root),
+            Collective::ReduceScatter => (ranks - 1) * uneven[0].input.iter().sum::<usize>(),
+            _ => (ranks - 1) * uneven[0].output.iter().sum::<usize>(),
+        }
     }
 
     fn run(&self) -> Result<Report, Violation> {
-        check(self.schedules(), &self.setup, Some(&self.traffic()))
+        let report = check(self.schedules(), &self.setup)?;
+        let elements: usize = report.traffic.iter().map(|sent| sent.elements).sum();
+        assert_eq!(elements, self.elements(), "elements: {self}");
+        Ok(report)
     }
 }
 
@@ -60,6 +75,20 @@ impl fmt::Display for Case {
 /// Every plan of every algorithm.
 fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
     ALGORITHMS.iter().flat_map(|algorithm| algorithm.plans.iter().map(move |plan| (algorithm, plan)))
+}
+
+/// What a schedule sends.
+fn sent(mut schedule: Box<dyn Schedule>) -> Traffic {
+    let mut sent = Traffic::default();
+    for lane in 0..schedule.lanes() {
+        while let Some(step) = schedule.next(lane) {
+            if let Step::Put { from, .. } | Step::Write { from, .. } = step {
+                sent.messages += 1;
+                sent.elements += from.len;
+            }
+        }
+    }
+    sent
 }
 
 fn job(collective: Collective, ranks: usize, count: usize, chunk: usize, lanes: usize) -> Job<'static> {
@@ -177,7 +206,7 @@ fn drawn(
     let job = Job { root: if plan.collective.has_root() { draw.below(ranks) } else { 0 }, ..job };
     // The root, or another, has most to send.
     let work = [job.root, (job.root + 1) % ranks].map(|rank| {
-        let sent = plan.traffic(&Job { rank, ..job });
+        let sent = sent(plan.make(&Job { rank, ..job }));
         sent.messages.max(sent.elements / 16) * ranks
     });
     if draw.below((work[0].max(work[1]) / LIGHT).max(1)) > 0 {

@@ -55,18 +55,21 @@ fn scripts(plan: &Plan, setup: &Setup<'_>) -> Vec<Script> {
 
 fn judge(scripts: &[Script], setup: &Setup<'_>) -> Result<(), Violation> {
     let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
-    check(schedules, setup, None).map(|_| ())
+    check(schedules, setup).map(|_| ())
 }
 
 /// Whether two spans are the same memory. In place, input and output are, from where one lies in the other.
-fn same(setup: &Setup<'_>, rank: Rank, one: Span, other: Span) -> bool {
+fn same<'a>(setup: &Setup<'a>, rank: Rank, one: Span, other: Span) -> bool {
     let job = setup.job_of(rank);
+    let before = |lengths: fn(Uneven<'a>) -> &'a [usize]| {
+        job.uneven.map_or(rank * job.count, |uneven| lengths(uneven)[..rank].iter().sum())
+    };
     let main = |span: Span| {
         let base = match (span.place, job.collective) {
-            (Place::Input, Collective::AllGather) => job.output_blocks().of(rank).start,
-            (Place::Input, Collective::Gather) if rank == job.root => job.output_blocks().of(rank).start,
-            (Place::Output, Collective::ReduceScatter) => job.input_blocks().of(rank).start,
-            (Place::Output, Collective::Scatter) if rank == job.root => job.input_blocks().of(rank).start,
+            (Place::Input, Collective::AllGather) => before(|uneven| uneven.output),
+            (Place::Input, Collective::Gather) if rank == job.root => before(|uneven| uneven.output),
+            (Place::Output, Collective::ReduceScatter) => before(|uneven| uneven.input),
+            (Place::Output, Collective::Scatter) if rank == job.root => before(|uneven| uneven.input),
             (Place::Input | Place::Output, _) => 0,
             _ => return span,
         };

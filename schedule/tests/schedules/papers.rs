@@ -6,7 +6,7 @@ use unisono_schedule::{
         self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
     },
     Job, Step,
-    algorithm::find,
+    algorithm::{Algorithm, find},
     check::{Policy, Report, Setup},
 };
 
@@ -283,6 +283,13 @@ fn by_halves() -> [Formula; 5] {
         TO_ALL_ELEMENTS,
         Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
     ]
+}
+
+/// The elements that all ranks together send.
+pub(crate) fn elements(algorithm: &Algorithm, collective: Collective, n: usize, c: usize) -> usize {
+    let rows = rows();
+    let row = rows.iter().find(|it| it.algorithm == algorithm.name && it.collective == collective);
+    row.map_or(0, |row| row.elements.1(n, c, 1))
 }
 
 /// The most elements of scratch that any rank needs, whoever is the root.

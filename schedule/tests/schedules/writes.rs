@@ -154,7 +154,7 @@ fn passed_on_from_the_slot_where_it_landed() {
         let (policy, writable) = (Policy::Random, 0);
         let setup = Setup { job, uneven: None, depth, in_place: false, writable, policy, seed: 1 };
         let schedules = scripts.iter().map(|it| Box::new(it.clone()) as Box<dyn Schedule>).collect();
-        check(schedules, &setup, None)
+        check(schedules, &setup)
     };
     judge(2).expect("one slot to take from and one to fill");
     let fault = judge(1).expect_err("held by all").fault;

@@ -1,37 +1,22 @@
 //! Broadcast: a rank forwards each message to its children from the slot where it landed, the largest subtree first.
 
-use super::{Tree, Vector, hops};
+use super::{Vector, hops};
 use crate::{
-    Collective, Rank, Span, Traffic,
+    Collective, Rank, Span,
     algorithm::{
         Plan,
-        chunks::{Lanes, Pattern, Steps},
+        chunks::{Lanes, Pattern, Shape, Steps},
     },
-    partition,
 };
 
-pub(super) const PLAN: Plan = Plan::new(
-    Collective::Broadcast,
-    |job| Lanes::schedule(job, Broadcast(Vector::new(job))),
-    |job| {
-        let children = Tree::new(job).children;
-        Traffic {
-            messages: partition::chunks(job.count, job.chunk) * children,
-            elements: job.count * children,
-        }
-    },
-    hops,
-);
+pub(super) const PLAN: Plan =
+    Plan::new(Collective::Broadcast, |job| Lanes::schedule(job, Broadcast(Vector::new(job))), hops);
 
 struct Broadcast(Vector);
 
 impl Pattern for Broadcast {
-    fn chunks(&self) -> usize {
-        self.0.chunks
-    }
-
-    fn turns(&self) -> usize {
-        self.0.tree.children + 2
+    fn shape(&self) -> Shape {
+        self.0.shape(self.0.tree.children + 2)
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -50,10 +35,6 @@ impl Pattern for Broadcast {
             }
             (_, None) => {}
         }
-    }
-
-    fn max_message(&self) -> usize {
-        self.0.longest()
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

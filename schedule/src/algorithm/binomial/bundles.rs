@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::Tree;
 use crate::{
     Job, Rank,
+    algorithm::chunks::Shape,
     partition::{self, block},
 };
 
@@ -104,6 +105,11 @@ impl Bundles {
     fn most(&self) -> usize {
         let power = 1 << self.tree.ranks.ilog2();
         (power / 2).max(self.tree.ranks - power).min(1 << self.level)
+    }
+
+    /// With so many turns, and so much scratch, on this rank.
+    pub(super) fn shape(&self, turns: usize, scratch: usize) -> Shape {
+        Shape { chunks: self.chunks, turns, max_message: self.longest(), direct: false, scratch }
     }
 
     /// The most elements in a message of any rank.

@@ -1,30 +1,17 @@
 //! Gather: the blocks of a subtree go up in bundles, the nearest first. A rank assembles its own bundle in scratch, and forwards
 //! the others from the slots where they landed; the root copies all of them to the output.
 
-use super::{Tree, bundles::Bundles, hops};
+use super::{bundles::Bundles, hops};
 use crate::{
-    Collective, Rank, Span, Traffic,
+    Collective, Rank, Span,
     algorithm::{
         Plan,
-        chunks::{Lanes, Pattern, Steps},
+        chunks::{Lanes, Pattern, Shape, Steps},
     },
 };
 
-pub(super) const PLAN: Plan = Plan::new(
-    Collective::Gather,
-    |job| Lanes::schedule(job, Gather(Bundles::new(job))),
-    |job| {
-        let bundles = Bundles::new(job);
-        match Tree::new(job).parent() {
-            Some(_) => Traffic {
-                messages: bundles.bundles() * bundles.chunks,
-                elements: bundles.subtree() * job.count,
-            },
-            None => Traffic::NONE,
-        }
-    },
-    hops,
-);
+pub(super) const PLAN: Plan =
+    Plan::new(Collective::Gather, |job| Lanes::schedule(job, Gather(Bundles::new(job))), hops);
 
 struct Gather(Bundles);
 
@@ -72,14 +59,14 @@ impl Gather {
 }
 
 impl Pattern for Gather {
-    fn chunks(&self) -> usize {
-        self.0.chunks
-    }
-
-    /// One for the first message of each child, so that these are taken before anything is sent even where there
+    /// A turn for the first message of each child, so that these are taken before anything is sent even where there
     /// are more; one for the own bundle; and one for each other.
-    fn turns(&self) -> usize {
-        self.0.tree.children + self.0.bundles()
+    fn shape(&self) -> Shape {
+        let Bundles { tree, count, .. } = &self.0;
+        // There is but one chunk if a bundle has several blocks; and some scratch, even if these are empty.
+        let own = self.0.own();
+        let scratch = if tree.place > 0 && own > 1 { (own * count).max(1) } else { 0 };
+        self.0.shape(tree.children + self.0.bundles(), scratch)
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -108,17 +95,7 @@ impl Pattern for Gather {
         }
     }
 
-    fn max_message(&self) -> usize {
-        self.0.longest()
-    }
-
-    /// There is but one chunk if a bundle has several blocks; and some scratch, even if these are empty.
-    fn scratch(&self) -> usize {
-        let own = self.0.own();
-        if self.0.tree.place > 0 && own > 1 { (own * self.0.count).max(1) } else { 0 }
-    }
-
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        (0..self.0.tree.children).for_each(|index| visit(self.0.tree.child(index)));
+        self.0.tree.children(visit);
     }
 }

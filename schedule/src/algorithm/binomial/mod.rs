@@ -14,7 +14,7 @@ mod scatter;
 
 use std::ops::Range;
 
-use super::Plan;
+use super::{Plan, chunks::Shape, doublings, wrapped};
 use crate::{Job, Rank, partition};
 
 /// What the binomial tree can do.
@@ -23,11 +23,6 @@ pub(super) const PLANS: &[Plan] = &[broadcast::PLAN, reduce::PLAN, gather::PLAN,
 /// No place below n has more bits than that.
 const fn hops(ranks: usize) -> usize {
     ranks.ilog2() as usize
-}
-
-/// ⌈log2 n⌉.
-const fn levels(ranks: usize) -> usize {
-    ranks.next_power_of_two().ilog2() as usize
 }
 
 /// A rank's part in what is one vector, in chunks.
@@ -47,8 +42,10 @@ impl Vector {
         partition::block(self.count, self.chunks, chunk)
     }
 
-    fn longest(&self) -> usize {
-        partition::longest(self.count, self.chunks)
+    /// With so many turns on this rank.
+    fn shape(&self, turns: usize) -> Shape {
+        let max_message = partition::longest(self.count, self.chunks);
+        Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
     }
 }
 
@@ -65,16 +62,15 @@ struct Tree {
 impl Tree {
     fn new(job: &Job<'_>) -> Self {
         let (root, ranks) = (job.root, job.ranks);
-        let place = if job.rank >= root { job.rank - root } else { job.rank + ranks - root };
+        let place = wrapped(job.rank + ranks - root, ranks);
         // As many as there are zeros below its lowest bit, if there are ranks enough.
-        let children = levels(ranks - place).min(place.trailing_zeros() as usize);
+        let children = doublings(ranks - place).min(place.trailing_zeros() as usize);
         Self { root, ranks, place, children }
     }
 
     /// The rank at a place counted from the root.
     fn rank(&self, place: usize) -> Rank {
-        let rank = place + self.root;
-        if rank >= self.ranks { rank - self.ranks } else { rank }
+        wrapped(place + self.root, self.ranks)
     }
 
     fn parent(&self) -> Option<Rank> {
@@ -84,5 +80,10 @@ impl Tree {
     /// The child with a subtree of 2^index places, or as many as there are.
     fn child(&self, index: usize) -> Rank {
         self.rank(self.place + (1 << index))
+    }
+
+    /// Visits all children.
+    fn children(&self, visit: &mut dyn FnMut(Rank)) {
+        (0..self.children).for_each(|index| visit(self.child(index)));
     }
 }

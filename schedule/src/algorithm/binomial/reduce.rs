@@ -1,36 +1,24 @@
 //! Reduce: a rank reduces the contributions of its children with its own, the smallest subtree first, in the slot where the latest
 //! one landed, and sends the result from there.
 
-use super::{Tree, Vector, hops};
+use super::{Vector, hops};
 use crate::{
-    Collective, Rank, Span, Step, Traffic,
+    Collective, Rank, Span, Step,
     algorithm::{
         Plan,
-        chunks::{Lanes, Pattern, Steps},
+        chunks::{Lanes, Pattern, Shape, Steps},
     },
-    partition,
 };
 
-pub(super) const PLAN: Plan = Plan::new(
-    Collective::Reduce,
-    |job| Lanes::schedule(job, Reduce(Vector::new(job))),
-    |job| match Tree::new(job).parent() {
-        Some(_) => Traffic { messages: partition::chunks(job.count, job.chunk), elements: job.count },
-        None => Traffic::NONE,
-    },
-    hops,
-);
+pub(super) const PLAN: Plan =
+    Plan::new(Collective::Reduce, |job| Lanes::schedule(job, Reduce(Vector::new(job))), hops);
 
 struct Reduce(Vector);
 
 impl Pattern for Reduce {
-    fn chunks(&self) -> usize {
-        self.0.chunks
-    }
-
-    /// One for each child, or one to send what a rank without children has.
-    fn turns(&self) -> usize {
-        self.0.tree.children.max(1)
+    /// A turn for each child, or one to send what a rank without children has.
+    fn shape(&self) -> Shape {
+        self.0.shape(self.0.tree.children.max(1))
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -62,11 +50,7 @@ impl Pattern for Reduce {
         }
     }
 
-    fn max_message(&self) -> usize {
-        self.0.longest()
-    }
-
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        (0..self.0.tree.children).for_each(|index| visit(self.0.tree.child(index)));
+        self.0.tree.children(visit);
     }
 }

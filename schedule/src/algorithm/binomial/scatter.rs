@@ -4,25 +4,15 @@
 
 use super::{bundles::Bundles, hops};
 use crate::{
-    Collective, Rank, Span, Traffic,
+    Collective, Rank, Span,
     algorithm::{
         Plan,
-        chunks::{Lanes, Pattern, Steps},
+        chunks::{Lanes, Pattern, Shape, Steps},
     },
 };
 
-pub(super) const PLAN: Plan = Plan::new(
-    Collective::Scatter,
-    |job| Lanes::schedule(job, Scatter(Bundles::new(job))),
-    |job| {
-        let bundles = Bundles::new(job);
-        Traffic {
-            messages: (bundles.bundles() - 1 + bundles.near()) * bundles.chunks,
-            elements: (bundles.subtree() - 1) * job.count,
-        }
-    },
-    hops,
-);
+pub(super) const PLAN: Plan =
+    Plan::new(Collective::Scatter, |job| Lanes::schedule(job, Scatter(Bundles::new(job))), hops);
 
 struct Scatter(Bundles);
 
@@ -43,14 +33,14 @@ impl Scatter {
 }
 
 impl Pattern for Scatter {
-    fn chunks(&self) -> usize {
-        self.0.chunks
-    }
-
-    /// One for each bundle, the own one included, one for each child that gets a part of that, and one for the own
+    /// A turn for each bundle, the own one included, one for each child that gets a part of that, and one for the own
     /// block.
-    fn turns(&self) -> usize {
-        self.0.bundles() + self.0.near() + 1
+    fn shape(&self) -> Shape {
+        // As much as can wrap around the end of the root's input; some, even if that is empty.
+        let Bundles { tree, chunks, .. } = &self.0;
+        let wraps = tree.place == 0 && tree.root > 0 && *chunks == 1;
+        let scratch = if wraps { self.0.longest().max(1) } else { 0 };
+        self.0.shape(self.0.bundles() + self.0.near() + 1, scratch)
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
@@ -82,17 +72,6 @@ impl Pattern for Scatter {
             let (own, _) = bundles.spans(chunk, (0, 1));
             steps.copy(Span::input(own.start, len), Span::output(slice.start, len));
         }
-    }
-
-    fn max_message(&self) -> usize {
-        self.0.longest()
-    }
-
-    /// As much as can go round the end of the root's input; some, even if that is empty.
-    fn scratch(&self) -> usize {
-        let tree = &self.0.tree;
-        let goes_round = tree.place == 0 && tree.root > 0 && self.0.chunks == 1;
-        if goes_round { self.0.longest().max(1) } else { 0 }
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
