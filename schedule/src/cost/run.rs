@@ -78,9 +78,15 @@ struct Lane {
     done: f64,
     /// When its last put has left (s).
     left: f64,
-    /// The flows it used last.
-    sent_on: Option<(Rank, Way, usize)>,
-    took_from: Option<(Rank, Way, usize)>,
+    /// The flow it used last at each [`End`], and with which peer.
+    last: [Option<(Rank, Way, usize)>; 2],
+}
+
+/// Which end of a flow a rank has.
+#[derive(Clone, Copy)]
+enum End {
+    Sender,
+    Receiver,
 }
 
 /// Cores, and ranks that wait for one; only where ranks share them.
@@ -135,7 +141,7 @@ impl<'a> Simulation<'a> {
         share: f64,
         setup: &'a Setup<'a>,
     ) -> Self {
-        let lane = || Lane { step: None, ended: false, done: 0.0, left: 0.0, sent_on: None, took_from: None };
+        let lane = || Lane { step: None, ended: false, done: 0.0, left: 0.0, last: [None; 2] };
         let actor = |(schedule, host): (Box<dyn Schedule>, Option<usize>)| Actor {
             lanes: (0..schedule.lanes()).map(|_| lane()).collect(),
             schedule,
@@ -308,13 +314,13 @@ impl<'a> Simulation<'a> {
     fn due(&mut self, actor: usize, lane: usize, step: Step) -> Result<f64, Unpriced> {
         let known = match step {
             Step::Put { to, .. } | Step::Write { to, .. } => {
-                let flow = self.outgoing(actor, lane, to, way(&step))?;
+                let flow = self.flow(actor, lane, End::Sender, to, way(&step))?;
                 let flow = &mut self.flows[flow];
                 flow.sender_waits |= flow.room().is_none();
                 flow.room()
             }
             Step::Take { from, .. } | Step::Await { from, .. } => {
-                let flow = self.incoming(actor, lane, from, way(&step))?;
+                let flow = self.flow(actor, lane, End::Receiver, from, way(&step))?;
                 let flow = &mut self.flows[flow];
                 flow.receiver_waits |= flow.arrival().is_none();
                 flow.arrival()
@@ -370,15 +376,15 @@ impl<'a> Simulation<'a> {
     fn try_step(&mut self, actor: usize, lane: usize, step: Step, now: f64) -> Result<Option<f64>, Unpriced> {
         Ok(match step {
             Step::Put { to, from } | Step::Write { to, from, .. } => {
-                let flow = self.outgoing(actor, lane, to, way(&step))?;
+                let flow = self.flow(actor, lane, End::Sender, to, way(&step))?;
                 self.flows[flow].put(now).then(|| self.put(actor, lane, flow, from, now)).transpose()?
             }
             Step::Take { from, len } => {
-                let flow = self.incoming(actor, lane, from, Way::Slots)?;
+                let flow = self.flow(actor, lane, End::Receiver, from, Way::Slots)?;
                 self.flows[flow].take(now).then(|| self.taken(flow, len))
             }
             Step::Await { from, into } => {
-                let flow = self.incoming(actor, lane, from, Way::Direct)?;
+                let flow = self.flow(actor, lane, End::Receiver, from, Way::Direct)?;
                 let there = self.flows[flow].take(now);
                 if there {
                     self.free(flow, now);
@@ -386,7 +392,7 @@ impl<'a> Simulation<'a> {
                 there.then(|| self.taken(flow, into.len))
             }
             Step::Free { from } => {
-                let flow = self.incoming(actor, lane, from, Way::Slots)?;
+                let flow = self.flow(actor, lane, End::Receiver, from, Way::Slots)?;
                 self.free(flow, now);
                 Some(0.0)
             }
@@ -427,7 +433,7 @@ impl<'a> Simulation<'a> {
         state.bytes = state.bytes.saturating_add(count);
         state.lanes[lane].left = departure.left;
         if let Place::Landed(source) = from.place {
-            let source = self.incoming(actor, lane, source, Way::Slots)?;
+            let source = self.flow(actor, lane, End::Receiver, source, Way::Slots)?;
             self.flows[source].read(departure.left);
         }
         self.agenda.add(departure.head, What::Head { flow, bytes, last: departure.last });
@@ -473,42 +479,28 @@ impl<'a> Simulation<'a> {
         Some(slice / rate)
     }
 
-    /// The flow on which a rank puts to a peer.
-    fn outgoing(&mut self, actor: usize, lane: usize, peer: Rank, way: Way) -> Result<usize, Unpriced> {
-        if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].sent_on
-            && (last, last_way) == (peer, way)
-        {
-            return Ok(flow);
-        }
-        self.exists(actor, peer)?;
-        let flow = match self.view {
-            View::All => self.flow((actor, peer), (actor, peer), lane, way),
-            View::One(rank, Alike::Turned) => {
-                self.flow((0, (peer + self.ranks - rank) % self.ranks), (0, 0), lane, way)
-            }
-            View::One(rank, Alike::Swapped) => self.flow((0, peer ^ rank), (0, 0), lane, way),
-        };
-        self.actors[actor].lanes[lane].sent_on = Some((peer, way, flow));
-        Ok(flow)
-    }
-
-    /// The flow on which a rank takes from a peer. Where one rank stands for all, the peer's flow to it is its own flow
+    /// The flow with a peer of which a rank has this end. Where one rank stands for all, the peer's flow to it is its own flow
     /// to whoever stands to it as it stands to the peer.
-    fn incoming(&mut self, actor: usize, lane: usize, peer: Rank, way: Way) -> Result<usize, Unpriced> {
-        if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].took_from
+    fn flow(&mut self, actor: usize, lane: usize, end: End, peer: Rank, way: Way) -> Result<usize, Unpriced> {
+        if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].last[end as usize]
             && (last, last_way) == (peer, way)
         {
             return Ok(flow);
         }
         self.exists(actor, peer)?;
-        let flow = match self.view {
-            View::All => self.flow((peer, actor), (peer, actor), lane, way),
-            View::One(rank, Alike::Turned) => {
-                self.flow((0, (rank + self.ranks - peer) % self.ranks), (0, 0), lane, way)
+        let flow = match (self.view, end) {
+            (View::All, End::Sender) => self.flow_named((actor, peer), (actor, peer), lane, way),
+            (View::All, End::Receiver) => self.flow_named((peer, actor), (peer, actor), lane, way),
+            (View::One(rank, alike), _) => {
+                let distance = match (alike, end) {
+                    (Alike::Turned, End::Sender) => (peer + self.ranks - rank) % self.ranks,
+                    (Alike::Turned, End::Receiver) => (rank + self.ranks - peer) % self.ranks,
+                    (Alike::Swapped, _) => peer ^ rank,
+                };
+                self.flow_named((0, distance), (0, 0), lane, way)
             }
-            View::One(rank, Alike::Swapped) => self.flow((0, peer ^ rank), (0, 0), lane, way),
         };
-        self.actors[actor].lanes[lane].took_from = Some((peer, way, flow));
+        self.actors[actor].lanes[lane].last[end as usize] = Some((peer, way, flow));
         Ok(flow)
     }
 
@@ -521,7 +513,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// The flow of this name between these two, which is made when it is first used.
-    fn flow(&mut self, name: (usize, usize), ends: (usize, usize), lane: usize, way: Way) -> usize {
+    fn flow_named(&mut self, name: (usize, usize), ends: (usize, usize), lane: usize, way: Way) -> usize {
         let pair = (name.0 as u64).wrapping_mul(self.ranks as u64).wrapping_add(name.1 as u64);
         let lanes = self.actors[ends.0].lanes.len().max(1) as u64;
         let key = pair.wrapping_mul(lanes).wrapping_add(lane as u64).wrapping_mul(2) + way as u64;

@@ -39,39 +39,32 @@ impl Selection {
                 None => (None, list.trim()),
             };
             let bits = bits(names)?;
-            let named = match collective {
-                Some(name) => Some(Collective::parse(name).ok_or_else(|| unknown_collective(name))?),
-                None => None,
-            };
-            if named.is_none() {
+            let Some(name) = collective else {
                 if std::mem::replace(&mut for_all, true) {
                     return Err(twice("all collectives"));
                 }
                 if Collective::ALL.iter().all(|&collective| bits & able(collective) == 0) {
                     return Err(format!("{names:?} leaves no algorithm for any collective"));
                 }
-            }
-            for (index, &collective) in Collective::ALL.iter().enumerate() {
-                let able = able(collective);
-                let left = bits & able;
-                match named {
-                    Some(named) if named == collective && left == 0 => {
-                        let name = collective.name();
-                        let able = names_of(able);
-                        return Err(format!(
-                            "{names:?} leaves no algorithm for {name}, which can be done by {able}"
-                        ));
+                for (index, &collective) in Collective::ALL.iter().enumerate() {
+                    let left = bits & able(collective);
+                    if left != 0 && !own[index] {
+                        selection.allowed[index] = left;
                     }
-                    Some(named) if named == collective && own[index] => {
-                        return Err(twice(collective.name()));
-                    }
-                    Some(named) if named == collective => {
-                        (selection.allowed[index], own[index]) = (left, true);
-                    }
-                    None if left != 0 && !own[index] => selection.allowed[index] = left,
-                    _ => {}
                 }
+                continue;
+            };
+            let index = Collective::ALL.iter().position(|collective| collective.name() == name);
+            let index = index.ok_or_else(|| unknown_collective(name))?;
+            let able = able(Collective::ALL[index]);
+            if bits & able == 0 {
+                let able = names_of(able);
+                return Err(format!("{names:?} leaves no algorithm for {name}, which can be done by {able}"));
             }
+            if std::mem::replace(&mut own[index], true) {
+                return Err(twice(name));
+            }
+            selection.allowed[index] = bits & able;
         }
         Ok(selection)
     }
