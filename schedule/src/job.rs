@@ -146,14 +146,12 @@ impl Job<'_> {
     }
 
     /// The blocks of the input, if it has blocks.
-    #[must_use]
-    pub fn input_blocks(&self) -> Blocks {
+    pub(crate) fn input_blocks(&self) -> Blocks {
         self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.input))
     }
 
     /// The blocks of the output, if it has blocks.
-    #[must_use]
-    pub fn output_blocks(&self) -> Blocks {
+    pub(crate) fn output_blocks(&self) -> Blocks {
         self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.output))
     }
 

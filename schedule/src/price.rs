@@ -1,4 +1,5 @@
-//! The price of a plan on a fabric: simulates its schedules in the cost model, of one rank or of all, whole or in part.
+//! The price of a job on a fabric: simulates the schedules of one rank or of all ranks in the cost model. If the job is too long,
+//! two smaller counts are simulated, and the price is extrapolated from these.
 
 use crate::algorithm::Plan;
 use crate::{
@@ -7,36 +8,49 @@ use crate::{
     windows::{BULK_SLOTS, CHUNK_BYTES, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
 };
 
-/// How exactly prices are wanted.
+/// How much is simulated for a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// From how many steps on, of all simulated ranks together, two smaller counts are simulated and the rest is
-    /// extrapolated: pipelines take longer in proportion, once they are full, for which there may be ten times as many.
+    /// If the simulated ranks have more steps than this together, two smaller counts are simulated and the price is
+    /// extrapolated: once a pipeline is full, its time is linear in the count. To fill a pipeline, up to ten times as many steps
+    /// are simulated.
     pub steps: u64,
-    /// With more steps than that there is no price.
+    /// If they still have more steps than this, there is no price ([`Unpriced::TooLong`]).
     pub limit: u64,
 }
 
 impl Effort {
-    /// A second of real time or so, and some seconds where it cannot be less.
+    /// About a second of real time; some seconds if filling a pipeline takes so long.
     pub const EXACT: Self = Self { steps: 1_000_000, limit: 8_000_000 };
-    /// A tenth of that, where it can be: for many prices at once.
+    /// About a tenth of that, for many prices at once.
     pub const QUICK: Self = Self { steps: 100_000, ..Self::EXACT };
 }
 
-/// What a job costs by this plan, whoever's rank it names, for elements of so many bytes. Windows are those of the
-/// default configuration, or as large as the job and the plan need them at least.
+/// The cost of a job by this plan, if an element has `element_size` bytes. The job's `rank` does not matter. Windows have the
+/// default sizes ([`windows`](crate::windows)), or larger ones if the job or the plan needs these.
+///
+/// ```
+/// use unisono_schedule::{Collective, Job, algorithm::find, cost::Fabric, price::price};
+///
+/// // An all_reduce of 1 Mi elements of 4 bytes among 16 ranks, in messages of at most 64 Ki elements.
+/// let job = Job { chunk: 64 << 10, lanes: 2, ..Job::new(Collective::AllReduce, 0, 16, 1 << 20) };
+/// let plan = find("ring").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
+/// let cost = price(plan, &job, 4, &Fabric::HDR)?;
+/// println!("{:.1} us, {} messages", cost.seconds * 1e6, cost.messages.total);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// If it would take too long to simulate, or the schedules come to no end.
+/// [`Unpriced::TooLong`] if the simulation would take more steps than [`Effort::EXACT`] allows. The other variants do not occur
+/// for the plans of this crate.
 pub fn price(plan: &Plan, job: &Job<'_>, element_size: usize, fabric: &Fabric) -> Result<Cost, Unpriced> {
     price_with(plan, job, element_size, fabric, Effort::EXACT)
 }
 
-/// As [`price`], with so much effort.
+/// As [`price`], with another effort.
 ///
 /// # Errors
-/// As [`price`].
+/// As [`price`], by the limit of this effort.
 pub fn price_with(
     plan: &Plan,
     job: &Job<'_>,
@@ -47,11 +61,8 @@ pub fn price_with(
     price_among(plan, job, element_size, fabric, None, effort)
 }
 
-/// As [`price_with`], with `hosts` telling the host of each rank, counted from 0, if consecutive ranks do not share one.
-///
-/// # Errors
-/// As [`price`].
-pub fn price_among(
+/// As [`price_with`]. `hosts` has the host of each rank, counted from 0; `None` if consecutive ranks share hosts.
+pub(crate) fn price_among(
     plan: &Plan,
     job: &Job<'_>,
     element_size: usize,
@@ -63,7 +74,7 @@ pub fn price_among(
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
-    // Refused at once rather than after so many steps.
+    // Refused before any step is simulated.
     if is_long(plan, &longest, one, effort.limit) {
         return Err(Unpriced::TooLong { limit: effort.limit });
     }
@@ -73,15 +84,15 @@ pub fn price_among(
     let first = whole(plan, &Job { count: few, ..*job }, &setup)?;
     let second = whole(plan, &Job { count: more, ..*job }, &setup)?;
     let cost = extrapolate((few, first), (more, second), job.count);
-    // A pipeline's first turns may cost a little less than the later ones.
+    // The extrapolated time may be a little too short, because a pipeline's first turns may cost less than the later ones.
     let bound = lower_bound(job.collective, job.ranks, job.count.saturating_mul(element_size), fabric);
-    // Scratch is that of the whole.
+    // Scratch is not extrapolated.
     let ranks = if one { 1 } else { job.ranks };
     let each = (0..ranks).map(|rank| memory(&*plan.make(&Job { rank, ..*job }), job.ranks, &setup));
     Ok(Cost { seconds: cost.seconds.max(bound), memory: each.max().unwrap_or(0), ..cost })
 }
 
-/// What the engine would run the job with.
+/// The windows with which the engine would run the job.
 fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, limit: u64) -> Setup<'a> {
     let schedule = plan.make(&Job { rank: 0, ..*job });
     let message = schedule.max_message().saturating_mul(element);
@@ -96,41 +107,41 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     Setup { fabric, hosts: None, element, slots, window, writes: writes_in_flight(most), limit }
 }
 
-/// Up to so many ranks that share cores are all simulated.
+/// The most ranks of which all are simulated because they share cores.
 const CROWD: usize = 64;
 
-/// In what way all ranks do the same at the same time, if they do. Those that share cores or ports take turns: one that
-/// waits has its core taken, and pays to get it back, which one rank alone, whose messages are always there, never does.
+/// How the ranks' schedules follow from one, if one may be simulated for all. Ranks that share cores or ports take turns: a rank
+/// that waits loses its core and pays to get it back. A rank that is simulated alone never waits, so it would never pay.
 fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
     plan.alike(ranks).filter(|_| fabric.is_even(ranks) && (ranks > CROWD || fabric.crowd(ranks) <= 1.0))
 }
 
-/// Runs the job as it is.
+/// Simulates the job without extrapolation.
 fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced> {
     match alike(plan, job.ranks, setup.fabric) {
-        // Nobody has to wait longer than rank 0 for those whose contributions come first.
+        // If contributions are taken in the order of ranks, no rank waits longer for the first ones than rank 0.
         Some(alike) => simulate_one(0, job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
         None => simulate(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup),
     }
 }
 
-/// Two smaller counts whose chunks are as long and whose steps are few enough, or as few as can be; `None` if the job's
-/// are few enough as they are, or it is hardly longer.
+/// Two smaller counts from which the job's cost is extrapolated. Their messages are as long as the job's, and they have no more steps
+/// than wanted, or as few as possible. `None` if the job itself has no more steps than wanted, or is not much longer.
 fn parts(plan: &Plan, job: &Job<'_>, one: bool, effort: Effort) -> Option<(usize, usize)> {
     let long = |count, most| is_long(plan, &Job { count, ..*job }, one, most);
     if !long(job.count, effort.steps) {
         return None;
     }
-    // A turn of every lane; two where a chunk is two messages, and as many for every rank where each has a piece of its
-    // own. Not quite full ones, because blocks that differ by an element may make one chunk more.
+    // The unit is a chunk on every lane, or two if a chunk is two messages, or one for each rank if each has its own piece. It is
+    // a little less than full, because blocks that differ by an element may need one chunk more.
     let shape = |count| {
         let schedule = plan.make(&Job { count, ..*job });
         (schedule.lanes(), schedule.max_message())
     };
     let (lanes, longest) = shape(job.count);
-    let turn = job.chunk.saturating_mul(job.lanes);
-    let turn = turn - turn / 32;
-    let units = [1, 2, job.ranks].map(|turns| turn.saturating_mul(turns).max(1));
+    let chunks = job.chunk.saturating_mul(job.lanes);
+    let chunks = chunks - chunks / 32;
+    let units = [1, 2, job.ranks].map(|times| chunks.saturating_mul(times).max(1));
     let like = |unit: usize| {
         let part = shape(unit.min(job.count));
         part.0 == lanes && part.1 >= longest - longest / 8
@@ -144,8 +155,8 @@ fn parts(plan: &Plan, job: &Job<'_>, one: bool, effort: Effort) -> Option<(usize
             break;
         }
     }
-    // Before a pipeline is full a round more costs less than afterwards. Where all do the same at the same time, or would
-    // if they were a power of two, no rounds are on their way but those that lanes work on.
+    // Until a pipeline is full, one more round costs less than afterwards. If all ranks do the same at the same time, or would if
+    // their number were a power of two, no more rounds are under way than there are lanes.
     if plan.alike(job.ranks.next_power_of_two()).is_none() {
         let most = effort.limit.min(effort.steps.saturating_mul(10));
         let mut full = unit.saturating_mul((4 * plan.hops(job.ranks)).div_ceil(lanes));
@@ -160,7 +171,8 @@ fn parts(plan: &Plan, job: &Job<'_>, one: bool, effort: Effort) -> Option<(usize
     Some((more / unit / 2 * unit, more))
 }
 
-/// Whether the ranks that would be simulated, one or all, have more steps than that together, judged by a few of them.
+/// Whether the ranks that would be simulated, one or all, have more than `wanted` steps together, estimated from the root and at
+/// most eight others.
 fn is_long(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> bool {
     let count = |rank, most| {
         let mut schedule = plan.make(&Job { rank, ..*job });
@@ -178,19 +190,19 @@ fn is_long(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> bool {
     }
     let others = job.ranks.saturating_sub(1);
     let sample = others.min(8);
-    // On the ranks of the sample together.
+    // The steps that the sampled ranks may have together.
     let most = u128::from(wanted - root) * sample as u128 / others.max(1) as u128;
     let most = u64::try_from(most).unwrap_or(u64::MAX);
     let mut steps = 0;
     for index in 0..sample {
-        // Neither the root nor powers of two alone.
+        // Spread over all distances from the root, of which not all are powers of two.
         let distance = 1 + others / sample * index + index.min(others % sample);
         steps += count((job.root + distance) % job.ranks, most);
     }
     steps > most
 }
 
-/// What `count` elements cost, if each costs as much more as between these two counts.
+/// The cost of `count` elements, extrapolated linearly from the costs of two smaller counts.
 #[allow(clippy::cast_possible_truncation, reason = "a price, and one beyond all numbers is the greatest")]
 fn extrapolate((few, first): (usize, Cost), (more, second): (usize, Cost), count: usize) -> Cost {
     let factor = (count - more) as f64 / (more - few) as f64;

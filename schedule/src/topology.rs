@@ -63,8 +63,7 @@ impl Topology {
     ///
     /// In a star one rank handles each of 2(n-1) messages, which costs it about half of what sending and taking one
     /// costs. All other algorithms have at least n log2 n / 2 messages and up to n log2 n, which the cores share.
-    #[must_use]
-    pub fn crowded(self) -> bool {
+    pub(crate) fn crowded(self) -> bool {
         let doublings = self.ranks.checked_next_power_of_two().map_or(usize::BITS, usize::ilog2);
         self.ranks > 2 && self.cores as u128 <= u128::from(doublings)
     }

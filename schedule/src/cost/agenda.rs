@@ -1,18 +1,18 @@
-//! What happens in the simulation, and when.
+//! The events of the simulation, ordered by time.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
 };
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy)]
 pub(super) enum What {
-    /// A rank that has a core goes on.
+    /// A rank that has a core continues.
     Resume(usize),
     /// A rank may have something to do.
     Wake(usize),
-    /// A message's first byte is at its receiver's port; and when the last one is (s), if the port is as fast.
+    /// A message's first byte reaches its receiver's port. The last one reaches it at `last` (s) if the port is as fast.
     Head { flow: usize, bytes: f64, last: f64 },
 }
 
@@ -43,7 +43,7 @@ impl PartialEq for Event {
 
 impl Eq for Event {}
 
-/// Events by their times (s); those of one time in the order in which they were added.
+/// Events in the order of their times (s); those of one time in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Agenda {
     events: BinaryHeap<Reverse<Event>>,
@@ -56,12 +56,12 @@ impl Agenda {
         self.events.push(Reverse(Event { time, order: self.added, what }));
     }
 
-    /// The next event, and when.
+    /// Removes the next event and returns it with its time.
     pub(super) fn next(&mut self) -> Option<(f64, What)> {
         self.events.pop().map(|Reverse(event)| (event.time, event.what))
     }
 
-    /// When the next event is.
+    /// The time of the next event.
     pub(super) fn due(&self) -> Option<f64> {
         self.events.peek().map(|Reverse(event)| event.time)
     }

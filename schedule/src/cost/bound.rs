@@ -1,12 +1,12 @@
-//! What no algorithm can go below.
+//! The lower bound of the time of a collective.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{Fabric, Path};
 use crate::Collective;
 
-/// A time (s) that no algorithm can go below for a collective of `bytes` bytes (the whole vector of an all_reduce or a
-/// broadcast, one rank's block otherwise) among `ranks` ranks: the greatest of
+/// The least time (s) that any algorithm needs for a collective of `bytes` bytes (the whole vector of an all_reduce, a reduce or a
+/// broadcast, one rank's block otherwise) among `ranks` ranks. It is the greatest of
 /// - the time to tell everybody, or to hear from everybody: ⌈log2 n⌉ hops where a rank is busy with a message until it has
 ///   arrived (Ernie Chan, Marcel Heimlich, Avi Purkayastha and Robert van de Geijn, "Collective communication: theory,
 ///   practice, and experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the
@@ -24,8 +24,8 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     let (n, m) = (ranks as f64, bytes as f64);
     let others = n - 1.0;
     let hosts = fabric.hosts(ranks);
-    // Through the busiest rank's port; through the ports of the busiest host, which has `here` ranks; and, for an average
-    // rank, moved and reduced.
+    // Bytes through the busiest rank's port; through the ports of the busiest host, which has `here` ranks; and those that an
+    // average rank moves and reduces.
     let here = fabric.ranks_per_host.clamp(1, ranks) as f64;
     let away = n - here;
     let (port, host, moved, reduced) = match collective {
@@ -42,7 +42,7 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
         Collective::AllToAll => (others * m, here * away * m, others * m, 0.0),
     };
     let (near, far) = (fabric.path(true), &fabric.between);
-    // The least of what messages may cost here.
+    // The least cost of a message on the paths that are used.
     let used = [(near, here > 1.0), (far, hosts > 1)];
     let least = |of: fn(&Path) -> f64| {
         let costs = used.iter().filter(|(_, used)| *used).map(|(path, _)| of(path));
@@ -51,7 +51,7 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     let (send, receive) = (least(|path| path.send_overhead), least(|path| path.receive_overhead));
     let hop = least(|path| path.send_overhead + path.latency + path.receive_overhead);
     let fastest = used.iter().filter(|(_, used)| *used).map(|(path, _)| path.bandwidth).fold(0.0, f64::max);
-    // To hear from everybody is to tell everybody, backwards.
+    // Hearing from everybody is telling everybody in reverse.
     let (tells, hears) = match collective {
         Collective::Broadcast | Collective::Scatter => (true, false),
         Collective::Reduce | Collective::Gather => (false, true),
@@ -68,13 +68,14 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     telling.max(hearing).max(hop + port / fastest).max(host).max(work)
 }
 
-/// How long it takes at least until `ranks` ranks know what one knows, if telling one of them takes `hop` and whoever
-/// knows can begin to tell another one every `gap` (s).
+/// The least time (s) until `ranks` ranks know what one knows, if telling another takes `hop` and a rank that knows can begin to
+/// tell another every `gap`.
 fn spread(ranks: usize, hop: f64, gap: f64) -> f64 {
     if gap <= 0.0 {
         return hop;
     }
-    // A rank that knows tells others at the times on the agenda; the earliest is served, and adds itself and another.
+    // The agenda has the times at which ranks that know can tell another. The earliest does, and adds two times: its own next one,
+    // and the first of the rank that it told.
     let key = |time: f64| Reverse(time.max(0.0).to_bits());
     let mut agenda = BinaryHeap::from([key(0.0)]);
     let mut told = 0.0;

@@ -231,8 +231,7 @@ impl Fabric {
 
     /// The fabric of ranks that know so much of where they are, `ranks_per_host` of them on the host with the most: the
     /// preset that is next to it, at the speed that its ports have, if that is known.
-    #[must_use]
-    pub fn of(topology: &Topology, ranks_per_host: usize) -> Self {
+    pub(crate) fn of(topology: &Topology, ranks_per_host: usize) -> Self {
         let Network { kind, megabits, ports } = topology.network;
         let preset = match (kind, megabits) {
             (Kind::SharedMemory, _) => Self::TCP,
@@ -295,8 +294,7 @@ impl Fabric {
 
     /// Whether each of so many ranks has a port of its own and meets all others alike, so that all may do the same at the
     /// same time.
-    #[must_use]
-    pub fn is_even(&self, ranks: usize) -> bool {
+    pub(crate) fn is_even(&self, ranks: usize) -> bool {
         let per_host = self.ranks_per_host.min(ranks);
         match self.inside {
             _ if per_host == 1 => true,
@@ -306,8 +304,7 @@ impl Fabric {
     }
 
     /// What a message costs between two ranks, by whether they are on one host.
-    #[must_use]
-    pub fn path(&self, same_host: bool) -> &Path {
+    pub(crate) fn path(&self, same_host: bool) -> &Path {
         self.inside.as_ref().filter(|_| same_host).unwrap_or(&self.between)
     }
 }

@@ -1,33 +1,33 @@
-//! A flow of the simulation: what has arrived and when, and which slots its sender may use.
+//! A flow of the simulation: when its messages arrive, and when its slots are free.
 
 use std::{
     collections::VecDeque,
     hash::{BuildHasherDefault, Hasher},
 };
 
-/// The two ways of a flow, each with credit of its own.
+/// The two kinds of messages of a flow, each with its own credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Into slots.
+    /// Puts into slots.
     Slots,
-    /// Straight into the output.
+    /// Writes into the output.
     Direct,
 }
 
-/// Messages from one rank to another on one lane, one way. Times are in seconds.
+/// Messages of one kind from one rank to another on one lane. Times are in seconds.
 pub(super) struct Flow {
-    /// Who sends and who receives, among the ranks that are simulated.
+    /// The sender and the receiver, as indices of simulated ranks.
     pub sender: usize,
     pub receiver: usize,
-    /// Messages that may be put now.
+    /// The number of messages that may be put now.
     credit: usize,
-    /// When more may be put, in ascending order.
+    /// The times at which one more may be put, in ascending order.
     credits: VecDeque<f64>,
-    /// When messages not taken yet lie in their slots, in ascending order.
+    /// The times at which messages that are not taken yet arrive in their slots, in ascending order.
     arrivals: VecDeque<f64>,
-    /// For each message taken and not freed, until when it is read by puts.
+    /// For each message that is taken and not freed, the time until which puts read it.
     held: VecDeque<f64>,
-    /// Whether the sender or the receiver waits for something of which nobody knows yet when it will be.
+    /// Whether the sender or the receiver waits for an event whose time is not known yet.
     pub sender_waits: bool,
     pub receiver_waits: bool,
 }
@@ -46,12 +46,12 @@ impl Flow {
         }
     }
 
-    /// When a message can be put, if that is known.
+    /// The time at which a message can be put, if it is known.
     pub(super) fn room(&self) -> Option<f64> {
         if self.credit > 0 { Some(0.0) } else { self.credits.front().copied() }
     }
 
-    /// Takes up a slot. False if none is free now.
+    /// Occupies a slot; false if none is free now.
     pub(super) fn put(&mut self, now: f64) -> bool {
         while self.credits.front().is_some_and(|time| *time <= now) {
             self.credits.pop_front();
@@ -62,19 +62,19 @@ impl Flow {
         free
     }
 
-    /// A message can be taken then, or when those before it can; tells when.
+    /// A message arrives at `time`. Returns the time at which it can be taken, which is not earlier than that of the message before.
     pub(super) fn arrive(&mut self, time: f64) -> f64 {
         let time = self.arrivals.back().map_or(time, |&before| time.max(before));
         self.arrivals.push_back(time);
         time
     }
 
-    /// When the next message can be taken, if that is known.
+    /// The time at which the next message can be taken, if it is known.
     pub(super) fn arrival(&self) -> Option<f64> {
         self.arrivals.front().copied()
     }
 
-    /// Takes the next message. False if it is not there now.
+    /// Takes the next message; false if it has not arrived.
     pub(super) fn take(&mut self, now: f64) -> bool {
         let there = self.arrivals.front().is_some_and(|time| *time <= now);
         if there {
@@ -84,14 +84,14 @@ impl Flow {
         there
     }
 
-    /// The latest message taken is read until then.
+    /// The latest message that was taken is read until then.
     pub(super) fn read(&mut self, until: f64) {
         if let Some(latest) = self.held.back_mut() {
             *latest = latest.max(until);
         }
     }
 
-    /// Gives back the oldest message's slot; tells when the sender learns of it.
+    /// Gives back the slot of the oldest message. Returns the time at which the sender learns of it.
     pub(super) fn free(&mut self, now: f64, latency: f64) -> f64 {
         let read = self.held.pop_front().unwrap_or(0.0);
         let earlier = self.credits.back().copied().unwrap_or(0.0);
@@ -101,11 +101,11 @@ impl Flow {
     }
 }
 
-/// Mixes the one word that is a flow's key. The standard library's hash withstands attackers, of whom there are none.
+/// The hash of a flow's key, which is one word. It need not withstand attackers, as the standard library's does.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 
-/// As the third parameter of a `HashMap`.
+/// The third parameter of a `HashMap`.
 pub(super) type Mixed = BuildHasherDefault<Mix>;
 
 impl Hasher for Mix {

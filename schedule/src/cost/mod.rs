@@ -1,15 +1,15 @@
-//! The cost model: simulates schedules on a fabric that a few numbers describe, and says how long they take.
+//! The cost model: simulates schedules on a [`Fabric`], which a few numbers describe, and predicts their time ([`Cost`]).
+//! [`price`](crate::price::price) is the way in; [`lower_bound`] is the least time of any algorithm.
 //!
-//! It runs the same schedules that are proved and executed. Each rank is one thread. It works through its lanes as the
-//! engine does: first what can be put or taken, then a slice of at most 64 KiB of reductions and copies. Its work takes
-//! processor time on a core of its host, which other ranks may share. A message leaves through a port of the sender's host,
-//! takes the fabric's latency, and enters through a port of the receiver's host; a port carries one message at a time in
-//! each direction. A message needs a free slot, which is given back when the receiver frees it. `docs/cost.md` says what
-//! is left out.
+//! The model simulates the same schedules that are checked and executed. Each rank is one thread. It works through its lanes as
+//! the engine does: first all puts and takes that are possible, then a slice of at most 64 KiB of reductions and copies. This work
+//! takes processor time on a core of the rank's host, which other ranks may share. A message leaves through a port of the sender's
+//! host, takes the fabric's latency, and enters through a port of the receiver's host; a port carries one message at a time in each
+//! direction. A message needs a free slot, which is given back when the receiver frees it. `docs/cost.md` says what the model
+//! leaves out.
 //!
-//! [`simulate`] runs the schedules of all ranks. If all ranks do the same at the same time ([`Alike`]), [`simulate_one`]
-//! runs one for all, and ten thousand ranks cost no more than the steps of one. [`lower_bound`] says what no algorithm can
-//! go below.
+//! Usually the schedules of all ranks are simulated. If all ranks do the same at the same time, one rank is simulated for all, so
+//! that ten thousand ranks take no longer than one.
 
 mod agenda;
 mod bound;
@@ -27,10 +27,10 @@ pub use fabric::{Fabric, Path};
 
 use crate::{Rank, Schedule};
 
-/// How the schedules of all ranks follow from that of rank 0, so that one may be simulated for all: rank r does what rank 0
-/// does at the same time, with other peers. Spans may differ in place, and in length by an element.
+/// How the schedules of all ranks follow from that of rank 0, so that one may be simulated for all: rank r takes the same steps as
+/// rank 0 at the same time, with other peers. Spans may have other offsets, and lengths that differ by one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alike {
+pub(crate) enum Alike {
     /// Rank p of rank 0's schedule is rank `(p + r) mod ranks` of rank r's, as in rings.
     Turned,
     /// Rank p of rank 0's schedule is rank `p xor r` of rank r's, as in exchanges between halves; the number of ranks is
@@ -38,26 +38,26 @@ pub enum Alike {
     Swapped,
 }
 
-/// On what, and with what windows, schedules are priced.
+/// The fabric and the windows of a simulation.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup<'a> {
+pub(crate) struct Setup<'a> {
     /// The fabric and its hosts.
     pub fabric: &'a Fabric,
     /// The host of each rank, counted from 0; `None` if consecutive ranks share one, [`Fabric::ranks_per_host`] of them.
     pub hosts: Option<&'a [u32]>,
     /// Bytes of an element.
     pub element: usize,
-    /// How many slots every flow has.
+    /// The number of slots of each flow.
     pub slots: usize,
     /// Bytes of the window for one source.
     pub window: usize,
-    /// How many writes of a flow into an output may be in flight.
+    /// The most writes of a flow into an output that may be in flight.
     pub writes: usize,
-    /// With more steps than that, on all simulated ranks together, [`Unpriced::TooLong`] is the answer.
+    /// If all simulated ranks together take more steps than this, the simulation ends with [`Unpriced::TooLong`].
     pub limit: u64,
 }
 
-/// What each rank has to do of something.
+/// The amount of something (messages, bytes) that ranks have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// On the rank with the most.
@@ -66,23 +66,24 @@ pub struct Load {
     pub total: u64,
 }
 
-/// What a collective costs.
+/// The predicted cost of a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// The longest that any rank takes, from when it begins until it has ended and its puts have left (s). All begin at
-    /// once, but for those that first have to wait for a core: nobody's clock runs before it does, as in measurements.
+    /// The time of the slowest rank, from its beginning until its schedule has ended and its puts have left (s). All ranks begin at
+    /// time 0, except that a rank without a core begins when it gets one, as in measurements.
     pub seconds: f64,
-    /// Messages sent, empty ones too.
+    /// Messages sent, including empty ones.
     pub messages: Load,
     /// Bytes of elements sent.
     pub bytes: Load,
     /// Bytes of results of reductions.
     pub reduced: Load,
-    /// Bytes that the rank with the most registers for it ([`memory`]).
+    /// Bytes that the rank with the most memory registers: windows, scratch and control messages (`docs/wire.md`, "Windows and
+    /// memory").
     pub memory: usize,
-    /// Steps that were simulated, on all simulated ranks together.
+    /// Steps that were simulated, of all simulated ranks together.
     pub steps: u64,
-    /// Whether only a part was simulated and the rest extrapolated.
+    /// Whether two smaller counts were simulated and the cost was extrapolated.
     pub extrapolated: bool,
 }
 
@@ -95,27 +96,24 @@ pub enum Unpriced {
         /// The limit.
         limit: u64,
     },
-    /// The ranks wait for each other, as with fewer slots than the algorithm needs.
+    /// The ranks wait for each other, for instance because flows have fewer slots than the algorithm needs.
     #[error("the schedules come to a standstill with {slots} slots")]
     Stuck {
-        /// How many slots every flow had.
+        /// The number of slots of each flow.
         slots: usize,
     },
-    /// A message to a rank that does not exist, or more memory or messages than can be counted.
+    /// A message to or from a rank that does not exist, or itself.
     #[error("the schedules have no sense: rank {rank} and a peer {peer}")]
     Peer {
         /// Whose schedule.
         rank: Rank,
-        /// Whom it names.
+        /// The rank that it names.
         peer: Rank,
     },
 }
 
-/// Runs the schedules of all ranks, which `make` gives. A message costs about a microsecond of real time.
-///
-/// # Errors
-/// If they come to no end, or not within the limit.
-pub fn simulate(
+/// Simulates the schedules of all ranks, which `make` gives. A message takes about a microsecond of real time.
+pub(crate) fn simulate(
     ranks: usize,
     make: &mut dyn FnMut(Rank) -> Box<dyn Schedule>,
     setup: &Setup<'_>,
@@ -123,12 +121,9 @@ pub fn simulate(
     run::Simulation::all(ranks, make, setup).run()
 }
 
-/// Runs the schedule of one of `ranks` ranks that all do the same at the same time: what it takes is what it has put
-/// itself. Where ranks share cores, its work takes as many times as long as there are ranks on a core.
-///
-/// # Errors
-/// As [`simulate`].
-pub fn simulate_one(
+/// Simulates the schedule of one of `ranks` ranks that all do the same at the same time: it takes the messages that it has put
+/// itself. If ranks share cores, its work takes longer by the number of ranks on a core.
+pub(crate) fn simulate_one(
     rank: Rank,
     ranks: usize,
     alike: Alike,
@@ -138,10 +133,8 @@ pub fn simulate_one(
     run::Simulation::one(rank, ranks, alike, schedule, setup).run()
 }
 
-/// Bytes that one of `ranks` ranks registers to run a schedule: a window for each source, the scratch, and what
-/// it has for control messages of all ranks (`docs/wire.md`, "Windows and memory"); no staging.
-#[must_use]
-pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize {
+/// The bytes that one of `ranks` ranks registers to run a schedule ([`Cost::memory`]). Staging is left out.
+pub(crate) fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize {
     let mut sources = 0_usize;
     schedule.sources(&mut |_| sources += 1);
     let scratch = match schedule.scratch().saturating_mul(setup.element) {
@@ -151,7 +144,7 @@ pub fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize
     sources.saturating_mul(setup.window).saturating_add(scratch).saturating_add(control_memory(ranks))
 }
 
-/// Bytes that one of `ranks` ranks registers for its mailbox, control messages and headers.
+/// The bytes that one of `ranks` ranks registers for its mailbox, control messages and headers.
 #[must_use]
 pub fn control_memory(ranks: usize) -> usize {
     ranks.saturating_mul(736).saturating_add(10_240)

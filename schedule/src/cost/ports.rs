@@ -1,48 +1,48 @@
-//! What carries messages in the simulation: the ports of hosts, which their ranks share, and the path inside a host.
+//! The ports of the simulation: a host's ports to other hosts, which its ranks share, and each rank's port inside its host.
 
 use super::{Fabric, Path};
 use crate::Rank;
 
-/// Where processors move the bytes, a receiver can begin with these while its sender is still at the rest: the kernel
-/// forwards segments of at most 64 KiB (Linux, GSO_LEGACY_MAX_SIZE).
+/// Bytes of a segment, the unit in which the kernel forwards what processors send (Linux, GSO_LEGACY_MAX_SIZE): a receiver can take
+/// the first segments while the sender still sends the rest.
 const SEGMENT: f64 = 65536.0;
 
-/// Until when a port is busy, in each direction (s).
+/// The times until which a port is busy, in each direction (s).
 #[derive(Clone, Copy, Default)]
 struct Port {
     out: f64,
     inward: f64,
-    /// Who sent what came in last.
+    /// The sender of the message that came in last.
     from: usize,
 }
 
 /// All ports of the ranks that are simulated.
 pub(super) struct Ports<'a> {
     fabric: &'a Fabric,
-    /// The host of each of them.
+    /// The host of each rank.
     hosts: Vec<usize>,
-    /// Each one's port to other hosts.
+    /// The port of each rank to other hosts, as an index of `ports`.
     port: Vec<usize>,
-    /// Those ports, and then one of each rank inside its host.
+    /// The ports to other hosts, then one of each rank inside its host, from index `inside` on.
     ports: Vec<Port>,
     inside: usize,
-    /// Whether a sole rank stands for others of its host.
+    /// Whether only one rank is simulated, which stands for others on its host.
     alone_inside: bool,
 }
 
-/// A message that leaves.
+/// The times of a message that leaves.
 pub(super) struct Departure {
-    /// When its first byte reaches the receiver's port, and when its last would if that is free (s).
+    /// When its first byte reaches the receiver's port, and when its last byte does if that port is free (s).
     pub head: f64,
     pub last: f64,
     /// When its source is no longer read (s).
     pub left: f64,
-    /// What its sender's processor spends (s).
+    /// The time of its sender's processor (s).
     pub spent: f64,
 }
 
 impl<'a> Ports<'a> {
-    /// Of ranks on these hosts; `alone_inside` if there is one rank, which stands for others that are all on its host.
+    /// The ports of ranks on these hosts. `alone_inside` says that there is one rank, which stands for others that are all on its host.
     pub(super) fn new(fabric: &'a Fabric, hosts: Vec<usize>, alone_inside: bool) -> Self {
         let each = fabric.ports.max(1);
         let count = hosts.iter().max().map_or(0, |last| last + 1);
@@ -50,7 +50,7 @@ impl<'a> Ports<'a> {
         let mut first = vec![None; count];
         let mut ports = Vec::new();
         let port = hosts.iter().map(|&host| {
-            // Its n-th rank uses port n modulo their number; no more are made than are used.
+            // A host's n-th rank uses port n modulo their number. Only ports that are used are made.
             let index = used[host] % each;
             used[host] += 1;
             let of_host: &mut Option<Vec<usize>> = &mut first[host];
@@ -71,7 +71,7 @@ impl<'a> Ports<'a> {
         if one == other { self.alone_inside } else { self.hosts[one] == self.hosts[other] }
     }
 
-    /// What a message costs between two of the ranks that are simulated.
+    /// The cost of messages between two simulated ranks.
     pub(super) fn path(&self, one: Rank, other: Rank) -> &'a Path {
         self.fabric.path(self.same_host(one, other))
     }
@@ -83,8 +83,8 @@ impl<'a> Ports<'a> {
         &mut self.ports[index]
     }
 
-    /// A message leaves as soon as the processor has done its part, which takes `share` times as long as alone, and the
-    /// port is free.
+    /// A message leaves as soon as the port is free and the processor has done its part, which takes `share` times as long as on a
+    /// core of its own.
     pub(super) fn send(&mut self, from: Rank, to: Rank, bytes: f64, share: f64, now: f64) -> Departure {
         let path = self.path(from, to);
         let spent = path.send_overhead + bytes * path.send_per_byte;
@@ -96,8 +96,9 @@ impl<'a> Ports<'a> {
         Departure { head: start + path.latency, last: left + path.latency, left, spent }
     }
 
-    /// When a message that has come to its receiver's port can be taken: so early that the receiver need not wait for its
-    /// last segment. What does not fit the switch's queue behind what others have sent is sent again, a round trip later.
+    /// The time at which a message that has reached its receiver's port can be taken: so early that the receiver need not wait for
+    /// the last segment. A message that does not fit into the switch's queue behind those of other senders is sent again, a round
+    /// trip later.
     pub(super) fn receive(
         &mut self,
         from: Rank,
@@ -114,7 +115,7 @@ impl<'a> Ports<'a> {
         let dropped = waits > 0.0 && port.from != from && waits * path.bandwidth > queue;
         let again = if dropped { 2.0 * path.latency } else { 0.0 };
         let whole = (now.max(port.inward) + bytes / path.bandwidth + again).max(last);
-        // Others use the port meanwhile.
+        // Other messages use the port during that round trip.
         port.inward = whole - again;
         port.from = from;
         let rest = (bytes - SEGMENT).max(0.0) * path.receive_per_byte;
