@@ -42,6 +42,7 @@ use crate::{
     Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
     Target, Transport, Wake, check,
     local::{self, Failure, Names, Peers, Span},
+    region,
 };
 
 /// What its addresses and errors say.
@@ -214,7 +215,7 @@ unsafe impl Transport for Endpoint {
         let registered = span.ok_or_else(|| failed(Failure::unregistered()))?;
         // SAFETY: it stays registered while `span` is held; nobody reads it before the arrival below, which the inbox's lock
         // orders after the copy; sources are at rest by the contract of `Transport::put`.
-        unsafe { registered.write(base.saturating_add(offset), put.sources.iter().map(local::bytes), len) }
+        unsafe { registered.write(base.saturating_add(offset), put.sources.iter().map(region::bytes), len) }
             .map_err(failed)?;
         drop(span);
         let mut state = inbox.lock();

@@ -239,10 +239,8 @@ impl<'a> Source<'a> {
     /// # Errors
     /// [`Error::Bounds`] if they do not lie within the region.
     pub fn new(region: &'a Region, offset: usize, len: usize) -> Result<Self, Error> {
-        match offset.checked_add(len) {
-            Some(end) if end <= region.len() => Ok(Self { region, offset, len }),
-            _ => Err(Error::Bounds { offset, len, region: region.len() }),
-        }
+        region.check(offset, len)?;
+        Ok(Self { region, offset, len })
     }
 
     /// The region read from.

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Address, Error, Limits, Peer, RemoteRegion, Source, region};
+use crate::{Address, Error, Limits, Peer, RemoteRegion, region};
 
 /// `EINVAL`, for puts that the peer's memory refuses.
 const INVALID: i64 = 22;
@@ -137,13 +137,6 @@ impl Span {
         unsafe { region::gather(sources, self.base.add(start)) };
         Ok(())
     }
-}
-
-/// The bytes of a source.
-pub(crate) fn bytes(source: &Source<'_>) -> (*const u8, usize) {
-    let region = source.region();
-    // SAFETY: `Source` is in bounds of its region, which it borrows.
-    (unsafe { region.base().add(source.offset()) }.cast_const(), source.len())
 }
 
 /// Why a put has failed after it was begun.

@@ -7,7 +7,7 @@
 
 use std::{any::Any, fmt, ptr, sync::Arc};
 
-use crate::Error;
+use crate::{Error, Source};
 
 /// Memory before it is registered: an anonymous mapping of ours, or a span of somebody else's.
 pub struct Memory {
@@ -221,7 +221,8 @@ impl Region {
         Ok(())
     }
 
-    fn check(&self, offset: usize, len: usize) -> Result<(), Error> {
+    /// Whether these bytes lie within the region.
+    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<(), Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
             _ => Err(Error::Bounds { offset, len, region: self.len() }),
@@ -229,7 +230,14 @@ impl Region {
     }
 }
 
-/// What the transports of one process do in place of a wire: copies `from`, joined, to `base`.
+/// Where a source begins, and how many bytes it has.
+pub(crate) fn bytes(source: &Source<'_>) -> (*const u8, usize) {
+    let region = source.region();
+    // SAFETY: `Source` is in bounds of its region, which it borrows.
+    (unsafe { region.base().add(source.offset()) }.cast_const(), source.len())
+}
+
+/// Copies `from`, joined, to `base`.
 ///
 /// # Safety
 /// `base` must be valid for writes of all the bytes together, and be neither read nor written by anyone

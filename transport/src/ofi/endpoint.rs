@@ -15,7 +15,7 @@ use super::{
     eventfd::EventFd,
     handle::{Av, Cq, Domain, Endpoint},
     memory::Registrar,
-    post::{self, Pool, UnderWay, Vectors},
+    post::{Pool, UnderWay, Vectors},
     provider::Provider,
     version::library_version,
     workarounds::{self, FirstPuts, shm_names::Name, shm_process},
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source,
     Transport, Wake, check,
+    region::{bytes, gather},
 };
 
 /// How many completions are read at once.
@@ -179,11 +180,11 @@ unsafe impl Transport for Ofi {
         let key = put.target.region.key;
         if !put.notifies(&self.limits) {
             let start = if let [source] = put.sources {
-                post::start(source).cast_const()
+                bytes(source).0
             } else {
                 // SAFETY: there is room for `max_copied` bytes; the sources are at rest by the contract of
                 // `Transport::put`.
-                unsafe { post::join(put.sources, self.joined.as_mut_ptr()) };
+                unsafe { gather(put.sources.iter().map(bytes), self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()
             };
             let serial = self.domain.enter(LibraryCall::Inject);

@@ -152,17 +152,57 @@ impl Drop for Domain {
     }
 }
 
-/// An address vector.
+/// An object of a domain, closed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Av {
-    object: NonNull<sys::fid_av>,
+struct Object<T> {
+    pointer: NonNull<T>,
+    /// What it is, for the log.
+    what: &'static str,
     domain: Arc<Domain>,
 }
 
 // SAFETY: see `Fabric`.
-unsafe impl Send for Av {}
+unsafe impl<T> Send for Object<T> {}
 // SAFETY: see `Domain`.
-unsafe impl Sync for Av {}
+unsafe impl<T> Sync for Object<T> {}
+
+impl<T> Object<T> {
+    /// Has the library make an object: `open` calls its function `call`, which writes the object's address where it is told.
+    fn open(
+        domain: &Arc<Domain>,
+        what: &'static str,
+        call: &'static str,
+        open: impl FnOnce(*mut *mut T) -> c_int,
+    ) -> Result<Self, Error> {
+        let mut object = ptr::null_mut();
+        let serial = domain.enter(LibraryCall::Open);
+        let result = open(&raw mut object);
+        drop(serial);
+        judge(call, result)?;
+        Ok(Self { pointer: made(call, object)?, what, domain: Arc::clone(domain) })
+    }
+
+    fn as_ptr(&self) -> *mut T {
+        self.pointer.as_ptr()
+    }
+
+    /// The part of it that all objects of libfabric begin with.
+    fn fid(&self) -> *mut sys::fid {
+        self.pointer.as_ptr().cast()
+    }
+}
+
+impl<T> Drop for Object<T> {
+    fn drop(&mut self) {
+        let _serial = self.domain.enter(LibraryCall::Close);
+        // SAFETY: open, and dropped once; an endpoint that is bound to it owns it, and so is closed.
+        unsafe { close(self.what, self.fid()) };
+    }
+}
+
+/// An address vector.
+#[derive(Debug)]
+pub(super) struct Av(Object<sys::fid_av>);
 
 impl Av {
     pub(super) fn open(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Self>, Error> {
@@ -172,24 +212,21 @@ impl Av {
             sys::FI_AV_MAP => sys::FI_AV_MAP,
             _ => sys::FI_AV_TABLE,
         };
-        let mut object = ptr::null_mut();
-        let serial = domain.enter(LibraryCall::Open);
-        // SAFETY: `domain` is open.
-        judge("fi_av_open", unsafe {
-            sys::fi_av_open(domain.as_ptr(), &raw mut attributes, &raw mut object, ptr::null_mut())
+        let object = Object::open(domain, "address vector", "fi_av_open", |object| {
+            // SAFETY: `domain` is open.
+            unsafe { sys::fi_av_open(domain.as_ptr(), &raw mut attributes, object, ptr::null_mut()) }
         })?;
-        drop(serial);
-        Ok(Arc::new(Self { object: made("fi_av_open", object)?, domain: Arc::clone(domain) }))
+        Ok(Arc::new(Self(object)))
     }
 
     /// Makes an address known. `name` must be a whole name of this provider's format.
     pub(super) fn insert(&self, name: &[u8]) -> Result<sys::fi_addr_t, Error> {
         let mut address = sys::fi_addr_t::MAX;
-        let serial = self.domain.enter(LibraryCall::Connect);
+        let serial = self.0.domain.enter(LibraryCall::Connect);
         // SAFETY: the vector is open; `name` holds one whole address, as the caller checked.
         let result = unsafe {
             sys::fi_av_insert(
-                self.object.as_ptr(),
+                self.0.as_ptr(),
                 name.as_ptr().cast::<c_void>(),
                 1,
                 &raw mut address,
@@ -209,26 +246,12 @@ impl Av {
     }
 }
 
-impl Drop for Av {
-    fn drop(&mut self) {
-        let _serial = self.domain.enter(LibraryCall::Close);
-        // SAFETY: open, and dropped once; the endpoint bound to it owns it and so is closed.
-        unsafe { close("address vector", &raw mut (*self.object.as_ptr()).fid) };
-    }
-}
-
 /// A completion queue.
 #[derive(Debug)]
 pub(super) struct Cq {
-    object: NonNull<sys::fid_cq>,
+    object: Object<sys::fid_cq>,
     wait: Option<RawFd>,
-    domain: Arc<Domain>,
 }
-
-// SAFETY: see `Fabric`.
-unsafe impl Send for Cq {}
-// SAFETY: see `Domain`.
-unsafe impl Sync for Cq {}
 
 impl Cq {
     /// A queue of at least `size` entries, with a file descriptor to wait on where the provider has one.
@@ -260,20 +283,18 @@ impl Cq {
         attributes.format = sys::FI_CQ_FORMAT_DATA;
         attributes.wait_obj = wait_obj;
         attributes.wait_cond = sys::FI_CQ_COND_NONE;
-        let mut object = ptr::null_mut();
-        let serial = domain.enter(LibraryCall::Open);
-        // SAFETY: `domain` is open.
-        judge("fi_cq_open", unsafe {
-            sys::fi_cq_open(domain.as_ptr(), &raw mut attributes, &raw mut object, ptr::null_mut())
+        let object = Object::open(domain, "completion queue", "fi_cq_open", |object| {
+            // SAFETY: `domain` is open.
+            unsafe { sys::fi_cq_open(domain.as_ptr(), &raw mut attributes, object, ptr::null_mut()) }
         })?;
-        drop(serial);
-        let mut queue = Self { object: made("fi_cq_open", object)?, wait: None, domain: Arc::clone(domain) };
+        let mut queue = Self { object, wait: None };
         if wait_obj == sys::FI_WAIT_FD {
             let mut fd: c_int = -1;
             let serial = domain.enter(LibraryCall::Open);
             let command = c_int::try_from(sys::FI_GETWAIT).unwrap_or(-1);
             // SAFETY: the queue is open, and FI_GETWAIT writes one int for FI_WAIT_FD.
-            let result = unsafe { sys::fi_control(queue.fid(), command, (&raw mut fd).cast::<c_void>()) };
+            let result =
+                unsafe { sys::fi_control(queue.object.fid(), command, (&raw mut fd).cast::<c_void>()) };
             drop(serial);
             judge("fi_control(FI_GETWAIT)", result)?;
             if fd < 0 {
@@ -282,11 +303,6 @@ impl Cq {
             queue.wait = Some(fd);
         }
         Ok(queue)
-    }
-
-    pub(super) fn fid(&self) -> *mut sys::fid {
-        // SAFETY: the object is open, and only the field's address is taken.
-        unsafe { &raw mut (*self.object.as_ptr()).fid }
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_cq {
@@ -301,10 +317,10 @@ impl Cq {
 
     /// Whether one may sleep on the descriptor now; if not, something is to be read first.
     pub(super) fn may_sleep(&self) -> Result<bool, Error> {
-        let mut fids = [self.fid()];
-        let serial = self.domain.enter(LibraryCall::TryWait);
+        let (mut fids, domain) = ([self.object.fid()], &self.object.domain);
+        let serial = domain.enter(LibraryCall::TryWait);
         // SAFETY: fabric and queue are open; one object is passed.
-        let result = unsafe { sys::fi_trywait(self.domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) };
+        let result = unsafe { sys::fi_trywait(domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) };
         drop(serial);
         if i64::from(result) == -call::AGAIN {
             return Ok(false);
@@ -313,46 +329,30 @@ impl Cq {
     }
 }
 
-impl Drop for Cq {
-    fn drop(&mut self) {
-        let _serial = self.domain.enter(LibraryCall::Close);
-        // SAFETY: open, and dropped once; the endpoint bound to it owns it and so is closed.
-        unsafe { close("completion queue", self.fid()) };
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    object: NonNull<sys::fid_ep>,
-    domain: Arc<Domain>,
+    object: Object<sys::fid_ep>,
     // Owned only so that they outlive the endpoint.
     _av: Arc<Av>,
     _cq: Arc<Cq>,
 }
 
-// SAFETY: see `Fabric`.
-unsafe impl Send for Endpoint {}
-
 impl Endpoint {
     /// An enabled endpoint bound to both.
     pub(super) fn open(domain: &Arc<Domain>, info: &Info, av: &Arc<Av>, cq: &Arc<Cq>) -> Result<Self, Error> {
-        let mut object = ptr::null_mut();
-        let serial = domain.enter(LibraryCall::Open);
-        // SAFETY: `domain` is open; `info` lives through the call.
-        let result =
-            unsafe { sys::fi_endpoint(domain.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut()) };
-        drop(serial);
-        judge("fi_endpoint", result)?;
-        let object = made("fi_endpoint", object)?;
-        let endpoint = Self { object, domain: Arc::clone(domain), _av: Arc::clone(av), _cq: Arc::clone(cq) };
-        let both = sys::FI_TRANSMIT | sys::FI_RECV;
+        let object = Object::open(domain, "endpoint", "fi_endpoint", |object| {
+            // SAFETY: `domain` is open; `info` lives through the call.
+            unsafe { sys::fi_endpoint(domain.as_ptr(), info.pointer(), object, ptr::null_mut()) }
+        })?;
+        let endpoint = Self { object, _av: Arc::clone(av), _cq: Arc::clone(cq) };
+        let (own, both) = (endpoint.as_ptr(), sys::FI_TRANSMIT | sys::FI_RECV);
         let serial = domain.enter(LibraryCall::Open);
         // SAFETY: all three are open, and the endpoint owns the others.
         let results = unsafe {
             [
-                ("fi_ep_bind(av)", sys::fi_ep_bind(object.as_ptr(), &raw mut (*av.object.as_ptr()).fid, 0)),
-                ("fi_ep_bind(cq)", sys::fi_ep_bind(object.as_ptr(), cq.fid(), both)),
-                ("fi_enable", sys::fi_enable(object.as_ptr())),
+                ("fi_ep_bind(av)", sys::fi_ep_bind(own, av.0.fid(), 0)),
+                ("fi_ep_bind(cq)", sys::fi_ep_bind(own, cq.object.fid(), both)),
+                ("fi_enable", sys::fi_enable(own)),
             ]
         };
         drop(serial);
@@ -365,15 +365,14 @@ impl Endpoint {
     }
 
     pub(super) fn fid(&self) -> *mut sys::fid {
-        // SAFETY: the object is open, and only the field's address is taken.
-        unsafe { &raw mut (*self.object.as_ptr()).fid }
+        self.object.fid()
     }
 
     /// The endpoint's own name, in the provider's format.
     pub(super) fn name(&self) -> Result<Vec<u8>, Error> {
         let mut name = vec![0_u8; 1024];
         let mut len = name.len();
-        let serial = self.domain.enter(LibraryCall::Open);
+        let serial = self.object.domain.enter(LibraryCall::Open);
         // SAFETY: the endpoint is open; at most `len` bytes are written.
         let result = unsafe { sys::fi_getname(self.fid(), name.as_mut_ptr().cast::<c_void>(), &raw mut len) };
         drop(serial);
@@ -383,13 +382,5 @@ impl Endpoint {
         }
         name.truncate(len);
         Ok(name)
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        let _serial = self.domain.enter(LibraryCall::Close);
-        // SAFETY: open, and dropped once.
-        unsafe { close("endpoint", self.fid()) };
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{cell::UnsafeCell, ffi::c_void, ptr};
 
-use crate::{Peer, Put, Region, Source, region::gather};
+use crate::{Peer, Put, Region, Source, region::bytes};
 use unisono_libfabric_sys as sys;
 
 /// The most sources one put gathers; callers use no more.
@@ -108,7 +108,8 @@ impl Vectors {
         let mut count = 0;
         let places = spans.iter_mut().zip(&mut descriptors);
         for (source, (span, descriptor)) in sources.iter().filter(|source| !source.is_empty()).zip(places) {
-            *span = sys::iovec { iov_base: start(source).cast(), iov_len: source.len() };
+            let (start, len) = bytes(source);
+            *span = sys::iovec { iov_base: start.cast_mut().cast(), iov_len: len };
             if with_descriptors {
                 *descriptor = source.region().descriptor();
             }
@@ -176,22 +177,6 @@ impl Vectors {
         };
         ("fi_writedata", result)
     }
-}
-
-/// Copies sources, joined, to `base`.
-///
-/// # Safety
-/// `base` must be valid for writes of all their bytes, which nobody else touches meanwhile; the sources must be at rest.
-pub(super) unsafe fn join(sources: &[Source<'_>], base: *mut u8) {
-    let spans = sources.iter().map(|source| (start(source).cast_const(), source.len()));
-    // SAFETY: by the caller's promise.
-    unsafe { gather(spans, base) };
-}
-
-/// Where a source begins.
-pub(super) fn start(source: &Source<'_>) -> *mut u8 {
-    // SAFETY: `Source` is in bounds of its region, which it borrows.
-    unsafe { source.region().base().add(source.offset()) }
 }
 
 #[cfg(test)]
