@@ -1,17 +1,16 @@
-//! Moves bytes between registered regions of peers. It has never heard of ranks, groups or all_reduce.
+//! Moves bytes between registered regions of peers. It knows no ranks, groups or collectives.
 //!
 //! There is one verb, the **put**: a one-sided write into a peer's registered [`Region`] that carries a
-//! 32-bit immediate. [`Event::Arrived`] is the only notification at the target. Polling the last byte, counters and the order of
-//! writes would not do: providers differ in what they promise of these.
+//! 32-bit immediate. [`Event::Arrived`] is the only notification at the target. Targets do not poll the last byte, and rely neither
+//! on counters nor on the order of writes, because providers differ in what they guarantee of these.
 //!
-//! Every transport implements [`Transport`] and is judged by one conformance suite
-//! (`tests/conformance/`):
+//! Every transport implements [`Transport`], and one conformance suite (`tests/conformance/`) tests them all:
 //!
 //! - [`inproc`]: ranks as threads of one process, for doctests and unit tests;
-//! - [`sim`]: a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
-//! - [`ofi`]: libfabric, the real thing.
+//! - [`sim`]: a simulated fabric with a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
+//! - [`ofi`]: libfabric.
 //!
-//! [`sim::fault`] wraps any of them, to observe its calls and to hold them up.
+//! [`sim::fault`] wraps any of them, to observe its calls and to delay them.
 
 mod activity;
 mod check;
@@ -29,8 +28,7 @@ pub use region::{Memory, Region, Registration, RemoteRegion};
 
 /// Moves bytes. No method has a default body, so that a new transport decides on each.
 ///
-/// A transport is owned and driven by one thread at a time; `put`, `poll` and `park` never block except
-/// for `park`, which says for how long.
+/// One thread at a time owns and drives a transport. `put` and `poll` never block; `park` blocks for at most the given time.
 ///
 /// # Safety
 /// Callers access memory on the strength of an implementation's events. It must
@@ -40,14 +38,14 @@ pub use region::{Memory, Region, Registration, RemoteRegion};
 ///   the endpoint is gone.
 #[allow(unsafe_code)]
 pub unsafe trait Transport: Send {
-    /// What this transport can do and how much of it; fixed from its opening on.
+    /// The capabilities and limits of this transport. They do not change.
     fn limits(&self) -> &Limits;
 
     /// The address under which peers reach this endpoint, to be handed to their [`Transport::connect`].
     fn address(&self) -> &Address;
 
-    /// Makes a peer known by its address. Does not wait for the peer: the wire may be set up by the first
-    /// put. The same address gives the same peer.
+    /// Makes a peer known by its address. Does not wait for the peer: the first put may make the connection.
+    /// The same address gives the same peer.
     ///
     /// # Errors
     /// [`Error::BadAddress`] if it is no address of this transport's.
@@ -92,24 +90,27 @@ pub unsafe trait Transport: Send {
     /// every later call may fail.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
 
-    /// Sleeps until something may have happened, somebody [wakes](Wake::wake) it or `timeout` has passed; may return
+    /// Sleeps until something may have happened, another thread [wakes](Wake::wake) it or `timeout` has passed; may return
     /// early.
+    ///
+    /// # Errors
+    /// What the provider or the system reports; the transport is broken then.
     fn park(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// What ends a [`park`](Self::park) from another thread.
+    /// The handle by which another thread ends a [`park`](Self::park).
     fn waker(&self) -> Arc<dyn Wake>;
 
-    /// In which call of its library it is, to be read from another thread: a library may fail to return.
+    /// Which call of its library the transport is in, for a watchdog on another thread: a library call may not return.
     fn activity(&self) -> Arc<Activity>;
 }
 
 /// Ends a transport's sleep.
 pub trait Wake: Send + Sync {
-    /// The [`Transport::park`] under way returns; if there is none, the next one does at once.
+    /// Makes the current [`Transport::park`] return; if there is none, the next one returns at once.
     fn wake(&self);
 }
 
-/// What a transport can do.
+/// The capabilities and limits of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The provider's name, for instance `inproc`, `tcp`, `net`, `verbs;ofi_rxm`.
@@ -126,33 +127,33 @@ pub struct Limits {
     /// With [`Notify::IfNotCopied`] puts of at most this many bytes are copied at once too. Those longer than `max_inject` may wait
     /// in the library until somebody polls. At least `max_inject`.
     pub max_copied: usize,
-    /// How many sources one put may gather; at least 1.
+    /// The most sources that one put may gather; at least 1.
     pub max_sources: usize,
     /// Whether puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
     pub local_registration: bool,
     /// Whether registering costs next to nothing (an entry in a table; no page is pinned), so that it may be done per call. Where
     /// it costs more, only what was registered beforehand can be written to.
     pub cheap_registration: bool,
-    /// Whether bytes go through the kernel's sockets: putting takes system calls, and what a socket does not take waits in a queue
-    /// of the provider until somebody polls.
+    /// Whether bytes go through the kernel's sockets: a put takes system calls, and bytes that a socket does not accept wait in a
+    /// queue of the provider until this endpoint polls.
     pub sockets: bool,
     /// Whether peers must be on this host, where they share memory.
     pub one_host: bool,
-    /// How many puts into this endpoint may be under way at once, from all peers together, before its
-    /// completion queue could overrun.
+    /// The most puts into this endpoint that may be under way at once, from all peers together, so that its
+    /// completion queue does not overrun.
     pub arrivals: usize,
-    /// What would raise that, in words; may be empty.
+    /// How a user can raise `arrivals`, in words; may be empty.
     pub more_arrivals: &'static str,
-    /// Where other programs can reach this endpoint, in words: `10.0.0.5:40711`; empty where they cannot by an address.
+    /// The IP address and port at which this endpoint listens, for instance `10.0.0.5:40711`; empty if it has none.
     pub listens: String,
-    /// How many puts from one peer may be under way at once (the posted receives of `ofi_rxm`).
+    /// The most puts from one peer that may be under way at once (the posted receives of `ofi_rxm`).
     pub arrivals_per_peer: usize,
-    /// Whether [`Transport::park`] wakes as soon as something happens, rather than by a short timer.
+    /// Whether [`Transport::park`] wakes as soon as something happens; otherwise it wakes by a short timer.
     pub wakes: bool,
     /// A known defect that only another provider or version avoids, in words; may be empty.
     pub caution: &'static str,
-    /// Whether all peers should have put to each other before any of them is dropped: an endpoint that has yet to answer the first
-    /// put of one that is gone may crash.
+    /// Whether all peers should have put to each other before any of them is dropped: an endpoint may crash if it answers the first
+    /// put of a peer that is gone.
     pub connect_all: bool,
 }
 
@@ -175,18 +176,18 @@ pub struct Peer(pub u32);
 /// One put: `sources`, joined, are written to `target` at peer `to`, which then receives `immediate`.
 #[derive(Clone, Copy, Debug)]
 pub struct Put<'a> {
-    /// Who is written to.
+    /// The peer that is written to.
     pub to: Peer,
-    /// What is written: gathered in order, 1 to [`Limits::max_sources`] of them, together at least one
-    /// byte and at most [`Limits::max_put`]. A source may be empty if it is not the only one.
+    /// The bytes that are written: 1 to [`Limits::max_sources`] sources, gathered in order, with at least one byte
+    /// and at most [`Limits::max_put`] bytes together. A source may be empty if it is not the only one.
     pub sources: &'a [Source<'a>],
-    /// Where to, in the peer's memory.
+    /// The place in the peer's memory.
     pub target: Target,
     /// The number that the peer receives in [`Event::Arrived`] once the bytes have landed.
     pub immediate: u32,
-    /// Comes back in [`Event::Sent`].
+    /// A number of the caller's, which [`Event::Sent`] returns.
     pub token: u64,
-    /// When that event is wanted.
+    /// Whether that event is wanted.
     pub notify: Notify,
 }
 
@@ -197,7 +198,7 @@ pub enum Notify {
     Always,
     /// For those longer than [`Limits::max_inject`].
     IfNotInjected,
-    /// For those longer than [`Limits::max_copied`]. The caller knows that the put leaves at once, or will poll.
+    /// For those longer than [`Limits::max_copied`]. The caller knows that the put leaves at once, or polls until it has left.
     IfNotCopied,
 }
 
@@ -208,7 +209,7 @@ impl Put<'_> {
         self.sources.iter().map(|source| source.len).sum()
     }
 
-    /// Whether there is nothing to write, which no transport accepts.
+    /// Whether there is no byte to write. No transport accepts such a put.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -225,7 +226,7 @@ impl Put<'_> {
     }
 }
 
-/// Bytes of a local region. Constructed with a check, so that a transport need not check again.
+/// Bytes of a local region. [`Self::new`] checks the bounds, so that a transport need not.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     region: &'a Region,
@@ -249,19 +250,19 @@ impl<'a> Source<'a> {
         self.region
     }
 
-    /// Where in the region the bytes begin.
+    /// The offset of the first byte in the region.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no byte is meant.
+    /// Whether it has no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -281,31 +282,31 @@ pub struct Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Posted {
-    /// It was.
+    /// The put was begun.
     Yes,
-    /// The transport has no room now: poll, then try again.
+    /// Nothing was begun, because the transport has no room now: poll, then try again.
     Full,
 }
 
-/// What happened.
+/// What [`Transport::poll`] reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer's put with this immediate has landed whole; its bytes may be read.
+    /// All bytes of a peer's put have landed and may be read.
     Arrived {
-        /// What the peer sent along.
+        /// The put's immediate.
         immediate: u32,
         /// The number of bytes, where the provider reports it.
         len: Option<usize>,
     },
-    /// The put with this token no longer needs its source bytes, nor this endpoint: it has landed, or is with what
-    /// outlives the endpoint (over TCP, the kernel).
+    /// The put with this token no longer needs its source bytes or this endpoint: it has landed, or its bytes are in the hands of
+    /// something that outlives the endpoint (over TCP, the kernel).
     Sent {
         /// The put's own token.
         token: u64,
     },
 }
 
-/// What can go wrong below the collectives.
+/// Why a transport failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -314,13 +315,13 @@ pub enum Error {
     Call {
         /// The function, for instance `fi_endpoint`.
         call: &'static str,
-        /// What for; may be empty.
+        /// The purpose of the call; may be empty.
         context: String,
-        /// The peer concerned, where there is one. Messages for people name its rank instead.
+        /// The peer concerned, where there is one. It is not in the message, because users know peers by their ranks.
         peer: Option<Peer>,
-        /// The code it gave, positive.
+        /// The error code, positive.
         code: i64,
-        /// What the library says of that code.
+        /// The library's text for that code.
         reason: String,
     },
     /// A put begun earlier, or one from a peer, failed.
@@ -329,21 +330,21 @@ pub enum Error {
     Completion {
         /// The peer concerned, where it is known; as in [`Self::Call`].
         peer: Option<Peer>,
-        /// libfabric's code, positive.
+        /// libfabric's error code, positive.
         code: i64,
-        /// What the library says of it.
+        /// libfabric's text for that code.
         reason: String,
         /// The provider's own code.
         provider_code: i64,
-        /// What the provider says of that; may be empty.
+        /// The provider's text for its code; may be empty.
         detail: String,
     },
-    /// No provider fits; every candidate with the requirement that excluded it.
+    /// No provider fits.
     #[error("no libfabric provider fits{}: {report}", context_suffix(.asked))]
     NoProvider {
-        /// What was asked for, for instance `provider "tcp"`.
+        /// The request, for instance `provider "tcp"`.
         asked: String,
-        /// One line for every candidate: why it was refused and what would help.
+        /// For every candidate, why it was refused and what would help.
         report: String,
     },
     /// A provider that fits on paper failed its self-test.
@@ -357,35 +358,35 @@ pub enum Error {
     /// Memory could not be registered.
     #[error("registering {bytes} bytes failed: {reason}; the limit on locked memory is {limit} (ulimit -l)")]
     Register {
-        /// How much was to be registered.
+        /// The length of the memory.
         bytes: usize,
-        /// What the provider says.
+        /// The provider's message.
         reason: String,
         /// The limit on locked memory, in words.
         limit: String,
     },
-    /// Memory that processes share could not be had.
+    /// Memory that processes share could not be obtained.
     #[error("shared memory: {reason}")]
     SharedMemory {
-        /// Where, what the system says, and how much there is.
+        /// The directory, the system's message, and how much room there is.
         reason: String,
     },
-    /// Memory could not be had.
+    /// Memory could not be mapped.
     #[error("mapping {bytes} bytes of memory failed: {reason}")]
     Map {
-        /// How much was wanted.
+        /// The length that was wanted.
         bytes: usize,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
-    /// A put would leave its region.
+    /// A source, a target or an access does not lie within its region.
     #[error("{len} bytes from offset {offset} do not lie in a region of {region} bytes")]
     Bounds {
-        /// Where it begins.
+        /// Its offset in the region, in bytes.
         offset: usize,
-        /// How long it is.
+        /// Its length in bytes.
         len: usize,
-        /// How long the region is.
+        /// The region's length in bytes.
         region: usize,
     },
     /// A put that no transport accepts (no source, too many sources, no byte, too many bytes, an
@@ -405,18 +406,18 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The library said something that its documentation does not know.
+    /// The library returned a value that its documentation does not mention.
     #[error("{call} gave {value}, which is not expected here")]
     Unexpected {
         /// The function.
         call: &'static str,
-        /// What it gave.
+        /// The value.
         value: String,
     },
 }
 
 impl Error {
-    /// The peer with which something failed, as far as that is known.
+    /// The peer concerned, if it is known.
     #[must_use]
     pub fn peer(&self) -> Option<Peer> {
         match self {

@@ -1,15 +1,14 @@
-//! Memory that a NIC, or a thread in its place, reads and writes.
+//! Memory that puts read and write.
 //!
-//! A [`Region`] is a counted handle. A transport keeps a clone of it while a put is under way, so memory
-//! owned by a region cannot vanish under a put; dropping the last clone takes the registration back first
-//! and frees the memory after it.
+//! A [`Region`] is a reference-counted handle. A transport keeps a clone of it while a put is under way, so that the memory is not
+//! freed before the put has ended. Dropping the last clone first closes the registration and then frees the memory.
 #![allow(unsafe_code)]
 
 use std::{any::Any, fmt, ptr, sync::Arc};
 
 use crate::{Error, Source};
 
-/// Memory before it is registered: an anonymous mapping of ours, or a span of somebody else's.
+/// Memory before it is registered: an anonymous mapping, or memory that belongs to someone else.
 pub struct Memory {
     base: *mut u8,
     len: usize,
@@ -30,8 +29,8 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// A zeroed anonymous mapping of `len` bytes, page-aligned; `huge` asks for huge pages (2 MiB) and
-    /// falls back to ordinary ones, saying so in the log, where the system has none to give.
+    /// A zeroed anonymous mapping of `len` bytes, page-aligned. `huge` asks for huge pages (2 MiB); if the system has none, the
+    /// mapping has ordinary pages, and the log says so.
     ///
     /// # Errors
     /// [`Error::Map`] if the system refuses.
@@ -55,7 +54,7 @@ impl Memory {
         Ok(Self { base: mapping.as_mut_ptr(), len, mapping: Some(mapping) })
     }
 
-    /// A span of memory that belongs to somebody else.
+    /// `len` bytes from `base` on, which belong to someone else.
     ///
     /// # Safety
     /// From now until every [`Region`] made of it is gone, `base` must be valid for reads of `len` bytes,
@@ -66,7 +65,7 @@ impl Memory {
         Self { base, len, mapping: None }
     }
 
-    /// Where the memory begins.
+    /// The address of the first byte.
     #[must_use]
     pub fn base(&self) -> *mut u8 {
         self.base
@@ -85,13 +84,13 @@ impl Memory {
     }
 }
 
-/// What a transport keeps with registered memory; dropping `guard` takes the registration back.
+/// A transport's registration of a region's memory. Dropping `guard` closes it.
 pub struct Registration {
     /// What peers need in order to write to the region.
     pub remote: RemoteRegion,
-    /// What local puts need (libfabric's memory descriptor); null where nothing is needed.
+    /// libfabric's memory descriptor for local puts; null if none is needed.
     pub descriptor: *mut std::ffi::c_void,
-    /// Dropped before the memory is.
+    /// Closes the registration when it is dropped, which is before the memory is freed.
     pub guard: Box<dyn Any + Send + Sync>,
 }
 
@@ -106,7 +105,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A peer's region as seen from afar: what a put needs to reach it.
+/// A registered region as its peers know it: what a put needs to write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RemoteRegion {
     /// Added to a put's offset: the region's virtual address, or 0 where the provider counts from the
@@ -130,8 +129,7 @@ struct Inner {
 }
 
 impl Region {
-    /// Memory that is not registered: good as a source on transports without
-    /// [`crate::Limits::local_registration`], and for scratch.
+    /// Memory that is not registered. It can be a source on transports without [`crate::Limits::local_registration`], and scratch.
     #[must_use]
     pub fn unregistered(memory: Memory) -> Self {
         Self(Arc::new(Inner { registration: None, memory }))
