@@ -1,19 +1,19 @@
-//! What an algorithm makes a schedule for: the collective, its sizes, and how it may be cut into messages.
+//! The input of an algorithm: the collective, its sizes, and the limits of its messages.
 
 use crate::{Rank, partition::Blocks};
 
-/// A collective operation, on which all ranks must agree. Blocks lie one after the other in the order of ranks.
+/// A collective operation. Blocks are consecutive, in the order of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Collective {
-    /// Everyone gets the reduction of all inputs. Input and output: `count` elements.
+    /// All ranks get the reduction of all inputs. Input and output: `count` elements.
     AllReduce,
-    /// Rank r gets block r of the reduction. Input: a block for every rank, output: one block.
+    /// Rank r gets block r of the reduction. Input: a block for every rank; output: one block.
     ReduceScatter,
-    /// Everyone gets all inputs. Input: one block, output: a block of every rank.
+    /// All ranks get all inputs. Input: one block; output: a block of every rank.
     AllGather,
-    /// Everyone gets the root's data. Output: `count` elements, and the input is the output.
+    /// All ranks get the root's data. Output: `count` elements, which are the input at the root.
     Broadcast,
-    /// No rank goes on before all have arrived. No elements.
+    /// No rank continues before all have called it. No elements.
     Barrier,
     /// The root gets the reduction of all inputs. Input: `count` elements; output: as many at the root, none elsewhere.
     Reduce,
@@ -22,12 +22,12 @@ pub enum Collective {
     /// Rank r gets block r of the root's input. Input: a block for every rank at the root, nothing elsewhere; output:
     /// one block.
     Scatter,
-    /// Rank r gets block r of everyone's input. Input: a block for every rank; output: a block of every rank.
+    /// Rank r gets block r of every rank's input. Input: a block for every rank; output: a block of every rank.
     AllToAll,
 }
 
 impl Collective {
-    /// All of them, in the order of their codes on the wire.
+    /// All collectives, in the order of their codes on the wire.
     pub const ALL: [Self; 9] = [
         Self::AllReduce,
         Self::ReduceScatter,
@@ -62,34 +62,34 @@ impl Collective {
         Self::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
-    /// Whether elements are reduced.
+    /// Whether it reduces elements.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Whether one rank gives or gets more than the others.
+    /// Whether one rank, the root, gives or gets more than the others.
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// Whether, in place, what comes from a rank takes the place of what goes to it. Then nobody may write into the
-    /// output, where the input still lies.
+    /// Whether, in place, the block from a rank replaces the block for it. Then no rank may write into the output, because the input
+    /// still lies there.
     #[must_use]
     pub const fn exchanges(self) -> bool {
         matches!(self, Self::AllToAll)
     }
 
-    /// Whether input or output is a block for every rank, so that a job's count is that of one block.
+    /// Whether the input or the output has a block for every rank. Then a job's `count` is the length of one block.
     #[must_use]
     pub const fn has_blocks(self) -> bool {
         matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
     }
 }
 
-/// How long the blocks are where they are not all alike (the collectives whose names end in `_v`). What a rank need
-/// not know, because it neither sends nor receives it, may be 0.
+/// The lengths of blocks, in elements, if they are not all equal (the collectives whose names end in `_v`). The length of a block that
+/// this rank neither sends nor receives may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Uneven<'a> {
     /// The lengths of the input's blocks, by rank, if it has blocks.
@@ -98,36 +98,37 @@ pub struct Uneven<'a> {
     pub output: &'a [usize],
 }
 
-/// What an algorithm makes a schedule of; alike on every rank but for `rank` and `uneven`.
+/// The input of an algorithm, the same on every rank except `rank` and `uneven`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Job<'a> {
-    /// What is done.
+    /// The collective.
     pub collective: Collective,
-    /// The rank whose schedule is wanted.
+    /// The rank whose schedule is made.
     pub rank: Rank,
     /// The number of ranks.
     pub ranks: usize,
-    /// How many elements the whole has, or one block if there are blocks ([`Collective::has_blocks`]); the longest
-    /// one, if they are uneven.
+    /// The number of elements of the vector, or of one block if there are blocks ([`Collective::has_blocks`]), or of the longest
+    /// block if they are uneven.
     pub count: usize,
-    /// The lengths of the blocks, if they are uneven.
+    /// The lengths of the blocks if they are uneven; only for a [plan](crate::algorithm::Plan::uneven) that can.
     pub uneven: Option<Uneven<'a>>,
-    /// Whose data is handed out, or who gets it, in a collective that has a root; 0 otherwise.
+    /// The root of a collective that has one; 0 otherwise.
     pub root: Rank,
-    /// The most elements a message may have, at least 1.
+    /// The most elements of a message, at least 1.
     pub chunk: usize,
-    /// The most lanes a schedule may have, at least 1.
+    /// The most lanes of the schedule, at least 1.
     pub lanes: usize,
-    /// Whether a schedule may write straight into outputs, if its algorithm can.
+    /// Whether the schedule may write into outputs ([`Step::Write`](crate::Step::Write)), if the algorithm can.
     pub direct: bool,
-    /// Whether every rank lets others write into its output, so that writes may be longer than `chunk`; only if `direct`.
+    /// Whether every rank lets others write into its output, so that writes may be longer than `chunk`. Counts only if `direct`.
     pub long: bool,
-    /// Whether contributions are to be reduced in the order of ranks ([`Fold`](crate::Step::Fold)); only of algorithms that can.
+    /// Whether contributions must be reduced in the order of ranks ([`Step::Fold`](crate::Step::Fold)); only for a
+    /// [plan](crate::algorithm::Plan::ordered) that can.
     pub ordered: bool,
 }
 
 impl Job<'_> {
-    /// A job with even blocks, root 0 and one lane of messages of any length, through slots.
+    /// A job with even blocks, root 0, and one lane of messages of any length, which go through slots.
     #[must_use]
     pub const fn new(collective: Collective, rank: Rank, ranks: usize, count: usize) -> Self {
         Self {
@@ -155,7 +156,7 @@ impl Job<'_> {
         self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.output))
     }
 
-    /// The elements of this rank's input and output; `None` if that does not fit in a `usize`.
+    /// The numbers of elements of this rank's input and output; `None` if one does not fit in a `usize`.
     #[must_use]
     pub fn lengths(&self) -> Option<(usize, usize)> {
         let whole = |lengths: Option<&[usize]>| match lengths {

@@ -1,7 +1,7 @@
-//! Schedules of collectives as data: the steps of each rank, in a crate without I/O, threads or clocks.
+//! Schedules of collectives as data: the steps that each rank takes. The crate has no I/O, threads or clocks.
 //!
-//! An [`algorithm`] makes the schedule of one rank for a [`Job`]. [`check`] proves schedules, [`cost`] and [`price`] say
-//! what they cost on a fabric, and [`select`] chooses the algorithm of a call.
+//! An [`algorithm`] makes the schedule of one rank for a [`Job`]. [`check`] proves schedules right, [`price`] predicts their time on
+//! a fabric ([`cost`]), and [`select`] chooses the algorithm of a call.
 //!
 //! ```
 //! use unisono_schedule::{
@@ -17,14 +17,14 @@
 //! let job = Job { chunk: 64 << 10, lanes: 2, ..Job::new(Collective::AllReduce, 0, 8, 1 << 20) };
 //! let plan = find("rabenseifner").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
 //!
-//! // The schedules of all ranks are right, whatever the order in which messages arrive.
+//! // The schedules of all ranks are right with messages arriving in a random order.
 //! let small = Job { count: 1000, chunk: 100, ..job };
 //! let schedules = (0..8).map(|rank| plan.make(&Job { rank, ..small })).collect();
 //! let (policy, seed) = (Policy::Random, 1);
 //! let setup = Setup { job: small, uneven: None, depth: 2, in_place: false, writable: 0, policy, seed };
 //! assert!(check(schedules, &setup)?.hops >= plan.hops(8));
 //!
-//! // 4-byte elements among 2 hosts of 4 ranks: a third of the time of two shots, and what would be chosen.
+//! // With elements of 4 bytes and 2 hosts of 4 ranks, it takes less than half of two_shot's time, and is what is chosen.
 //! let fabric = Fabric { ranks_per_host: 4, ..Fabric::TCP_1G };
 //! let two_shot = find("two_shot").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
 //! let (one, other) = (price(plan, &job, 4, &fabric)?, price(two_shot, &job, 4, &fabric)?);
@@ -36,22 +36,23 @@
 //!
 //! # Flows and lanes
 //!
-//! Steps know no tags, credits, addresses or message numbers. Messages from one rank to another on one lane form a
-//! **flow**, first in, first out; the engine numbers them and owns their slots and their credit. A **lane** runs its steps
-//! strictly in order. Lanes do not wait for each other: chunk `c` is the work of lane `c mod lanes`, so one chunk is
+//! Steps have no tags, credits, addresses or message numbers. Messages from one rank to another on one lane form a
+//! **flow**, first in, first out; the engine numbers them and manages their slots and credit. A **lane** takes its steps
+//! strictly in order. Lanes do not wait for each other: chunk `c` is the work of lane `c mod lanes`, so that one chunk is
 //! reduced while the next is on the wire.
 //!
 //! A message arrives in a slot of its receiver ([`Step::Put`]), where it can be reduced and forwarded. In a schedule that is
 //! [`Schedule::direct`] it may also be written into the receiver's output ([`Step::Write`]), which saves a copy. If others
-//! cannot write that memory, the engine sends such a write through a slot and copies it.
+//! cannot write to that memory, the engine sends such a write through a slot and copies it.
 //!
-//! # What every schedule keeps
+//! # Invariants of every schedule
 //!
 //! - The first messages that lane 0 sends and takes do not depend on the count: a collective of 0 elements sends them empty.
-//!   Messages in slots carry the operation's header, so ranks that disagree find out instead of waiting for each other.
+//!   Messages in slots carry the operation's header, so that ranks that call different operations detect it and do not wait for
+//!   each other.
 //! - A message has at most [`Schedule::max_message`] elements; only writes of a job that allows it ([`Job::long`]) may have
 //!   more.
-//! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited, unless the job is long and that
+//! - On every flow a [`Step::Put`] is taken before the first [`Step::Write`] is awaited, unless the job is long and this
 //!   is the only write, on lane 0. No write is empty, and each source of a direct schedule writes at least once.
 
 pub mod algorithm;

@@ -1,4 +1,4 @@
-//! Short schedules as lists of steps, so that a repeated call need not make its schedule again.
+//! Records a short schedule as a list of steps, so that repeated calls need not make it again.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -9,9 +9,9 @@ use crate::{Rank, Schedule, Step};
 
 /// The schedule of one operation.
 pub enum CallSchedule {
-    /// It was made for this one.
+    /// It was made for this operation.
     Made(Box<dyn Schedule>),
-    /// It is that of one before, and needs no memory of its own.
+    /// It was recorded in an earlier operation, and needs no memory of its own.
     Recorded(Recorded),
 }
 
@@ -35,11 +35,11 @@ impl DerefMut for CallSchedule {
     }
 }
 
-/// A schedule of one lane, all of whose steps are known.
+/// A schedule of one lane whose steps were recorded. A clone shares the record, and begins where the original is.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     known: Arc<Known>,
-    /// Steps handed out.
+    /// The number of steps already returned.
     given: usize,
 }
 
@@ -53,7 +53,7 @@ struct Known {
 }
 
 impl Recorded {
-    /// What a schedule does, if it is one lane of at most so many steps. The schedule is used up.
+    /// Records a schedule, which must be at its beginning; `None` if it has several lanes or more than `most` steps.
     pub fn of(mut schedule: Box<dyn Schedule>, most: usize) -> Option<Self> {
         if schedule.lanes() != 1 {
             return None;

@@ -1,29 +1,29 @@
-//! The steps of a schedule, and the trait by which an engine asks for them.
+//! The steps of a schedule, and the trait through which the engine gets them.
 
 /// A member of a group, counted from 0.
 pub type Rank = usize;
 
-/// Where elements lie.
+/// The memory of a [`Span`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// What the caller gave. In place, it lies in the output.
+    /// The caller's input. In place, it lies in the output.
     Input,
-    /// What the caller gets.
+    /// The caller's output.
     Output,
-    /// [`Schedule::scratch`] elements of the engine's, whose contents nobody knows at first.
+    /// [`Schedule::scratch`] elements of the engine's memory, whose contents are undefined at first.
     Scratch,
-    /// Where the latest message taken from this rank on this lane landed; until the [`Step::Free`] of it.
+    /// The slot of the latest message that this lane took from this rank, until its [`Step::Free`].
     Landed(Rank),
 }
 
 /// `len` elements of `place` from element `offset` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Where.
+    /// The memory.
     pub place: Place,
-    /// The first element.
+    /// The index of the first element.
     pub offset: usize,
-    /// How many; 0 is allowed.
+    /// The number of elements, which may be 0.
     pub len: usize,
 }
 
@@ -53,84 +53,83 @@ impl Span {
     }
 }
 
-/// What a lane does next.
+/// A step of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Sends the span's elements as the next message of the flow to `to`. Does not wait for their arrival:
-    /// the span must not change until that is certain (a later message proves it, or [`Step::Settle`]).
+    /// Sends the span's elements as the next message of the flow to `to`. Does not wait for their arrival: the span must not change
+    /// until a later message proves that they have arrived, or [`Step::Settle`].
     Put {
-        /// Who gets it.
+        /// The receiver.
         to: Rank,
-        /// What is sent. If it landed here itself, the slot is kept until it has left.
+        /// The elements. If they lie in a slot, the slot is not given back before they have left.
         from: Span,
     },
-    /// Sends the span's elements straight into the output of `to`, from its element `at` on. Does not wait, as
-    /// [`Step::Put`] does not.
+    /// Writes the span's elements into the output of `to`, from its element `at` on. Like [`Step::Put`], does not wait.
     Write {
-        /// Who gets it.
+        /// The receiver.
         to: Rank,
-        /// What is sent.
+        /// The elements.
         from: Span,
-        /// Where it goes in the output of `to`.
+        /// The index of the first element in the output of `to`.
         at: usize,
     },
-    /// Waits until the next of the writes from `from` lies in `into`, a span of the output.
+    /// Waits until the next write from `from` has landed in `into`, a span of the output.
     Await {
-        /// Who sends it.
+        /// The sender.
         from: Rank,
-        /// Where it lands.
+        /// The elements that it writes.
         into: Span,
     },
     /// Waits for the next message of the flow from `from`, which has `len` elements.
     Take {
-        /// Who sends it.
+        /// The sender.
         from: Rank,
-        /// How many elements it has.
+        /// The number of its elements.
         len: usize,
     },
     /// `into = a ⊕ b`, element by element. `into` may be the same span as `a` or `b`, but not overlap
     /// them otherwise.
     Reduce {
-        /// One side.
+        /// One operand.
         a: Span,
-        /// The other side.
+        /// The other operand.
         b: Span,
-        /// Where the result goes.
+        /// The result.
         into: Span,
-        /// Whether this was the last contribution to these elements: an average is divided now.
+        /// Whether these elements now have all contributions, so that an average is divided.
         last: bool,
     },
-    /// `into = ((x0 ⊕ x1) ⊕ x2) ...` over the contributions of all ranks in their order, rounded once: `own` is this
-    /// rank's, and every other's is where its latest message landed. `into` may be the same span as `own`, but not
-    /// overlap it otherwise. An average is divided.
+    /// `into = ((x0 ⊕ x1) ⊕ x2) ...` over the contributions of all ranks in the order of ranks, rounded once. `own` is this
+    /// rank's contribution, and the latest message from each other rank is that rank's. `into` may be the same span as `own`, but
+    /// not overlap it otherwise. An average is divided.
     Fold {
         /// This rank's contribution.
         own: Span,
-        /// Where the result goes.
+        /// The result.
         into: Span,
     },
-    /// `into = from`. Nothing happens if they are the same memory (in place).
+    /// `into = from`. Does nothing if they are the same memory (in place).
     Copy {
-        /// What is read.
+        /// The elements that are read.
         from: Span,
-        /// What is written.
+        /// The elements that are written.
         into: Span,
     },
-    /// Gives back the slot of the oldest message taken from `from` and not yet freed.
+    /// Gives back the slot of the oldest message that was taken from `from` and is not freed.
     Free {
-        /// Who sent that message.
+        /// The sender of that message.
         from: Rank,
     },
-    /// Waits until this lane's puts no longer need their sources.
+    /// Waits until the sources of this lane's puts and writes are no longer read.
     Settle,
 }
 
-/// How much is reduced or copied between two polls, in bytes: small enough to keep the wire fed and the data in the inner
-/// caches, large enough that a poll (a system call on tcp) costs little beside it.
+/// The bytes that the engine reduces or copies between two polls: few enough that the wire does not become idle and the data stays in
+/// the inner caches, and so many that a poll (a system call over TCP) takes little time in comparison.
 pub const SLICE: usize = 64 << 10;
 
 impl Step {
-    /// The rank that this step sends to, or whose message or slot it is about.
+    /// The rank to which this step sends, or whose message or slot it concerns.
     #[must_use]
     pub const fn peer(&self) -> Option<Rank> {
         match *self {
@@ -141,21 +140,21 @@ impl Step {
     }
 }
 
-/// What one rank does in one collective.
+/// The steps of one rank in one collective.
 pub trait Schedule: Send {
-    /// How many lanes there are; at least 1. Alike on every rank.
+    /// The number of lanes, at least 1; the same on every rank.
     fn lanes(&self) -> usize;
 
-    /// The most elements a message may have, alike on every rank; 0 if all messages are empty.
+    /// The most elements of a message, the same on every rank; 0 if all messages are empty.
     fn max_message(&self) -> usize;
 
-    /// Whether there are [`Step::Write`]s; alike on every rank.
+    /// Whether there are [`Step::Write`]s; the same on every rank.
     fn direct(&self) -> bool;
 
-    /// How many elements of scratch this rank needs.
+    /// The number of elements of scratch that this rank needs.
     fn scratch(&self) -> usize;
 
-    /// Calls `visit` once for every rank from which this rank takes messages, on whatever lane.
+    /// Calls `visit` once for every rank from which this rank takes messages on any lane.
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 
     /// The next step of a lane, or `None` when the lane has ended (and forever after).
@@ -163,8 +162,8 @@ pub trait Schedule: Send {
 }
 
 impl dyn Schedule {
-    /// Whether its messages go through the small slots of one lane, which hold `eager_bytes`, if its elements have so
-    /// many bytes.
+    /// Whether its messages go through small slots, which hold `eager_bytes` bytes, if an element has `element_size` bytes: it has
+    /// one lane, no long message, and no writes.
     #[must_use]
     pub fn is_small(&self, element_size: usize, eager_bytes: usize) -> bool {
         let message = self.max_message().saturating_mul(element_size);

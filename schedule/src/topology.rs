@@ -1,68 +1,68 @@
-//! Where ranks run and what joins them: what a choice depends on besides the call.
+//! The hosts and cores of the ranks, and the network between them. The choice of an algorithm depends on these.
 
-/// What joins ranks.
+/// The kind of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Memory that the ranks of one host share.
     SharedMemory,
-    /// TCP: over the loopback interface inside a host, over Ethernet between hosts. Processors move the bytes.
+    /// TCP, over the loopback interface inside a host and over Ethernet between hosts. Processors move the bytes.
     Sockets,
-    /// NICs that read and write memory by themselves: InfiniBand, RoCE, Slingshot, Omni-Path.
+    /// NICs that read and write memory themselves: InfiniBand, RoCE, Slingshot, Omni-Path.
     Rdma,
     /// Amazon's Elastic Fabric Adapter.
     Efa,
 }
 
-/// What joins ranks, as all of them know it alike.
+/// The network between the ranks, the same on all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What the slowest port moves in each direction (Mbit/s); 0 if nobody knows.
+    /// The bandwidth of the slowest port in each direction (Mbit/s); 0 if it is unknown.
     pub megabits: u32,
-    /// How many ports each host has that its ranks use, on the host with the fewest.
+    /// The number of ports that a host's ranks use, on the host with the fewest.
     pub ports: usize,
 }
 
 impl Network {
-    /// Of a kind, with one port a host, whose speed nobody knows.
+    /// A network with one port for each host, of unknown bandwidth.
     #[must_use]
     pub const fn new(kind: Kind) -> Self {
         Self { kind, megabits: 0, ports: 1 }
     }
 }
 
-/// What all ranks know alike of where they are.
+/// Where the ranks are, the same on all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// The number of ranks.
     pub ranks: usize,
-    /// How many of them can run at once: on each host its ranks or its cores, whichever are fewer.
+    /// The number of ranks that can run at once: the sum over all hosts of the ranks or the cores, whichever are fewer.
     pub cores: usize,
-    /// On how many hosts they are.
+    /// The number of hosts.
     pub hosts: usize,
-    /// What joins them.
+    /// The network between them.
     pub network: Network,
 }
 
 impl Topology {
-    /// Of ranks that have a host each, joined by sockets.
+    /// Ranks with a host each, which communicate over TCP.
     #[must_use]
     pub const fn new(ranks: usize) -> Self {
         Self { ranks, cores: ranks, hosts: ranks, network: Network::new(Kind::Sockets) }
     }
 
-    /// Of ranks on one host with a core for each, joined by sockets.
+    /// Ranks on one host with a core for each, which communicate over TCP.
     #[must_use]
     pub const fn one_host(ranks: usize) -> Self {
         Self { hosts: 1, ..Self::new(ranks) }
     }
 
-    /// Whether so few cores are shared by so many ranks that a collective of small messages takes what all its messages
-    /// together cost, and not what the longest chain of them does.
+    /// Whether so many ranks share so few cores that the time of a collective of small messages is the processor time of all its
+    /// messages, and not the time of the longest chain of them.
     ///
-    /// In a star one rank handles each of 2(n-1) messages, which costs it about half of what sending and taking one
-    /// costs. All other algorithms have at least n log2 n / 2 messages and up to n log2 n, which the cores share.
+    /// In a star one rank handles each of 2(n-1) messages, which takes it about half of the time for sending and taking one. All
+    /// other algorithms have from n log2 n / 2 to n log2 n messages, which the cores share.
     pub(crate) fn crowded(self) -> bool {
         let doublings = self.ranks.checked_next_power_of_two().map_or(usize::BITS, usize::ilog2);
         self.ranks > 2 && self.cores as u128 <= u128::from(doublings)

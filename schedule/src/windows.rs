@@ -1,20 +1,20 @@
-//! The sizes of windows, the memory in which a rank receives messages: default values, and what follows from them.
+//! The sizes of windows, the memory in which a rank receives messages.
 
-/// Bytes of elements in a slot for small messages, unless configured.
+/// The default size of a slot for small messages, in bytes of elements.
 pub const EAGER_BYTES: usize = 32 << 10;
-/// Slots of a flow of small messages, unless configured.
+/// The default number of slots of a flow of small messages.
 pub const EAGER_SLOTS: usize = 8;
-/// Bytes of elements in a slot for chunks, unless configured.
+/// The default size of a slot for chunks, in bytes of elements.
 pub const CHUNK_BYTES: usize = 256 << 10;
-/// Slots of each lane's flow of chunks, unless configured.
+/// The default number of slots of each lane's flow of chunks.
 pub const BULK_SLOTS: usize = 2;
-/// Lanes of a pipeline, unless configured.
+/// The default number of lanes of a pipeline.
 pub const LANES: usize = 2;
 
-/// Where in a slot a message's elements begin: after a cache line for its header.
+/// The offset of a message's elements in a slot, in bytes: they follow the header, which has a cache line.
 pub const PAYLOAD: usize = 64;
 
-/// Bytes that a slot for messages of so many bytes takes in a window: the header, and whole cache lines.
+/// The bytes that a slot for messages of `message` bytes takes in a window: the header, then whole cache lines.
 #[must_use]
 pub const fn stride(message: usize) -> usize {
     match message.checked_next_multiple_of(64) {
@@ -23,8 +23,8 @@ pub const fn stride(message: usize) -> usize {
     }
 }
 
-/// How many writes into an output may be in flight on each of so many lanes. They take no memory, so there may be enough to
-/// make credit rare, but each takes an entry of a completion queue.
+/// The most writes into an output that may be in flight on each of `lanes` lanes: from 2 to 8. They take no memory, so that there can
+/// be enough to need credit seldom; but each takes an entry of a completion queue.
 #[must_use]
 pub fn writes_in_flight(lanes: usize) -> usize {
     (16 / lanes.max(1)).clamp(2, 8)

@@ -22,9 +22,9 @@ use crate::{
     partition::{self, Blocks, block},
 };
 
-/// What Bruck can do.
+/// The plans of Bruck.
 pub(super) const PLANS: &[Plan] = &[
-    // Ranks differ: a message that goes round the end of the output is two.
+    // Ranks are not alike: blocks that wrap around the end of the output need a second message.
     Plan {
         uneven: true,
         depth: 2,
@@ -86,7 +86,7 @@ impl AllGather {
         gather
     }
 
-    /// Where so many blocks from a rank's own on lie, one or two spans of them.
+    /// The elements of `blocks` blocks from a rank's own on: one range, or two if they wrap around the end.
     fn spans(&self, owner: Rank, blocks: usize) -> (Range<usize>, Option<Range<usize>>) {
         let span = |first, last| self.blocks.of(first).start..self.blocks.of(last).end;
         match (owner + blocks).checked_sub(self.ranks + 1) {
@@ -95,7 +95,7 @@ impl AllGather {
         }
     }
 
-    /// In how many messages they are sent.
+    /// The number of their messages.
     fn messages(&self, owner: Rank, blocks: usize) -> usize {
         if self.chunks > 1 {
             return blocks;
@@ -105,7 +105,7 @@ impl AllGather {
         messages(one) + other.map_or(0, messages)
     }
 
-    /// What is in the message of this index, if there are so many.
+    /// The elements of the message of this index, if there are so many.
     fn message(&self, chunk: usize, owner: Rank, blocks: usize, index: usize) -> Option<Range<usize>> {
         if self.chunks > 1 {
             let owner = wrapped(owner + index, self.ranks);
@@ -127,15 +127,15 @@ impl Pattern for AllGather {
     fn shape(&self) -> Shape {
         let most = self.hops.iter().map(|hop| hop.blocks).max().unwrap_or(0);
         let max_message = match self.chunks {
-            // Of two spans the shorter one may go into longer messages.
+            // The shorter one of two ranges may be divided into longer messages.
             1 => self.limit.min(self.count.saturating_mul(most)),
             chunks => partition::longest(self.count, chunks),
         };
         Shape { chunks: self.chunks, turns: self.turns, max_message, ..Shape::default() }
     }
 
-    /// A put, and the take of what the other side put a turn before, so that the wire works during the copy and
-    /// two slots do.
+    /// Puts a message, and takes the one that the other side put a turn before, so that the wire works during the copy, and two slots
+    /// are enough.
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         let hop = &self.hops[self.hops.partition_point(|hop| hop.first <= turn) - 1];
         let index = turn - hop.first;
@@ -172,20 +172,20 @@ struct AllToAll {
     count: usize,
     chunks: usize,
     lanes: usize,
-    /// How many blocks go into a message.
+    /// The most blocks of a message.
     most: usize,
     /// The longest slice.
     longest: usize,
-    /// How many blocks are sent before each hop, and at last in all.
+    /// The number of blocks that are sent before each hop, and in all hops together.
     before: Vec<usize>,
 }
 
-/// What goes with a chunk.
+/// The slice of each block that belongs to a chunk.
 struct Slice {
-    /// Where it lies in a block.
+    /// Its position in a block.
     start: usize,
     len: usize,
-    /// Where the scratch of its lane begins.
+    /// The position of its lane's scratch.
     scratch: usize,
 }
 
@@ -234,18 +234,18 @@ impl AllToAll {
         Slice { start: slice.start, len: slice.len(), scratch: lane * self.longest }
     }
 
-    /// Where the slice lies in the input or the output, of a rank's block.
+    /// The position in the input or the output of the slice of a rank's block.
     fn of(&self, slice: &Slice, rank: Rank) -> usize {
         rank * self.count + slice.start
     }
 
-    /// So many blocks in scratch, from a position among those of a hop on.
+    /// `blocks` blocks in scratch, from a position among those of a hop on.
     fn packed(&self, slice: &Slice, level: usize, position: usize, blocks: usize) -> Span {
         let offset = slice.scratch + (self.before[level] + position) * slice.len;
         Span::scratch(offset, blocks * slice.len)
     }
 
-    /// Where the block of this index leaves in the hop of its lowest bit from `level` on.
+    /// The place in scratch of the block of this index in its next hop, that of its lowest bit from `level` on; `None` if it has none.
     fn place(&self, slice: &Slice, index: usize, level: usize) -> Option<Span> {
         let bits = index >> level;
         if bits == 0 {
@@ -256,14 +256,14 @@ impl AllToAll {
         Some(self.packed(slice, level, position, 1))
     }
 
-    /// Puts an own block where it leaves first, or where it stays.
+    /// Copies an own block to its place in its first hop, or to the output.
     fn pack(&self, slice: &Slice, index: usize, steps: &mut Steps) {
         let own = self.of(slice, wrapped(self.rank + index, self.ranks));
         let into = self.place(slice, index, 0).unwrap_or_else(|| Span::output(own, slice.len));
         steps.copy(Span::input(own, slice.len), into);
     }
 
-    /// How many blocks are in the message of a hop that begins at this position.
+    /// The number of blocks in the message of a hop that begins at this position.
     fn message(&self, level: usize, position: usize) -> usize {
         self.most.min(self.before[level + 1] - self.before[level] - position)
     }
@@ -273,7 +273,7 @@ impl AllToAll {
         steps.put(self.to(level), message);
     }
 
-    /// What comes in the place of the block at this position; before the first of a message, the message.
+    /// Copies the arriving block at this position to its next place; before the first one of a message, takes the message.
     fn arrive(&self, slice: &Slice, level: usize, position: usize, steps: &mut Steps) {
         let within = if position < self.most { position } else { position % self.most };
         let (from, blocks) = (self.from(level), self.message(level, position - within));
@@ -321,7 +321,7 @@ impl Pattern for AllToAll {
         } else if turn == odd {
             self.send(&slice, 0, 0, steps);
         } else if turn <= self.ranks {
-            // In place, what comes takes the place of what goes: all of it is packed by then.
+            // In place, arriving blocks replace the input, which is completely packed by then.
             self.pack(&slice, 2 * (turn - odd - 1), steps);
         } else {
             let block = turn - self.ranks - 1;

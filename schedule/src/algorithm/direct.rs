@@ -56,23 +56,24 @@ fn turned(ranks: usize) -> Option<Alike> {
     (ranks >= 32).then_some(Alike::Turned)
 }
 
-/// One rank's part. What goes from one rank to another is cut into chunks by itself.
+/// One rank's part. The elements that one rank has for another are cut into chunks by themselves.
 struct Direct {
     collective: Collective,
     rank: Rank,
     ranks: usize,
     root: Rank,
-    /// The longest message that could be, and how many chunks that has.
+    /// The most elements that one rank has for another, and the number of their chunks.
     count: usize,
     chunks: usize,
     chunk: usize,
     uneven: bool,
-    /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
+    /// Whether all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
     ordered: bool,
-    /// Whether all that goes from one rank to another is one write.
+    /// Whether all elements that one rank has for another are one write.
     long: bool,
-    /// How many messages go ahead of chunks that are written, through slots, one on each lane, and the elements of each. They
-    /// keep the wire busy until the clear to send has come, and no longer: they are copied (docs/decisions/005-long-writes.md).
+    /// The number of heads, and the elements of each. If chunks are written, a head precedes them on each lane, through a slot. Heads
+    /// keep the wire busy until the clear to send has arrived. They are short because they are copied
+    /// (docs/decisions/005-long-writes.md).
     heads: usize,
     head: usize,
     input: Blocks,
@@ -121,7 +122,7 @@ impl Direct {
         (1..self.ranks).map(|hops| self.after(hops))
     }
 
-    /// Whether one rank has something for another.
+    /// Whether one rank has elements for another.
     fn speaks(&self, from: Rank, to: Rank) -> bool {
         match self.collective {
             Collective::Broadcast | Collective::Scatter => from == self.root,
@@ -130,7 +131,7 @@ impl Direct {
         }
     }
 
-    /// What of this rank's input (a broadcast's lies in the output) belongs to a rank, itself included.
+    /// The elements of this rank's input (in a broadcast, of its output) that are for a rank, or for itself.
     fn share(&self, to: Rank) -> Range<usize> {
         match self.collective {
             Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => self.input.of(to),
@@ -139,7 +140,7 @@ impl Direct {
         }
     }
 
-    /// Where in this rank's output belongs what a rank has for it, itself included.
+    /// The elements of this rank's output that come from a rank, or from itself.
     fn place(&self, from: Rank) -> Range<usize> {
         match self.collective {
             Collective::AllGather | Collective::Gather | Collective::AllToAll => self.output.of(from),
@@ -148,12 +149,12 @@ impl Direct {
         }
     }
 
-    /// What this rank sends to another.
+    /// The elements that this rank sends to another.
     fn sends(&self, to: Rank) -> Option<Range<usize>> {
         self.speaks(self.rank, to).then(|| self.share(to))
     }
 
-    /// One chunk of what goes from one rank to another, if it has so many.
+    /// One chunk of the elements that one rank has for another, if they have so many chunks.
     fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
         if let Some(rest) = chunk.checked_sub(self.heads) {
             let start = whole.start + self.ahead();
@@ -165,7 +166,7 @@ impl Direct {
         Some(start..start + self.head)
     }
 
-    /// Whether this rank has to do with the root alone.
+    /// Whether this rank exchanges messages only with the root.
     fn leaf(&self) -> bool {
         self.collective.has_root() && self.rank != self.root
     }
@@ -177,7 +178,7 @@ impl Direct {
             Collective::Broadcast => Span::output(range.start, range.len()),
             _ => Span::input(range.start, range.len()),
         };
-        // Where equal blocks belong at the other end.
+        // The position of this rank's block in the other rank's output, if blocks are equal.
         let base = match self.collective {
             Collective::AllGather | Collective::Gather | Collective::AllToAll => self.rank * self.count,
             _ => 0,
@@ -190,7 +191,7 @@ impl Direct {
         (self.long || self.heads > 0) && chunk >= self.heads
     }
 
-    /// Gets what another rank has for this one.
+    /// Receives what another rank has for this one.
     fn keep(&self, chunk: usize, from: Rank, steps: &mut Steps) {
         let Some(into) = self.chunk_of(&self.place(from), chunk) else { return };
         if !self.speaks(from, self.rank) {
@@ -204,13 +205,13 @@ impl Direct {
         }
     }
 
-    /// Gets what this rank has for itself.
+    /// Copies what this rank has for itself.
     fn keep_own(&self, chunk: usize, steps: &mut Steps) {
         let joined = matches!(self.collective, Collective::Broadcast | Collective::Barrier);
         if joined || !self.speaks(self.rank, self.rank) {
             return;
         }
-        // In place, what comes from another rank takes the place of what goes to it. (It is not in place if it is long.)
+        // In place, the block from another rank replaces the block for it. (A long job is not in place.)
         if self.collective == Collective::AllToAll && !self.long {
             steps.push(Step::Settle);
         }
@@ -221,8 +222,7 @@ impl Direct {
         }
     }
 
-    /// One rank's contribution, in the order of ranks. The sum so far lies where the first contribution from
-    /// elsewhere landed.
+    /// Reduces one rank's contribution, in the order of ranks. The sum lies in the slot of the first contribution from another rank.
     fn contribution(&self, chunk: usize, rank: Rank, steps: &mut Steps) {
         let me = self.rank;
         let slot = if me == 0 { 1 } else { 0 };
@@ -262,8 +262,9 @@ impl Direct {
         }
     }
 
-    /// Before a result is written. The output may lie in the input (in place), and the input may still be on its way
-    /// to others; but nobody is sent the own block of a reduce_scatter, and the root of a reduce sends nothing.
+    /// Waits, before a result is written, until the input is no longer read: in place, the output lies in the input, which may still be
+    /// on its way to others. Not needed in a reduce_scatter, whose own block is not sent, or at the root of a reduce, which sends
+    /// nothing.
     fn settle(&self, steps: &mut Steps) {
         if self.collective == Collective::AllReduce {
             steps.push(Step::Settle);
@@ -301,7 +302,7 @@ impl Pattern for Direct {
         }
         let others = self.ranks - 1;
         if turn < others {
-            // The own block is copied while the others learn where to write.
+            // The own block is copied while the others wait for the clear to send.
             if self.long && turn == 0 {
                 self.keep_own(chunk, steps);
             }

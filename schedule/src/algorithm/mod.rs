@@ -1,6 +1,6 @@
-//! The algorithms: pure functions that make schedules. Each has a file and an entry in [`ALGORITHMS`].
+//! The algorithms: pure functions that make schedules. Each has a file, which names its source, and an entry in [`ALGORITHMS`].
 //!
-//! `docs/algorithms.md` says what each costs: messages, elements, hops, slots. The checker proves it.
+//! `docs/algorithms.md` has the cost of each: messages, elements, hops, slots, scratch. A test compares it with the schedules.
 
 mod binomial;
 mod bruck;
@@ -24,14 +24,14 @@ pub struct Algorithm {
     pub name: &'static str,
     /// Its code on the wire, never used for another.
     pub code: u8,
-    /// The sizes and numbers of ranks that it suits, in one line.
+    /// How it works and for which sizes and numbers of ranks, in one line.
     pub summary: &'static str,
-    /// The collectives it can do.
+    /// The collectives that it can do.
     pub plans: &'static [Plan],
 }
 
-/// An algorithm's properties for one collective, and its cost. The functions require a job of at least two ranks, with `rank` and
-/// `root` below `ranks`, and `chunk` and `lanes` at least 1.
+/// An algorithm's properties for one collective. Its functions require a job with `rank` and `root` below `ranks`, and `chunk` and
+/// `lanes` at least 1.
 pub struct Plan {
     /// The collective.
     pub collective: Collective,
@@ -208,7 +208,7 @@ impl Plan {
         Lanes::schedule(job, Alone { count })
     }
 
-    /// The hops of one chunk: the length of the longest chain of messages in which each depends on the one before.
+    /// The hops of one chunk among `ranks` ranks: the length of the longest chain of messages in which each depends on the one before.
     #[must_use]
     pub fn hops(&self, ranks: usize) -> usize {
         if ranks > 1 { (self.hops)(ranks) } else { 0 }

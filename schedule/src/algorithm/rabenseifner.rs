@@ -5,20 +5,19 @@
 //! Rolf Rabenseifner, "Optimization of collective reduction operations", International Conference on
 //! Computational Science, 2004; Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective
 //! communication operations in MPICH", International Journal of High Performance Computing Applications 19(1),
-//! 2005, sections 4.4 and 4.5. That halves between pairs, and wants a power of two. Any other n is 2^a times an
-//! odd number u: after `a` halvings between pairs, cycles of u ranks each go on with the halving of Jesper
-//! Larsson Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", arXiv:2410.14234, 2024, which
-//! takes ⌈log2 u⌉ hops and wastes none: with s = ⌈u/2⌉, ⌈u/4⌉, ..., 1, each rank gives the one s after it the sums
-//! of what that one and those behind it are to have.
+//! 2005, sections 4.4 and 4.5. That algorithm halves between pairs and needs a power of two. Any other n is 2^a times an
+//! odd number u: after `a` halvings between pairs, cycles of u ranks continue with the halving of Jesper
+//! Larsson Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", arXiv:2410.14234, 2024, in
+//! ⌈log2 u⌉ hops: with s = ⌈u/2⌉, ⌈u/4⌉, ..., 1, each rank sends to the rank s after it the sums of that rank's block and of
+//! those that follow.
 //!
-//! In an all_reduce it does not matter whose block is which, so that the first pairs, which exchange half of
-//! everything, are neighbours, and the last exchanges, which are the smallest, the farthest. Otherwise blocks
-//! have their ranks, and so that a message is one span (or two, where it goes around the end) pairs are far
-//! apart at first.
+//! In an all_reduce a rank may reduce any block. So the first pairs, which exchange half of the vector, are neighbours, and the
+//! last pairs, whose messages are the smallest, are farthest apart. In the other collectives a rank must have its own block; the
+//! first pairs are far apart, so that a message is one span, or two if it wraps around the end.
 //!
-//! In place, a whole block comes from a rank that has this rank's contribution in it, so that what it
-//! overwrites has arrived. The second half goes the same way around as the first, so that a rank takes messages
-//! from as few others as can be, and writes straight into outputs follow puts on their flow.
+//! In place, a completely reduced block comes from a rank that has reduced this rank's contribution, so that the elements that it
+//! overwrites have been sent. Doubling uses the same flows as halving, so that a rank has as few sources as possible, and on each
+//! flow a put precedes the writes into the output.
 
 use std::ops::Range;
 
@@ -33,7 +32,7 @@ use crate::{
     partition::{self, Blocks, Pieces},
 };
 
-/// What halving and doubling can do.
+/// The plans of halving and doubling.
 pub(super) const PLANS: &[Plan] =
     &[plan(Collective::AllReduce), plan(Collective::ReduceScatter), plan(Collective::AllGather)];
 
@@ -46,7 +45,7 @@ const fn plan(collective: Collective) -> Plan {
         Collective::AllReduce => Plan {
             hops: |ranks| 2 * doublings(ranks),
             split: Split::Two,
-            // Partners by pairs; where there are cycles too, neither turned nor swapped.
+            // With cycles, ranks are neither turned nor swapped.
             alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
             ..plan
         },
@@ -54,33 +53,33 @@ const fn plan(collective: Collective) -> Plan {
     }
 }
 
-/// Whether exchanges halve what is still to be reduced, or double what is known.
+/// Whether exchanges halve the blocks that are still to be reduced, or double the blocks that are complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Halving,
     Doubling,
 }
 
-/// Ranks as 2^bits rows of an odd number of seats. A rank's block has its place, row by row. First rows halve
-/// by pairs, the highest bit first; then each row goes round.
+/// The ranks as 2^bits rows with an odd number of seats. Blocks are numbered by places, row by row; a rank's block has the rank's place.
+/// First, pairs of rows exchange halves, the highest bit of the row first; then each row is a cycle.
 #[derive(Clone, Copy)]
 struct Grid {
     ranks: usize,
     bits: usize,
     seats: usize,
-    /// How many exchanges there are.
+    /// The number of exchanges of a phase.
     levels: usize,
-    /// Whether the rows that halve first are those of neighbours, and not the farthest.
+    /// Whether the first pairs are neighbours; otherwise they are far apart.
     near: bool,
     rank: Rank,
     row: usize,
     seat: usize,
 }
 
-/// Blocks one after the other by their places; of a row, cyclically, and then in two spans.
+/// Consecutive places, as two ranges if they wrap around the end of a row; otherwise the second range is empty.
 type Run = [Range<usize>; 2];
 
-/// `len` places from `start` on, cyclically from `low` to before `high`.
+/// `len` places from `start` on, which continue at `low` after `high - 1`.
 fn run(start: usize, len: usize, low: usize, high: usize) -> Run {
     let head = len.min(high - start);
     [start..start + head, low..low + (len - head)]
@@ -104,7 +103,7 @@ impl Grid {
         Self { ranks: job.ranks, bits, seats, levels, near, rank: job.rank, row, seat }
     }
 
-    /// The rank in the row that differs in one bit.
+    /// The rank with the same seat in the row that differs in one bit.
     fn across(&self, bit: usize) -> Rank {
         if self.near {
             self.rank ^ 1 << (self.bits - 1 - bit)
@@ -127,20 +126,20 @@ impl Grid {
         self.row * self.seats + self.seat
     }
 
-    /// The seat `hops` after one, at most a round.
+    /// The seat `hops` after one; `hops` is at most the number of seats.
     fn after(&self, seat: usize, hops: usize) -> usize {
         wrapped(seat + hops, self.seats)
     }
 
-    /// How far messages go round a row at a level beyond those of pairs, and how many blocks they have: what is
-    /// left of those that the level before left.
+    /// For a level after those of pairs: the distance in the cycle, and the number of blocks that are exchanged, which the next level
+    /// no longer has.
     fn skip(&self, level: usize) -> (usize, usize) {
         let left = |halvings: usize| ((self.seats - 1) >> halvings) + 1;
         let halvings = level - self.bits;
         (left(halvings + 1), left(halvings) - left(halvings + 1))
     }
 
-    /// How many blocks a rank gives, and gets, at a level.
+    /// The number of blocks that a rank sends, and gets, at a level.
     fn blocks(&self, level: usize) -> usize {
         match (self.bits - self.bits.min(level)).checked_sub(1) {
             Some(bit) => self.seats << bit,
@@ -148,12 +147,12 @@ impl Grid {
         }
     }
 
-    /// With whom a rank gives or gets at a level, and what.
+    /// The rank to which this one sends at a level, or from which it gets, and the places of the blocks.
     fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, Run) {
         let halves = phase == Phase::Halving;
         if level < self.bits {
             let bit = self.bits - 1 - level;
-            // What the other one is to have, or what this one has; and the other way about.
+            // When halving, the sender gives the receiver's row; when doubling, its own.
             let row = if gives == halves { self.row ^ 1 << bit } else { self.row };
             let half = run((row >> bit << bit) * self.seats, self.seats << bit, 0, self.ranks);
             return (self.across(bit), half);
@@ -161,16 +160,16 @@ impl Grid {
         let (skip, len) = self.skip(level);
         let other = self.after(self.seat, if gives { skip } else { self.seats - skip });
         let (giver, getter) = if gives { (self.seat, other) } else { (other, self.seat) };
-        // From the one who is to have the first of them on; or up to that of the one who has the last.
+        // When halving, from the receiver's place on; when doubling, up to the sender's place.
         let first = if halves { getter } else { self.after(giver, self.seats + 1 - len) };
         let base = self.row * self.seats;
         (self.beside(other), run(base + first, len, base, base + self.seats))
     }
 }
 
-/// What is cut.
+/// What is divided into messages.
 enum Whole {
-    /// A vector, every round of it into a piece per rank.
+    /// A vector, each round of which has a piece for each rank.
     Vector(Pieces),
     Blocks(Blocks),
 }
@@ -180,22 +179,22 @@ struct Halving {
     grid: Grid,
     collective: Collective,
     count: usize,
-    /// Of an all_reduce: rounds, each with a piece per rank. Otherwise every block is cut into as many.
+    /// The rounds of an all_reduce, each with a piece for each rank; otherwise the chunks of each block.
     chunks: usize,
     lanes: usize,
     whole: Whole,
-    /// How many blocks a message has at most. One, if they are cut: the next one's chunk lies elsewhere.
+    /// The most blocks of a message; 1 if blocks are cut into chunks, because then the chunks of two blocks are not adjacent.
     most: usize,
-    /// How many turns each phase takes.
+    /// The number of turns of a phase.
     phase: usize,
-    /// If writes are used, from which chunk on.
+    /// If chunks are written into outputs: the first that is.
     direct_from: Option<usize>,
 }
 
 impl Halving {
     fn new(job: &Job<'_>) -> Self {
         let grid = Grid::of(job);
-        // What half of the ranks are to have is the longest message there could be.
+        // The longest possible message has the blocks of half of the ranks.
         let half = job.ranks / 2;
         let (chunks, most, whole, direct_from);
         match job.collective {
@@ -223,7 +222,7 @@ impl Halving {
         Self { grid, collective, count, chunks, lanes, whole, most, phase, direct_from }
     }
 
-    /// The elements of blocks one after the other, in one chunk.
+    /// The elements of consecutive blocks in one chunk.
     fn range(&self, chunk: usize, places: &Range<usize>) -> Range<usize> {
         match &self.whole {
             Whole::Vector(pieces) => pieces.range(chunk, places),
@@ -234,8 +233,8 @@ impl Halving {
         }
     }
 
-    /// Where the sums of these blocks, whose elements these are, lie before a level: those of an all_reduce in the
-    /// output; those of a reduce_scatter, which has no room there, in scratch.
+    /// The memory of the sums of these blocks, whose elements are `range`, before a level: the output in an all_reduce; scratch in a
+    /// reduce_scatter, whose output is too small.
     fn sum(&self, chunk: usize, level: usize, places: &Range<usize>, range: &Range<usize>) -> Span {
         match &self.whole {
             _ if level == 0 => Span::input(range.start, range.len()),
@@ -247,7 +246,7 @@ impl Halving {
         }
     }
 
-    /// The first of the blocks of which this rank keeps sums after the first level, and how many there are.
+    /// The first and the number of the blocks of which this rank has sums after the first level.
     fn kept(&self) -> (usize, usize) {
         let grid = &self.grid;
         let half = grid.ranks / 2;
@@ -255,7 +254,7 @@ impl Halving {
         (first, grid.ranks - half)
     }
 
-    /// Where in scratch the sum of a block lies.
+    /// The position in scratch of the sum of a block.
     fn aside(&self, blocks: &Blocks, chunk: usize, place: usize) -> usize {
         let ((first, kept), ranks) = (self.kept(), self.grid.ranks);
         let wraps = place < first;
@@ -267,8 +266,8 @@ impl Halving {
         (chunk % self.lanes * kept + nth) * partition::longest(self.count, self.chunks)
     }
 
-    /// The level of a turn of a phase, which of its messages it is about, and whether these are taken. Every
-    /// level has two turns for each message that a rank gives, or two where its run goes around the end.
+    /// For a turn of a phase: its level, the number of the message in that level, and whether the message is taken or sent. Every
+    /// level has two turns for each message that a rank sends (two messages if the run wraps around the end).
     fn find(&self, phase: Phase, turn: usize) -> (usize, usize, bool) {
         let (mut nth, takes, levels) = (turn / 2, turn % 2 == 1, self.grid.levels);
         let level_of = |index| if phase == Phase::Halving { index } else { levels - 1 - index };
@@ -286,7 +285,7 @@ impl Halving {
         }
     }
 
-    /// The `nth` messages of a run: one in each of its spans.
+    /// The `nth` messages of a run: one in each of its ranges.
     fn messages(&self, run: &Run, nth: usize, mut each: impl FnMut(Range<usize>)) {
         for places in run {
             let start = places.start + nth * self.most;
@@ -329,14 +328,14 @@ impl Halving {
             });
             return;
         }
-        // The scratch may still be on its way to others, from this lane's chunk before.
+        // Messages of this lane's chunk before may still be read from scratch.
         if turn == 0 && chunk >= self.lanes && self.scratch() > 0 {
             steps.push(Step::Settle);
         }
         self.messages(&run, nth, |places| {
             steps.put(peer, self.sum(chunk, level, &places, &self.range(chunk, &places)));
         });
-        // Of an odd number of blocks one is left that nobody gives anything for, and that goes out next.
+        // If the number of blocks is odd, one is left to which nothing is added at this level, and which is sent next.
         if turn == 0 && self.grid.bits == 0 {
             let left = self.grid.after(self.grid.seat, self.grid.seats / 2);
             let left = left..left + 1;

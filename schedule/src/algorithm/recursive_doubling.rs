@@ -1,8 +1,8 @@
-//! Recursive doubling: all_reduce of small messages among many ranks in ⌈log2 n⌉ hops, each of which sends
-//! everything.
+//! Recursive doubling: an all_reduce in ⌊log2 n⌋ hops, in each of which pairs of ranks exchange the whole vector. It suits small
+//! messages among many ranks.
 //!
-//! Ranks beyond the greatest power of two first give their contribution to a rank below it, and get the
-//! result at the end (up to two hops more). Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of
+//! If n is no power of two, each rank beyond the greatest power first sends its contribution to a rank below it, and gets the result
+//! at the end (up to two hops more). Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of
 //! collective communication operations in MPICH", International Journal of High Performance Computing
 //! Applications 19(1), 2005, section 4.4.
 //!
@@ -21,13 +21,13 @@ use crate::{
     partition::{self, block},
 };
 
-/// What recursive doubling can do.
+/// The plan of recursive doubling.
 pub(super) const PLANS: &[Plan] = &[Plan {
     alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
     ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, AllReduce::new(job)), hops)
 }];
 
-/// Exchanges among the ranks below the greatest power of two.
+/// The number of exchanges among the ranks below the greatest power of two.
 const fn levels(ranks: usize) -> usize {
     ranks.ilog2() as usize
 }
@@ -45,9 +45,9 @@ struct AllReduce {
     count: usize,
     chunks: usize,
     levels: usize,
-    /// For a rank below the power of two: who gave it a contribution.
+    /// For a rank below the power of two: the rank that sends it a contribution, if there is one.
     extra: Option<Rank>,
-    /// For a rank beyond it: to whom it gives its own.
+    /// For a rank beyond it: the rank to which it sends its own.
     base: Option<Rank>,
 }
 
@@ -69,7 +69,7 @@ impl AllReduce {
         self.rank ^ (1 << level)
     }
 
-    /// Where the sum lies before this level.
+    /// The memory of the sum before this level.
     fn sum(&self, level: usize, range: &Range<usize>) -> Span {
         let landed = |rank| Span::landed(rank, range.len());
         match (level.checked_sub(1), self.extra) {

@@ -1,9 +1,9 @@
-//! Star: everyone sends to one rank, the hub, which hands the results out: 2(n-1) messages in all, fewer than by any
-//! other way, in two hops. The hub does all the work, so this is for small messages among ranks that share cores: there
-//! it matters less how long a message takes than how many there are, and who has to wait for a turn on a core.
+//! Star: all ranks send to one rank, the hub, which sends the results back: 2(n-1) messages, fewer than in any other algorithm, in two
+//! hops. The hub does all the work. It suits small messages among ranks that share cores, where the number of messages and of
+//! context switches matters more than the latency of a message.
 //!
-//! It is what Open MPI calls the basic linear algorithms (`ompi/mca/coll/base`), here for everything that has no root;
-//! what has one is done like this by `direct`.
+//! These are the basic linear algorithms of Open MPI (`ompi/mca/coll/base`), here for collectives without a root; `direct` does the
+//! same for those with a root.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Collective, Job, Rank, Span, Step, partition};
 
-/// What the star can do.
+/// The plans of the star.
 pub(super) const PLANS: &[Plan] = &[
     plan(Collective::AllReduce),
     plan(Collective::ReduceScatter),
@@ -22,7 +22,7 @@ pub(super) const PLANS: &[Plan] = &[
     plan(Collective::AllToAll),
 ];
 
-/// Through whom everything goes.
+/// The rank to which all others send.
 const HUB: Rank = 0;
 
 const fn plan(collective: Collective) -> Plan {
@@ -33,15 +33,15 @@ const fn plan(collective: Collective) -> Plan {
     }
 }
 
-/// A vector of equal blocks, cut into messages: of as many whole blocks as fit into one, or else of parts of one block.
+/// A vector of equal blocks, divided into messages: a message has as many whole blocks as fit, or else a part of one block.
 #[derive(Clone, Copy)]
 struct Cut {
     blocks: usize,
     /// Elements of a block.
     count: usize,
-    /// Messages of a block, if it does not fit into one.
+    /// The messages of a block, if it does not fit into one.
     pieces: usize,
-    /// Blocks of a message, if they fit.
+    /// The blocks of a message, if they fit into one.
     bundle: usize,
 }
 
@@ -55,7 +55,7 @@ impl Cut {
         if self.pieces > 1 { self.blocks * self.pieces } else { self.blocks.div_ceil(self.bundle) }
     }
 
-    /// What the message holds of the vector.
+    /// The elements of a message.
     fn message(&self, message: usize) -> Range<usize> {
         if self.pieces > 1 {
             let start = message / self.pieces * self.count;
@@ -84,7 +84,7 @@ struct Star {
     /// Elements of a block, or of the whole where there are no blocks.
     count: usize,
     ordered: bool,
-    /// What goes to the hub from each rank, and what comes back.
+    /// The vector that each rank sends to the hub, and the one that it gets back.
     up: Cut,
     down: Cut,
 }
@@ -103,19 +103,19 @@ impl Star {
         Self { collective, rank, ranks, count, ordered: ordered && collective.reduces(), up, down }
     }
 
-    /// Of a vector without blocks each message comes back by itself, so that they can go by several lanes; otherwise
-    /// all go up before any comes down.
+    /// Whether each message's result is sent back by itself, so that messages can use several lanes. That is so if there are no blocks;
+    /// otherwise the hub takes all messages before it sends one back.
     fn separate(&self) -> bool {
         !self.collective.has_blocks()
     }
 
-    /// How many messages of each rank go up, and come down, in the turns of a chunk.
+    /// The messages that each rank sends and gets back in the turns of a chunk.
     fn messages(&self) -> (usize, usize) {
         if self.separate() { (1, 1) } else { (self.up.messages(), self.down.messages()) }
     }
 
-    /// The turns of the hub: to take a message of every rank, or a block of one where blocks are sorted; to give its
-    /// slot back, where all are reduced at once; to keep what is the hub's own; to hand a message out.
+    /// The hub's turns before it copies its own result, and after. Before: one to take each rank's message, or, where blocks are
+    /// sorted, each of its blocks; and, where all are reduced at once, one to free its slot. After: one to send each message.
     fn hub_turns(&self) -> (usize, usize) {
         let (up, down) = self.messages();
         let others = self.ranks - 1;
@@ -127,12 +127,12 @@ impl Star {
         (takes, others * down)
     }
 
-    /// Where the hub has, in its scratch, what all have for a rank: beyond all memory, if there is more than can be counted.
+    /// The position in the hub's scratch of what all ranks have for rank `to`, from element `at` on; `usize::MAX` if it is greater.
     fn place(&self, to: Rank, at: usize) -> usize {
         to.saturating_mul(self.down.len()).saturating_add(at)
     }
 
-    /// Where the hub has what it hands out, for this rank.
+    /// The place of a rank's result at the hub.
     fn result(&self, to: Rank, range: &Range<usize>) -> Span {
         match self.collective {
             Collective::Barrier => Span::input(0, 0),
@@ -142,8 +142,8 @@ impl Star {
         }
     }
 
-    /// The hub takes the message of a rank and reduces it, or puts it in its place. In order, it takes those of all
-    /// ranks before it reduces them.
+    /// The hub takes the message of a rank and reduces it, or copies it to its place. If contributions are reduced in the order of
+    /// ranks, it takes those of all ranks first.
     fn gather(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         let others = self.ranks - 1;
         let (round, turn) = if self.ordered {
@@ -178,7 +178,7 @@ impl Star {
         steps.free(rank);
     }
 
-    /// The hub sorts a block, or a part of one, that a rank has for another; its own are where they are.
+    /// The hub copies a block, or a part of one, that a rank has for another one to its place in scratch.
     fn sort(&self, turn: usize, steps: &mut Steps) {
         let (from, part) = (turn % self.ranks, turn / self.ranks);
         let (to, piece) = (part / self.up.pieces, part % self.up.pieces);
@@ -200,7 +200,7 @@ impl Star {
         }
     }
 
-    /// The hub keeps what is its own, if it is not there already.
+    /// The hub copies its own result to its output, unless it is there already.
     fn keep(&self, steps: &mut Steps) {
         let into = Span::output(0, self.count);
         match self.collective {
@@ -214,7 +214,7 @@ impl Star {
         }
     }
 
-    /// Everyone else sends what it has, then gets what belongs to it.
+    /// Every other rank sends its messages, then gets its results.
     fn other(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         let (up, _) = self.messages();
         if turn < up {

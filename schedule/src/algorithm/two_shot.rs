@@ -31,7 +31,7 @@ struct TwoShot {
     count: usize,
     rounds: usize,
     direct: bool,
-    /// Whether all contributions are reduced at once, in the order of ranks, for the sake of the bits.
+    /// Whether all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
     ordered: bool,
 }
 
@@ -47,7 +47,8 @@ impl TwoShot {
         partition::piece(self.count, self.rounds, round, self.ranks, owner)
     }
 
-    /// The rank `distance` after this one, so that not all send to the same one first.
+    /// The rank `distance` after this one, which is at most `ranks`. Each rank sends in this order, so that not all send to the same
+    /// rank first.
     fn after(&self, distance: usize) -> Rank {
         wrapped(self.rank + distance, self.ranks)
     }

@@ -1,11 +1,11 @@
-//! The symbolic memory of one rank, in which input and output overlap as the setup says.
+//! The symbolic memory of one rank: input, output and scratch. Input and output overlap if the setup is in place.
 
 use std::ops::Range;
 
 use super::{Fault, Setup};
 use crate::{Collective, Job, Place, Rank, partition::Blocks};
 
-/// One element: which it is, and whose contributions are in it.
+/// One element of memory: its index, and the ranks whose contributions were reduced into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) element: usize,
@@ -13,7 +13,7 @@ pub(super) struct Cell {
     pub(super) ranks: u64,
     /// Whether the last contribution was marked as such.
     pub(super) done: bool,
-    /// Stands for the tree of reductions that made it; sides do not count, since `⊕` commutes.
+    /// A hash of the tree of reductions that made it. The sides of `⊕` do not matter, because it commutes.
     pub(super) order: u64,
 }
 
@@ -24,13 +24,13 @@ impl Cell {
         self != Self::UNDEFINED
     }
 
-    /// The order of what two cells are reduced to.
+    /// The order of the reduction of two cells.
     pub(super) fn joined(self, other: Self) -> u64 {
         let (less, more) = (self.order.min(other.order), self.order.max(other.order));
         less.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ more.wrapping_mul(0xbf58_476d_1ce4_e5b9)
     }
 
-    /// Becomes the reduction of itself and another.
+    /// Reduces another cell into this one.
     pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Fault> {
         if self.element != other.element {
             return Err(Fault::Elements { left: self.element, right: other.element });
@@ -73,12 +73,12 @@ pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// The memory that a place of a schedule is in.
+/// A contiguous memory of the checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
     /// The output, and what overlaps it.
     Main,
-    /// An input of its own.
+    /// The input, if it does not overlap the output.
     Apart,
     /// Scratch, which the engine provides.
     Scratch,
@@ -107,7 +107,7 @@ impl Memory {
         let job = &setup.job_of(rank);
         let (inputs, outputs) = job.lengths()?;
         let joined = setup.in_place || job.collective == Collective::Broadcast;
-        // Where this rank's one block lies among the others', if the place that has it is joined with theirs.
+        // The position of this rank's block among all blocks, if input and output overlap.
         let own_output = job.output_blocks().of(rank).start;
         let own_input = job.input_blocks().of(rank).start;
         let (input_base, output_base) = match job.collective {
@@ -140,7 +140,7 @@ impl Memory {
         Some(memory)
     }
 
-    /// Where a range of a place other than a slot really lies; or how much room there is.
+    /// The area and the range of a span that is not in a slot; the error is the length of the place.
     pub(super) fn find(
         &self,
         place: Place,
@@ -174,7 +174,7 @@ impl Memory {
         }
     }
 
-    /// The first place where this output was reduced in another order than that one.
+    /// The first element of this output that was reduced in another order than in the other output.
     pub(super) fn differs(&self, other: &Self) -> Option<usize> {
         let output = |memory: &'_ Self| memory.output.base..memory.output.base + memory.output.len;
         let (mine, theirs) = (&self.main[output(self)], &other.main[output(other)]);
@@ -188,7 +188,7 @@ impl Memory {
         let blocks = job.output_blocks();
         let (mut owner, mut promise) = (0, Promise::new(setup, &job, 0, &blocks));
         for (at, &found) in output.iter().enumerate() {
-            // Whose block of the output this is, if it has blocks.
+            // The rank whose block of the output this is, if it has blocks.
             while at >= blocks.of(owner).end && owner + 1 < job.ranks {
                 owner += 1;
                 promise = Promise::new(setup, &job, owner, &blocks);
@@ -207,12 +207,12 @@ impl Memory {
     }
 }
 
-/// What a collective promises to a rank in one block of its output.
+/// The contents of one block of a rank's output that the collective promises.
 struct Promise {
-    /// Where the block begins, and which element belongs there.
+    /// The position of the block, and the index of the element that belongs there.
     at: usize,
     first: usize,
-    /// Whose contributions are in it.
+    /// The ranks whose contributions belong in it, as bits.
     ranks: u64,
 }
 

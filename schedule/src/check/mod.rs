@@ -98,14 +98,14 @@ pub struct Violation {
 /// What can be wrong with a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Something that must be alike on every rank is not, or is out of range.
+    /// A property that must be the same on every rank is not, or is out of range.
     #[error("{what} is {found}, and should be {wanted}")]
     Shape {
-        /// What.
+        /// The property.
         what: &'static str,
-        /// As this rank has it.
+        /// Its value on this rank.
         found: usize,
-        /// As rank 0 has it, or as the job allows it.
+        /// Its value on rank 0, or the limit of the job.
         wanted: usize,
     },
     /// A message to or from itself or a rank that does not exist.
@@ -116,7 +116,7 @@ pub enum Fault {
     Bounds {
         /// The span.
         span: Span,
-        /// How many elements there are.
+        /// The number of elements of its place.
         room: usize,
     },
     /// A message is longer than the schedule's limit.
@@ -132,9 +132,9 @@ pub enum Fault {
     Length {
         /// The sender.
         from: Rank,
-        /// What it sent.
+        /// The length that it sent.
         sent: usize,
-        /// What the taker wants.
+        /// The length that the taker expects.
         wanted: usize,
     },
     /// A landed message is used before one was taken or after it was freed.
@@ -159,49 +159,49 @@ pub enum Fault {
         /// How many.
         count: usize,
     },
-    /// A step writes what a put that has not arrived yet still reads.
+    /// A step writes elements that a put reads which has not arrived.
     #[error("writes {}, which is still on its way to rank {to} (put at step {put})", Show(.span))]
     InFlight {
-        /// What is written.
+        /// The span that is written.
         span: Span,
-        /// Where it is going.
+        /// The receiver of the put.
         to: Rank,
-        /// At which step of its lane it was put.
+        /// The step of its lane at which it was put.
         put: usize,
     },
-    /// A step reads or writes where a peer's write may be landing.
+    /// A step reads or writes elements to which a peer's write may be landing.
     #[error("uses {}, where a write of rank {from} lands that was not awaited", Show(.span))]
     Landing {
-        /// What is used.
+        /// The span that is used.
         span: Span,
-        /// Who writes there.
+        /// The peer that writes there.
         from: Rank,
     },
-    /// A write lands elsewhere than where it is awaited.
+    /// A write goes to other elements than those where it is awaited.
     #[error("awaits a write of rank {from} in {}, which goes to {to:?}", Show(.span))]
     Elsewhere {
         /// The sender.
         from: Rank,
-        /// Where it is awaited.
+        /// The span where it is awaited.
         span: Span,
-        /// Where it goes in the receiver's memory.
+        /// The elements of the receiver's memory to which it goes.
         to: std::ops::Range<usize>,
     },
-    /// A write lands on what a put of its receiver still reads.
+    /// A write lands on elements that a put of its receiver still reads.
     #[error("writes to rank {to} what that rank's put to rank {reader} still reads")]
     LandsInFlight {
         /// The receiver.
         to: Rank,
-        /// Who gets what is being overwritten.
+        /// The receiver of that put.
         reader: Rank,
     },
-    /// A write of nothing.
+    /// A write of no elements.
     #[error("writes nothing to rank {0}")]
     EmptyWrite(Rank),
     /// A write in a schedule that says it has none.
     #[error("writes to rank {0}, and says that it is not direct")]
     NotDirect(Rank),
-    /// A source of a direct schedule that writes nothing.
+    /// A source of a direct schedule does not write.
     #[error("is direct, and rank {0}, which is a source, writes nothing here")]
     NoWrite(Rank),
     /// A write is awaited before a message was taken from its sender on its lane.
@@ -210,26 +210,26 @@ pub enum Fault {
     /// A step writes the caller's input.
     #[error("writes {}", Show(.0))]
     WritesInput(Span),
-    /// Operands have different lengths, or what is written overlaps what is read without being the same.
+    /// Spans of one step have different lengths, or overlap without being the same.
     #[error("{} and {} differ in length or overlap", Show(.0), Show(.1))]
     Operands(Span, Span),
     /// Two different elements are reduced together.
     #[error("element {left} is reduced with element {right}")]
     Elements {
-        /// One.
+        /// The index of one.
         left: usize,
-        /// The other.
+        /// The index of the other.
         right: usize,
     },
-    /// What is read was never written.
+    /// Elements are read that were never written.
     #[error("{} is read at {at} before it was written", Show(.span))]
     Undefined {
-        /// What is read.
+        /// The span that is read.
         span: Span,
-        /// The first element of the span that has no value.
+        /// The first element of the span that was not written.
         at: usize,
     },
-    /// Contributions go into an element twice.
+    /// A contribution is reduced into an element twice.
     #[error("element {element} gets the contribution of rank {rank} twice")]
     Twice {
         /// Which.
@@ -237,7 +237,7 @@ pub enum Fault {
         /// Whose.
         rank: Rank,
     },
-    /// `last` is set too early, or not set though everyone's contribution is in.
+    /// `last` is set before all contributions are in, or is not set when they are.
     #[error("element {element} has {present} of {ranks} contributions, and `last` is {last}")]
     Last {
         /// Which.
@@ -249,7 +249,7 @@ pub enum Fault {
         /// What the step says.
         last: bool,
     },
-    /// The output is not what the collective promises.
+    /// An element of the output is not what the collective promises.
     #[error("output element {at} is {found}, and should be {wanted}")]
     Output {
         /// Its place in the output.
@@ -265,27 +265,27 @@ pub enum Fault {
         /// Its place in the output.
         at: usize,
     },
-    /// A job that is to be reduced in the order of ranks is not.
+    /// An element of an ordered job was not reduced in the order of ranks.
     #[error("output element {at} was not reduced in the order of ranks")]
     Unordered {
         /// Its place in the output.
         at: usize,
     },
-    /// A barrier lets a rank go on that has not heard of these.
+    /// A rank leaves a barrier without having heard of these.
     #[error("leaves the barrier without having heard of ranks {0:?}")]
     Unheard(Vec<Rank>),
     /// `sources` names the wrong ranks.
     #[error("takes messages from {taken:?}, and names {named:?} as sources")]
     Sources {
-        /// From whom messages were taken.
+        /// The ranks from which messages were taken.
         taken: BTreeSet<Rank>,
-        /// Whom [`Schedule::sources`] named, in that order.
+        /// The ranks that [`Schedule::sources`] named, in its order.
         named: Vec<Rank>,
     },
-    /// Nothing can happen any more.
+    /// No event is possible, and lanes have not ended.
     #[error("stands still: {0}")]
     Stuck(String),
-    /// A lane that had ended goes on.
+    /// A lane that had ended returns another step.
     #[error("goes on after its end with {0:?}")]
     NotOver(Box<Step>),
 }
@@ -326,8 +326,8 @@ pub fn check(schedules: Vec<Box<dyn Schedule>>, setup: &Setup<'_>) -> Result<Rep
     run::Checker::new(schedules, setup)?.run()
 }
 
-/// The number of lanes, the longest message and whether there are writes into outputs: alike on all ranks, and as the
-/// job allows.
+/// The number of lanes, the longest message and whether there are writes into outputs, which must be the same on all ranks and
+/// within the job's limits.
 fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, usize, bool), Violation> {
     let ranks = setup.job.ranks;
     let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };

@@ -1,27 +1,27 @@
-//! The adversary: what may happen next, and who decides.
+//! The adversary: the events that are possible, and the choice of the next one.
 
 use crate::Rank;
 
-/// In which order the adversary lets things happen.
+/// How the adversary orders events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Anything at any time.
+    /// At random.
     Random,
-    /// Messages arrive, and senders learn of it, before any lane goes on.
+    /// Messages arrive, and senders learn of it, before any lane continues.
     Prompt,
-    /// What became possible last happens first.
+    /// The event that became possible last is first.
     LatestFirst,
-    /// Messages arrive only when no lane can go on, and senders learn of it when nothing else can happen.
+    /// Messages arrive only when no lane can continue, and senders learn of it only when nothing else is possible.
     LateArrival,
-    /// Senders learn that their puts have left only when nothing else can happen.
+    /// Senders learn that their puts have left only when nothing else is possible.
     LateSent,
-    /// This rank goes on, and gets messages, only when nothing else can happen.
+    /// This rank continues, and messages reach it, only when nothing else is possible.
     StarveRank(Rank),
-    /// This lane, on all ranks, goes on only when nothing else can happen.
+    /// This lane, on all ranks, continues only when nothing else is possible.
     StarveLane(usize),
 }
 
-/// Something that may happen.
+/// A possible event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     /// A lane of a rank takes a step.
@@ -32,7 +32,7 @@ pub(super) enum Action {
     Sent { put: usize, lane: usize },
 }
 
-/// What may happen, in three classes: the first that is not empty goes first.
+/// The possible events, in three classes. The next event is from the first class that is not empty.
 pub(super) struct Agenda {
     policy: Policy,
     state: u64,

@@ -1,8 +1,8 @@
-//! Executes the schedules of all ranks step by step, in the order that the adversary chooses, and judges each step and the
-//! end.
+//! Executes the schedules of all ranks step by step, in the order that the adversary chooses, and checks each step and the final
+//! state.
 //!
-//! From the moment a write into an output is put until it is awaited its place belongs to the sender: a step of the
-//! receiver that reads or writes there is a violation, whether the write has landed or not.
+//! From the time when a write into an output is put until it is awaited, the elements that it writes belong to the sender: a step of
+//! the receiver that reads or writes them is a violation, whether the write has landed or not.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -19,7 +19,7 @@ pub(super) struct Checker<'a> {
     ranks: usize,
     width: usize,
     limit: usize,
-    /// Whether the schedules say that they write straight into outputs.
+    /// Whether the schedules say that they write into outputs.
     direct: bool,
     schedules: Vec<Box<dyn Schedule>>,
     /// Indexed by rank and lane.
@@ -28,24 +28,24 @@ pub(super) struct Checker<'a> {
     flows: Vec<Flow>,
     /// Indexed alike.
     writes: Vec<Writes>,
-    /// Where in each rank's output writes land that were not awaited, and whose.
+    /// For each rank, the elements of its output that are being written and were not awaited, and the writer.
     exposed: Vec<Vec<(Rank, Range<usize>)>>,
     memories: Vec<Memory>,
     puts: Vec<Put>,
     /// The puts of each rank that have not arrived.
     under_way: Vec<Vec<usize>>,
-    /// Of whom each rank has heard.
+    /// The ranks that each rank has heard of, as bits.
     heard: Vec<u64>,
     traffic: Vec<Traffic>,
     taken: Vec<BTreeSet<Rank>>,
     agenda: Agenda,
     hops: usize,
-    /// Room for the operands of a step.
+    /// Buffers for the operands of a step.
     left: Vec<Cell>,
     right: Vec<Cell>,
 }
 
-/// Whether a step was done or must wait.
+/// Whether a step was executed; if not, it must wait.
 type Outcome = Result<bool, Fault>;
 
 impl<'a> Checker<'a> {
@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
         (from * self.ranks + to) * self.width + lane
     }
 
-    /// Lets a lane take one step, or lay it aside until something happens.
+    /// Executes a lane's next step, or keeps it until it need not wait.
     fn advance(&mut self, rank: Rank, lane: usize) -> Result<(), Violation> {
         let index = rank * self.width + lane;
         self.lanes[index].listed = false;
@@ -140,7 +140,7 @@ impl<'a> Checker<'a> {
         &mut self.lanes[rank * self.width + lane]
     }
 
-    /// Something happened for which this lane may have waited.
+    /// Puts a waiting lane on the agenda, because something happened for which it may wait.
     fn wake(&mut self, rank: Rank, lane: usize) {
         let state = &mut self.lanes[rank * self.width + lane];
         if state.waits.is_some() && !state.listed {
@@ -197,7 +197,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// A message begins its way, to a slot or to where it `lands` in the receiver's output.
+    /// Begins a message to a slot, or to the elements `lands` of the receiver's output.
     fn put(
         &mut self,
         rank: Rank,
@@ -234,7 +234,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// A put's source is read, and its message is there.
+    /// Reads the source of a put and delivers its message.
     fn arrive(&mut self, index: usize) -> Result<(), Violation> {
         let Put { from, to, lane, number, area, ref range, heard, chain, ref lands, .. } = self.puts[index];
         let lands = lands.clone();
@@ -268,7 +268,7 @@ impl<'a> Checker<'a> {
         self.wake(from, lane);
     }
 
-    /// Gives freed slots back to the sender, as far as nothing is sent from them any more.
+    /// Gives freed slots back to the sender, unless a put still reads them.
     fn release(&mut self, index: usize) {
         self.flows[index].release(self.setup.depth);
         let (sender, lane) = (index / self.width / self.ranks, index % self.width);
@@ -312,7 +312,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Everyone's contribution in the order of ranks.
+    /// Reduces all contributions in the order of ranks.
     fn fold(&mut self, rank: Rank, lane: usize, own: Span, into: Span) -> Result<(), Fault> {
         let spans: Vec<Span> = (0..self.ranks)
             .map(|from| if from == rank { own } else { Span::landed(from, into.len) })
@@ -348,7 +348,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Where a span really lies.
+    /// The area and the range of a span.
     fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
@@ -406,7 +406,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Two spans of one step have the same length, and are the same memory or have none in common.
+    /// Checks that two spans of one step have the same length, and are the same memory or do not overlap.
     fn apart_or_same(&self, rank: Rank, lane: usize, one: &Span, other: &Span) -> Result<(), Fault> {
         let ((area, range), (there, theirs)) = (self.find(rank, lane, one)?, self.find(rank, lane, other)?);
         let shared = area == there && overlap(&range, &theirs);
@@ -416,7 +416,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// What holds when nothing can happen any more.
+    /// Checks the state in which no event is possible any more.
     fn judge(&self) -> Result<(), Violation> {
         self.stuck()?;
         self.judge_writes()?;
@@ -452,7 +452,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Nobody waits for anything.
+    /// Checks that no lane waits.
     fn stuck(&self) -> Result<(), Violation> {
         let waiting =
             self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.waits_for()?)));
@@ -471,8 +471,8 @@ impl<'a> Checker<'a> {
         Err(self.violation(first / self.width, first % self.width, fault))
     }
 
-    /// A lane's next step. Where nobody may write into this rank's output, the engine takes what is awaited from a slot,
-    /// and what is to be passed on leaves from there before it is copied: the slot is held until the next rank has room.
+    /// A lane's next step. If others may not write into this rank's output, the engine takes what is awaited from a slot. What is
+    /// forwarded leaves from that slot before it is copied, so that the slot is held until the next rank has room.
     fn next(&mut self, rank: Rank, lane: usize) -> Option<Step> {
         let exposed = self.setup.writable(rank);
         let laid_aside = self.lane(rank, lane).before.pop();
@@ -486,7 +486,7 @@ impl<'a> Checker<'a> {
         Some(Step::Take { from, len: into.len })
     }
 
-    /// A write begins its way to element `at` of the output of `to`.
+    /// Begins a write to element `at` of the output of `to`.
     fn write_direct(
         &mut self,
         rank: Rank,
@@ -516,7 +516,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// No put of `to` that has not arrived reads what is written there.
+    /// Checks that no put of `to` that has not arrived reads the elements that are written.
     fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
         let reader = self.under_way[to]
             .iter()
@@ -525,7 +525,7 @@ impl<'a> Checker<'a> {
         reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
     }
 
-    /// A write has come.
+    /// Delivers a write.
     fn land(&mut self, put: usize, lands: Range<usize>, cells: &[Cell]) -> Result<(), Violation> {
         let put = &self.puts[put];
         let (from, to, lane, number) = (put.from, put.to, put.lane, put.number);
@@ -536,7 +536,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// The next write was awaited, and has landed.
+    /// Ends the await of the next write, which has landed.
     fn await_direct(&mut self, rank: Rank, lane: usize, from: Rank, into: Span) -> Result<(), Fault> {
         let index = self.flow(from, rank, lane);
         let alone = self.setup.job.long && lane == 0 && self.writes[index].sent == 1;
@@ -559,7 +559,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// No write that was not awaited lands in these cells.
+    /// Checks that these cells are not being written by a write that was not awaited.
     fn untouched(&self, rank: Rank, area: Area, range: &Range<usize>, span: &Span) -> Result<(), Fault> {
         let exposed = self.exposed[rank].iter().find(|(_, lands)| overlap(lands, range));
         match exposed.filter(|_| area == Area::Main && !range.is_empty()) {
@@ -568,7 +568,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What holds of writes when nothing can happen any more.
+    /// Checks the writes when no event is possible any more.
     fn judge_writes(&self) -> Result<(), Violation> {
         for (index, writes) in self.writes.iter().enumerate() {
             let (from, to, lane) = self.ends(index);

@@ -1,5 +1,4 @@
-//! What the checker knows while schedules run: the state of each lane, of each flow (messages in slots, writes into the
-//! receiver's output), and of each put.
+//! The checker's state: lanes, flows (messages in slots, writes into the receiver's output), and puts.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -17,15 +16,15 @@ pub(super) struct Lane {
     pub(super) listed: bool,
     pub(super) ended: bool,
     pub(super) steps: usize,
-    /// Puts of which it does not know that they have left.
+    /// The number of its puts that, as far as it knows, have not left.
     pub(super) unsent: usize,
-    /// The longest chain of messages that ends here.
+    /// The length of the longest chain of messages that ends here.
     pub(super) chain: usize,
 }
 
 impl Lane {
-    /// What is awaited `into` a place comes through a slot instead: lists what follows the taking of it and comes before
-    /// the rest of the schedule, of which `after` is the next step.
+    /// The awaited elements `into` arrive in a slot instead of the output: inserts the steps that follow the taking of the message.
+    /// `after` is the schedule's next step.
     pub(super) fn take_from_slot(&mut self, from: Rank, into: Span, after: Option<Step>) {
         let landed = Span::landed(from, into.len);
         let (copy, free) = (Step::Copy { from: landed, into }, Step::Free { from });
@@ -37,7 +36,7 @@ impl Lane {
         };
     }
 
-    /// For what it waits, if it does.
+    /// What it waits for, if it waits.
     pub(super) fn waits_for(&self) -> Option<String> {
         Some(match self.waits? {
             Step::Put { to, .. } | Step::Write { to, .. } => format!("for room at rank {to}"),
@@ -74,7 +73,7 @@ impl Flow {
         self.sent - 1
     }
 
-    /// Gives freed slots back to the sender, as far as nothing is sent from them any more.
+    /// Gives freed slots back to the sender, unless a put still reads them.
     pub(super) fn release(&mut self, depth: usize) {
         while self.released < self.freed {
             let slot = &mut self.slots[self.released % depth];
@@ -108,7 +107,7 @@ pub(super) struct Put {
     pub(super) step: usize,
     pub(super) heard: u64,
     pub(super) chain: usize,
-    /// Where it lands in the receiver's output, unless in a slot.
+    /// The elements of the receiver's output to which it goes; `None` if it goes to a slot.
     pub(super) lands: Option<Range<usize>>,
 }
 
@@ -117,7 +116,7 @@ pub(super) struct Put {
 pub(super) struct Writes {
     pub(super) sent: usize,
     pub(super) awaited: usize,
-    /// Those that were sent and not awaited, in order.
+    /// The writes that were sent and not awaited, in order.
     pub(super) open: VecDeque<Open>,
 }
 
@@ -129,7 +128,7 @@ pub(super) struct Open {
 }
 
 impl Writes {
-    /// Whether another may be sent when at most so many may be open.
+    /// Whether another may be sent if at most `depth` may be open.
     pub(super) fn has_room(&self, depth: usize) -> bool {
         self.open.len() < depth
     }

@@ -1,58 +1,67 @@
-//! What a fabric and its hosts cost: the parameters of the model, and presets with the source of each figure.
+//! The parameters of the cost model, and presets with the source of each figure.
 
 use crate::{Kind, Network, Topology};
 
-/// What a message costs between two ranks.
+/// The cost of a message between two ranks.
 ///
 /// The parameters are those of LogGP (Albert Alexandrov, Mihai Ionescu, Klaus Schauser and Chris Scheiman, "LogGP:
 /// incorporating long messages into the LogP model", SPAA 1995) and a processor's cost per byte, which TCP needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// From when a message's first byte leaves a port until it arrives at another (s).
+    /// The time from a message's first byte leaving a port until it reaches the other (s).
     pub latency: f64,
-    /// A processor's time to put one message, whatever its length (s).
+    /// A processor's time to put a message of any length (s).
     pub send_overhead: f64,
-    /// A processor's time to take one message, whatever its length (s).
+    /// A processor's time to take a message of any length (s).
     pub receive_overhead: f64,
-    /// What a port moves, in each direction at once (B/s).
+    /// The bandwidth of a port in each direction (B/s).
     pub bandwidth: f64,
-    /// A processor's time to put a byte (s/B); 0 where the NIC reads memory by itself.
+    /// A processor's time to put a byte (s/B); 0 if the NIC reads memory itself.
     pub send_per_byte: f64,
-    /// A processor's time to take a byte (s/B); 0 where the NIC writes memory by itself.
+    /// A processor's time to take a byte (s/B); 0 if the NIC writes memory itself.
     pub receive_per_byte: f64,
 }
 
-/// A fabric and the hosts on it, in SI units: seconds, bytes, and bytes per second.
+/// A fabric and its hosts, in seconds, bytes, and bytes per second.
+///
+/// ```
+/// use unisono_schedule::cost::Fabric;
+///
+/// // Hosts of 16 ranks and 64 cores, with a port of 200 Gbit/s for each four ranks.
+/// let fabric = Fabric { ranks_per_host: 16, ports: 4, cores: 64, ..Fabric::HDR };
+/// assert_eq!(fabric.hosts(40), 3);
+/// assert_eq!(Fabric::parse("hdr"), Some(Fabric::HDR));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fabric {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it stands for, in a line.
+    /// A description, in one line.
     pub summary: &'static str,
-    /// What it is.
+    /// The kind of network.
     pub kind: Kind,
-    /// Between ranks of different hosts.
+    /// The cost of messages between ranks of different hosts.
     pub between: Path,
-    /// Between ranks of one host, each with a port of its own; `None` where that also goes through the host's ports.
+    /// The cost of messages between ranks of one host, each with a port of its own; `None` if these also go through the host's ports.
     pub inside: Option<Path>,
-    /// How many ports a host has, which its ranks share in turn; its r-th rank uses port r modulo this.
+    /// The number of ports of a host. Its r-th rank uses port r modulo this number.
     pub ports: usize,
-    /// How many bytes a switch holds for one port before it drops what comes, which several senders to one port can cause
-    /// (incast); infinite where senders are held back instead, as on InfiniBand.
+    /// The bytes that a switch queues for one port before it drops messages, which happens if several ranks send to one port
+    /// (incast). Infinite if the network holds senders back instead, as InfiniBand does.
     pub queue: f64,
-    /// How fast a processor reduces: bytes of the result (B/s).
+    /// The bytes of results that a processor reduces (B/s).
     pub reduction: f64,
-    /// How fast a processor copies (B/s).
+    /// The bytes that a processor copies (B/s).
     pub copy: f64,
     /// Whether registering memory costs next to nothing, so that every rank lets others write into its output
     /// ([`crate::Job::long`]).
     pub cheap_registration: bool,
-    /// How many ranks a host has, at most. Consecutive ranks share a host.
+    /// The most ranks of a host. Consecutive ranks share a host.
     pub ranks_per_host: usize,
-    /// How many cores these share.
+    /// The cores of a host.
     pub cores: usize,
-    /// From when a rank that waits on a core it shares is told to go on until it does (s of that core's time). Where
-    /// there is a core for every rank, ranks wait on theirs and this does not matter.
+    /// The time from waking a rank that shares its core until it continues (s of that core's time). If there is a core for every
+    /// rank, ranks keep their cores while they wait, and this does not matter.
     pub switch: f64,
 }
 
@@ -61,9 +70,9 @@ pub struct Fabric {
 const REDUCTION: f64 = 13.5e9;
 /// memcpy on one core of the same machine.
 const COPY: f64 = 12e9;
-/// Posting a write and going on: a step of the engine takes 0.08 µs (`benches/engine.rs`), the rest is a doorbell.
+/// The time to post a write: a step of the engine takes 0.08 µs (`benches/engine.rs`), the rest is a doorbell.
 const POST: f64 = 0.15e-6;
-/// Finding a completion and going on: as [`POST`].
+/// The time to find a completion: as [`POST`].
 const POLL: f64 = 0.15e-6;
 
 /// TCP inside a host, as measured with libfabric's `net`.
@@ -80,11 +89,11 @@ const LOOPBACK: Path = Path {
     receive_per_byte: 0.15e-9,
 };
 
-/// What part of an Ethernet's bits is data of TCP's: of 1538 bytes on the wire for each packet of 1500 (with preamble,
-/// header, check sum and gap, IEEE 802.3) 1448 (after the headers of IPv4 and TCP with timestamps, RFC 7323).
+/// The part of an Ethernet's bits that is data of TCP: of 1538 bytes on the wire for each packet of 1500 bytes (with preamble,
+/// header, check sum and gap, IEEE 802.3) 1448 bytes (without the headers of IPv4 and TCP with timestamps, RFC 7323).
 const GOODPUT: f64 = 1448.0 / 1538.0;
 
-/// TCP between hosts through a switch, at so many bit/s and with so much latency (s).
+/// TCP between hosts through a switch, with a bandwidth (bit/s) and a latency (s).
 const fn ethernet(bits: f64, latency: f64) -> Path {
     // System calls and copies are as inside a host.
     Path { latency, bandwidth: bits / 8.0 * GOODPUT, ..LOOPBACK }
@@ -229,8 +238,8 @@ impl Fabric {
         Self::ALL.into_iter().find(|fabric| fabric.name == name)
     }
 
-    /// The fabric of ranks that know so much of where they are, `ranks_per_host` of them on the host with the most: the
-    /// preset that is next to it, at the speed that its ports have, if that is known.
+    /// The fabric of ranks at these places, with `ranks_per_host` ranks on the host with the most: the preset of its kind that is
+    /// nearest, with the bandwidth of its ports if that is known.
     pub(crate) fn of(topology: &Topology, ranks_per_host: usize) -> Self {
         let Network { kind, megabits, ports } = topology.network;
         let preset = match (kind, megabits) {
@@ -257,7 +266,7 @@ impl Fabric {
         }
     }
 
-    /// What joins its ranks.
+    /// The network between its ranks.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "a bandwidth in Mbit/s")]
     pub fn network(&self) -> Network {
@@ -266,13 +275,13 @@ impl Fabric {
         Network { kind: self.kind, megabits, ports: self.ports }
     }
 
-    /// Where so many ranks are, consecutive ones on a host.
+    /// The places of `ranks` ranks, with consecutive ranks on a host.
     #[must_use]
     pub fn topology(&self, ranks: usize) -> Topology {
         Topology { ranks, cores: self.at_once(ranks), hosts: self.hosts(ranks), network: self.network() }
     }
 
-    /// How many ranks of so many can run at once: each that has a core.
+    /// How many of `ranks` ranks can run at once, because each has a core.
     #[must_use]
     pub fn at_once(&self, ranks: usize) -> usize {
         let (per_host, cores) = (self.ranks_per_host.max(1), self.cores.max(1));
@@ -280,20 +289,20 @@ impl Fabric {
         full * per_host.min(cores) + rest.min(cores)
     }
 
-    /// On how many hosts so many ranks are.
+    /// The number of hosts of `ranks` ranks.
     #[must_use]
     pub fn hosts(&self, ranks: usize) -> usize {
         ranks.div_ceil(self.ranks_per_host.max(1))
     }
 
-    /// How many of so many ranks share a core; 1 where every rank has one, and not less.
+    /// The number of ranks on a core, among `ranks` ranks; 1 if every rank has a core.
     #[must_use]
     pub fn crowd(&self, ranks: usize) -> f64 {
         (self.ranks_per_host.min(ranks) as f64 / self.cores.max(1) as f64).max(1.0)
     }
 
-    /// Whether each of so many ranks has a port of its own and meets all others alike, so that all may do the same at the
-    /// same time.
+    /// Whether each of `ranks` ranks has a port of its own and the same costs to all others, so that all can do the same at the same
+    /// time.
     pub(crate) fn is_even(&self, ranks: usize) -> bool {
         let per_host = self.ranks_per_host.min(ranks);
         match self.inside {
@@ -303,7 +312,7 @@ impl Fabric {
         }
     }
 
-    /// What a message costs between two ranks, by whether they are on one host.
+    /// The cost of a message between two ranks, which are on one host or not.
     pub(crate) fn path(&self, same_host: bool) -> &Path {
         self.inside.as_ref().filter(|_| same_host).unwrap_or(&self.between)
     }

@@ -103,7 +103,7 @@ pub enum Unpriced {
         slots: usize,
     },
     /// A message to or from a rank that does not exist, or itself.
-    #[error("the schedules have no sense: rank {rank} and a peer {peer}")]
+    #[error("the schedules are invalid: rank {rank} has a message to or from rank {peer}")]
     Peer {
         /// Whose schedule.
         rank: Rank,

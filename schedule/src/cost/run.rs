@@ -1,4 +1,4 @@
-//! The simulation: ranks, the cores they share, ports, and an agenda of what happens when.
+//! The simulation: ranks, the cores that they share, ports, and the agenda of events.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,14 +11,14 @@ use super::{
 };
 use crate::{Place, Rank, SLICE, Schedule, Span, Step};
 
-/// Into how many slices a step is cut at most, however long it is.
+/// The most slices of a step.
 const SLICES: f64 = 256.0;
 
 /// Which ranks are simulated.
 #[derive(Clone, Copy)]
 enum View {
     All,
-    /// One, which stands for the others.
+    /// One rank, which stands for all.
     One(Rank, Alike),
 }
 
@@ -30,13 +30,13 @@ pub(super) struct Simulation<'a> {
     hosts: Vec<Host>,
     ports: Ports<'a>,
     flows: Vec<Flow>,
-    /// Flows by sender, receiver, lane and way.
+    /// The index of a flow by sender, receiver, lane and way.
     index: HashMap<u64, usize, Mixed>,
     agenda: Agenda,
     steps: u64,
-    /// By how much processor work takes longer because others share the core and are not simulated.
+    /// The factor by which processor work takes longer because ranks that are not simulated share the core.
     share: f64,
-    /// The longest that a rank took (s).
+    /// The longest time of a rank that has ended (s).
     longest: f64,
 }
 
@@ -46,15 +46,15 @@ struct Actor {
     /// Its host, if cores are shared.
     host: Option<usize>,
     lanes: Vec<Lane>,
-    /// The lane whose turn it is to put and take, and the one whose turn it is to work.
+    /// The lane that is next to put and take, and the lane that is next to work.
     turn: usize,
     working: usize,
     state: State,
-    /// When it first had a core (s).
+    /// The time at which it first had a core (s).
     begun: Option<f64>,
-    /// When it is woken next; infinite while nothing is known that would wake it (s).
+    /// The time at which it is woken next; infinite if none is known (s).
     wake_at: f64,
-    /// When its last put has left (s).
+    /// The time at which its last put has left (s).
     out: f64,
     messages: u64,
     bytes: u64,
@@ -63,9 +63,9 @@ struct Actor {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Has nothing to do until it is told.
+    /// Waits until it is woken.
     Waits,
-    /// Has something to do, but no core.
+    /// Can continue, but has no core.
     Queued,
     Runs,
     Ended,
@@ -74,9 +74,9 @@ enum State {
 struct Lane {
     step: Option<Step>,
     ended: bool,
-    /// How many bytes of that step are reduced or copied.
+    /// The bytes of that step that are already reduced or copied.
     done: f64,
-    /// When its last put has left (s).
+    /// The time at which its last put has left (s).
     left: f64,
     /// The flow it used last at each [`End`], and with which peer.
     last: [Option<(Rank, Way, usize)>; 2],
@@ -89,7 +89,7 @@ enum End {
     Receiver,
 }
 
-/// Cores, and ranks that wait for one; only where ranks share them.
+/// The cores of a host, and the ranks that wait for one. Exists only if ranks share cores.
 struct Host {
     free: usize,
     queue: VecDeque<usize>,
@@ -126,7 +126,7 @@ impl<'a> Simulation<'a> {
         setup: &'a Setup<'a>,
     ) -> Self {
         let share = setup.fabric.crowd(ranks);
-        // A host of its own, on which being woken costs time.
+        // A host with one core, so that waking costs time.
         let hosts = if share > 1.0 { vec![Host { free: 1, queue: VecDeque::new() }] } else { Vec::new() };
         let ports = Ports::new(setup.fabric, vec![0], setup.fabric.hosts(ranks) == 1);
         let schedules = vec![(schedule, (share > 1.0).then_some(0))];
@@ -174,7 +174,7 @@ impl<'a> Simulation<'a> {
 
     pub(super) fn run(mut self) -> Result<Cost, Unpriced> {
         for index in 0..self.actors.len() {
-            // Nobody is woken at the beginning.
+            // At the beginning a rank gets its core without the cost of waking.
             match self.actors[index].host {
                 Some(host) if self.hosts[host].free == 0 => self.queue(host, index),
                 host => {
@@ -226,7 +226,7 @@ impl<'a> Simulation<'a> {
         self.hosts[host].queue.push_back(actor);
     }
 
-    /// Has a rank woken then, unless it is woken before: it then looks again.
+    /// Wakes a rank at this time, unless it is woken before: then it finds out itself when to wake next.
     fn wake_by(&mut self, actor: usize, time: f64) {
         if time < self.actors[actor].wake_at {
             self.actors[actor].wake_at = time;
@@ -234,10 +234,10 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// A rank that waits may have something to do now.
+    /// Wakes a rank that may be able to continue.
     fn wake(&mut self, actor: usize, now: f64) -> Result<(), Unpriced> {
         let state = &mut self.actors[actor];
-        // Otherwise an earlier one has been set since, and it was woken by that.
+        // Otherwise an earlier time was set after this one, and has woken the rank.
         if now < state.wake_at {
             return Ok(());
         }
@@ -258,13 +258,13 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Gives a rank a core, which takes a while.
+    /// Gives a rank a core, which takes [`Fabric::switch`](super::Fabric::switch).
     fn switch_to(&mut self, actor: usize, now: f64) {
         self.actors[actor].state = State::Runs;
         self.agenda.add(now + self.setup.fabric.switch * self.share, What::Resume(actor));
     }
 
-    /// A rank that has a core does what it can, until it waits or something else happens first.
+    /// Executes the steps of a rank that has a core, until it waits or another event is due.
     fn resume(&mut self, actor: usize, mut now: f64) -> Result<(), Unpriced> {
         self.actors[actor].begun.get_or_insert(now);
         loop {
@@ -281,7 +281,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// A rank that can do nothing gives its core up, and is told when that may change.
+    /// Takes the core from a rank that waits, and wakes it when it can continue, if that time is known.
     fn park(&mut self, actor: usize, now: f64) -> Result<(), Unpriced> {
         let mut soonest = f64::INFINITY;
         let mut ended = true;
@@ -293,7 +293,7 @@ impl<'a> Simulation<'a> {
         let state = &mut self.actors[actor];
         state.state = if ended { State::Ended } else { State::Waits };
         if ended {
-            // On one core whoever is late finds all there, and how long it takes says nothing of the algorithm.
+            // On one core, a rank that begins late finds all messages there, and its time says nothing of the algorithm.
             let begun = if self.setup.fabric.cores > 1 { state.begun.unwrap_or_default() } else { 0.0 };
             let took = now.max(state.out) - begun;
             self.longest = self.longest.max(took);
@@ -309,8 +309,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// When a lane's step need not wait any more; infinite while nobody knows, and then the rank is told as soon as
-    /// it is known.
+    /// The time at which a lane's step need not wait any more. Infinite if it is not known; then the rank is woken when it is known.
     fn due(&mut self, actor: usize, lane: usize, step: Step) -> Result<f64, Unpriced> {
         let known = match step {
             Step::Put { to, .. } | Step::Write { to, .. } => {
@@ -331,7 +330,7 @@ impl<'a> Simulation<'a> {
         Ok(known.unwrap_or(f64::INFINITY))
     }
 
-    /// Takes the next step of any lane that takes time; tells how much. `None` if all lanes wait or have ended.
+    /// Executes steps until one takes time; returns that time. `None` if all lanes wait or have ended.
     fn advance(&mut self, actor: usize, now: f64) -> Result<Option<f64>, Unpriced> {
         let lanes = self.actors[actor].lanes.len();
         let first = self.actors[actor].turn;
@@ -356,7 +355,7 @@ impl<'a> Simulation<'a> {
         Ok(None)
     }
 
-    /// The step a lane is at.
+    /// The current step of a lane.
     fn step(&mut self, actor: usize, lane: usize) -> Result<Option<Step>, Unpriced> {
         let Actor { schedule, lanes, .. } = &mut self.actors[actor];
         let state = &mut lanes[lane];
@@ -372,7 +371,7 @@ impl<'a> Simulation<'a> {
         Ok(state.step)
     }
 
-    /// Takes a step, unless it must wait or is work; tells how much processor time it takes.
+    /// Executes a step, unless it must wait or is work; returns its processor time.
     fn try_step(&mut self, actor: usize, lane: usize, step: Step, now: f64) -> Result<Option<f64>, Unpriced> {
         Ok(match step {
             Step::Put { to, from } | Step::Write { to, from, .. } => {
@@ -406,7 +405,7 @@ impl<'a> Simulation<'a> {
         len as f64 * self.setup.element as f64
     }
 
-    /// Processor time for a message taken.
+    /// The processor time for taking a message.
     fn taken(&self, flow: usize, len: usize) -> f64 {
         let Flow { sender, receiver, .. } = self.flows[flow];
         let path = self.ports.path(sender, receiver);
@@ -421,7 +420,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Sends a message; tells how much processor time that takes.
+    /// Sends a message; returns the processor time for it.
     fn put(&mut self, actor: usize, lane: usize, flow: usize, from: Span, now: f64) -> Result<f64, Unpriced> {
         let bytes = self.bytes(from.len);
         let Flow { sender, receiver, .. } = self.flows[flow];
@@ -440,7 +439,7 @@ impl<'a> Simulation<'a> {
         Ok(departure.spent)
     }
 
-    /// A message comes in through its receiver's port.
+    /// A message enters its receiver's port.
     fn land(&mut self, flow: usize, bytes: f64, last: f64, now: f64) {
         let Flow { sender, receiver, .. } = self.flows[flow];
         let time = self.ports.receive(sender, receiver, bytes, last, self.share, now);
@@ -451,7 +450,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Reduces or copies a slice, if the lane is at that; tells how much processor time it takes.
+    /// Reduces or copies a slice, if that is the lane's step; returns the processor time for it.
     fn work(&mut self, actor: usize, lane: usize) -> Option<f64> {
         let fabric = self.setup.fabric;
         let step = self.actors[actor].lanes[lane].step?;
@@ -479,8 +478,8 @@ impl<'a> Simulation<'a> {
         Some(slice / rate)
     }
 
-    /// The flow with a peer of which a rank has this end. Where one rank stands for all, the peer's flow to it is its own flow
-    /// to whoever stands to it as it stands to the peer.
+    /// The flow between a rank, which has this end of it, and a peer. If one rank stands for all, the flow from a peer to it is its own
+    /// flow to the rank that is to it as it is to the peer.
     fn flow(&mut self, actor: usize, lane: usize, end: End, peer: Rank, way: Way) -> Result<usize, Unpriced> {
         if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].last[end as usize]
             && (last, last_way) == (peer, way)
@@ -512,7 +511,7 @@ impl<'a> Simulation<'a> {
         if peer < self.ranks && peer != rank { Ok(()) } else { Err(Unpriced::Peer { rank, peer }) }
     }
 
-    /// The flow of this name between these two, which is made when it is first used.
+    /// The flow of this name between two simulated ranks, which is created when it is first used.
     fn flow_named(&mut self, name: (usize, usize), ends: (usize, usize), lane: usize, way: Way) -> usize {
         let pair = (name.0 as u64).wrapping_mul(self.ranks as u64).wrapping_add(name.1 as u64);
         let lanes = self.actors[ends.0].lanes.len().max(1) as u64;

@@ -1,17 +1,17 @@
-//! What is chosen for a call, and what follows from it: messages, lanes, writes into outputs.
+//! The choice for a call, and what follows from it: messages, lanes, writes into outputs.
 
 use crate::{
     Collective,
     algorithm::{Algorithm, Plan, Split},
 };
 
-/// From so many bytes on, all that one rank has for another goes in one write where it can ([`writes`]).
+/// The bytes from which all elements that one rank has for another are one write, if possible ([`writes`]).
 const LONG: usize = 64 << 10;
 
-/// An algorithm, and the messages and lanes that its schedule is made with.
+/// An algorithm, and the limits of the messages and lanes of its schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// The algorithm; it can do the collective.
+    /// The algorithm, which can do the collective.
     pub algorithm: &'static Algorithm,
     /// The most bytes of a message, a multiple of 64.
     pub chunk_bytes: usize,
@@ -20,8 +20,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// A call of `bytes` bytes among `ranks` ranks, in messages that give each of `lanes` lanes one; but not shorter nor
-    /// longer than the two bounds `chunk` (bytes).
+    /// The choice for a call of `bytes` bytes among `ranks` ranks, with messages so long that each of `lanes` lanes has one, but within
+    /// the two bounds `chunk` (bytes).
     #[must_use]
     pub fn cut(
         algorithm: &'static Algorithm,
@@ -36,18 +36,18 @@ impl Choice {
         Self { algorithm, chunk_bytes: even.checked_next_multiple_of(64).unwrap_or(even), lanes }
     }
 
-    /// The same within a group's configuration: at most `lanes` lanes, and messages of at most `chunk_bytes`; if it wants
-    /// one lane, of at most `eager_bytes`, so that they fit the small windows however large the whole is.
+    /// The choice within a group's configuration: at most `lanes` lanes, and messages of at most `chunk_bytes`. If it has one lane,
+    /// messages have at most `eager_bytes`, so that they fit into the small windows.
     #[must_use]
     pub fn within(self, chunk_bytes: usize, eager_bytes: usize, lanes: usize) -> Self {
         let most = if self.lanes == 1 { eager_bytes.min(chunk_bytes) } else { chunk_bytes };
         Self { chunk_bytes: self.chunk_bytes.min(most), lanes: self.lanes.min(lanes), ..self }
     }
 
-    /// The same for a call of many tensors, which come through slots where a call of one would be written into outputs. An
-    /// algorithm that takes a piece of every rank's from all others gives way to one that cuts the same pieces and takes
-    /// them from a neighbour, if that is `allowed`: its few slots stay in the caches, and what has come is forwarded from
-    /// where it lies (docs/decisions/029-coalesced-in-place.md). Between two ranks there is one neighbour either way.
+    /// The choice for a call of many tensors, whose messages go through slots even if a call of one tensor would be written into
+    /// outputs. An algorithm in which a rank receives a piece from each other rank is replaced by one that divides the vector into the
+    /// same pieces and receives them from a neighbour, if that is `allowed`: its few slots stay in the caches, and messages are
+    /// forwarded from where they landed (docs/decisions/029-coalesced-in-place.md). Two ranks are neighbours in both.
     #[must_use]
     pub fn coalesced(
         self,
@@ -65,11 +65,10 @@ impl Choice {
     }
 }
 
-/// Whether a collective of so many bytes ([`Job::count`](crate::Job::count) elements) in chunks of at most `chunk_bytes`
-/// writes results straight into outputs: one that reduces from eight chunks on, others from two. What is shorter still lies
-/// in the caches when it is copied, and a copy costs less than a clear to send
-/// (docs/decisions/004-receiver-decides-writes.md). Where registration is not cheap, only registered outputs are written, by
-/// a NIC that needs no processor for it: from two chunks and from one on
+/// Whether a collective of `bytes` bytes ([`Job::count`](crate::Job::count) elements) in chunks of at most `chunk_bytes` writes
+/// results into outputs: from eight chunks on if it reduces, from two otherwise. A shorter message is still in the caches when it is
+/// copied, and a copy costs less than a clear to send (docs/decisions/004-receiver-decides-writes.md). If registration is not cheap,
+/// only registered outputs are written, by a NIC without a processor: from two chunks on if it reduces, from one otherwise
 /// (docs/decisions/005-long-writes.md).
 pub(super) const fn direct(
     collective: Collective,
@@ -87,10 +86,10 @@ pub(super) const fn direct(
     whole / chunks >= chunk_bytes
 }
 
-/// Whether so done a collective writes results straight into outputs, and whether all that one rank has for another goes
-/// in one write: where registration is cheap, so that every rank lets others write into its output, from 64 KiB on, by a
-/// plan that can. A write waits for a clear to send, which costs more than it saves for less
-/// (docs/decisions/005-long-writes.md).
+/// The values of [`Job::direct`](crate::Job::direct) and [`Job::long`](crate::Job::long) for a collective of `bytes` bytes in chunks of
+/// at most `chunk_bytes` bytes. All elements that one rank has for another are one write if the plan can do that, registration is
+/// cheap, so that every rank lets others write into its output, and there are 64 KiB or more. For fewer bytes the wait for a clear to
+/// send costs more than a write saves (docs/decisions/005-long-writes.md).
 #[must_use]
 pub const fn writes(
     plan: &Plan,
@@ -103,19 +102,18 @@ pub const fn writes(
     (long || direct(plan.collective, ranks, bytes, chunk_bytes, cheap_registration), long)
 }
 
-/// From how many ranks a rank takes small messages, and chunks, by the usual choices where ranks have a core each: what
-/// windows are made for when a group is joined. More than 8 ranks take chunks from all others only at the root of a gather,
-/// in an all_to_all, in a reproducible reduction and at the hub of a star: those windows are made when they are first
-/// needed.
+/// The numbers of ranks from which a rank receives small messages, and chunks, by the usual choices if each rank has a core. Windows
+/// for so many are made when a group is joined. Among more than 8 ranks, a rank receives chunks from all others only as the root of a
+/// gather, in an all_to_all, in a reproducible reduction or as the hub of a star; those windows are made when they are first needed.
 #[must_use]
 pub fn neighbours(ranks: usize) -> (usize, usize) {
     let others = ranks.saturating_sub(1);
     let doublings = usize::try_from(ranks.next_power_of_two().ilog2()).unwrap_or(usize::MAX);
-    // Halving takes from a rank for each doubling, two trees from four ranks.
+    // In halving a rank has one source for each doubling, in two trees four.
     if ranks <= FEW { (others, others) } else { (others.min(2 * doublings), doublings.max(4)) }
 }
 
-/// Among so many ranks each can have windows for chunks from all others.
+/// The most ranks among which each has windows for chunks from all others.
 pub(super) const FEW: usize = 8;
 
 #[cfg(test)]

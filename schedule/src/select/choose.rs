@@ -1,7 +1,7 @@
-//! Chooses the algorithm of a call, and with what messages and lanes: by the tables of the fabric and the hosts at hand, or
-//! where none reaches by the cost model.
+//! Chooses the algorithm, the messages and the lanes of a call: by the tables of the fabric and hosts, or by the cost model where no
+//! table applies.
 //!
-//! The choice depends only on what all ranks know alike, so that they choose alike.
+//! The choice depends only on data that is the same on all ranks, so that they choose the same.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use crate::{
     cost::Fabric,
 };
 
-/// What is asked for a choice.
+/// A source of choices.
 #[derive(Clone, Copy)]
 enum Source {
     Table(&'static BuiltIn),
@@ -41,8 +41,8 @@ static HOSTS: &[Source] = &[Source::Model, Source::Table(&INFINIBAND)];
 /// Algorithms with their prices (s), the fastest first.
 type Order = Arc<[(&'static Algorithm, f64)]>;
 
-/// Chooses for the ranks of one group. What the cost model says of a collective and a class of sizes is found when it is
-/// first needed, in some milliseconds, and kept.
+/// Chooses for the ranks of one group. The cost model's order of algorithms for a collective and a class of sizes is computed when it
+/// is first needed, in some milliseconds, and kept.
 pub struct Chooser {
     topology: Topology,
     fabric: Fabric,
@@ -51,7 +51,7 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// For ranks of which each runs on the host of this number, counted from 0; alike on all ranks.
+    /// For ranks at these places. `hosts` has the number of each rank's host, counted from 0. Both must be the same on all ranks.
     #[must_use]
     pub fn new(topology: Topology, hosts: &[u32]) -> Self {
         let mut here = HashMap::new();
@@ -60,7 +60,7 @@ impl Chooser {
         Self::with(topology, Fabric::of(&topology, most), hosts.into())
     }
 
-    /// For so many ranks on a fabric, with consecutive ones on a host.
+    /// For `ranks` ranks on a fabric, with consecutive ranks on a host.
     #[must_use]
     pub fn on(fabric: &Fabric, ranks: usize) -> Self {
         let per_host = fabric.ranks_per_host.max(1);
@@ -78,13 +78,13 @@ impl Chooser {
         &self.topology
     }
 
-    /// What the cost model takes for the fabric.
+    /// The fabric that the cost model simulates.
     #[must_use]
     pub const fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// What is asked in turn. Between hosts nothing that was measured inside one holds.
+    /// The sources that are asked in turn. Measurements inside one host do not hold between hosts.
     fn sources(&self) -> &'static [Source] {
         let Topology { ranks, hosts, .. } = self.topology;
         let port_each =
@@ -99,7 +99,7 @@ impl Chooser {
     }
 
     /// The choice for a collective of `bytes` bytes (the whole vector of an all_reduce, a reduce or a broadcast, one
-    /// rank's block otherwise), of the algorithms that are `allowed`; `None` if none of these can do it.
+    /// rank's block otherwise) among the algorithms that are `allowed`; `None` if none of these can do it.
     #[must_use]
     pub fn choose(
         &self,
@@ -116,13 +116,13 @@ impl Chooser {
             }
         });
         chosen.or_else(|| {
-            // One that no table takes: in the largest chunks and on as many lanes as there may be.
+            // An algorithm that no source chooses gets the largest chunks and the most lanes.
             let algorithm = ALGORITHMS.iter().find(|it| it.supports(collective) && allowed(it))?;
             Some(Choice { algorithm, chunk_bytes: usize::MAX, lanes: usize::MAX })
         })
     }
 
-    /// Why [`Self::choose`] chooses as it does where all algorithms are allowed: the row of a table, or prices.
+    /// The reason for the choice if all algorithms are allowed, in words: the row of a table, or the cost model.
     #[must_use]
     pub fn reason(&self, collective: Collective, bytes: usize) -> Option<String> {
         self.sources().iter().find_map(|source| match source {
@@ -138,7 +138,7 @@ impl Chooser {
         })
     }
 
-    /// The fastest that is allowed, by the cost model.
+    /// The fastest allowed algorithm by the cost model.
     fn fastest(
         &self,
         collective: Collective,

@@ -1,12 +1,24 @@
-//! Which algorithms are allowed for which collectives, in the words of the setting `UNISONO_ALGORITHM`: `ring`, `^ring`, `all_reduce:tree,ring;broadcast:^direct`.
+//! Parses the setting `UNISONO_ALGORITHM`, the algorithms that are allowed: `ring`, `^ring`,
+//! `all_reduce:tree,ring;broadcast:^direct`.
 //!
-//! The words are those of NCCL's `NCCL_ALGO`: names after commas, `^` for all but these, a collective and a colon
-//! before a list that is for it alone, semicolons between lists.
+//! The syntax is that of NCCL's `NCCL_ALGO`: names are separated by commas, `^` means all except these, a collective and a colon
+//! precede a list for that collective only, and semicolons separate lists.
 
 use crate::Collective;
 use crate::algorithm::{ALGORITHMS, Algorithm};
 
-/// The algorithms that may be taken, for each collective. By default all.
+/// The algorithms that are allowed for each collective; by default all.
+///
+/// ```
+/// use unisono_schedule::{Collective, algorithm::find, select::Selection};
+///
+/// let selection = Selection::parse("all_reduce:tree,ring;^direct")?;
+/// let direct = find("direct").ok_or("no such algorithm")?;
+/// assert!(!selection.allows(Collective::AllReduce, direct));
+/// assert!(!selection.allows(Collective::Broadcast, direct));
+/// assert!(Selection::parse("magic").is_err_and(|error| error.starts_with("there is no algorithm \"magic\"")));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// For each collective, in the order of [`Collective::ALL`], a bit for each of [`ALGORITHMS`].
@@ -23,12 +35,11 @@ impl Default for Selection {
 }
 
 impl Selection {
-    /// Reads a selection. A list for one collective goes before one for all; a list for all does not concern
-    /// collectives of which it leaves no algorithm.
+    /// Parses a selection. A list for one collective takes precedence over a list for all. A list for all does not apply to a
+    /// collective for which it leaves no algorithm.
     ///
     /// # Errors
-    /// What is wrong with it, in words: a name that does not exist, a list that leaves no algorithm, or two lists for
-    /// the same.
+    /// A sentence that says what is wrong: an unknown name, a list that leaves no algorithm, or two lists for the same collective.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut selection = Self::default();
         let mut own = [false; Collective::ALL.len()];
@@ -69,7 +80,7 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Whether an algorithm may be taken for a collective.
+    /// Whether an algorithm is allowed for a collective.
     #[must_use]
     pub fn allows(&self, collective: Collective, algorithm: &Algorithm) -> bool {
         let place = ALGORITHMS.iter().position(|other| other.code == algorithm.code);
@@ -110,7 +121,7 @@ fn list_of<'a>(algorithms: impl Iterator<Item = &'a Algorithm>) -> String {
     algorithms.map(|algorithm| algorithm.name).collect::<Vec<_>>().join(", ")
 }
 
-/// A second list would take the place of the first, of which whoever wrote it would not hear.
+/// An error, because a second list would silently replace the first.
 fn twice(what: &str) -> String {
     format!("there are two lists for {what}; wanted one, of names after commas such as \"^ring,tree\"")
 }

@@ -1,5 +1,5 @@
-//! Which algorithm does a call, in messages of what length and on how many lanes: tables, the cost model where no table
-//! reaches, and what users allow.
+//! Chooses the algorithm of a call, the length of its messages and the number of its lanes: by tables, by the cost model where no
+//! table applies, and within what the user allows.
 
 mod built_in;
 mod choice;

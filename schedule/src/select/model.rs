@@ -1,6 +1,6 @@
-//! The choice by the cost model, where no table reaches: simulates every algorithm on the fabric and orders them by time.
+//! The choice by the cost model, where no table applies: simulates every algorithm on the fabric and orders them by time.
 //!
-//! All ranks come to the same order: they simulate the same schedules on the same figures, by additions, multiplications,
+//! All ranks get the same order: they simulate the same schedules with the same parameters, by additions, multiplications,
 //! divisions and comparisons of IEEE 754 doubles, which give the same bits on every processor.
 
 use super::choice::{Choice, FEW, writes};
@@ -12,24 +12,25 @@ use crate::{
     windows::{CHUNK_BYTES, EAGER_BYTES, LANES},
 };
 
-/// Among more ranks than that a call would wait too long for its prices.
+/// The most ranks for which calls are priced. With more, a call would wait too long.
 pub(super) const MOST_RANKS: usize = 32;
 
-/// Some milliseconds for all algorithms together: what is longer is extrapolated.
+/// Some milliseconds for all algorithms together.
 const EFFORT: Effort = Effort { steps: 3_000, limit: 40_000 };
 
-/// One message, however long the whole is.
+/// The bounds of a message (bytes) where there is one lane.
 const WHOLE: (usize, usize) = (256 << 10, 256 << 10);
-/// Chunks of a pipeline, and its lanes.
+/// The bounds of a pipeline's chunks (bytes), and its lanes.
 const PIPED: (usize, usize) = (128 << 10, 256 << 10);
 const PIPES: usize = 4;
 
-/// Sizes of one class have one order of algorithms: those up to the same power of two, and all beyond 64 MiB.
+/// The class of a size, in bytes. Sizes of one class have the same order of algorithms: those up to the same power of two, and all
+/// beyond 64 MiB.
 pub(super) fn class(bytes: usize) -> u32 {
     bytes.max(1).next_power_of_two().ilog2().min(26)
 }
 
-/// How an algorithm would do a call.
+/// The messages and lanes with which an algorithm would execute a call.
 pub(super) fn shape(
     algorithm: &'static Algorithm,
     collective: Collective,
@@ -37,15 +38,14 @@ pub(super) fn shape(
     bytes: usize,
 ) -> Choice {
     let takes_from_all = algorithm.plan(collective).is_some_and(|plan| plan.from_all);
-    // Of windows from many, small ones must do.
+    // Windows for many sources must be small.
     let small = bytes <= EAGER_BYTES || ranks > FEW && takes_from_all;
     let (chunk, lanes) = if small { (WHOLE, 1) } else { (PIPED, PIPES) };
     Choice::cut(algorithm, collective, ranks, bytes, chunk, lanes)
 }
 
-/// The algorithms that can do a collective of this class of sizes, the fastest first, with their times (s). Among many
-/// ranks those in which a rank takes from all others come last, for the memory of their windows; so do those without a
-/// price.
+/// The algorithms that can do a collective of this class of sizes, the fastest first, with their times (s). Among many ranks, the
+/// algorithms in which a rank receives from all others come last, because their windows take much memory; so do those without a price.
 pub(super) fn order(
     collective: Collective,
     topology: &Topology,

@@ -1,4 +1,4 @@
-//! Tables of choices: which algorithm does a call, in messages of what length and on how many lanes.
+//! Tables of choices: the algorithm of a call, the length of its messages, and the number of its lanes.
 //!
 //! A table is a text. Its first line is `unisono tuning 1`, `#` begins a comment, and every other line is a row:
 //!
@@ -15,8 +15,8 @@
 //! | `chunk` | the most bytes of a message, a multiple of 64; `128K..256K`: as many as give each lane one, within these bounds |
 //! | `lanes` | at most so many |
 //!
-//! The first row that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it;
-//! the tables of the library ([`super::Chooser`]) are written likewise.
+//! The first row that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it.
+//! The tables of the library ([`super::Chooser`]) have the same format.
 
 use std::fmt;
 
@@ -24,15 +24,15 @@ use super::choice::Choice;
 use crate::Collective;
 use crate::algorithm::{ALGORITHMS, Algorithm};
 
-/// What a file must begin with.
+/// The first line of a table.
 const FIRST: &str = "unisono tuning 1";
 
-/// For how many ranks a row is.
+/// The numbers of ranks of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ranks {
-    /// For this number.
+    /// This number.
     Exactly(usize),
-    /// For so many or fewer; `usize::MAX` for any number.
+    /// This number or fewer; `usize::MAX` for any number.
     AtMost(usize),
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Ranks {
     }
 }
 
-/// One choice: for this collective, so many ranks and at most so many bytes.
+/// A row: the choice for a collective, some numbers of ranks, and at most so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The collective.
@@ -64,18 +64,18 @@ pub struct Row {
     pub ranks: Ranks,
     /// The most bytes; `usize::MAX` for any number.
     pub bytes: usize,
-    /// Whether there may be so many bytes for each rank.
+    /// Whether `bytes` is multiplied by the number of ranks.
     pub each: bool,
-    /// What does it.
+    /// The chosen algorithm.
     pub algorithm: &'static Algorithm,
-    /// The bounds of a message's length (bytes).
+    /// The least and the greatest length of a message (bytes).
     pub chunk: (usize, usize),
     /// The most lanes.
     pub lanes: usize,
 }
 
 impl Row {
-    /// For this number of ranks and at most so many bytes, exactly this choice.
+    /// The row of this choice for exactly this number of ranks and at most `bytes` bytes.
     #[must_use]
     pub const fn new(collective: Collective, ranks: usize, bytes: usize, choice: Choice) -> Self {
         let Choice { algorithm, chunk_bytes, lanes } = choice;
@@ -83,7 +83,7 @@ impl Row {
         Self { collective, ranks, bytes, each: false, algorithm, chunk, lanes }
     }
 
-    /// What it says of a call that it fits.
+    /// The row's choice for a call that it fits.
     #[must_use]
     pub fn choice(&self, ranks: usize, bytes: usize) -> Choice {
         Choice::cut(self.algorithm, self.collective, ranks, bytes, self.chunk, self.lanes)
@@ -119,30 +119,30 @@ impl fmt::Display for Row {
     }
 }
 
-/// Rows in their order.
+/// A table: rows in the order in which they are tried.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Row>,
 }
 
 impl Table {
-    /// Of these rows.
+    /// A table of these rows.
     #[must_use]
     pub const fn new(rows: Vec<Row>) -> Self {
         Self { rows }
     }
 
-    /// The rows that concern so many ranks.
+    /// The table of the rows that apply to this number of ranks.
     #[must_use]
     pub fn of(mut self, ranks: usize) -> Self {
         self.rows.retain(|row| row.ranks.fit(ranks));
         self
     }
 
-    /// Reads a table.
+    /// Parses a table.
     ///
     /// # Errors
-    /// What is wrong, with the number of the line.
+    /// A sentence that says what is wrong, with the number of the line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
         let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -169,7 +169,7 @@ impl Table {
         self.rows.iter().find(|row| row.fits(collective, ranks, bytes) && allowed(row.algorithm))
     }
 
-    /// The choice for a call, if a row that is allowed fits it.
+    /// The choice for a call, if a row with an allowed algorithm fits it.
     #[must_use]
     pub fn choose(
         &self,
@@ -202,7 +202,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number of bytes as short as it can be written exactly.
+/// A number of bytes in the shortest exact notation.
 fn size(bytes: usize) -> String {
     match bytes {
         0 => "0".to_owned(),

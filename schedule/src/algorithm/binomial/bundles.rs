@@ -34,12 +34,12 @@ impl Bundles {
         block(self.count, self.chunks, chunk)
     }
 
-    /// How many places there are from `offset` after this one on, and at most `most`.
+    /// The number of places from `offset` after this one on, at most `most`.
     fn places(&self, offset: usize, most: usize) -> usize {
         most.min(self.tree.ranks - self.tree.place - offset)
     }
 
-    /// How many places the subtree of this one has.
+    /// The number of places in this one's subtree.
     pub(super) fn subtree(&self) -> usize {
         match self.tree.place {
             0 => self.tree.ranks,
@@ -47,27 +47,27 @@ impl Bundles {
         }
     }
 
-    /// How many bundles that are, this place's own among them.
+    /// The number of bundles in the subtree, including this place's own.
     pub(super) fn bundles(&self) -> usize {
         self.subtree().div_ceil(1 << self.level)
     }
 
-    /// How many places of the subtree are in the own bundle.
+    /// The number of places of the subtree that are in the own bundle.
     pub(super) fn own(&self) -> usize {
         self.subtree().min(1 << self.level)
     }
 
-    /// How many children are in the own bundle: the first ones.
+    /// The number of children in the own bundle, which are the first ones.
     pub(super) fn near(&self) -> usize {
         self.tree.children.min(self.level)
     }
 
-    /// The places of the subtree of a child in the own bundle: how many after this one they begin, and how many.
+    /// The subtree of a child in the own bundle: its distance from this place, and its number of places.
     pub(super) fn child(&self, index: usize) -> (usize, usize) {
         (1 << index, self.places(1 << index, 1 << index))
     }
 
-    /// The same for a bundle of the subtree other than the own one.
+    /// A bundle of the subtree other than the own one: its distance from this place, and its number of places.
     pub(super) fn bundle(&self, index: usize) -> (usize, usize) {
         (index << self.level, self.places(index << self.level, 1 << self.level))
     }
@@ -82,7 +82,8 @@ impl Bundles {
         1 << (child - self.level)
     }
 
-    /// Where the root has the blocks of these places, from itself on: one or two spans of them.
+    /// The elements of the blocks of these places (distance from the root, number) at the root: one range, or two if they wrap around
+    /// the end.
     pub(super) fn spans(
         &self,
         chunk: usize,
@@ -90,7 +91,7 @@ impl Bundles {
     ) -> (Range<usize>, Option<Range<usize>>) {
         let slice = self.slice(chunk);
         let first = self.tree.rank(offset);
-        // Of several blocks a message has the whole.
+        // If a message has several blocks, there is one chunk, so that they are adjacent.
         let span = |first: Rank, blocks: usize| {
             let start = first * self.count + slice.start;
             start..start + blocks * slice.len()
@@ -107,7 +108,7 @@ impl Bundles {
         (power / 2).max(self.tree.ranks - power).min(1 << self.level)
     }
 
-    /// With so many turns, and so much scratch, on this rank.
+    /// The shape of a pattern with so many turns, and so much scratch, on this rank.
     pub(super) fn shape(&self, turns: usize, scratch: usize) -> Shape {
         Shape { chunks: self.chunks, turns, max_message: self.longest(), direct: false, scratch }
     }

@@ -16,7 +16,7 @@ pub(super) const PLAN: Plan =
 struct Gather(Bundles);
 
 impl Gather {
-    /// What comes from a child belongs to these places, counted from this one.
+    /// Takes the blocks of these places (distance from this one, number) from a child, and copies them to scratch or the output.
     fn keep(&self, chunk: usize, child: Rank, places: (usize, usize), steps: &mut Steps) {
         let len = self.0.slice(chunk).len();
         let landed = Span::landed(child, places.1 * len);
@@ -34,7 +34,7 @@ impl Gather {
         steps.free(child);
     }
 
-    /// The own block goes to the output, or up with those that are in scratch.
+    /// Copies the own block to the output, or sends it with those that are in scratch.
     fn own(&self, chunk: usize, steps: &mut Steps) {
         let slice = self.0.slice(chunk);
         let input = Span::input(slice.start, slice.len());
@@ -51,7 +51,7 @@ impl Gather {
         }
     }
 
-    /// Takes what comes of a bundle.
+    /// Takes the message of a bundle.
     fn take(&self, chunk: usize, bundle: usize, steps: &mut Steps) {
         let (_, places) = self.0.bundle(bundle);
         steps.take(self.0.toward(bundle), places * self.0.slice(chunk).len());
@@ -74,7 +74,7 @@ impl Pattern for Gather {
         if turn < bundles.near() {
             self.keep(chunk, bundles.tree.child(turn), bundles.child(turn), steps);
         } else if turn < children {
-            // Stays where it landed until it is its turn. The root need not wait for all.
+            // The message stays in its slot until its turn. The root need not wait for all.
             if bundles.tree.place > 0 {
                 self.take(chunk, bundles.first_of(turn), steps);
             }

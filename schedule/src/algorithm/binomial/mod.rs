@@ -17,15 +17,15 @@ use std::ops::Range;
 use super::{Plan, chunks::Shape, doublings, wrapped};
 use crate::{Job, Rank, partition};
 
-/// What the binomial tree can do.
+/// The plans of the binomial tree.
 pub(super) const PLANS: &[Plan] = &[broadcast::PLAN, reduce::PLAN, gather::PLAN, scatter::PLAN];
 
-/// No place below n has more bits than that.
+/// The most bits that a place below `ranks` has set: ⌊log2 n⌋.
 const fn hops(ranks: usize) -> usize {
     ranks.ilog2() as usize
 }
 
-/// A rank's part in what is one vector, in chunks.
+/// A rank's part in a collective of one vector, which is cut into chunks.
 struct Vector {
     tree: Tree,
     count: usize,
@@ -42,7 +42,7 @@ impl Vector {
         partition::block(self.count, self.chunks, chunk)
     }
 
-    /// With so many turns on this rank.
+    /// The shape of a pattern with so many turns on this rank.
     fn shape(&self, turns: usize) -> Shape {
         let max_message = partition::longest(self.count, self.chunks);
         Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
@@ -55,7 +55,7 @@ struct Tree {
     ranks: usize,
     /// This rank, counted from the root.
     place: usize,
-    /// How many children it has.
+    /// The number of its children.
     children: usize,
 }
 
@@ -63,7 +63,7 @@ impl Tree {
     fn new(job: &Job<'_>) -> Self {
         let (root, ranks) = (job.root, job.ranks);
         let place = wrapped(job.rank + ranks - root, ranks);
-        // As many as there are zeros below its lowest bit, if there are ranks enough.
+        // One for each zero below its lowest set bit, if there are so many ranks.
         let children = doublings(ranks - place).min(place.trailing_zeros() as usize);
         Self { root, ranks, place, children }
     }

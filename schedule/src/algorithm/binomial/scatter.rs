@@ -17,14 +17,14 @@ pub(super) const PLAN: Plan =
 struct Scatter(Bundles);
 
 impl Scatter {
-    /// The root sends the blocks of these places, which are one child's or all it has in a bundle.
+    /// The root sends the blocks of these places (distance from the root, number) to a child.
     fn send(&self, chunk: usize, child: Rank, places: (usize, usize), steps: &mut Steps) {
         let (one, other) = self.0.spans(chunk, places);
         let first = Span::input(one.start, one.len());
         let Some(other) = other else {
             return steps.put(child, first);
         };
-        // No other message does that, and there is but one chunk if there are several blocks.
+        // Only one message wraps around, and there is one chunk if a message has several blocks: scratch is used once.
         let rest = Span::input(other.start, other.len());
         steps.copy(first, Span::scratch(0, first.len));
         steps.copy(rest, Span::scratch(first.len, rest.len));
