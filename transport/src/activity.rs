@@ -1,15 +1,15 @@
-//! In which library call a transport is, for a watchdog on another thread.
+//! Which library call a transport is in, for a watchdog on another thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bits of [`Activity`] name the call; the others count calls.
+/// The number of bits of [`Activity`] that identify the call; the others count calls.
 const BITS: u32 = 8;
 
 /// A call into the library under a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LibraryCall {
-    /// Looks for providers and what they offer.
+    /// Asks for providers and their capabilities.
     Find = 1,
     /// Opens a fabric or a domain.
     Domain,
@@ -23,11 +23,11 @@ pub enum LibraryCall {
     Inject,
     /// Begins another put.
     Write,
-    /// Looks for completions, and makes progress.
+    /// Reads completions, and makes progress.
     Poll,
-    /// Asks whether one may sleep.
+    /// Asks whether the caller may sleep.
     TryWait,
-    /// Closes an object or takes a registration back.
+    /// Closes an object or a registration.
     Close,
 }
 
@@ -45,13 +45,13 @@ impl LibraryCall {
         Self::Close,
     ];
 
-    /// Whether only who opens an endpoint makes it.
+    /// Whether it is made only while an endpoint is opened.
     #[must_use]
     pub const fn opens(self) -> bool {
         matches!(self, Self::Find | Self::Domain | Self::Open)
     }
 
-    /// libfabric's name for it.
+    /// The name of libfabric's function.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -69,34 +69,35 @@ impl LibraryCall {
     }
 }
 
-/// One stay in the library: the same call, entered once and not left.
+/// One call of the library that has not returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay {
-    /// Which call.
+    /// The kind of call.
     pub call: LibraryCall,
-    /// How many calls were made before.
+    /// The number of calls before it.
     pub number: u64,
 }
 
-/// Where a transport is. Written by the thread that drives it, with two relaxed stores a call; read by any.
+/// The library call that a transport is in. The thread that drives the transport writes it, with two relaxed stores for each call; any
+/// thread may read it.
 #[derive(Debug, Default)]
 pub struct Activity(AtomicU64);
 
 impl Activity {
-    /// The library is called. Calls do not nest.
+    /// A call of the library begins. Calls do not nest.
     #[inline]
     pub fn enter(&self, call: LibraryCall) {
         let number = (self.0.load(Ordering::Relaxed) >> BITS).wrapping_add(1);
         self.0.store(number << BITS | call as u64, Ordering::Relaxed);
     }
 
-    /// It has returned.
+    /// The call has returned.
     #[inline]
     pub fn leave(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) >> BITS << BITS, Ordering::Relaxed);
     }
 
-    /// Calls the library.
+    /// Runs `calls`, which calls the library, between [`Self::enter`] and [`Self::leave`].
     pub fn during<R>(&self, call: LibraryCall, calls: impl FnOnce() -> R) -> R {
         self.enter(call);
         let result = calls();
@@ -104,8 +105,8 @@ impl Activity {
         result
     }
 
-    /// The call that has been entered and not left. Who finds the same [`Stay`] again knows that it has lasted all the time
-    /// between.
+    /// The call that has not returned, if there is one. If two reads give the same [`Stay`], the call has lasted all the time between
+    /// them.
     #[must_use]
     pub fn stay(&self) -> Option<Stay> {
         let word = self.0.load(Ordering::Relaxed);

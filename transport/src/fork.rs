@@ -1,8 +1,9 @@
-//! Which process this is: a child of `fork` has copies of what its parent has open, and none of the threads that serve it.
+//! Tells a process from its children: a child of `fork` has copies of its parent's open descriptors and memory, but none of its
+//! threads.
 //!
-//! What belongs to one process remembers it ([`Process`]) and leaves everything as it is where it is used or dropped in
-//! a child. Descriptors by which others see that a process lives (connections, locks) must not live on in its children: a
-//! child finds `/dev/null` in their place ([`Unshared`]).
+//! An object that belongs to one process records it ([`Process`]); if it is used or dropped in a child, it changes nothing.
+//! Descriptors by which others see that a process lives (connections, locks) must not stay open in its children: in a child they lead
+//! to `/dev/null` ([`Unshared`]).
 #![allow(unsafe_code)]
 
 use std::{
@@ -15,17 +16,16 @@ use std::{
     },
 };
 
-/// How many forks lie between this process and the first that asked.
+/// The number of forks between this process and the first that called [`Process::this`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// `/dev/null`, or -1.
+/// The descriptor of `/dev/null`, or -1.
 static NULL: AtomicI32 = AtomicI32::new(-1);
 
 static DESCRIPTORS: Descriptors =
     Descriptors { locked: AtomicBool::new(false), all: UnsafeCell::new(Vec::new()) };
 
-/// The descriptors that children do not keep. The lock is one that may be taken by a thread before it forks and let go
-/// by its child.
+/// The descriptors that children do not keep. The lock may be taken by a thread before it forks and released by its child.
 struct Descriptors {
     locked: AtomicBool,
     all: UnsafeCell<Vec<RawFd>>,
@@ -61,7 +61,7 @@ unsafe extern "C" fn in_parent() {
     DESCRIPTORS.unlock();
 }
 
-/// Only calls that a signal handler may make.
+/// Makes only calls that a signal handler may make.
 unsafe extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the lock was taken by the thread that forked, the only one there is now.
@@ -75,12 +75,12 @@ unsafe extern "C" fn in_child() {
     DESCRIPTORS.unlock();
 }
 
-/// A process, as opposed to its children.
+/// A process, as distinct from its children by `fork`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// This one.
+    /// This process.
     #[must_use]
     pub fn this() -> Self {
         static PREPARED: Once = Once::new();
@@ -98,7 +98,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether it is this one, and this none of its children: one load.
+    /// Whether it is this process, and not one that this process was forked from. Takes one load.
     #[inline]
     #[must_use]
     pub fn is_this(self) -> bool {
@@ -106,7 +106,7 @@ impl Process {
     }
 }
 
-/// What owns a descriptor of which forked children keep nothing: there it leads to `/dev/null`.
+/// Owns a descriptor that forked children do not keep: there it leads to `/dev/null`.
 #[derive(Debug)]
 pub struct Unshared<T> {
     // First, so that it is off the list before the descriptor is closed.

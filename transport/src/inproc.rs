@@ -45,10 +45,10 @@ use crate::{
     region,
 };
 
-/// What its addresses and errors say.
+/// The provider's name in addresses and errors.
 const PROVIDER: &str = "inproc";
 
-/// Where endpoints of one process find one another. Cloning copies a handle.
+/// The endpoints of one process that can reach each other. Cloning copies a handle.
 #[derive(Clone, Debug)]
 pub struct Hub(Arc<Shared>);
 
@@ -57,13 +57,12 @@ struct Shared {
     names: Names,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     spans: RwLock<HashMap<u64, Arc<Slot>>>,
-    /// Keys are drawn from these: they cannot be guessed.
+    /// The random source of keys, so that these cannot be guessed.
     keys: RandomState,
     next_key: AtomicU64,
 }
 
-/// Registered memory. A put holds `span` for reading, so that taking the registration back waits for
-/// writes under way.
+/// Registered memory. A put holds `span` for reading, so that closing the registration waits for writes under way.
 #[derive(Debug)]
 struct Slot {
     owner: usize,
@@ -151,7 +150,7 @@ pub struct Endpoint {
     limits: Limits,
 }
 
-/// Takes a registration back.
+/// Closes a registration when it is dropped.
 #[derive(Debug)]
 struct Guard {
     hub: Arc<Shared>,

@@ -1,4 +1,4 @@
-//! What the transports within one process share: addresses, peers, registered memory, and how a put to it fails.
+//! The common parts of the transports within one process: addresses, peers, registered memory, and failures of puts.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ const INVALID: i64 = 22;
 /// `ENOTCONN`, for puts to an endpoint that was dropped.
 const GONE: i64 = 107;
 
-/// The limits of a transport without a library, a device and a wire, as far as they follow from that.
+/// The limits that follow from having no library, device or wire.
 pub(crate) fn limits(provider: &str) -> Limits {
     Limits {
         provider: provider.into(),
@@ -58,7 +58,7 @@ impl Names {
     }
 }
 
-/// The endpoints that one of them knows, with what it needs of each.
+/// The peers of one endpoint, with what it needs of each.
 #[derive(Debug)]
 pub(crate) struct Peers<T>(Vec<(usize, T)>);
 
@@ -139,7 +139,7 @@ impl Span {
     }
 }
 
-/// Why a put has failed after it was begun.
+/// Why a put failed after it was begun.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     peer: Option<Peer>,

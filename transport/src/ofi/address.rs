@@ -1,11 +1,11 @@
-//! What an address of libfabric's says to others.
+//! The parts of an endpoint's address: libfabric's address format, the provider's name, and libfabric's own address.
 
 use std::net::SocketAddr;
 
 use super::info;
 use crate::Address;
 
-/// What an address begins with; those of other transports do not.
+/// The beginning of an address, which distinguishes it from those of other transports.
 pub(super) const MAGIC: &[u8; 4] = b"ofi1";
 
 /// The parts of an address: its format, its provider's name, and what libfabric made.
@@ -17,7 +17,7 @@ pub(super) fn parts(address: &Address) -> Option<(u32, &[u8], &[u8])> {
     (magic == MAGIC).then_some((u32::from_le_bytes(*format), provider, name))
 }
 
-/// The IP address and port in an address, if it is made of these. Over TCP that is where the endpoint listens.
+/// The IP address and port of an endpoint's address, if it consists of these. Over TCP the endpoint listens there.
 #[must_use]
 pub fn socket_address(address: &Address) -> Option<SocketAddr> {
     let (format, _, name) = parts(address)?;

@@ -1,4 +1,4 @@
-//! What the entries of a completion queue mean.
+//! Interprets the entries of a completion queue.
 #![allow(unsafe_code)]
 
 use unisono_libfabric_sys as sys;
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Error, Event, LibraryCall};
 
-/// What a completion means.
+/// The event that a completion reports.
 pub(super) fn judge(
     pool: &mut Pool,
     facts: &Provider,

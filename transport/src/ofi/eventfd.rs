@@ -1,4 +1,4 @@
-//! What ends a sleep from another thread: a descriptor that becomes readable.
+//! Sleeps until a descriptor becomes readable or another thread ends the sleep.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -47,7 +47,7 @@ impl EventFd {
         }
         let [mine, _] = fds;
         if !mine.revents().is_empty() {
-            // However often it was woken: once is enough.
+            // One read resets the counter, however often the sleep was ended.
             let mut count = [0; 8];
             match rustix::io::read(&self.0, &mut count) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -60,7 +60,7 @@ impl EventFd {
 
 impl Wake for EventFd {
     fn wake(&self) {
-        // It can only fail if it was woken 2^64 - 2 times since somebody slept.
+        // Fails only if it was woken 2^64 - 2 times since the last sleep.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -1,24 +1,33 @@
-//! Which network interfaces may be used: a list in words, and whether an interface is on it.
+//! The network interfaces that may be used: parses the user's list, and finds an interface on it.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// Network interfaces: one or several of `eth0`, `mlx5_0`, `10.77.0.3`, `10.77.0.0/24`, separated by commas, the first that
-/// there is being the best; or, after a `^`, all but these.
+/// A list of network interfaces, by name, address or network, separated by commas; the first that exists is preferred. After a
+/// `^`, all interfaces except those listed.
+///
+/// ```
+/// use unisono_transport::ofi::Interfaces;
+///
+/// let some: Interfaces = "eth0,10.77.0.0/24".parse()?;
+/// let all_but: Interfaces = "^docker0,lo".parse()?;
+/// assert_eq!([some, all_but].map(|list| list.to_string()), ["eth0,10.77.0.0/24", "^docker0,lo"]);
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interfaces {
-    /// Whether those that are listed are the ones not to use.
+    /// Whether the listed interfaces are those not to use.
     excluded: bool,
     listed: Vec<Interface>,
 }
 
-/// Network interfaces by what they have in common.
+/// An entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Interface {
-    /// One of its addresses.
+    /// The interface that has this address.
     Address(IpAddr),
-    /// One of its addresses begins with so many bits of this one.
+    /// The interfaces that have an address in this network, whose prefix has so many bits.
     Network(IpAddr, u8),
-    /// The name of the device, as libfabric names the domain.
+    /// The device of this name, as libfabric names the domain.
     Name(String),
 }
 
@@ -31,8 +40,8 @@ impl Interfaces {
         }
     }
 
-    /// The place of a device in the order of preference; `None` if it may not be used. Where a provider has no addresses, only
-    /// names say which of its devices to use.
+    /// The place of a device in the order of preference; `None` if it may not be used. If a provider's devices have no addresses
+    /// (`by_ip` is false), only names count.
     pub(super) fn place(&self, device: &str, address: Option<IpAddr>, by_ip: bool) -> Option<usize> {
         let listed = || self.listed.iter().filter(|it| by_ip || matches!(it, Interface::Name(_)));
         let place = listed().position(|it| it.is(device, address));

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-/// What such a file says, up to a mebibyte.
+/// The contents of such a file, up to 1 MiB.
 pub(super) fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(1 << 20).read_to_string(&mut text).map(|_| text)

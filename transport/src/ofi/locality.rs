@@ -1,4 +1,4 @@
-//! Which of several NICs a process takes: a near one, and processes of one host different ones.
+//! Orders several NICs for a process: near ones first, and processes of one host begin with different ones.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{info::Info, kernel_file};
 
-/// Puts those NICs first that are as near as any to the processors on which this process may run, beginning with the one
-/// for the process of this number on its host. Otherwise the order stays. Gives how many are as near.
+/// Puts the NICs first that are nearest to the cores on which this process may run, rotated by this process's number on its host.
+/// Otherwise keeps the order. Returns the number of these NICs, too.
 pub(super) fn sort(nics: Vec<Info>, process: usize) -> (Vec<Info>, usize) {
     let processors = sched_getaffinity(None).ok();
     arrange(nics, process, |nic| match (&processors, nic.bus()) {
@@ -28,13 +28,13 @@ fn arrange<T>(nics: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<T
     (nics, count)
 }
 
-/// Whether this process may run on a processor beside the device at this place of the PCI bus. Where that is unknown, it may.
+/// Whether this process may run on a core near the device at this address of the PCI bus. If that is unknown: yes.
 fn near(bus: &str, processors: &CpuSet) -> bool {
     let list = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
     kernel_file::read(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
 }
 
-/// Whether a list of processors such as `0-3,8` has one of these; `None` if it is none.
+/// Whether a list of processors such as `0-3,8` contains one of these; `None` if it is not such a list.
 fn holds(list: &str, these: impl Fn(usize) -> bool) -> Option<bool> {
     let mut any = false;
     for part in list.trim().split(',') {

@@ -1,10 +1,20 @@
 //! libfabric: endpoints of reliable datagrams, written to by one-sided writes with immediate data.
 //!
-//! [`Ofi::open`] chooses a provider by what it says it can do (`select.rs`, by what `info.rs` asks), opens it (`open.rs`), and has it
-//! write to itself once before it is trusted (`self_test.rs`; efa and opx do that through shared memory, not by the NIC). The
-//! endpoint (`endpoint.rs`) posts puts (`post.rs`), reads completions (`completion.rs`) and registers memory (`memory.rs`). What is
-//! known of a provider beyond what it says is a row in `provider.rs`; what exists only because of a bug is in `workarounds/`.
-//! Objects of libfabric are owned in `handle.rs`, and what its functions return is judged in `call.rs`.
+//! [`Ofi::open`] chooses a provider by the capabilities that it reports (`select.rs`; `info.rs` asks for them), opens it (`open.rs`),
+//! and has the endpoint write to itself before it is used (`self_test.rs`; efa and opx do that through shared memory, not by the NIC).
+//! The endpoint (`endpoint.rs`) posts puts (`post.rs`), reads completions (`completion.rs`) and registers memory (`memory.rs`). Facts
+//! about a provider that it does not report are a row in `provider.rs`; code that exists only because of a bug is in `workarounds/`.
+//! `handle.rs` owns libfabric's objects, and `call.rs` judges what its functions return.
+//!
+//! ```no_run
+//! use unisono_transport::{Transport, ofi::{Ofi, Options}};
+//!
+//! # fn main() -> Result<(), unisono_transport::Error> {
+//! let towards = Some([10, 0, 0, 5].into());
+//! let ofi = Ofi::open(&Options { provider: Some("tcp".into()), towards, ..Options::default() })?;
+//! println!("{} on {}", ofi.limits().provider, ofi.limits().device);
+//! # Ok(()) }
+//! ```
 #![allow(unsafe_code)]
 
 mod address;

@@ -1,4 +1,4 @@
-//! Opens the first provider that fits and works.
+//! Opens the first provider that fits and passes its self-test.
 #![allow(unsafe_code)]
 
 use std::{
@@ -34,16 +34,16 @@ use crate::{Activity, Address, Error, LibraryCall, Limits};
 const DEPTH: usize = 512;
 
 impl Ofi {
-    /// Opens the first provider that does what is asked, fits, and passes its self-test.
+    /// Opens an endpoint of the first provider that fits the options and passes its self-test.
     ///
     /// # Errors
-    /// [`Error::NoProvider`] with the reason for each candidate; [`Error::SelfTest`] or the failed call if
-    /// the only candidate did not work.
+    /// [`Error::NoProvider`] with the reason for each candidate. If there is only one candidate, its own error:
+    /// [`Error::SelfTest`] or the failed call.
     pub fn open(options: &Options) -> Result<Self, Error> {
         Self::open_watched(options, &Arc::default())
     }
 
-    /// The same; `activity` shows a watchdog in which call of libfabric it is, from the first on.
+    /// As [`Self::open`]. `activity` tells a watchdog which call of libfabric the thread is in, from the first call on.
     ///
     /// # Errors
     /// As [`Self::open`].

@@ -1,4 +1,4 @@
-//! Begins puts, and keeps what a put needs until it is done: its context, token, peer and source regions.
+//! Begins puts, and keeps the context, token, peer and source regions of each until it has ended.
 #![allow(unsafe_code)]
 
 use std::{cell::UnsafeCell, ffi::c_void, ptr};
@@ -6,10 +6,10 @@ use std::{cell::UnsafeCell, ffi::c_void, ptr};
 use crate::{Peer, Put, Region, Source, region::bytes};
 use unisono_libfabric_sys as sys;
 
-/// The most sources one put gathers; callers use no more.
+/// The most sources of one put ([`crate::Limits::max_sources`]).
 pub(super) const MAX_SOURCES: usize = 4;
 
-/// What libfabric may write into while a put is under way (`fi_context2` is 64 bytes long).
+/// Memory that libfabric may write to while a put is under way (`fi_context2` has 64 bytes).
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct Context(UnsafeCell<[u64; 8]>);
@@ -20,7 +20,7 @@ unsafe impl Sync for Context {}
 /// A put under way.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
-    /// Of the event that reports its end.
+    /// The token of the event that reports its end.
     pub(super) token: u64,
     pub(super) peer: Peer,
     #[expect(dead_code, reason = "keeps the sources' memory; it is never read")]
@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// A place for a put, if there is one: its number, and its context to hand to libfabric.
+    /// Reserves a place for a put, if one is free: returns its number, and its context for libfabric.
     pub(super) fn reserve(&mut self) -> Option<(u32, *mut c_void)> {
         let number = self.free.pop()?;
         Some((number, self.contexts.get(number as usize)?.0.get().cast()))
@@ -81,7 +81,7 @@ impl Pool {
         Some(put)
     }
 
-    /// Whose put this context belongs to.
+    /// The peer of the put to which this context belongs.
     pub(super) fn peer(&self, context: *mut c_void) -> Option<Peer> {
         self.under_way.get(self.number(context)? as usize)?.as_ref().map(|put| put.peer)
     }
@@ -118,7 +118,8 @@ impl Vectors {
         Self { spans, descriptors, count }
     }
 
-    /// Begins a write of all of them; gives the name of the call and its result. `copied` has the library copy them at once.
+    /// Begins a write of all sources; returns the name of libfabric's function and its result. With `copied` the library copies them
+    /// at once.
     ///
     /// # Safety
     /// The endpoint is open. The sources, unless they are copied, and the context stay where they are until the write's
@@ -147,7 +148,7 @@ impl Vectors {
         ("fi_writemsg", unsafe { sys::fi_writemsg(endpoint, &raw const message, flags) })
     }
 
-    /// Begins a write of the first of them, which is the only one, by the call that all providers have for that.
+    /// Begins a write of the first source, which is the only one, by `fi_writedata`, which all providers have.
     ///
     /// # Safety
     /// As of [`Self::write_message`].

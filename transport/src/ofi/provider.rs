@@ -1,31 +1,31 @@
-//! What is known of each provider beyond what it says of itself: one row each.
+//! Facts about each provider that it does not report itself: one row each.
 //!
 //! Sources are paths in libfabric's repository, as of v1.17.0 and v2.5.1 unless said otherwise.
 
 use super::workarounds::shm_names;
 
-/// One provider's facts.
+/// The facts about one provider.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Provider {
     /// libfabric's name for it, layers included.
     pub(super) name: &'static str,
-    /// Whether its endpoints are addressed by IP, so that an interface is to be chosen.
+    /// Whether its endpoints have IP addresses, so that an interface must be chosen.
     pub(super) by_ip: bool,
-    /// Whether its addresses belong to NICs whose network may differ from the one in which the store is.
+    /// Whether its addresses belong to NICs whose network may differ from that of the store.
     pub(super) own_network: bool,
     /// Whether all its NICs reach one another, so that processes of one host may take different ones.
     pub(super) interchangeable: bool,
-    /// Whether registering pins no page (software providers keep a table and no more).
+    /// Whether registering pins no page (a software provider only adds an entry to a table).
     pub(super) cheap_registration: bool,
     /// Whether the completion of a remote write reports its length.
     pub(super) reports_len: bool,
     /// Whether hints must ask for peers on this host and on others (`FI_LOCAL_COMM`, `FI_REMOTE_COMM`).
     pub(super) wants_locality: bool,
-    /// How many writes from one peer may be under way before the target polls, where that is bounded.
+    /// The most writes from one peer that may be under way before the target polls; `usize::MAX` if there is no bound.
     pub(super) arrivals_per_peer: usize,
-    /// What would allow more writes under way to an endpoint, in words; may be empty.
+    /// How a user can allow more writes under way to an endpoint, in words; may be empty.
     pub(super) more_arrivals: &'static str,
-    /// The longest write with immediate data, where the provider says more than holds.
+    /// The longest write with immediate data (bytes), if the provider reports more than it can do.
     pub(super) max_put: usize,
     /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
     /// `fi_writedata`, and none is injected.
@@ -44,7 +44,7 @@ pub(super) struct Provider {
     /// Whether it reaches peers of this host only, through memory in /dev/shm under a name that an endpoint's source address
     /// contains.
     pub(super) one_host: bool,
-    /// Whether an endpoint crashes that has yet to answer the first put of a peer which is closed meanwhile.
+    /// Whether an endpoint crashes if it answers the first put of a peer that has been closed.
     pub(super) crashes_on_lost_peer: bool,
     /// Whether closing an endpoint while puts arrive may crash, so that it polls until none does.
     pub(super) drains_before_close: bool,
@@ -52,19 +52,19 @@ pub(super) struct Provider {
     pub(super) crashes_on_close: bool,
     /// A known defect that only another provider or version avoids, in words; may be empty.
     pub(super) caution: &'static str,
-    /// What to try where it is refused; may be empty.
+    /// What to try if it is refused; may be empty.
     pub(super) remedy: &'static str,
 }
 
 impl Provider {
-    /// Why it is refused, and what would help.
+    /// The reason for a refusal, followed by what would help.
     pub(super) fn refusal(&self, reason: String) -> String {
         let room = if self.one_host { shm_names::state() } else { String::new() };
         if self.remedy.is_empty() { reason } else { format!("{reason}; {}{room}", self.remedy) }
     }
 }
 
-/// Facts of a provider that has no row: nothing is taken for granted.
+/// The facts about a provider that has no row: nothing is assumed.
 const UNKNOWN: Provider = Provider {
     name: "",
     by_ip: false,
@@ -203,12 +203,12 @@ const PROVIDERS: &[Provider] = &[
 /// The vendor of soft-RoCE's devices (drivers/infiniband/sw/rxe/rxe_param.h in Linux), as libfabric writes it.
 const SOFT_ROCE: &str = "0xffffff";
 
-/// What is known of this provider.
+/// The facts about this provider.
 pub(super) fn facts(name: &str) -> Provider {
     PROVIDERS.iter().find(|row| row.name == name).copied().unwrap_or(UNKNOWN)
 }
 
-/// What is known of this provider with a device of this vendor and this version of libfabric.
+/// The facts about this provider with a device of this vendor and this version of libfabric.
 ///
 /// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer
 /// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
@@ -258,9 +258,9 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     PROVIDERS.iter().map(|row| row.name)
 }
 
-/// What a request means with this version of libfabric, best first. Without a request: what reaches other
-/// hosts, fast NICs before TCP. `psm3` is left out there because it also answers on plain Ethernet, `shm`
-/// because it ends at the host.
+/// The providers that a request means with this version of libfabric, the best first. Without a request: those that reach other
+/// hosts, fast NICs before TCP. `psm3` is left out because it also works on plain Ethernet, `shm` because it reaches this host
+/// only.
 pub(super) fn expand(request: Option<&str>, version: (u32, u32)) -> Vec<String> {
     // Until 1.17 the reliable datagrams of `tcp` lived in `net` (man/fi_tcp.7.md, NOTES).
     let tcp = if version >= (1, 18) { ["tcp", "tcp;ofi_rxm"] } else { ["net", "tcp;ofi_rxm"] };

@@ -1,4 +1,4 @@
-//! Which provider, device and address to take, and why.
+//! Chooses a provider, a device and an address, and says why.
 
 use std::{
     collections::HashSet,
@@ -16,28 +16,29 @@ use super::{
 };
 use crate::{Activity, Error, LibraryCall};
 
-/// How many puts from peers completion queues hold, if nothing else is asked for.
+/// The default of [`Options::arrivals`].
 pub(super) const ARRIVALS: usize = 4096;
 
-/// What is wanted of a provider.
+/// The requirements for an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `tcp` (the best there is over TCP in the library at hand), `verbs`, `shm`, or a provider's exact
-    /// name; `None` takes the best that reaches other hosts.
+    /// The provider: `tcp` (the best provider over TCP of the installed library), `verbs`, `shm`, or libfabric's exact name.
+    /// `None`: the best that reaches other hosts.
     pub provider: Option<String>,
-    /// The network interfaces that may be used, of which the one towards `towards` is the best; `None` leaves the choice to that.
+    /// The network interfaces that may be used. Among these, the one on the route to `towards` is preferred. `None`: `towards`
+    /// decides.
     pub interface: Option<Interfaces>,
-    /// A host to be reached: without `interface`, the address is taken from which the system would route
-    /// to it, so that a loopback address here means the loopback interface. Where it is another, NICs that have a network of
-    /// their own are taken by their own addresses.
+    /// A host that must be reached. Without `interface`, the endpoint gets the address from which the system would route to this
+    /// host, so that a loopback address selects the loopback interface. If that address belongs to no NIC of a provider whose NICs
+    /// have their own network (verbs), these are used with their own addresses.
     pub towards: Option<IpAddr>,
-    /// This process's number among those of its machine: where there are several NICs with a network of their own that leads
-    /// everywhere (efa, cxi), processes take those near the processors they may run on in turn.
+    /// This process's number among those of its host, from 0. If a host has several NICs that reach all others (efa, cxi), its
+    /// processes take different ones of those that are near the cores on which they may run.
     pub process: usize,
-    /// How many puts from peers the completion queue must hold ([`crate::Limits::arrivals`]).
+    /// The number of puts from peers that the completion queue must hold ([`crate::Limits::arrivals`]); 4096 by default.
     pub arrivals: usize,
-    /// By when an endpoint is wanted: all providers that fit share the time to try themselves. `None` gives each as long as
-    /// it may need.
+    /// The time at which the endpoint must be open. The providers that fit share the remaining time for their self-tests. `None`:
+    /// each may take as long as it needs.
     pub deadline: Option<Instant>,
 }
 
@@ -73,7 +74,7 @@ impl Options {
     }
 }
 
-/// One thing that libfabric offers, and what became of it.
+/// A provider and device that libfabric offers, and whether it is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The provider's name.
@@ -86,15 +87,14 @@ pub struct Candidate {
     pub address: Option<IpAddr>,
     /// Whether [`super::Ofi::open`] with the same options would try it first.
     pub taken: bool,
-    /// Why it was taken, or why not and what would help.
+    /// Why it was chosen, or why not and what would help.
     pub reason: String,
 }
 
-/// Something that fits, and why it comes where it does.
+/// What fits, and the reason for its place in the order.
 type Offer = (Info, String);
 
-/// What fits, best first and each with the reason it comes there; and a line for each provider that does
-/// not fit.
+/// What fits, the best first, each with the reason for its place; and a line for each provider that does not fit.
 pub(super) fn candidates(options: &Options, activity: &Activity) -> Result<(Vec<Offer>, Vec<String>), Error> {
     let mut fitting = Vec::new();
     let mut refusals = Vec::new();
@@ -115,14 +115,14 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let facts = provider::facts(name);
     let mut from = options.from().filter(|_| facts.by_ip);
     let mut infos = info::fitting(name, from)?;
-    // Some take any address, and then cannot bind to it.
+    // Some providers accept any address here, and then cannot bind to it.
     if let Some(wanted) = options.interface.as_ref().and_then(Interfaces::address).filter(|_| facts.by_ip) {
         let there = info::fitting(name, None)?;
         if !there.is_empty() && !there.iter().any(|info| info.ip() == Some(wanted)) {
             return Ok(Err(format!("it has no device {wanted}, only {}", devices(&there))));
         }
     }
-    // The store is on the Ethernet as a rule, and the NICs have a network beside it.
+    // Usually the store is reached over Ethernet, and the NICs have another network.
     let beside =
         |address: &IpAddr| !address.is_loopback() && options.interface.is_none() && facts.own_network;
     let mut routed = from.filter(|address| infos.is_empty() && beside(address));
@@ -244,8 +244,8 @@ fn general() -> Option<IpAddr> {
     routed_from(Ipv4Addr::new(203, 0, 113, 1).into())
 }
 
-/// Everything libfabric offers here, with what would become of it under these options: those that
-/// [`super::Ofi::open`] would try, in its order, then all others.
+/// Everything that libfabric offers here, and whether it would be chosen under these options: first what
+/// [`super::Ofi::open`] would try, in its order, then all else.
 ///
 /// # Errors
 /// If `fi_getinfo` fails otherwise than by finding nothing.

@@ -1,14 +1,14 @@
-//! libfabric's own variables, where what they say decides what may be taken, or how much of it there is. From 1.18 on a file
-//! `libfabric.conf` of the library's may set them too; that is not read here.
+//! libfabric's own environment variables, as far as they decide which provider may be used, or how large its queues are. From 1.18 on
+//! libfabric's file `libfabric.conf` may set them too; it is not read here.
 
 use std::env;
 
-/// What a launcher should set for its ranks, unless it is set. Without it Slingshot's NICs do not write with immediate data
-/// (man/fi_cxi.7.md in libfabric 2.5).
+/// A variable, and the value that a launcher should give it for its ranks if it is not set. Without it, Slingshot's NICs do not
+/// write with immediate data (man/fi_cxi.7.md in libfabric 2.5).
 pub const LAUNCH_WITH: (&str, &str) = ("FI_CXI_ENABLE_WRITEDATA", "1");
 
-/// What a variable switches, as libfabric reads it (`fi_parse_bool` in src/var.c); `None` where it is not set, or to no word
-/// for yes or no.
+/// The truth value of a variable, as libfabric reads it (`fi_parse_bool` in src/var.c); `None` if it is not set, or is no word for
+/// yes or no.
 pub(super) fn switch(name: &str) -> Option<bool> {
     truth(&env::var(name).ok()?)
 }
@@ -19,7 +19,7 @@ fn truth(word: &str) -> Option<bool> {
     (no || yes).then_some(yes)
 }
 
-/// The number that a variable holds, as libfabric reads it (`strtol` with base 0); `None` where it is not set.
+/// The number in a variable, as libfabric reads it (`strtol` with base 0); `None` if it is not set.
 pub(super) fn size(name: &str) -> Option<usize> {
     env::var(name).ok().map(|text| number(&text))
 }

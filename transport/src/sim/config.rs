@@ -1,19 +1,28 @@
-//! What a simulated fabric is like.
+//! The properties of a simulated fabric.
 
 use std::time::Duration;
 
-/// What the simulated fabric is like.
+/// The properties of a simulated fabric.
+///
+/// ```
+/// use unisono_transport::{Transport, sim};
+///
+/// let fabric = sim::Fabric::new(sim::Config { seed: 7, max_sources: 1, ..sim::Config::default() });
+/// let (one, other) = (fabric.open(), fabric.open());
+/// assert_ne!(one.address(), other.address());
+/// assert_eq!(one.limits().max_sources, 1);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What every delay is drawn from.
+    /// The seed of every delay.
     pub seed: u64,
-    /// From the last byte's leaving to its landing.
+    /// The time from the last byte's leaving to its landing, at least.
     pub latency: Duration,
-    /// How much longer than `latency` a delivery may take: the larger, the more overtake one another.
+    /// The most that a delivery takes longer than `latency`. With more of it, more deliveries overtake each other.
     pub jitter: Duration,
     /// Bytes per second that an endpoint sends.
     pub bandwidth: u64,
-    /// How many puts of one endpoint may be under way before it says [`crate::Posted::Full`].
+    /// The most puts of one endpoint that may be under way; at more, a put returns [`crate::Posted::Full`].
     pub depth: usize,
     /// As [`crate::Limits::max_put`].
     pub max_put: usize,
@@ -27,18 +36,18 @@ pub struct Config {
     pub local_registration: bool,
     /// As [`crate::Limits::cheap_registration`].
     pub cheap_registration: bool,
-    /// As [`crate::Limits::arrivals`]; more landed and unread puts than this break the endpoint.
+    /// As [`crate::Limits::arrivals`]. If more puts have landed and are not read, the endpoint breaks.
     pub arrivals: usize,
-    /// As [`crate::Limits::arrivals_per_peer`]; more landed and unread puts of one peer break the endpoint.
+    /// As [`crate::Limits::arrivals_per_peer`]. If more puts of one peer have landed and are not read, the endpoint breaks.
     pub arrivals_per_peer: usize,
-    /// Whether remote regions are addressed by virtual address rather than from 0.
+    /// Whether remote regions are addressed by virtual addresses; otherwise from 0.
     pub virtual_addresses: bool,
     /// Whether arrivals report their length.
     pub reports_len: bool,
 }
 
 impl Default for Config {
-    /// A fast fabric that orders nothing and needs local registration, as the meanest real ones do.
+    /// A fast fabric that keeps no order and needs local registration, as the least comfortable real fabrics do.
     fn default() -> Self {
         Self {
             seed: 0,

@@ -1,4 +1,4 @@
-//! A transport whose calls a test sees and may hold up, around one that works.
+//! A transport around another one, whose calls a test observes and may delay.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,18 +14,18 @@ use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Transport, Wake,
 };
 
-/// What a test sees of a transport.
+/// A call of an observed transport.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
-    /// This put was begun, or there was no room for it.
+    /// A put was begun, or there was no room for it.
     Put(&'a Put<'a>, Posted),
-    /// It polls next.
+    /// The transport polls next.
     Poll,
-    /// It is closed next.
+    /// The transport is closed next.
     Close,
 }
 
-/// A transport whose calls are seen.
+/// A transport around another one, which reports its calls.
 pub struct Observed {
     inner: Box<dyn Transport>,
     see: Box<dyn FnMut(Call<'_>) + Send>,
@@ -33,13 +33,13 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// As `inner`; `see` is called for each of its calls, and may block.
+    /// Forwards to `inner`, and reports each call to `see`, which may block.
     #[must_use]
     pub fn new(inner: Box<dyn Transport>, see: impl FnMut(Call<'_>) + Send + 'static) -> Self {
         Self { inner, see: Box::new(see), activity: Arc::default() }
     }
 
-    /// A transport that stops returning from one of its calls, polling or closing, while `stuck` is set: as a library that waits
+    /// A transport that does not return from polling or closing, whichever `at` is, while `stuck` is set: like a library that waits
     /// for a lock that is never released.
     #[must_use]
     pub fn stuck(inner: Box<dyn Transport>, at: LibraryCall, stuck: Arc<AtomicBool>) -> Self {

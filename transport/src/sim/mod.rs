@@ -1,12 +1,13 @@
 //! A simulated fabric: a virtual clock, latency, bandwidth and reordering, all drawn from a seed.
 //!
-//! It is meaner than a real one where the contract allows it: the bytes of a put are read when it is delivered, not when it is
-//! begun, deliveries overtake one another, and a completion queue that is asked to hold more than its limits say breaks.
+//! It uses all the freedom that the contract of [`Transport`](crate::Transport) gives: the bytes of a put are read when it is
+//! delivered, not when it is begun, deliveries overtake each other, and a completion queue that has to hold more than its limits
+//! say breaks the endpoint.
 //!
-//! Time passes only when nothing else can happen. An endpoint whose poll finds nothing, twice in a row with
-//! no put and no delivery anywhere in between, moves the clock to the next delivery. So one thread that
-//! polls its endpoints in a fixed order replays the same run from the same seed; several threads may drive
-//! them too, and then each delivery's delay is still the seed's, though the order of calls is the threads'.
+//! Time passes only when nothing else can happen: if an endpoint's poll finds nothing twice in a row, with no put and no delivery
+//! anywhere in between, it moves the clock to the next delivery. So a thread that polls its endpoints in a fixed order replays the
+//! same run from the same seed. If several threads drive endpoints, each delivery's delay still follows from the seed, but the order
+//! of calls does not.
 
 mod config;
 mod endpoint;
@@ -24,7 +25,7 @@ use crate::local::Names;
 
 pub use {config::Config, endpoint::Endpoint};
 
-/// What its addresses and errors say.
+/// The provider's name in addresses and errors.
 const PROVIDER: &str = "sim";
 
 /// The fabric. Cloning copies a handle.
@@ -55,7 +56,7 @@ impl Fabric {
         Duration::from_nanos(self.0.lock().now)
     }
 
-    /// How many puts have not landed because the endpoint that they came from or went to was closed.
+    /// The number of puts that did not land because their sender's or receiver's endpoint was closed.
     #[must_use]
     pub fn lost(&self) -> usize {
         self.0.lock().lost
