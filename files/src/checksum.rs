@@ -1,10 +1,8 @@
-//! Checksums of pieces, by XXH3 with 128 bits: they find what wires, disks and other programs do to a file, not what somebody
-//! does who wants it not to be found.
+//! Checksums of pieces: XXH3 with 128 bits. They find damage by networks, disks and other programs, but no deliberate forgery.
 
 use twox_hash::XxHash3_128;
 
-/// Bytes that are read and summed, or summed and written, before the next: few enough to lie in a core's own cache in
-/// between.
+/// The bytes that are read and summed, or summed and written, at a time: few enough to stay in a core's own cache in between.
 pub(crate) const BLOCK: usize = 256 << 10;
 
 /// The checksum of these bytes. Never 0, which stands for none.
@@ -12,7 +10,7 @@ pub(crate) fn digest(bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot(bytes).max(1)
 }
 
-/// The [`digest`] of bytes that come one block after another.
+/// Computes the [`digest`] of bytes that are given block by block.
 pub(crate) struct Sum(XxHash3_128);
 
 impl Sum {
@@ -29,7 +27,7 @@ impl Sum {
     }
 }
 
-/// Fills these bytes by `read`, which is told where each block begins, and gives their [`digest`].
+/// Fills bytes block by block with `read`, which gets the position of each block, and returns their [`digest`].
 pub(crate) fn summed<E>(
     from: u64,
     into: &mut [u8],

@@ -21,15 +21,15 @@ pub(crate) const MAX_NAME: usize = 255;
 pub(crate) struct Plan {
     /// The name in the receivers' directories, in the system's bytes.
     name: Vec<u8>,
-    /// Bytes.
+    /// The file's length in bytes.
     pub len: u64,
-    /// Bytes of each piece but the last.
+    /// The bytes of each piece except the last.
     pub piece: u64,
-    /// Permissions.
+    /// The permissions, at most 0o777.
     pub mode: u32,
-    /// When the source was last modified: seconds and nanoseconds.
+    /// The source's modification time: seconds and nanoseconds.
     pub modified: (i64, i64),
-    /// Bytes that are in no hole of the source: the room that it takes.
+    /// The bytes of the source that are not in holes.
     pub data: u64,
 }
 
@@ -70,7 +70,7 @@ impl Plan {
         self.len.div_ceil(self.piece)
     }
 
-    /// Where a piece begins, and its length.
+    /// The position and the length of a piece.
     pub(crate) fn range(&self, piece: u64) -> (u64, usize) {
         let start = piece.saturating_mul(self.piece).min(self.len);
         (start, usize::try_from((self.len - start).min(self.piece)).unwrap_or(usize::MAX))
@@ -93,7 +93,7 @@ impl Plan {
 /// A set of pieces, as the bits that ranks combine by a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pieces {
-    /// A bit for each; those after the last are set.
+    /// A bit for each piece; the bits after the last piece are set.
     pub words: Vec<u64>,
     count: u64,
 }

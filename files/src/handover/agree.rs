@@ -1,4 +1,4 @@
-//! What ranks say to each other beside the file: what it is, what went wrong, and that they are still at work.
+//! What ranks exchange beside the file: its description, their troubles, and that they are still working.
 
 use std::{
     fmt,
@@ -14,16 +14,16 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono::{ProcessGroup, ReduceOp, schedule::Rank};
 
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, FileResult, Problem, Result};
 
-/// How often a rank that works for long says so: this part of the timeout.
+/// During long work, ranks tell each other that they are alive after this part of the timeout.
 const ALIVE: u32 = 4;
 /// The most bytes that a rank accepts as the root's description of a transfer.
 const DESCRIPTION: usize = 1 << 16;
-/// How much of a path travels, in characters: more than systems allow.
+/// The most characters of a path that are sent: more than systems allow.
 const PATH: usize = 4096;
 
-/// What went well, or what is wrong with which file.
+/// A result, or what is wrong with which file.
 pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
 /// What is wrong with a file.
@@ -43,7 +43,7 @@ impl Trouble {
 #[derive(Clone, Copy)]
 pub(super) struct Ranks<'g> {
     pub group: &'g ProcessGroup,
-    /// Who has the file.
+    /// The rank that has the file.
     pub root: Rank,
 }
 
@@ -53,7 +53,7 @@ impl Ranks<'_> {
         self.group.rank() == self.root
     }
 
-    /// Succeeds if it went well on all ranks; otherwise all return the trouble of the lowest rank that has any.
+    /// Succeeds if all ranks have succeeded; otherwise all return the trouble of the lowest rank that has any. All ranks call it.
     pub(super) fn agree<T>(&self, mine: Outcome<T>) -> Result<T> {
         let trouble = mine.as_ref().err();
         let said = trouble.map(postcard::to_allocvec).transpose().map_err(|error| self.broken(&error))?;
@@ -70,12 +70,17 @@ impl Ranks<'_> {
         mine.map_err(|trouble| self.error(self.group.rank(), trouble))
     }
 
-    /// Trouble at a rank, as all return it.
+    /// As [`Self::agree`], where a problem is with this file.
+    pub(super) fn agree_on<T>(&self, file: &Path, mine: FileResult<T>) -> Result<T> {
+        self.agree(mine.map_err(|problem| Trouble::new(file, problem)))
+    }
+
+    /// The error of a rank's trouble, as all ranks return it.
     pub(super) fn error(&self, rank: Rank, Trouble { file, problem }: Trouble) -> Error {
         Error::File { rank: self.group.global(rank), file: PathBuf::from(file), problem }
     }
 
-    /// What the root says to all; `mine` is given there.
+    /// The root's value, or its trouble, on all ranks. Only the root gives `mine`.
     pub(super) fn told_by_root<T: Serialize + DeserializeOwned>(
         &self,
         mine: Option<Outcome<T>>,
@@ -94,19 +99,19 @@ impl Ranks<'_> {
         told.map_err(|trouble| self.error(self.root, trouble))
     }
 
-    /// Ends the group, because what came is not what this crate sends.
+    /// Aborts the group, because the bytes that arrived are not what this crate sends.
     fn broken(&self, what: &dyn fmt::Display) -> Error {
         let root = self.group.global(self.root);
         self.group.abort(&format!("what describes the file of rank {root} makes no sense: {what}")).into()
     }
 
-    /// Ends the group, because a thread that the others depend on is missing.
+    /// Aborts the group, because a thread that the others depend on is missing.
     pub(super) fn lost(&self, why: &dyn fmt::Display) -> Error {
         self.group.abort(&format!("handing over a file: {why}")).into()
     }
 
-    /// Does work that may take longer than the timeout, on a thread of its own. All ranks call it, and it returns when all
-    /// have done theirs. The work is asked to stop if the group is over.
+    /// Does work that may take longer than the timeout, on another thread. All ranks call it, and it returns when all have done
+    /// their work. If the group fails meanwhile, the work is told to stop.
     pub(super) fn meanwhile<T: Send>(&self, work: impl FnOnce(&AtomicBool) -> T + Send) -> Result<T> {
         let stop = AtomicBool::new(false);
         let every = (self.group.config().timeout / ALIVE).min(Duration::from_secs(1));

@@ -1,8 +1,8 @@
-//! Hands a file over among ranks.
+//! Copies a file from the root to other ranks.
 //!
-//! A file for one other rank is broadcast in a group of the two. What ranks agree on travels by the library's collectives, and
-//! so does the file. A rank that cannot go on takes part until the next agreement, where it says why; all stop there, each
-//! returns the same error, and the group works on.
+//! A file for one other rank is broadcast in a group of the two. The pieces of the file and all agreements go by collectives of the
+//! group. A rank that cannot continue takes part until the next agreement and reports its problem there; then all ranks stop and
+//! return the same error, and the group still works.
 
 mod agree;
 mod stream;
@@ -31,22 +31,22 @@ use crate::{
     plan::{Pieces, Plan},
 };
 
-/// What the root tells first.
+/// The description of a transfer, which the root sends first.
 #[derive(Debug, Serialize, Deserialize)]
 struct Opening {
     plan: Plan,
-    /// A number of this transfer alone.
+    /// A random number that identifies this transfer.
     transfer: u64,
-    /// If only some tensors of a file are sent: which file it is, so that no rank puts them in its place.
+    /// If only some tensors of a file are sent: the identity of that file, so that no rank replaces it by them.
     origin: Option<Origin>,
 }
 
-/// What a rank that writes already has of the file.
+/// The parts of the file that a writing rank already has.
 #[derive(Debug, Default)]
 struct Have {
-    /// Where the file is received; none if the whole is there.
+    /// The partial file; `None` if a complete file is there.
     target: Option<Target>,
-    /// The checksum of each piece that is there; 0 of the others.
+    /// The checksum of each piece; 0 for a piece that is not there.
     sums: Vec<u128>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Handover<'c> {
     ranks: Ranks<'c>,
     /// The file, at the root.
     file: &'c Path,
-    /// Where the file goes; none at a root that keeps none.
+    /// The directory that gets the file; `None` at a root that gets no copy.
     directory: Option<&'c Path>,
 }
 
@@ -66,7 +66,7 @@ impl Have {
 }
 
 impl<'c> Handover<'c> {
-    /// Of a root's `file` to the `directory` of every rank of the group that has one.
+    /// Copies the root's `file` to the `directory` of every rank of the group that gives one.
     pub(crate) const fn new(
         group: &'c ProcessGroup,
         file: &'c Path,
@@ -76,7 +76,7 @@ impl<'c> Handover<'c> {
         Self { ranks: Ranks { group, root }, file, directory }
     }
 
-    /// Hands the file over.
+    /// Copies the file.
     pub(crate) fn run(&self, mut options: Options<'_>) -> Result<Delivered> {
         let begun = Instant::now();
         let (source, Opening { plan, transfer, origin }) = self.open(&options)?;
@@ -120,12 +120,12 @@ impl<'c> Handover<'c> {
         Ok(Delivered { file: path, bytes: plan.len, sent, wrote, writers, moving, syncing })
     }
 
-    /// Where the file lies when all is done.
+    /// The path of the file on this rank after the transfer.
     fn path(&self, plan: &Plan) -> PathBuf {
         self.directory.map_or_else(|| self.file.to_owned(), |directory| directory.join(plan.name()))
     }
 
-    /// Opens the file at the root, and tells all what it is.
+    /// Opens the file at the root, and sends its description to all ranks.
     fn open(&self, options: &Options<'_>) -> Result<(Option<Source>, Opening)> {
         if !self.ranks.is_root() {
             return Ok((None, self.told(None)?));
@@ -138,7 +138,7 @@ impl<'c> Handover<'c> {
             Ok((source, plan))
         })();
         let opened: Outcome<_> = opened.map_err(|problem| Trouble::new(self.file, problem));
-        // Seeded at random by the system.
+        // Its seed is random.
         let transfer = std::hash::RandomState::new().build_hasher().finish();
         let (source, opening) = match opened {
             Ok((source, plan)) => {
@@ -150,16 +150,16 @@ impl<'c> Handover<'c> {
         Ok((source, self.told(Some(opening))?))
     }
 
-    /// What the root says; `mine` is given there.
+    /// The root's description, checked. Only the root gives `mine`.
     fn told(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
         let Opening { plan, transfer, origin } = self.ranks.told_by_root(mine)?;
-        // All check the same bytes, and find the same.
+        // All ranks check the same bytes, and so return the same error.
         let name = plan.name();
         let refused = |problem| self.ranks.error(self.ranks.root, Trouble::new(Path::new(&name), problem));
         Ok(Opening { plan: plan.check().map_err(refused)?, transfer, origin })
     }
 
-    /// Whether this rank is the one to write into its directory.
+    /// Whether this rank writes into its directory. If ranks share a directory, the root or else the lowest of them writes.
     fn writes(
         &self,
         transfer: u64,
@@ -174,14 +174,14 @@ impl<'c> Handover<'c> {
         let own = mark.as_ref().ok().and_then(Option::as_ref);
         let seen = |directory| before.any(|other| Marker::seen(directory, transfer, other, own));
         let other = self.directory.is_some_and(seen);
-        // Nobody looks any more.
+        // No rank looks for marks any more.
         self.ranks.group.barrier()?;
         let same = source.is_some_and(|source| source.is(path));
         let writes = match mark {
             _ if other => Ok(false),
             Err(problem) => Err(problem),
             Ok(None) => Ok(false),
-            // The whole would be lost. It may lie where this rank writes and the root does not.
+            // The complete file would be lost. It may be in this rank's directory and not in the root's.
             Ok(_) if origin.is_some_and(|origin| same || origin.is(path)) => Err(Problem::Io {
                 doing: "replacing it".to_owned(),
                 reason: "these are some tensors of this very file; name another directory".to_owned(),
@@ -189,10 +189,10 @@ impl<'c> Handover<'c> {
             }),
             Ok(_) => Ok(!same),
         };
-        self.ranks.agree(writes.map_err(|problem| Trouble::new(self.directory.unwrap_or(self.file), problem)))
+        self.ranks.agree_on(self.directory.unwrap_or(self.file), writes)
     }
 
-    /// Finds what is there of the file; `None` if this rank does not write.
+    /// Finds which pieces of the file this rank already has; `None` if it does not write.
     fn look(&self, plan: &Plan, path: &Path, writes: bool) -> Result<Option<Have>> {
         let found = self.ranks.meanwhile(|stop| {
             let Some(directory) = self.directory.filter(|_| writes) else { return Ok(None) };
@@ -203,10 +203,10 @@ impl<'c> Handover<'c> {
             let sums = local::sums(target.file(), plan, Some(&noted), stop);
             Ok(Some(Have { target: Some(target), sums }))
         })?;
-        self.ranks.agree(found.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree_on(path, found)
     }
 
-    /// Forgets the pieces that are not as they are in the source.
+    /// Discards the pieces that differ from the source's.
     fn compare(&self, plan: &Plan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
         let mut found = Pieces::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
         self.ranks.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
@@ -215,8 +215,7 @@ impl<'c> Handover<'c> {
         }
         let sums =
             self.ranks.meanwhile(|stop| source.map(|source| source.sums(plan, &found, stop)).transpose())?;
-        let sums =
-            self.ranks.agree(sums.map_err(|problem| Trouble::new(self.file, problem)))?.unwrap_or_default();
+        let sums = self.ranks.agree_on(self.file, sums)?.unwrap_or_default();
         let mut words: Vec<[u64; 2]> = sums.iter().map(|&sum| halves(sum)).collect();
         words.resize(usize::try_from(plan.pieces()).unwrap_or(usize::MAX), [0; 2]);
         self.ranks.group.broadcast(words.as_flattened_mut(), self.ranks.root)?;
@@ -228,7 +227,7 @@ impl<'c> Handover<'c> {
         Ok(())
     }
 
-    /// Opens a partial file if what was there as a whole is another file.
+    /// Opens a partial file if the complete file that was there differs from the source.
     fn prepare(&self, plan: &Plan, path: &Path, have: &mut Option<Have>) -> Result<()> {
         let prepared = match (have, self.directory) {
             (Some(Have { target: target @ None, sums }), Some(directory)) if sums.contains(&0) => {
@@ -237,10 +236,10 @@ impl<'c> Handover<'c> {
             }
             _ => Ok(()),
         };
-        self.ranks.agree(prepared.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree_on(path, prepared)
     }
 
-    /// Makes holes, instead of sending zeros, of the pieces that are nothing but holes at the root.
+    /// Makes holes of the pieces that are holes at the root, so that no zeros are sent for them.
     fn punch(
         &self,
         plan: &Plan,
@@ -258,17 +257,17 @@ impl<'c> Handover<'c> {
             Some(Have { target: Some(target), sums }) => target.punch(&holes, sums, stop),
             _ => Ok(()),
         })?;
-        self.ranks.agree(punched.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree_on(path, punched)
     }
 
-    /// For which ranks each of these is true.
+    /// For each of these values, on which ranks it is true.
     fn which<const N: usize>(&self, mine: [bool; N]) -> Result<[Vec<bool>; N]> {
         let mut all = vec![0; N * self.ranks.group.size()];
         self.ranks.group.all_gather(&mine.map(u8::from), &mut all)?;
         Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| it == 1).collect()))
     }
 
-    /// Memory for the pieces in flight, on ranks that send or receive any.
+    /// Buffers for the pieces in flight, on ranks that send or receive pieces.
     fn buffers(&self, plan: &Plan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
         let rank = self.ranks.group.rank();
         let count = if rank == self.ranks.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
@@ -279,10 +278,10 @@ impl<'c> Handover<'c> {
             Err(error) => Err(Problem::Memory { bytes: bytes as u64, reason: error.to_string() }),
             Ok(made) => Ok(made),
         };
-        self.ranks.agree(made.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree_on(path, made)
     }
 
-    /// The group of the ranks that send or receive, unless these are all.
+    /// The group of the ranks that send or receive pieces; `None` if these are all ranks.
     fn members(&self, lack: &[bool], path: &Path) -> Result<Option<ProcessGroup>> {
         let members: Vec<Rank> = (0..self.ranks.group.size())
             .filter(|&rank| rank == self.ranks.root || lack.get(rank) == Some(&true))
@@ -292,14 +291,14 @@ impl<'c> Handover<'c> {
         }
         let made = match self.ranks.group.new_group(&members) {
             Err(error @ unisono::Error::Failed(_)) => return Err(error.into()),
-            // Only members are told.
+            // Only members get this error.
             Err(error) => Err(Problem::Group { reason: error.to_string() }),
             Ok(made) => Ok(made),
         };
-        self.ranks.agree(made.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree_on(path, made)
     }
 
-    /// Syncs the file to all disks, then renames it.
+    /// Syncs the file to the disks of all ranks, then renames it.
     fn complete(&self, source: Option<&Source>, target: Option<&mut Target>, path: &Path) -> Result<()> {
         let shared = target.as_deref();
         let synced = self.ranks.meanwhile(|_: &AtomicBool| {
@@ -308,11 +307,11 @@ impl<'c> Handover<'c> {
         })?;
         self.ranks.agree(synced)?;
         let renamed = target.map_or(Ok(()), Target::rename);
-        self.ranks.agree(renamed.map_err(|problem| Trouble::new(path, problem)))
+        self.ranks.agree_on(path, renamed)
     }
 }
 
-/// A checksum as elements that travel.
+/// A checksum as elements of a collective.
 fn halves(sum: u128) -> [u64; 2] {
     bytemuck::cast(sum.to_le_bytes())
 }

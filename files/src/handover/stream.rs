@@ -1,4 +1,4 @@
-//! Sends the pieces: while one is sent, the root reads the next, and receivers write the one before.
+//! Sends the pieces: while one piece is sent, the root reads the next, and receivers write the one before.
 
 use std::{
     path::Path,
@@ -20,10 +20,10 @@ use crate::{
     plan::{Pieces, Plan},
 };
 
-/// How many pieces a rank has in memory: one that is sent, one before it, and two so that reading, sending and writing
-/// need not keep in step.
+/// The number of pieces that a rank has in memory: one that is read, one that is sent or received, one that is written, and one
+/// more, because these take different times.
 pub(super) const BUFFERS: usize = 4;
-/// Pieces after which all ranks say whether they can go on.
+/// The pieces of a round, after which all ranks say whether they can continue.
 const ROUND: usize = 16;
 /// A round ends early after this part of the timeout, because ranks that send and receive nothing wait for its end.
 const PATIENCE: u32 = 4;
@@ -35,25 +35,25 @@ const VOID: u64 = 1;
 /// Flag: the round ends.
 const ENDS: u64 = 2;
 
-/// What a rank says at the end of a round; all go by the highest.
+/// What a rank says at the end of a round: continue, all pieces are sent, or it has trouble. The highest value of all ranks counts.
 const ON: u64 = 0;
 const OVER: u64 = 1;
 const TROUBLE: u64 = 2;
 
-/// What one rank needs to know to send, receive and write pieces.
+/// The transfer of pieces on one rank.
 pub(super) struct Stream<'t> {
     pub ranks: Ranks<'t>,
-    /// The group of those who send and receive, if this rank is one of them.
+    /// The group of the ranks that send or receive, if this rank is one of them.
     pub members: Option<&'t ProcessGroup>,
     pub plan: &'t Plan,
-    /// The pieces that everybody has.
+    /// The pieces that all ranks have.
     pub all: &'t Pieces,
-    /// Those that this rank has, or does not want.
+    /// The pieces that this rank has or does not want.
     pub own: &'t Pieces,
-    /// What the root sends, and the file's path there.
+    /// At the root, the source and the path of the file.
     pub source: Option<&'t Source>,
     pub file: &'t Path,
-    /// Where this rank writes, and the file's path there.
+    /// If this rank writes, the partial file; and the path of the file on this rank.
     pub target: Option<&'t Target>,
     pub path: &'t Path,
 }
@@ -62,7 +62,7 @@ pub(super) struct Stream<'t> {
 struct Loaded {
     piece: u64,
     buffer: Buffer<u8>,
-    /// None if it could not be read.
+    /// Its checksum; `None` if it could not be read.
     sum: Option<u128>,
 }
 
@@ -82,7 +82,7 @@ impl First {
 }
 
 impl Stream<'_> {
-    /// Sends and receives the pieces that some rank lacks, through these buffers. Returns what went wrong on this rank.
+    /// Sends and receives the pieces that some rank lacks, through these buffers. Returns this rank's trouble, if it has any.
     pub(super) fn run(
         &self,
         buffers: Vec<Buffer<u8>>,
@@ -96,7 +96,7 @@ impl Stream<'_> {
         let moved = thread::scope(|scope| {
             let (give, empty) = mpsc::channel();
             for buffer in buffers {
-                // Its receiver is in this function.
+                // It succeeds, because the receiver is in this function.
                 drop(give.send(buffer));
             }
             let (fill, filled) = mpsc::channel();
@@ -138,7 +138,7 @@ impl Stream<'_> {
                 None => filled.recv(),
                 Some(empty) => empty.recv().map(|buffer| Loaded { piece, buffer, sum: None }),
             };
-            // Only a thread that panicked has let go of its end.
+            // The channel is closed only if the thread at its other end has panicked.
             let Ok(mut loaded) = loaded else { return Err(self.lost()) };
             let len = self.plan.range(piece).1;
             left -= len as u64;
@@ -151,7 +151,7 @@ impl Stream<'_> {
             members.broadcast(message, root)?;
             let ends;
             (loaded.sum, ends) = unseal(&loaded, len);
-            // The thread that writes has panicked, and so does this one at the end of the scope.
+            // It fails only if the writing thread has panicked, and then this thread panics at the end of the scope.
             hand.send(loaded).map_err(|_| self.lost())?;
             if let Some(tell) = progress {
                 tell(Progress { done: self.plan.len - left, whole: self.plan.len });
@@ -167,7 +167,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Says whether this rank can go on; returns the highest of what all say.
+    /// Tells all ranks whether this one can continue; returns the highest value of all ranks.
     fn status(&self, mine: u64) -> Result<u64> {
         let mut all = [mine];
         self.ranks.group.all_reduce(&mut all, ReduceOp::Max)?;
@@ -205,13 +205,13 @@ impl Stream<'_> {
                 };
                 written.unwrap_or_else(|problem| first.keep(self.path, problem));
             }
-            // At the end nobody needs it.
+            // At the end it fails, because no buffer is needed any more.
             drop(back.send(buffer));
         }
     }
 }
 
-/// Writes what follows the piece.
+/// Writes the trailer of a piece.
 fn seal(loaded: &mut Loaded, len: usize, ends: bool) {
     let flags = if loaded.sum.is_none() { VOID } else { 0 } | if ends { ENDS } else { 0 };
     let trailer = [&loaded.sum.unwrap_or_default().to_le_bytes()[..], &flags.to_le_bytes()].concat();
@@ -220,7 +220,7 @@ fn seal(loaded: &mut Loaded, len: usize, ends: bool) {
     }
 }
 
-/// Reads what follows the piece: its checksum, if it could be read, and whether the round ends.
+/// Reads the trailer of a piece: its checksum, if it could be read, and whether the round ends.
 fn unseal(loaded: &Loaded, len: usize) -> (Option<u128>, bool) {
     let trailer: [u8; TRAILER] =
         loaded.buffer.get(len..len + TRAILER).and_then(|it| it.try_into().ok()).unwrap_or_default();

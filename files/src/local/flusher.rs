@@ -1,4 +1,4 @@
-//! Syncs a file to the disk while the rest of it is still arriving, so that little is left for the sync of the whole.
+//! Syncs a file to the disk while the rest of it is still arriving, so that little is left for the last sync.
 
 use std::{
     fs::OpenOptions,
@@ -13,7 +13,7 @@ use std::{
 
 use super::own::GUARDED;
 
-/// After how many bytes a file is synced again.
+/// The bytes after which a file is synced again.
 pub(super) const STRIDE: u64 = 64 << 20;
 
 /// A thread that syncs a file again and again. When this is dropped, the thread ends after the sync in progress.
@@ -25,14 +25,14 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// Of a file of `len` bytes, to be synced after every `stride`; none for one too short to need it, and where there is no
-    /// thread to be had.
+    /// Starts a thread that syncs a file of `len` bytes after every `stride` bytes; `None` if the file is not longer than that, or no
+    /// thread can be started.
     pub(super) fn start(path: &Path, len: u64, stride: u64) -> Option<Self> {
         if len <= stride {
             return None;
         }
-        // Opened by itself, so that a lock lasts no longer than its holder, and that the sync of the whole returns an error
-        // of this one again: the system reports it once for each descriptor.
+        // The thread has its own open file, so that it does not prolong the lock on the caller's. And since the system reports an
+        // error of a sync once for each open file, the caller's last sync reports it too.
         let file = OpenOptions::new().read(true).custom_flags(GUARDED).open(path).ok()?;
         let (due, told) = mpsc::sync_channel(1);
         let flush = move || {

@@ -1,4 +1,4 @@
-//! Holes: ranges of a file that nobody has written, which read as zeros and take no room.
+//! Holes: ranges of a file that were never written, read as zeros and occupy no room on the disk.
 
 use std::{fs::File, io};
 
@@ -22,11 +22,11 @@ pub(super) fn data(file: &File, from: u64, end: u64) -> Option<(u64, u64)> {
         Err(_) => from,
     };
     let stop = seek(file, SeekFrom::Hole(start)).unwrap_or(end);
-    // If the file changes meanwhile, the two may not fit.
+    // If the file changes between the two calls, the results may contradict each other.
     (start < end).then(|| (start.max(from), stop.clamp(start + 1, end)))
 }
 
-/// Makes a range of a file read as zeros, without room if the file system can do that.
+/// Makes a hole of a range of a file, or writes zeros if the file system has no holes.
 pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match fallocate(file, punch, from, len) {
@@ -42,7 +42,8 @@ pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts bytes that lie at `at` in a file where zeros begin and end; the flag says that a run is zeros.
+/// Divides bytes, which are at position `at` in a file, into runs of zeros and of other bytes. Yields the position, the bytes and
+/// whether they are zeros.
 pub(super) fn runs(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, &[u8], bool)> {
     let cell = |at: u64, rest: &[u8]| {
         let to_boundary = CELL - usize::try_from(at % CELL as u64).unwrap_or_default();

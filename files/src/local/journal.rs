@@ -1,14 +1,14 @@
 //! The journal beside a partial file: the checksum of each piece that arrived.
 //!
-//! It is a hint. After a crash of the machine it may name pieces that never reached the disk, or hold rubbish; so each entry is
-//! compared with the piece itself, and with the source, before it counts.
+//! The journal is a hint. After a crash of the host it may list pieces that never reached the disk, or hold random bytes. So each
+//! entry is compared with the piece itself and with the source.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use super::own::{self, Found};
 use crate::plan::Plan;
 
-/// How a journal begins, with the version of its format.
+/// The beginning of a journal, with the version of its format.
 const MAGIC: &[u8; 16] = b"unisono journal1";
 /// Bytes before the first checksum: the magic and the identity of the file.
 const HEAD: usize = 32;
@@ -18,8 +18,8 @@ const HEAD: usize = 32;
 pub(super) struct Journal(File);
 
 impl Journal {
-    /// Opens the journal of this file, and returns the checksums of its pieces; a new one, of zeros, if there is none. If
-    /// what has its name is not ours, returns why.
+    /// Opens the journal of this file, and returns the checksums of its pieces. If there is none, or it is of another file, makes a
+    /// new one with zeros. The inner error says why the file of this name is not this user's.
     pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<Result<(Self, Vec<u128>), String>> {
         let file = match own::open(path, 0o600)? {
             Found::Made(file) | Found::Ours(file, _) => file,
@@ -45,12 +45,12 @@ impl Journal {
     }
 }
 
-/// How the journal of this file begins.
+/// The beginning of the journal of this file.
 fn head(plan: &Plan) -> Vec<u8> {
     [*MAGIC, plan.identity().to_le_bytes()].concat()
 }
 
-/// The checksums in the bytes of a journal, one for each piece, if it is of this file.
+/// The checksums in the bytes of a journal, one for each piece; `None` if it is not of this file.
 pub(crate) fn sums(bytes: &[u8], plan: &Plan) -> Option<Vec<u128>> {
     let sums = bytes.strip_prefix(&*head(plan))?.as_chunks().0;
     let sums = sums.get(..usize::try_from(plan.pieces()).ok()?)?;

@@ -14,10 +14,10 @@ use rustix::process::geteuid;
 
 use crate::error::{FileResult, Problem};
 
-/// Older marks are of ranks that were killed.
+/// Marks that are older were left by ranks that were killed.
 const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A rank's mark in a directory, removed with it.
+/// A rank's mark in a directory: a file that is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Marker {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// Leaves this rank's mark, in a directory that is made if there is none. `transfer` is a number of this transfer alone.
+    /// Creates this rank's mark in a directory, which is created if it does not exist. `transfer` identifies the transfer.
     pub(crate) fn leave(directory: &Path, transfer: u64, rank: usize) -> FileResult<Self> {
         let there = directory.is_dir();
         fs::create_dir_all(directory).map_err(|error| Problem::io("making the directory", &error))?;
@@ -38,7 +38,7 @@ impl Marker {
         let mut mark = Self { path, owner: geteuid().as_raw() };
         if let Ok(about) = made.metadata() {
             mark.owner = about.uid();
-            // By the clock of where the files lie, which may be another machine's.
+            // By the clock of the file system's host, which may be another one.
             if let Ok(now) = about.modified() {
                 clear(directory, now);
             }
@@ -46,13 +46,13 @@ impl Marker {
         Ok(mark)
     }
 
-    /// Whose it is: a file that this process has just made there.
+    /// The owner of files that this process creates there.
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Whether the rank of that number has left its mark in the same directory. What another user has made or linked there
-    /// is none: a rank that believed it would leave the writing to nobody.
+    /// Whether rank `rank` has a mark in the same directory. A file that another user created or linked there does not count:
+    /// otherwise this rank would rely on a rank that does not exist to write the file.
     pub(crate) fn seen(directory: &Path, transfer: u64, rank: usize, own: Option<&Self>) -> bool {
         let owner = own.map_or_else(|| geteuid().as_raw(), Self::owner);
         let about = name(directory, transfer, rank).symlink_metadata();
@@ -68,7 +68,7 @@ impl Drop for Marker {
     }
 }
 
-/// Removes marks that are old now, as far as that can be done: they harm nobody.
+/// Removes old marks. A failure is ignored, because they do no harm.
 fn clear(directory: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_mark)) {
@@ -79,7 +79,7 @@ fn clear(directory: &Path, now: SystemTime) {
     }
 }
 
-/// Whether [`name`] may have made it.
+/// Whether this is the name of a mark.
 fn is_mark(name: &str) -> bool {
     let parts = name.strip_prefix(".unisono-").and_then(|parts| parts.split_once('-'));
     parts.is_some_and(|(transfer, rank)| {

@@ -1,5 +1,5 @@
-//! One rank's part of a transfer: the source that is read, the partial file that is written beside a journal of the pieces that
-//! arrived, and the rename that makes it the file. Knows nothing of other ranks.
+//! The files of one rank: the source that is read; the partial file that is written, and renamed when it is complete; and the journal
+//! of the pieces that arrived. It knows nothing of other ranks.
 
 mod flusher;
 mod holes;

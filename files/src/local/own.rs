@@ -1,7 +1,7 @@
 //! Opens the hidden files of a transfer, where other users may have created something under the same names.
 //!
-//! A file that another user made, or gave a second name, that user can still write to; a device or a link leads elsewhere. So
-//! what is there is judged by its open descriptor, before a byte is read from it or written to it.
+//! If another user made a file, or gave it a second name, that user can still write to it; and a device or a link leads elsewhere. So
+//! an existing file is checked by its open descriptor before a byte is read or written.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -15,20 +15,20 @@ use rustix::{fs::OFlags, io::Errno, process::geteuid};
 
 use super::marker::Marker;
 
-/// A symbolic link in the way is not followed, and a FIFO not waited for.
+/// Flags for opening: a symbolic link is not followed, and opening a FIFO does not block.
 pub(super) const GUARDED: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
-/// What there is under a name.
+/// What was found under a name.
 pub(super) enum Found {
-    /// Nothing was; this is new.
+    /// Nothing; this file is new.
     Made(File),
-    /// An earlier attempt's.
+    /// A file of an earlier attempt.
     Ours(File, Metadata),
-    /// What is not ours to write to, and why.
+    /// Something that must not be written to, and why.
     Foreign(String),
 }
 
-/// Opens a file of ours for reading and writing, and makes it if there is nothing of that name.
+/// Opens a file for reading and writing, and creates it if there is none.
 pub(super) fn open(path: &Path, mode: u32) -> io::Result<Found> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(mode).custom_flags(GUARDED);
@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path, mode: u32) -> io::Result<Found> {
     })
 }
 
-/// Why a file is not ours alone, if it is not.
+/// Why another user can write to a file; `None` if none can.
 fn foreign_by(about: &Metadata, path: &Path) -> Option<String> {
     if !about.is_file() {
         return Some("it is no regular file".to_owned());
@@ -61,7 +61,7 @@ fn foreign_by(about: &Metadata, path: &Path) -> Option<String> {
     (about.nlink() > 1).then(|| format!("it has {} names", about.nlink()))
 }
 
-/// The owner of files that this process makes in a directory: on some file systems another user than its own.
+/// The owner of files that this process creates in a directory: on some file systems another user than its own.
 fn owner(directory: &Path) -> Option<u32> {
     Marker::leave(directory, RandomState::new().hash_one(0), 0).ok().map(|mark| mark.owner())
 }

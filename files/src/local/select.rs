@@ -1,4 +1,4 @@
-//! Some of the tensors of a .safetensors file, as a .safetensors file.
+//! Selects tensors of a .safetensors file, and makes the header of the .safetensors file that has only these.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::error::{FileResult, Problem};
 
 /// The longest header that the format allows.
 const MAX_HEADER: u64 = 100_000_000;
-/// How many names of tensors an error tells.
+/// The most names of tensors in an error.
 const SHOWN: usize = 8;
-/// How much of what is wrong is told, in characters: names may be as long as the header, and every rank is told.
+/// The most characters of an error, which is sent to every rank: names may be as long as the header.
 const TOLD: usize = 1000;
 
-/// A header that is the same bytes whenever it is made: the format's own writer has the order of a hash map.
+/// A header whose bytes are always the same: the order of the safetensors crate's own writer is that of a hash map.
 #[derive(Serialize)]
 struct Header<'m> {
     #[serde(rename = "__metadata__", skip_serializing_if = "Option::is_none")]
@@ -25,11 +25,11 @@ struct Header<'m> {
 }
 
 impl Source {
-    /// Sends of it, from now on, only the tensors whose names fit one of the patterns.
+    /// From now on, only the tensors whose names fit one of the patterns are sent.
     pub(crate) fn only(mut self, patterns: &[String]) -> FileResult<Self> {
         let (metadata, data) = self.header()?;
         let mut names = metadata.offset_keys();
-        // Those without elements may begin where others do, and have no order among them.
+        // Tensors without elements may begin at the same offset as others; then names decide.
         names.sort_by_cached_key(|name| (metadata.info(name).map(|info| info.data_offsets), name.clone()));
         for pattern in patterns {
             if !names.iter().any(|name| fits(pattern, name)) {

@@ -1,7 +1,7 @@
-//! The file that is sent: read piece by piece, as it is or as some of its tensors.
+//! Reads the file that is sent, piece by piece: the complete file, or some of its tensors.
 //!
-//! It is read and not mapped: if somebody truncates a file, access through a map is a SIGBUS, and a read is only shorter. A
-//! file whose length is not what the system reports is refused: in /proc all report 0, in /sys 4096.
+//! The file is read and not mapped: if another process truncates it, an access through a mapping raises SIGBUS, and a read is only
+//! shorter. A file whose length differs from the length that the system reports is refused, as in /proc (0) and /sys (4096).
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -21,18 +21,19 @@ use crate::{
     plan::{Pieces, Plan},
 };
 
-/// A part of the source that lies in one piece in it and in what is sent.
+/// A range of bytes that is contiguous in the file and in the bytes that are sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// Where it begins in what is sent.
+    /// Its position in the bytes that are sent.
     pub to: u64,
-    /// Where it begins in the file.
+    /// Its position in the file.
     pub from: u64,
+    /// Its length in bytes.
     pub len: u64,
 }
 
-/// Which file it is, in numbers that are the same on all hosts of a network's file system; that of the device is not. A
-/// file that is alike in all of them is taken for it.
+/// The identity of a file, in numbers that are the same on all hosts of a network file system (the device number is not). A file
+/// with the same numbers is taken for the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     inode: u64,
@@ -42,37 +43,35 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Whether the file at that path is the one.
+    fn of(about: &Metadata) -> Self {
+        Self { inode: about.ino(), len: about.len(), modified: (about.mtime(), about.mtime_nsec()) }
+    }
+
+    /// Whether the file at this path has this identity.
     pub(crate) fn is(&self, other: &Path) -> bool {
-        let of = |about: &Metadata| Self {
-            inode: about.ino(),
-            len: about.len(),
-            modified: (about.mtime(), about.mtime_nsec()),
-        };
-        other.metadata().is_ok_and(|about| about.is_file() && of(&about) == *self)
+        other.metadata().is_ok_and(|about| about.is_file() && Self::of(&about) == *self)
     }
 }
 
-/// What is sent.
+/// The file that is sent.
 #[derive(Debug)]
 pub(crate) struct Source {
     file: File,
     path: PathBuf,
-    /// Length and time of modification when it was opened.
-    seen: (u64, i64, i64),
-    /// Which file it is.
-    inode: (u64, u64),
+    /// Its identity when it was opened.
+    origin: Origin,
+    device: u64,
     mode: u32,
-    /// Whether it has less room on the disk than bytes: it may have holes.
+    /// Whether it occupies less room on the disk than it has bytes, so that it may have holes.
     sparse: bool,
-    /// What precedes the parts: a header made anew.
+    /// The bytes that are sent before the parts: the new header of selected tensors.
     head: Vec<u8>,
     /// In the order in which they are sent, without gaps.
     parts: Vec<Part>,
 }
 
 impl Source {
-    /// Opens a file, to be sent as it is.
+    /// Opens a file, which is sent completely.
     pub(crate) fn open(path: &Path) -> FileResult<Self> {
         let opening = |error| Problem::io("opening it", &error);
         // A FIFO without a writer would block the open for ever.
@@ -88,8 +87,8 @@ impl Source {
         Ok(Self {
             file,
             path: path.to_owned(),
-            seen: (about.len(), about.mtime(), about.mtime_nsec()),
-            inode: (about.dev(), about.ino()),
+            origin: Origin::of(&about),
+            device: about.dev(),
             mode: about.mode() & 0o777,
             sparse: about.blocks().saturating_mul(512) < about.len(),
             head: Vec::new(),
@@ -97,38 +96,37 @@ impl Source {
         })
     }
 
-    /// Sends of it, from now on, a header and these parts.
+    /// From now on, a header and these parts of the file are sent.
     #[cfg(feature = "safetensors")]
     pub(super) fn select(&mut self, head: Vec<u8>, parts: Vec<Part>) {
         (self.head, self.parts) = (head, parts);
     }
 
-    /// Bytes of the file.
+    /// The length of the file in bytes.
     #[cfg(feature = "safetensors")]
     pub(super) const fn file_len(&self) -> u64 {
-        self.seen.0
+        self.origin.len
     }
 
-    /// Reads bytes of the file, wherever they lie.
+    /// Reads bytes of the file, whether they are sent or not.
     #[cfg(feature = "safetensors")]
     pub(super) fn read_file(&self, from: u64, into: &mut [u8]) -> FileResult<()> {
         read(&self.file, from, into)
     }
 
-    /// How it is to be handed over, in pieces of so many bytes.
+    /// The plan of its transfer, in pieces of so many bytes.
     pub(crate) fn plan(&self, piece: u64) -> FileResult<Plan> {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let len = self.parts.last().map_or(self.head.len() as u64, |part| part.to + part.len);
-        let (_, seconds, nanoseconds) = self.seen;
         let mut plan = Plan::new(name, len, piece)?;
-        (plan.mode, plan.modified) = (self.mode, (seconds, nanoseconds));
+        (plan.mode, plan.modified) = (self.mode, self.origin.modified);
         if self.sparse {
             plan.data = self.data(0, len).map(|(start, end)| end - start).sum();
         }
         Ok(plan)
     }
 
-    /// Where there is data, and no hole, between two places of what is sent: beginnings and ends, in order.
+    /// The ranges between two positions of the bytes that are sent that are data and no holes: beginnings and ends, in order.
     fn data(&self, from: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let head = (from, end.min(self.head.len() as u64));
         let first = self.parts.partition_point(|part| part.to + part.len <= from);
@@ -146,7 +144,7 @@ impl Source {
         Some(head).filter(|(start, end)| start < end).into_iter().chain(parts)
     }
 
-    /// The pieces that are nothing but holes.
+    /// The pieces that lie in holes.
     pub(crate) fn holes(&self, plan: &Plan) -> Pieces {
         let mut holes = Pieces::of(plan.pieces(), |_| true);
         for (start, end) in self.data(0, plan.len) {
@@ -155,7 +153,7 @@ impl Source {
         holes
     }
 
-    /// Reads what is sent from `at` on.
+    /// Reads the bytes that are sent from position `at` on.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> FileResult<()> {
         let mut at = at;
         let mut into = into;
@@ -180,12 +178,12 @@ impl Source {
         Ok(())
     }
 
-    /// Reads what is sent from `at` on, and gives its checksum.
+    /// Reads the bytes that are sent from position `at` on, and returns their checksum.
     pub(crate) fn read_summed(&self, at: u64, into: &mut [u8]) -> FileResult<u128> {
         summed(at, into, |at, block| self.read(at, block))
     }
 
-    /// The checksums of these pieces; 0 of the others. Ends early, with zeros, when told to `stop`.
+    /// The checksums of these pieces, and 0 for the others. When told to `stop`, returns 0 for the rest.
     pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> FileResult<Vec<u128>> {
         let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
         let mut sum = |piece| {
@@ -202,38 +200,37 @@ impl Source {
         (0..plan.pieces()).map(&mut sum).collect()
     }
 
-    /// Whether some tensors of the file are sent, and not the file.
+    /// Whether only some tensors of the file are sent.
     pub(crate) const fn is_part(&self) -> bool {
         !self.head.is_empty()
     }
 
-    /// Which file it was when it was opened.
+    /// The identity of the file when it was opened.
     pub(crate) const fn origin(&self) -> Origin {
-        let (len, seconds, nanoseconds) = self.seen;
-        Origin { inode: self.inode.1, len, modified: (seconds, nanoseconds) }
+        self.origin
     }
 
-    /// Makes sure that nobody has written to it since it was opened.
+    /// Fails if the file was modified after it was opened.
     pub(crate) fn unchanged(&self) -> FileResult<()> {
         let now = self.file.metadata().map_err(|error| Problem::io("looking at it", &error))?;
-        let (len, seconds, nanoseconds) = self.seen;
+        let Origin { len, modified, .. } = self.origin;
         if now.len() != len {
             let how = format!("it had {len} bytes and has {}", now.len());
             return Err(Problem::Changed { how });
         }
-        if (now.mtime(), now.mtime_nsec()) != (seconds, nanoseconds) {
+        if (now.mtime(), now.mtime_nsec()) != modified {
             return Err(Problem::Changed { how: "it was modified".to_owned() });
         }
         ends_at(&self.file, len)
     }
 
-    /// Whether this is the very file.
+    /// Whether this path leads to the same file.
     pub(crate) fn is(&self, other: &Path) -> bool {
-        other.metadata().is_ok_and(|about| (about.dev(), about.ino()) == self.inode)
+        other.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (self.device, self.origin.inode))
     }
 }
 
-/// Makes sure that a file has as many bytes as the system says.
+/// Fails if a file has more or fewer bytes than the system reports.
 fn ends_at(file: &File, told: u64) -> FileResult<()> {
     let has = |at| match file.read_at(&mut [0], at) {
         Ok(got) => Ok(got > 0),

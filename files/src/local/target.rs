@@ -1,7 +1,7 @@
-//! The file that is received: a partial one beside a journal, until the whole arrived and takes its name.
+//! Writes the file that is received: a partial file, beside a journal, which gets its name when it is complete.
 //!
-//! At any time the name belongs to the file that was there before or to the whole new one: bytes go to the partial file, which
-//! is synced before it is renamed, and the journal is removed after the rename.
+//! At any time the name belongs either to the file that was there before or to the complete new one: bytes go to the partial file,
+//! which is synced before it is renamed, and the journal is removed after the rename.
 
 use std::{
     ffi::OsString,
@@ -36,7 +36,7 @@ use crate::{
     plan::{MAX_NAME, Pieces, Plan},
 };
 
-/// What the hidden names end with.
+/// The ends of the hidden names.
 const PARTIAL: &str = ".unisono-part";
 const JOURNAL: &str = ".unisono-journal";
 
@@ -47,19 +47,20 @@ pub(crate) struct Target {
     directory: PathBuf,
     partial: File,
     journal: Journal,
-    /// Of the two.
+    /// The paths of the partial file and of the journal.
     paths: [PathBuf; 2],
-    /// Whether there was nothing before: what is not written is zero.
+    /// Whether the partial file is new, so that bytes that are not written are zeros.
     fresh: bool,
-    /// None where the file is short.
+    /// `None` if the file is short.
     flusher: Option<Flusher>,
-    /// Whether there is anything of it that another attempt could use.
+    /// Whether it holds a piece that another attempt can use.
     holds: AtomicBool,
+    /// Whether it has been renamed.
     done: bool,
 }
 
 impl Target {
-    /// The file that is there, if it looks like the one to be received; what is in it has to be compared.
+    /// The file that is there, if it has the length and the modification time of the one to be received. Its contents may differ.
     pub(crate) fn whole(directory: &Path, plan: &Plan) -> FileResult<Option<File>> {
         let path = directory.join(plan.name());
         let looking = |error| Problem::io("looking at the file that is there", &error);
@@ -75,7 +76,7 @@ impl Target {
         if !about.is_file() {
             return Ok(None);
         }
-        // One that cannot be read is replaced.
+        // A file that cannot be read is replaced.
         let opened = OpenOptions::new().read(true).custom_flags(GUARDED).open(path);
         let Some((file, about)) = opened.ok().and_then(|file| file.metadata().ok().map(|it| (file, it)))
         else {
@@ -85,8 +86,8 @@ impl Target {
         Ok((about.is_file() && alike).then_some(file))
     }
 
-    /// Opens the partial file, with room for all of it, and gives the checksums that the journal has of its pieces. Where
-    /// another user has laid something under one of the two names, they get names of this user's own.
+    /// Opens the partial file, reserves room for the complete file, and returns the checksums of pieces in the journal. If another
+    /// user has created something under one of the two names, both get this process's user id at their ends.
     pub(crate) fn open(directory: &Path, plan: &Plan) -> FileResult<(Self, Vec<u128>)> {
         let mut foreign = Vec::new();
         for user in [String::new(), format!("-{}", geteuid().as_raw())] {
@@ -104,7 +105,7 @@ impl Target {
         Err(Problem::Io { doing: "opening the partial file".to_owned(), reason, code: None })
     }
 
-    /// The same under these names; tells which of the two is not ours, and why.
+    /// As [`Self::open`] under these names; the inner error is the path that belongs to another user, and the reason.
     #[allow(clippy::type_complexity, reason = "what is opened, or which file is in the way")]
     fn open_at(
         directory: &Path,
@@ -114,7 +115,7 @@ impl Target {
         let [path, journal] = &paths;
         let opening = |error| Problem::writing("opening the partial file", plan.len, &error);
         let (file, before) = match own::open(path, plan.mode | 0o600) {
-            // Whoever had it may just have finished and renamed it.
+            // Another process may have finished and renamed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
                 return Err(Problem::Busy);
             }
@@ -123,11 +124,11 @@ impl Target {
             Ok(Found::Ours(file, about)) => (file, Some(about)),
             Ok(Found::Foreign(why)) => return Ok(Err((path.clone(), why))),
         };
-        // Not every network's file system has locks.
+        // Some network file systems have no locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
             return Err(Problem::Busy);
         }
-        // Whoever held the lock may have finished and renamed it.
+        // The process that held the lock may have finished and renamed it.
         if !is_at(&file, path) {
             return Err(Problem::Busy);
         }
@@ -137,7 +138,7 @@ impl Target {
         let about = file.metadata().map_err(opening)?;
         let opened = Journal::open(journal, plan);
         if !matches!(opened, Ok(Ok(_))) && about.len() == 0 {
-            // There is no target yet whose end would remove it.
+            // No `Target` exists yet that would remove it.
             remove(path);
         }
         let opened = opened.map_err(|error| Problem::writing("opening the journal", plan.len, &error))?;
@@ -161,16 +162,16 @@ impl Target {
         Ok(Ok((target, sums)))
     }
 
-    /// Takes the room on the disk, so that it does not run out on the way.
+    /// Reserves room on the disk, so that the disk is not full later.
     fn reserve(&self) -> FileResult<()> {
         let (len, wanted) = (self.plan.len, self.plan.data);
-        // Whoever writes beyond it is not told, but killed (SIGXFSZ).
+        // Writing beyond this limit kills the process (SIGXFSZ).
         if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| len > limit) {
             let wanted = len;
             let reason = format!("files of this process may have {limit} (ulimit -f)");
             return Err(Problem::NoSpace { wanted, reason });
         }
-        // Before the attempt, which may fill what is left for others until it fails.
+        // Checked first, because an attempt that fails may fill the disk for others meanwhile.
         let taken = self.partial.metadata().map_or(0, |about| about.blocks().saturating_mul(512));
         let free = fstatvfs(&self.partial).map(|about| about.f_bavail.saturating_mul(about.f_frsize));
         // Some network file systems say that nothing is free, or do not know.
@@ -180,20 +181,20 @@ impl Target {
             return Err(Problem::NoSpace { wanted, reason: format!("{free} are free") });
         }
         let full = |error: &io::Error| Problem::writing("making room for it", wanted, error);
-        // What is behind its end is of no use.
+        // Removes bytes after the end.
         self.partial.set_len(len).map_err(|error| full(&error))?;
-        // Where the holes will be is not known yet.
+        // The positions of holes are not known yet.
         if len == 0 || self.plan.is_sparse() {
             return Ok(());
         }
         match fallocate(&self.partial, FallocateFlags::empty(), 0, len) {
-            // Where the file system cannot, a full disk shows when it is written to.
+            // If the file system cannot reserve room, a full disk is found when bytes are written.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(error) => Err(full(&error.into())),
         }
     }
 
-    /// The file as far as it has come.
+    /// The partial file.
     pub(crate) const fn file(&self) -> &File {
         &self.partial
     }
@@ -204,8 +205,8 @@ impl Target {
         self.note(piece, sum)
     }
 
-    /// Writes a piece that has arrived, and notes its checksum if it is the one that was sent. One that is not noted does
-    /// not count, whatever lies there.
+    /// Writes a piece that has arrived, and notes its checksum if it is `wanted`. A piece whose checksum is not noted counts as
+    /// missing.
     pub(crate) fn receive(&self, piece: u64, bytes: &[u8], wanted: u128) -> FileResult<()> {
         let mut sum = Sum::new();
         self.put(piece, bytes, |block| sum.add(block))?;
@@ -215,8 +216,8 @@ impl Target {
         }
     }
 
-    /// Writes a piece block by block, each after `look` has seen it. The page cache makes one folio of what one write brings,
-    /// and may wait long for a large one.
+    /// Writes a piece block by block, each after `look` has seen it. The page cache makes one folio of the bytes of one write, and
+    /// may wait long for memory for a large one.
     fn put(&self, piece: u64, bytes: &[u8], mut look: impl FnMut(&[u8])) -> FileResult<()> {
         if self.plan.is_sparse() {
             self.clear(piece)?;
@@ -230,7 +231,7 @@ impl Target {
         Ok(())
     }
 
-    /// Writes bytes, and of a source with holes only those that are not zeros, where there are zeros.
+    /// Writes bytes. If the source has holes, the place reads as zeros, and zeros are not written.
     fn lay(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         if !self.plan.is_sparse() {
             return self.partial.write_all_at(bytes, at);
@@ -242,12 +243,12 @@ impl Target {
     /// Makes a hole of a piece.
     fn clear(&self, piece: u64) -> FileResult<()> {
         let (start, len) = self.plan.range(piece);
-        // Nobody has written to a new file yet.
+        // A new file is a hole.
         let cleared = if self.fresh { Ok(()) } else { holes::clear(&self.partial, start, len as u64) };
         cleared.map_err(|error| self.writing(&error))
     }
 
-    /// Makes holes of these pieces, and notes their checksums, also in `sums`. Ends early when told to `stop`.
+    /// Makes holes of these pieces, and notes their checksums in the journal and in `sums`. Returns early when told to `stop`.
     pub(crate) fn punch(&self, pieces: &Pieces, sums: &mut [u128], stop: &AtomicBool) -> FileResult<()> {
         let mut zeros = Zeros::default();
         for piece in pieces.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -274,7 +275,7 @@ impl Target {
         Problem::writing("writing it", self.plan.len, error)
     }
 
-    /// Brings all of it to the disk, as old as the source is.
+    /// Sets the source's modification time, and syncs the file to the disk.
     pub(crate) fn sync(&self) -> FileResult<()> {
         let (tv_sec, tv_nsec) = self.plan.modified;
         let times = Timestamps {
@@ -285,7 +286,7 @@ impl Target {
         self.partial.sync_all().map_err(|error| Problem::writing("syncing it", self.plan.len, &error))
     }
 
-    /// Gives it its name, in place of what had it.
+    /// Renames the partial file to the file's name, replacing an existing file.
     pub(crate) fn rename(&mut self) -> FileResult<()> {
         let renaming = |error| Problem::io("renaming the partial file", &error);
         let [partial, _] = &self.paths;
@@ -299,7 +300,7 @@ impl Target {
         self.done = true;
         still_ours(&name)?;
         self.protect();
-        // Some file systems have no such thing.
+        // Some file systems cannot sync a directory.
         let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
         if let Err(error) = synced {
             tracing::debug!(directory = %self.directory.display(), %error, "the directory was not synced");
@@ -307,8 +308,8 @@ impl Target {
         Ok(())
     }
 
-    /// Takes away the owner's right to write where the source's has none. Not before it has its name: another attempt
-    /// has to open a partial file for writing.
+    /// Removes the owner's permission to write if the source has none. This is done after the rename, because another attempt has to
+    /// open the partial file for writing.
     fn protect(&self) {
         if self.plan.mode & 0o200 != 0 {
             return;
@@ -324,7 +325,7 @@ impl Target {
 }
 
 impl Drop for Target {
-    /// What another attempt could use stays; the rest goes.
+    /// Keeps what another attempt can use, and removes the rest.
     fn drop(&mut self) {
         let kept = !self.done && self.holds.load(Ordering::Relaxed);
         for path in self.paths.iter().skip(usize::from(self.done)).filter(|_| !kept) {
@@ -333,14 +334,14 @@ impl Drop for Target {
     }
 }
 
-/// Takes from a partial file that was there what its source does not permit, before there is a byte of it.
+/// Removes the permissions that the source does not have from a partial file that was there, before a byte is written to it.
 fn narrow(file: &File, about: &Metadata, plan: &Plan) -> FileResult<()> {
     let (has, may) = (about.mode() & 0o7777, plan.mode | 0o600);
     if has & !may == 0 {
         return Ok(());
     }
     match file.set_permissions(Permissions::from_mode(has & may)) {
-        // Some file systems have no permissions, and nobody else can have made this one.
+        // Some file systems have no permissions; and this process's own user made the file.
         Err(error) if about.uid() == geteuid().as_raw() => {
             tracing::debug!(%error, "the partial file keeps its permissions");
             Ok(())
@@ -353,7 +354,7 @@ fn narrow(file: &File, about: &Metadata, plan: &Plan) -> FileResult<()> {
     }
 }
 
-/// Whether that is the path of this very file.
+/// Whether this path leads to this file.
 fn is_at(file: &File, path: &Path) -> bool {
     let same = |one: &Metadata, other: &Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
     path.symlink_metadata().is_ok_and(|there| file.metadata().is_ok_and(|about| same(&there, &about)))
@@ -365,8 +366,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// The checksums of those pieces for which `wanted` has one; 0 for those that are not what it says, and for the others.
-/// Where nothing is `wanted`, of all. Ends early, with zeros, when told to `stop`.
+/// The checksums of the pieces of a file. If some are `wanted`: 0 for each piece whose checksum is not the wanted one, or for which
+/// 0 is wanted. When told to `stop`, returns 0 for the rest.
 pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &AtomicBool) -> Vec<u128> {
     let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
     let whole = file.metadata().map_or(0, |about| about.len());
@@ -378,7 +379,7 @@ pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &Ato
         }
         let end = start + len as u64;
         let hole = plan.is_sparse() && end <= whole && holes::data(file, start, end).is_none();
-        // What cannot be read has to be sent again.
+        // A piece that cannot be read must be sent again.
         let read = |at, block: &mut [u8]| file.read_exact_at(block, at);
         let sum = if hole { zeros.sum(len) } else { summed(start, bytes, read).ok()? };
         Some(sum).filter(|&sum| wanted.is_none_or(|wanted| wanted == sum))
