@@ -8,7 +8,7 @@
 //!
 //! - [`inproc`]: ranks as threads of one process, for doctests and unit tests;
 //! - [`sim`]: a simulated fabric with a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
-//! - [`ofi`]: libfabric.
+//! - [`ofi`]: endpoints of libfabric.
 //!
 //! [`sim::fault`] wraps any of them, to observe its calls and to delay them.
 
