@@ -276,6 +276,6 @@ impl ProcessGroup {
     /// theirs, or if a message of any group was not received. All ranks get the same failure. A pending receive without a message
     /// is no failure: its [`Work`](crate::Work) ends with an error.
     pub fn leave(self) -> Result<()> {
-        self.shared.part()
+        self.shared.shut_down()
     }
 }

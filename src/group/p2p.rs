@@ -159,8 +159,7 @@ impl ProcessGroup {
         tag: u32,
     ) -> Result<Work<(Vec<T>, Rank)>> {
         let what = self.fresh_elements::<T>(from.into(), tag)?;
-        let group = self.under_way();
-        let steps = |mut sequence: Sequence<'static>| async move { sequence.messages(&group, what).await };
+        let steps = |sequence: Sequence<'static>| async move { sequence.messages(what).await };
         self.later("recv_vec", steps, elements)
     }
 
@@ -181,11 +180,10 @@ impl ProcessGroup {
         O: Owned<Element = I::Element>,
     {
         let from = from.into();
-        let group = self.under_way();
-        let steps = |mut sequence: Sequence<'static>| async move {
+        let steps = |sequence: Sequence<'static>| async move {
             let borrowed = Borrowed::apart(data.elements(), into.elements());
-            let come = sequence.messages(&group, group.both::<I::Element>(&borrowed, to, from, tag)?).await?;
-            let from = sender(&come);
+            let both = sequence.group.both::<I::Element>(&borrowed, to, from, tag)?;
+            let from = sender(&sequence.messages(both).await?);
             Ok((data, into, from))
         };
         self.later("send_recv", steps, Ok)
@@ -256,6 +254,7 @@ impl ProcessGroup {
         Ok(What::Several(vec![inbound, self.outbound::<T>(borrowed, to, tag, Form::Plain)?]))
     }
 
+    /// The sender, if it is a rank of this group; `None` for any.
     pub(crate) fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
         match from {
             Source::Any => Ok(None),
@@ -271,16 +270,16 @@ impl ProcessGroup {
         Err(Error::Argument { call, problem })
     }
 
-    /// Runs it and waits for its end.
+    /// Runs messages and waits for their end.
     pub(crate) fn wait(&self, what: What) -> Result<Done> {
         let runtime = &self.shared.runtime;
         runtime.check_calls(MESSAGE)?;
         runtime.call(self.shared.comm_id, what)
     }
 
-    /// Begins it, to be waited for by a [`Work`].
+    /// Begins messages, to be waited for by a [`Work`].
     fn start(&self, what: What, memory: Memory) -> Result<Arc<Outcome>> {
-        self.shared.hand_in(MESSAGE, what, Action::Return(memory))
+        self.shared.submit(MESSAGE, what, Action::Return(memory))
     }
 }
 

@@ -1,12 +1,11 @@
 //! Calls of several operations, written once for blocking and asynchronous callers.
 //!
-//! Such a call is a future that gets a [`Sequence`], by which it runs its operations one after the other. In a blocking call each
-//! operation has ended when the sequence returns, so one poll ends the future. In an asynchronous call the future hands out the
-//! operation and is pending; the driver polls it again when the operation has ended, in the group's same place in the order, so
-//! that no operation of another call comes between. Ranks that block and ranks that do not make the same operations in the same
-//! order.
+//! Such a call is a future that runs its operations, one after the other, by a [`Sequence`]. In a blocking call each operation has
+//! ended when the sequence returns, so one poll ends the future. In an asynchronous call the future gives the operation to the
+//! driver and is pending. The driver polls it again when the operation has ended, before it begins another call of the group. So
+//! ranks that block and ranks that do not make the same operations in the same order.
 //!
-//! What an asynchronous call works on is a part of its future, which the engine keeps as it keeps an operation's memory: until
+//! The memory of an asynchronous call is a part of its future, which the engine keeps as it keeps an operation's memory: until
 //! nothing touches it any more.
 
 use std::{
@@ -30,23 +29,25 @@ use crate::{
     work::{Opening, Work},
 };
 
-/// By what a call does its operations.
+/// Runs the operations of one call, one after the other.
 pub(crate) struct Sequence<'s> {
+    /// The call's handle of the group.
+    pub group: ProcessGroup,
     how: How<'s>,
     /// The number of the call's latest operation.
     latest: Option<u64>,
 }
 
 enum How<'s> {
-    /// At once, and no other call of the group comes between.
+    /// The caller waits for each operation. No other collective call of the group comes between.
     Now(&'s mut State),
-    /// At once. Messages have no turns.
+    /// The caller waits for each operation; they are messages, which may come between other calls.
     Beside,
-    /// By whoever drives.
+    /// The driver polls the call again when the operation has ended.
     Later(Between),
 }
 
-/// What a call under way and whoever drives hand each other.
+/// What an asynchronous call and the driver exchange: the operation that is to run next, and how it ended.
 #[derive(Clone, Default)]
 struct Between(Arc<Mutex<(Option<What>, Option<Done>)>>);
 
@@ -63,15 +64,14 @@ impl Between {
 }
 
 impl Sequence<'_> {
-    /// Does a collective. What is borrowed to it must not be touched before it has ended.
+    /// Runs a collective. The borrowed memory must not be touched before it has ended.
     pub(crate) async fn run(
         &mut self,
-        group: &ProcessGroup,
         dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
-        let ProcessGroup { shared, options, .. } = group;
+        let ProcessGroup { shared, options, .. } = &self.group;
         let done = match &mut self.how {
             How::Now(state) => shared.run(state, dtype, spec, borrowed, options).map(|()| state.latest),
             How::Beside => {
@@ -90,49 +90,49 @@ impl Sequence<'_> {
         };
         match done {
             Ok(number) => self.latest = number,
-            Err(error) => return Err(self.stuck(group, error)),
+            Err(error) => return Err(self.stuck(error)),
         }
         Ok(())
     }
 
-    /// What an error is to the call: once it has done an operation, the others go on, and this rank cannot.
-    pub(crate) fn stuck(&self, group: &ProcessGroup, error: impl Into<Error>) -> Error {
+    /// The error of the call if this rank cannot go on. After the first operation it is a failure of the group, because the other
+    /// ranks go on.
+    pub(crate) fn stuck(&self, error: impl Into<Error>) -> Error {
         match self.latest {
-            Some(_) => Error::Failed(group.shared.midway(error.into())),
+            Some(_) => Error::Failed(self.group.shared.midway(error.into())),
             None => error.into(),
         }
     }
 
-    /// Sends, receives, or does several of these side by side; gives what each receive among them has got. Memory as of
+    /// Sends, receives, or does several of these concurrently. Returns what each receive among them received. Memory as in
     /// [`run`](Self::run).
-    pub(crate) async fn messages(&mut self, group: &ProcessGroup, what: What) -> Result<Receipts> {
+    pub(crate) async fn messages(&self, what: What) -> Result<Receipts> {
         match &self.how {
-            How::Now(_) | How::Beside => Ok(group.wait(what)?.received),
+            How::Now(_) | How::Beside => Ok(self.group.wait(what)?.received),
             How::Later(between) => Ok(between.ask(what).await.received),
         }
     }
 
-    /// The number of the operation that was done last.
+    /// The number of the call's latest operation; 0 before the first.
     pub(crate) fn op(&self) -> u64 {
         self.latest.unwrap_or_default()
     }
 }
 
 impl ProcessGroup {
-    /// Does a call of collectives, and waits for its end.
-    pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
+    /// Runs a call of collectives to its end.
+    pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(Sequence<'_>) -> Result<R>) -> Result<R> {
         let mut state = self.shared.state()?;
         self.at_once(How::Now(&mut state), call)
     }
 
-    /// Does a call of messages, and waits for its end.
-    pub(crate) fn beside<R>(&self, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
+    /// Runs a call of messages to its end.
+    pub(crate) fn beside<R>(&self, call: impl AsyncFnOnce(Sequence<'_>) -> Result<R>) -> Result<R> {
         self.at_once(How::Beside, call)
     }
 
-    fn at_once<R>(&self, how: How<'_>, call: impl AsyncFnOnce(&mut Sequence<'_>) -> Result<R>) -> Result<R> {
-        let mut sequence = Sequence { how, latest: None };
-        let end = pin!(call(&mut sequence)).poll(&mut Context::from_waker(Waker::noop()));
+    fn at_once<'s, R>(&self, how: How<'s>, call: impl AsyncFnOnce(Sequence<'s>) -> Result<R>) -> Result<R> {
+        let end = pin!(call(self.sequence(how))).poll(&mut Context::from_waker(Waker::noop()));
         match end {
             Poll::Ready(Err(Error::Failed(failure))) => Err(self.shared.over(failure)),
             Poll::Ready(end) => end,
@@ -140,7 +140,11 @@ impl ProcessGroup {
         }
     }
 
-    /// Begins a call, and makes what comes back of what it gives: on the thread that waits.
+    fn sequence<'s>(&self, how: How<'s>) -> Sequence<'s> {
+        Sequence { group: self.under_way(), how, latest: None }
+    }
+
+    /// Begins a call. `open` makes the work's result of the call's, on the thread that waits.
     pub(crate) fn later<R, T, F>(
         &self,
         name: &'static str,
@@ -154,7 +158,7 @@ impl ProcessGroup {
     {
         self.shared.runtime.check_calls(name)?;
         let between = Between::default();
-        let call = Box::pin(call(Sequence { how: How::Later(between.clone()), latest: None }));
+        let call = Box::pin(call(self.sequence(How::Later(between.clone()))));
         let mut call = UnderWay { shared: Arc::clone(&self.shared), call, between, open };
         if let Poll::Ready(end) = call.look() {
             let done = end.and_then(call.open).map(|done| Work::done(done, &self.shared.driver()));
@@ -164,11 +168,11 @@ impl ProcessGroup {
             });
         }
         let (what, action) = call.next().map_err(|failure| self.shared.over(failure))?;
-        Ok(Work::opened(self.shared.hand_in(name, what, action)?, &self.shared.driver()))
+        Ok(Work::opened(self.shared.submit(name, what, action)?, &self.shared.driver()))
     }
 }
 
-/// A call under way.
+/// An asynchronous call that has begun.
 struct UnderWay<R, O> {
     shared: Arc<Shared>,
     call: Pin<Box<dyn Future<Output = Result<R>> + Send>>,
@@ -186,7 +190,7 @@ where
         self.call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// What is to be done before it goes on.
+    /// The operation that must end before the call continues, and its completion action.
     fn next(self) -> std::result::Result<(What, Action), Failure> {
         let what = self.between.with(|what, _| what.take()).ok_or_else(|| idle(&self.shared))?;
         let then = move |ended| {
@@ -209,7 +213,7 @@ where
     }
 }
 
-/// A call that waits for nothing is a defect of this library.
+/// The failure of a call that is pending without an operation: a defect of this library.
 fn idle(shared: &Shared) -> Failure {
     Failure::Aborted { rank: shared.runtime.rank, why: "a call waits for nothing".to_owned() }
 }

@@ -21,7 +21,7 @@ use crate::{
     work::{Driver, Work},
 };
 
-/// After so long a rank that leaves says for whom it waits.
+/// How long a rank that leaves waits before it logs where the other ranks are.
 const NOTICE: Duration = Duration::from_secs(30);
 
 /// The timeout of an operation that has none: longer than any that can be configured.
@@ -30,23 +30,23 @@ const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 pub(crate) struct Shared {
     pub runtime: Arc<Runtime>,
     pub comm_id: CommId,
-    /// Knows this rank in the group, and how its ranks are spread over hosts and cores.
+    /// Plans calls; has this rank's number in the group, and how its ranks are spread over hosts and cores.
     pub planner: Planner,
-    /// Their ranks in the world.
+    /// The ranks in the world of all members, by rank.
     pub members: Vec<Rank>,
     pub name: String,
-    /// What errors call it, with its members; the world needs no name.
+    /// The group's name and members, for errors; `None` for the world.
     pub label: Option<Arc<str>>,
-    /// The same on all members, and no other group's; 0 of the world.
+    /// A number that is the same on all members and differs from other groups'; 0 for the world.
     pub id: u64,
     pub state: Mutex<State>,
 }
 
-/// What a group's handles have in common with none of its operations: the group ends when it goes. Operations under way
-/// keep [`Shared`], which is why this is another.
+/// What the handles of a group share: the group ends when the last of them is dropped. Operations under way hold only [`Shared`], so
+/// they do not keep the group from ending.
 pub(crate) struct Membership {
     pub shared: Arc<Shared>,
-    /// In the group that it comes from, which ends after it; the world comes from none.
+    /// That of the group from which this one was made, which ends after it; `None` for the world.
     #[expect(dead_code, reason = "kept for its drop")]
     pub parent: Option<Arc<Self>>,
 }
@@ -55,21 +55,21 @@ pub(crate) struct Membership {
 pub(crate) struct State {
     /// The number of the latest operation that a call has waited for.
     pub latest: Option<u64>,
-    /// How many groups were made of this one.
+    /// The number of groups that were made from this one.
     pub made: u64,
-    /// Whether the shutdown was said.
-    pub parted: bool,
+    /// Whether the shutdown of the world has begun.
+    pub shutdown: bool,
 }
 
 impl State {
-    /// The number of the operation that has just been waited for.
+    /// The number of the latest operation that a call has waited for; 0 before the first.
     pub(crate) fn op(&self) -> u64 {
         self.latest.unwrap_or_default()
     }
 }
 
 impl Shared {
-    /// Of errors.
+    /// The group's name in errors; empty for the world.
     pub(crate) fn group_name(&self) -> Box<str> {
         self.label.as_deref().unwrap_or_default().into()
     }
@@ -91,12 +91,12 @@ impl Shared {
         })
     }
 
-    /// Ends all groups.
+    /// Ends all groups. Returns the error of every later call.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
         self.runtime.fail(failure)
     }
 
-    /// How many operations have begun. Of a group that is over: as far as calls have waited for them.
+    /// The number of operations that have begun; after the group has ended, of those that calls have waited for.
     pub(crate) fn operations(&self) -> u64 {
         let begun = self.runtime.with(|engine| engine.begun(self.comm_id));
         let waited_for = || self.state().ok()?.latest.map(|latest| latest + 1);
@@ -133,16 +133,16 @@ impl Shared {
         let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
         let action = Action::Return(Some(Box::new((held, (kept, aside)))));
         let what = What::Collective(operation, schedule);
-        let outcome = self.hand_in(spec.collective.name(), what, action)?;
+        let outcome = self.submit(spec.collective.name(), what, action)?;
         Ok(Work::begun::<(K, Vec<u8>)>(outcome, &self.driver()))
     }
 
-    /// Hands in what nobody waits for yet.
-    pub(crate) fn hand_in(&self, call: &'static str, what: What, action: Action) -> Result<Arc<Outcome>> {
+    /// Submits an operation that nobody waits for yet.
+    pub(crate) fn submit(&self, call: &'static str, what: What, action: Action) -> Result<Arc<Outcome>> {
         self.runtime.check_process()?;
-        // Before the turn, which what is held may want when it is dropped.
+        // Before the state is locked: an error drops the memory of the call, and its destructor may call this group.
         self.runtime.prepare()?;
-        // Behind what others of this group's threads call and wait for. Messages have no turns.
+        // After the blocking call of another thread. Messages need not wait for it.
         let _turn = matches!(what, What::Collective(..)).then(|| self.state()).transpose()?;
         self.runtime.check_calls(call)?;
         let (completion, outcome) = Completion::new(self.runtime.config.timeout, action);
@@ -150,8 +150,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// A collective, to be handed in. Whoever drives the engine may call this. Its input may be in `aside` afterwards, which
-    /// is to be kept as what was borrowed is.
+    /// Plans a collective, to be submitted; the driver may call this too. May copy the input to `aside`, which must then live as
+    /// long as the borrowed memory.
     pub(crate) fn collective(
         &self,
         dtype: Dtype,
@@ -164,12 +164,12 @@ impl Shared {
         if !plan.traits.needs_apart(&borrowed) {
             return Ok(self.operation(plan, borrowed));
         }
-        // Long writes need an output in which nothing waits to be sent.
+        // Peers write straight into the output, so it must not contain input that is still to be sent.
         let apart = borrowed.aside(aside).map_err(|error| plan.traits.argument(error.to_string()))?;
         Ok(self.operation(plan, apart))
     }
 
-    /// What an error is to a call under way: the others go on.
+    /// The failure of the group that an error is in the middle of a call, because the other ranks go on.
     pub(crate) fn midway(&self, error: Error) -> Failure {
         match error {
             Error::Failed(failure) => failure,
@@ -177,9 +177,8 @@ impl Shared {
         }
     }
 
-    /// What a call gets that ends so: all is over.
+    /// Ends all groups with the failure of a call. Returns its error, which is that of the first failure.
     pub(crate) fn over(&self, failure: Failure) -> Error {
-        // Whoever failed first is right.
         match self.runtime.check() {
             Ok(()) => self.fail(failure),
             Err(error) => error,
@@ -215,27 +214,28 @@ impl Shared {
         (operation, schedule)
     }
 
-    /// The engine could not do it: all is over.
+    /// Ends all groups because the engine has stopped.
     pub(crate) fn stopped(&self, stop: Stop, doing: &str, waited: Duration) -> Error {
         let stalled = StalledOperation { call: doing.to_owned(), waited, ..StalledOperation::default() };
         self.fail(self.runtime.monitor.explain(stop, stalled))
     }
 
-    /// Says shutdown.
-    pub(crate) fn part(&self) -> Result<()> {
+    /// Leaves the world with all other ranks; does nothing on another group.
+    pub(crate) fn shut_down(&self) -> Result<()> {
         self.runtime.check_process()?;
         if self.comm_id != WORLD {
             return Ok(());
         }
         let mut state = self.state()?;
-        if std::mem::replace(&mut state.parted, true) {
+        if std::mem::replace(&mut state.shutdown, true) {
             return Ok(());
         }
         self.runtime.check()?;
-        // What was begun and never waited for ends first: others wait for it.
+        // Operations that nobody has waited for end first: other ranks wait for them.
         self.runtime.drain()?;
         self.last_barrier(&mut state, Cargo::Leaving)?;
-        // All are here. When what they have sent is too, what is left over is an error of all, of whom none has gone yet.
+        // All ranks are here. Once all that they sent has arrived too, a message that nobody received is an error on all ranks, none
+        // of which has left yet.
         let timeout = self.runtime.config.timeout;
         let until = Instant::now() + timeout;
         let left = self.runtime.with(|engine| {
@@ -250,15 +250,15 @@ impl Shared {
         self.last_barrier(&mut state, Cargo::Shutdown)
     }
 
-    /// A barrier of those that end the world. It has no deadline: ranks may leave as far apart as they like. What ends it early
-    /// is a failure, a rank's death above all.
+    /// One of the two barriers by which all ranks leave the world. It has no deadline, because ranks may leave at any time. Only a
+    /// failure, such as the death of a rank, ends it early.
     fn last_barrier(&self, state: &mut State, cargo: Cargo) -> Result<()> {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
             self.collective(Dtype::U8, &spec, borrowed, &mut Vec::new(), &CallOptions::default())?;
         let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
-        // However long: it goes on only when others come.
+        // This thread counts as blocked although the wait below has a limit: it goes on only when the others come.
         let _waiting = self.runtime.callers.wait();
         self.runtime.ask(self.comm_id, Task { what: What::Collective(operation, schedule), completion });
         if cargo == Cargo::Leaving {
@@ -274,29 +274,29 @@ impl Shared {
 }
 
 impl Drop for Membership {
-    /// The world's as `ProcessGroup::leave`; not while panicking, so that the others hear of a death. Another group's also
-    /// then: who catches the panic goes on with the world.
+    /// Leaves the world as `ProcessGroup::leave` does; but not while panicking, so that the other ranks learn of the death. Leaves
+    /// another group also while panicking: who catches the panic may go on with the world.
     fn drop(&mut self) {
         let Shared { runtime, comm_id, .. } = &*self.shared;
         if !runtime.is_ours() {
-            // All stays as it is: the endpoint and the store's connections are the parent's.
+            // A forked child: the endpoint and the connections to the store belong to the parent process.
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
         // After the shutdown the others may be gone: there is nobody to tell.
         let dying = *comm_id == WORLD && std::thread::panicking();
         let over = dying || runtime.over() || runtime.has_left();
-        let parted = match *comm_id {
+        let left = match *comm_id {
             _ if over => Ok(()),
-            WORLD => self.shared.part(),
-            // Of another group nobody waits for the end.
+            WORLD => self.shared.shut_down(),
+            // No rank waits for the end of another group.
             comm_id => runtime.leave(comm_id),
         };
         if *comm_id == WORLD {
             runtime.close();
         }
-        if let Err(error) = parted {
-            tracing::error!(rank = runtime.rank, %error, "the group did not part in good order");
+        if let Err(error) = left {
+            tracing::error!(rank = runtime.rank, %error, "this rank did not leave the group in good order");
         }
     }
 }

@@ -19,7 +19,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] if the operation does not fit the type; [`Error::Failed`] if the ranks disagree (other length,
-    /// type, operation or call) or the group is over.
+    /// type, operation or call) or the group has failed.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
         self.in_place(Collective::AllReduce, data, op, 0).map(drop)
     }
@@ -166,7 +166,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] unless `output` is `size` times as long as `input`; [`Error::Failed`] if the ranks disagree or
-    /// the group is over.
+    /// the group has failed.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.apart(Collective::AllGather, input, output, ReduceOp::Sum, 0)
     }
@@ -187,7 +187,7 @@ impl ProcessGroup {
     /// `size` equal ones, is already filled.
     ///
     /// # Errors
-    /// As [`all_gather`](Self::all_gather); `size` must divide the length.
+    /// As [`all_gather`](Self::all_gather), and [`Error::Argument`] unless `size` divides the length.
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
         self.in_place(Collective::AllGather, data, ReduceOp::Sum, 0).map(drop)
     }
@@ -205,7 +205,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] unless both are equally long and `size` divides the length; [`Error::Failed`] if the ranks
-    /// disagree or the group is over.
+    /// disagree or the group has failed.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.apart(Collective::AllToAll, input, output, ReduceOp::Sum, 0)
     }
@@ -243,7 +243,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `output` is `size` times as long as
-    /// `input`; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// `input`; [`Error::Failed`] if the ranks disagree or the group has failed.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
         self.apart(Collective::Gather, input, output, ReduceOp::Sum, root)
     }
@@ -264,7 +264,7 @@ impl ProcessGroup {
     /// `size` equal ones, is already filled. Elsewhere `data` is the block that this rank gives, and only read.
     ///
     /// # Errors
-    /// As [`gather`](Self::gather); at the root `size` must divide the length.
+    /// As [`gather`](Self::gather), and at the root [`Error::Argument`] unless `size` divides the length.
     pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         self.in_place(Collective::Gather, data, ReduceOp::Sum, root).map(drop)
     }
@@ -282,7 +282,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `input` is `size` times as long as
-    /// `output`; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// `output`; [`Error::Failed`] if the ranks disagree or the group has failed.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
         self.apart(Collective::Scatter, input, output, ReduceOp::Sum, root)
     }
@@ -303,7 +303,7 @@ impl ProcessGroup {
     /// `data` is the block, and is filled. This rank's block is returned.
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter); at the root `size` must divide the length.
+    /// As [`scatter`](Self::scatter), and at the root [`Error::Argument`] unless `size` divides the length.
     pub fn scatter_in_place<'d, T: Element>(&self, data: &'d mut [T], root: Rank) -> Result<&'d mut [T]> {
         let block = self.in_place(Collective::Scatter, data, ReduceOp::Sum, root)?;
         Ok(data.get_mut(block).unwrap_or_default())
@@ -321,7 +321,7 @@ impl ProcessGroup {
     /// Every rank gets the root's `data`, which is equally long on all.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group is over.
+    /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group has failed.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         self.in_place(Collective::Broadcast, data, ReduceOp::Sum, root).map(drop)
     }
@@ -337,7 +337,7 @@ impl ProcessGroup {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the ranks disagree or the group is over.
+    /// [`Error::Failed`] if the ranks disagree or the group has failed.
     pub fn barrier(&self) -> Result<()> {
         self.in_place::<u8>(Collective::Barrier, &mut [], ReduceOp::Sum, 0).map(drop)
     }
@@ -350,7 +350,7 @@ impl ProcessGroup {
         self.begin_in_place(Collective::Barrier, Vec::<u8>::new(), ReduceOp::Sum, 0, |_, _| ())
     }
 
-    /// Runs a collective in place, and returns where its output lies.
+    /// Runs a collective in place, and returns the range of its output in `data`.
     fn in_place<T: Element>(
         &self,
         collective: Collective,
@@ -368,7 +368,7 @@ impl ProcessGroup {
         Ok(output)
     }
 
-    /// Begins a collective in place. `back` makes what the work returns of the data and of where the output lies in it.
+    /// Begins a collective in place. `back` makes the work's result of the data and of the range of the output in it.
     fn begin_in_place<B: Owned, R: Send + 'static>(
         &self,
         collective: Collective,
@@ -380,7 +380,7 @@ impl ProcessGroup {
         self.begin_matching(collective, data, op, (root, 0), back)
     }
 
-    /// The same; ranks also compare the `contents`.
+    /// As [`begin_in_place`](Self::begin_in_place); ranks also compare `contents`.
     pub(crate) fn begin_matching<B: Owned, R: Send + 'static>(
         &self,
         collective: Collective,
@@ -414,7 +414,7 @@ impl ProcessGroup {
         self.run::<T>(&checked.spec, Borrowed::apart(input, &mut output[checked.output]))
     }
 
-    /// Begins a collective that reads one owner's elements and writes another's; the work returns both.
+    /// Begins a collective that reads the elements of `input` and writes those of `output`; the work returns both.
     fn begin_apart<I, O>(
         &self,
         collective: Collective,
@@ -449,17 +449,17 @@ impl ProcessGroup {
     }
 }
 
-/// A call whose arguments fit: what it does, and which elements it reads and writes.
+/// A call whose arguments are valid: its collective, and the ranges of the elements that it reads and writes.
 struct Checked<T> {
     spec: CallSpec<'static>,
     input: Range<usize>,
     output: Range<usize>,
-    /// What is read instead of the input: its multiples, where the operation multiplies and the input must not change.
+    /// A copy to read instead of the input: its multiples, if the operation multiplies and the input must not change.
     scaled: Option<Vec<T>>,
 }
 
 impl<T: Element> Checked<T> {
-    /// Of a call in place. The data of a pre-multiplied sum is multiplied here.
+    /// Checks a call in place. Multiplies the data of a pre-multiplied sum.
     fn in_place(
         group: &ProcessGroup,
         collective: Collective,
@@ -491,7 +491,7 @@ impl<T: Element> Checked<T> {
         Ok(Self { spec, input, output, scaled })
     }
 
-    /// Of a call that reads `input` and writes an output of so many elements.
+    /// Checks a call that reads `input` and writes an output of `output` elements.
     fn apart(
         group: &ProcessGroup,
         collective: Collective,
@@ -502,7 +502,7 @@ impl<T: Element> Checked<T> {
         check_root(group, collective, root)?;
         let at_root = group.rank() == root;
         let (inputs, outputs) = (input.len(), output);
-        // Elsewhere than at the root only one of the two counts.
+        // On ranks other than the root, one of the two is not used.
         let count = match collective {
             Collective::Gather | Collective::Reduce if !at_root => inputs,
             Collective::Scatter if !at_root => outputs,
@@ -549,7 +549,7 @@ fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: 
     })
 }
 
-/// This rank's block of so many elements.
+/// This rank's block among equal ones of `len` elements in all.
 fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result<Range<usize>> {
     if !len.is_multiple_of(group.size()) {
         let problem = format!("{len} elements cannot be cut into {} equal blocks", group.size());
@@ -559,12 +559,12 @@ fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result
     Ok(group.rank() * block..(group.rank() + 1) * block)
 }
 
-/// The blocks would leave the data, which its length rules out.
+/// The error of blocks that are not within the data, which the checks of the lengths rule out.
 pub(crate) fn outside(call: &'static str, len: usize) -> Error {
     Error::Argument { call, problem: format!("the blocks leave the {len} elements given") }
 }
 
-/// The length of both.
+/// The length of both, if it is the same.
 fn same_length(collective: Collective, input: usize, output: usize) -> Result<usize> {
     if input == output {
         return Ok(input);
@@ -574,8 +574,8 @@ fn same_length(collective: Collective, input: usize, output: usize) -> Result<us
     Err(Error::Argument { call: collective.name(), problem })
 }
 
-/// Multiplies the data of a pre-multiplied sum by this rank's factor. The operation keeps its name, so that ranks which do
-/// not pre-multiply are noticed.
+/// Multiplies the data of a pre-multiplied sum by this rank's factor. The operation keeps its name, so that ranks that do
+/// not multiply are a mismatch.
 pub(crate) fn premultiply<T: Element>(collective: Collective, data: &mut [T], op: ReduceOp) -> Result<()> {
     if let ReduceOp::PreMulSum(_) = op {
         let argument = |error: String| Error::Argument { call: collective.name(), problem: error };

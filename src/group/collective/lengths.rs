@@ -1,9 +1,9 @@
 //! Calls whose ranks must learn lengths first: of uneven blocks, objects and tensors.
 //!
-//! A rank knows how much it gives. It learns how much the others give by an exchange of lengths, which ranks compare as a part
-//! of the same call. So a call is two operations or more, and from the second on every rank knows all lengths.
+//! A rank knows the lengths of what it gives. It learns those of the others by an exchange of lengths, which ranks compare as a
+//! part of the same call. So a call is two operations or more, and from the second on every rank knows all lengths.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use unisono_schedule::{Collective, Rank, Uneven};
 
@@ -20,13 +20,27 @@ use crate::{
     reduce::Kernel,
 };
 
-/// A call, as far as learning the lengths needs to know it.
+/// A call whose lengths have to be learned; its arguments are valid.
 pub(crate) struct UnevenCall {
     pub group: ProcessGroup,
-    /// What is done with the elements.
+    /// What ranks compare of the call.
     pub id: CallId,
-    /// Its name, for errors.
+    /// The method called, for errors.
     pub name: &'static str,
+}
+
+/// Such a call while it runs.
+pub(crate) struct UnevenSteps<'c, 's> {
+    call: &'c UnevenCall,
+    pub sequence: Sequence<'s>,
+}
+
+impl Deref for UnevenSteps<'_, '_> {
+    type Target = UnevenCall;
+
+    fn deref(&self) -> &UnevenCall {
+        self.call
+    }
 }
 
 impl ProcessGroup {
@@ -46,6 +60,11 @@ impl ProcessGroup {
 }
 
 impl UnevenCall {
+    /// The call, whose operations this sequence runs.
+    pub(crate) fn on<'s>(&self, sequence: Sequence<'s>) -> UnevenSteps<'_, 's> {
+        UnevenSteps { call: self, sequence }
+    }
+
     /// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
     pub(crate) fn own(&self, lengths: &[usize], len: usize) -> Result<Range<usize>> {
         let argument = |problem: String| Err(Error::Argument { call: self.name, problem });
@@ -65,7 +84,7 @@ impl UnevenCall {
         }
     }
 
-    fn within<'d, T: Element>(
+    pub(crate) fn within<'d, T: Element>(
         &self,
         data: &'d mut [T],
         input: Range<usize>,
@@ -75,7 +94,7 @@ impl UnevenCall {
         Borrowed::within(data, input, output).ok_or_else(|| outside(self.name, len))
     }
 
-    /// What two ranks disagree on in the operation of that number.
+    /// The failure of two ranks that disagree in operation `op`, with what each says.
     fn mismatch(&self, op: u64, one: (Rank, String), other: (Rank, String)) -> Error {
         let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
         sides.sort();
@@ -84,7 +103,7 @@ impl UnevenCall {
         Error::Failed(Failure::Mismatch { group, op, call, left, right })
     }
 
-    /// Lengths that a rank knew must be those that it has learned.
+    /// Checks that the lengths that this rank expects are those that it has learned.
     fn agree(&self, op: u64, known: &[usize], learned: &[usize]) -> Result<()> {
         let differs = known.iter().zip(learned).position(|(known, learned)| known != learned);
         let Some(other) = differs else { return Ok(()) };
@@ -96,88 +115,7 @@ impl UnevenCall {
         ))
     }
 
-    /// Runs an exchange of lengths: `said` is what this rank has to say, and gives so many numbers that it hears.
-    pub(crate) async fn exchange(
-        &self,
-        sequence: &mut Sequence<'_>,
-        collective: Collective,
-        count: usize,
-        said: &[u64],
-        hears: usize,
-    ) -> Result<Vec<usize>> {
-        let mut heard = vec![0; hears];
-        let root = if collective.has_root() { self.id.root } else { 0 };
-        let spec = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, count) };
-        sequence.run(&self.group, Dtype::U64, &spec, Borrowed::apart(said, &mut heard)).await?;
-        Ok(heard.into_iter().map(length).collect())
-    }
-
-    /// Everyone's numbers, by rank.
-    pub(crate) async fn everyone<const N: usize>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        mine: [usize; N],
-    ) -> Result<[Vec<usize>; N]> {
-        let mine = mine.map(|number| number as u64);
-        let all = self.exchange(sequence, Collective::AllGather, N, &mine, N * self.group.size()).await?;
-        Ok(by_rank(&all))
-    }
-
-    /// The lengths of the root's blocks, as far as this rank needs them, and of the longest.
-    async fn blocks_of_root(
-        &self,
-        sequence: &mut Sequence<'_>,
-        lengths: &[usize],
-    ) -> Result<(Vec<usize>, usize)> {
-        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
-        let told = self.exchange(sequence, Collective::Scatter, 2, &said, 2).await?;
-        let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
-        let blocks = match self.at_root() {
-            true => lengths.to_vec(),
-            false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
-        };
-        Ok((blocks, longest))
-    }
-
-    /// How much each rank has for this one, and the longest block that any has for any.
-    async fn of_each(&self, sequence: &mut Sequence<'_>, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let (said, hears) = (with_longest(lengths), 2 * self.group.size());
-        let told = self.exchange(sequence, Collective::AllToAll, 2, &said, hears).await?;
-        let [gets, longests] = by_rank(&told);
-        Ok((gets, longest(&longests)))
-    }
-
-    /// A call that gathers or exchanges blocks: what comes, and how much from each rank. `lengths` are those of the blocks of `input`.
-    pub(crate) async fn apart<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        input: &[T],
-        lengths: &[usize],
-    ) -> Result<(Vec<T>, Vec<usize>)> {
-        match self.id.collective {
-            Collective::AllToAll => self.all_to_all(sequence, input, lengths).await,
-            _ => self.gather_all(sequence, input).await,
-        }
-    }
-
-    /// A call in place, where `lengths` are those that this rank knows: for `reduce_scatter` that of its own block. Gives this
-    /// rank's block of a scattered result, else all of `data`.
-    pub(crate) async fn in_place<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<Range<usize>> {
-        match (self.id.collective, lengths) {
-            (Collective::Scatter, _) => return self.scatter_in_place(sequence, data, lengths).await,
-            (Collective::ReduceScatter, &[own]) => return self.reduce_in_place(sequence, data, own).await,
-            (Collective::AllToAll, _) => self.all_to_all_in_place(sequence, data, lengths).await?,
-            _ => self.gather_in_place(sequence, data, lengths).await?,
-        }
-        Ok(0..data.len())
-    }
-
-    /// Zeros for blocks of these lengths. All is over if there is no memory for them, since the others go on.
+    /// Zeros for blocks of these lengths. If there is no memory for them, the group fails, because the other ranks go on.
     pub(crate) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
         let sum = sum(lengths);
         let bytes = sum
@@ -192,176 +130,7 @@ impl UnevenCall {
         })
     }
 
-    /// `gather` and `all_gather` of blocks whose lengths all know.
-    pub(crate) async fn gather(
-        &self,
-        sequence: &mut Sequence<'_>,
-        lengths: &[usize],
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        let longest = longest(lengths);
-        self.finish(sequence, Uneven { input: &[], output: lengths }, longest, borrowed).await
-    }
-
-    /// The same of blocks whose lengths only their owners know.
-    async fn gather_all<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        input: &[T],
-    ) -> Result<(Vec<T>, Vec<usize>)> {
-        let [lengths] = self.everyone(sequence, [input.len()]).await?;
-        let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
-        self.gather(sequence, &lengths, Borrowed::apart(input, &mut output)).await?;
-        Ok((output, lengths))
-    }
-
-    /// The same of blocks each of which lies in its place already where they are gathered; there their lengths are known.
-    async fn gather_in_place<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<()> {
-        let own = if self.gets() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let [learned] = self.everyone(sequence, [own.len()]).await?;
-        if self.gets() {
-            self.agree(sequence.op(), lengths, &learned)?;
-        }
-        let whole = if self.gets() { 0..data.len() } else { 0..0 };
-        self.gather(sequence, &learned, self.within(data, own, whole)?).await
-    }
-
-    pub(crate) async fn scatter(
-        &self,
-        sequence: &mut Sequence<'_>,
-        blocks: &[usize],
-        longest: usize,
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        self.finish(sequence, Uneven { input: blocks, output: &[] }, longest, borrowed).await
-    }
-
-    /// The same of blocks whose lengths only the root knows.
-    pub(crate) async fn scatter_all<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        input: &[T],
-        lengths: &[usize],
-    ) -> Result<Vec<T>> {
-        let input = if self.at_root() { input } else { &[] };
-        if self.at_root() {
-            self.own(lengths, input.len())?;
-        }
-        let (blocks, longest) = self.blocks_of_root(sequence, lengths).await?;
-        let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
-        let mut output = self.room::<T>(&[own])?;
-        self.scatter(sequence, &blocks, longest, Borrowed::apart(input, &mut output)).await?;
-        Ok(output)
-    }
-
-    /// The same where the root's own block stays where it lies, and the others have room for theirs. Gives this rank's.
-    async fn scatter_in_place<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<Range<usize>> {
-        let own = if self.at_root() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let (blocks, longest) = self.blocks_of_root(sequence, lengths).await?;
-        let given = blocks.get(self.group.rank()).copied().unwrap_or_default();
-        if given != own.len() {
-            let (has, gets) = (own.len(), given);
-            return Err(self.mismatch(
-                sequence.op(),
-                (self.group.rank(), format!("has room for {has} elements")),
-                (self.id.root, format!("has {gets} for it")),
-            ));
-        }
-        let whole = if self.at_root() { 0..data.len() } else { 0..0 };
-        self.scatter(sequence, &blocks, longest, self.within(data, whole, own.clone())?).await?;
-        Ok(own)
-    }
-
-    async fn all_to_all<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        input: &[T],
-        lengths: &[usize],
-    ) -> Result<(Vec<T>, Vec<usize>)> {
-        self.own(lengths, input.len())?;
-        let (gets, longest) = self.of_each(sequence, lengths).await?;
-        let mut output = self.room::<T>(&gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        self.finish(sequence, uneven, longest, Borrowed::apart(input, &mut output)).await?;
-        Ok((output, gets))
-    }
-
-    /// The same where what comes takes the place of what goes.
-    async fn all_to_all_in_place<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<()> {
-        self.own(lengths, data.len())?;
-        let (gets, longest) = self.of_each(sequence, lengths).await?;
-        self.agree(sequence.op(), lengths, &gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        let whole = 0..data.len();
-        self.finish(sequence, uneven, longest, self.within(data, whole.clone(), whole)?).await
-    }
-
-    /// Reduces `input`, which was multiplied if it is to be.
-    pub(crate) async fn reduce_all<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<()> {
-        let lengths = self.learn_fitting(sequence, output.len(), input.len()).await?;
-        self.reduce_scatter(sequence, &lengths, Borrowed::apart(input, output)).await
-    }
-
-    /// Reduces `data`, leaving this rank's block of so many elements where it lies; tells where that is.
-    async fn reduce_in_place<T: Element>(
-        &self,
-        sequence: &mut Sequence<'_>,
-        data: &mut [T],
-        own: usize,
-    ) -> Result<Range<usize>> {
-        premultiply(self.id.collective, data, self.id.op)?;
-        let lengths = self.learn_fitting(sequence, own, data.len()).await?;
-        let start = lengths.iter().take(self.group.rank()).sum();
-        let (whole, block) = (0..data.len(), start..start + own);
-        self.reduce_scatter(sequence, &lengths, self.within(data, whole, block.clone())?).await?;
-        Ok(block)
-    }
-
-    async fn reduce_scatter(
-        &self,
-        sequence: &mut Sequence<'_>,
-        lengths: &[usize],
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
-        let uneven = Uneven { input: lengths, output: &[] };
-        self.finish(sequence, uneven, longest(lengths), borrowed).await
-    }
-
-    /// Learns the lengths of everyone's blocks, and makes sure that they fit everyone's input.
-    async fn learn_fitting(
-        &self,
-        sequence: &mut Sequence<'_>,
-        own: usize,
-        whole: usize,
-    ) -> Result<Vec<usize>> {
-        self.fits_alone(own, whole)?;
-        let learned = self.everyone(sequence, [own, whole]).await?;
-        self.fits_all(sequence.op(), &learned)?;
-        let [lengths, _] = learned;
-        Ok(lengths)
-    }
-
-    /// Of one rank alone it is the caller who knows both.
+    /// In a group of one rank, an output that does not fit the input is an invalid argument.
     fn fits_alone(&self, own: usize, whole: usize) -> Result<()> {
         if self.group.size() > 1 || own == whole {
             return Ok(());
@@ -370,10 +139,10 @@ impl UnevenCall {
         Err(Error::Argument { call: self.name, problem })
     }
 
-    /// Everyone's input must be as long as all outputs.
+    /// Checks that every rank's input is as long as all outputs together.
     fn fits_all(&self, op: u64, [lengths, wholes]: &[Vec<usize>; 2]) -> Result<()> {
         let sum = sum(lengths);
-        // All see the same rank first.
+        // All ranks find the same one.
         let misfit = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum);
         let Some((rank, has)) = misfit else { return Ok(()) };
         let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
@@ -385,48 +154,239 @@ impl UnevenCall {
             (other, format!("has an output of {part}, of {together} in all")),
         ))
     }
+}
 
-    /// Does what the call is for, once all lengths are known.
-    async fn finish(
-        &self,
-        sequence: &mut Sequence<'_>,
-        uneven: Uneven<'_>,
+impl UnevenSteps<'_, '_> {
+    /// Exchanges numbers by a collective of `count` elements: gives `said`, and returns the `hears` numbers that this rank gets.
+    pub(crate) async fn exchange(
+        &mut self,
+        collective: Collective,
+        count: usize,
+        said: &[u64],
+        hears: usize,
+    ) -> Result<Vec<usize>> {
+        let mut heard = vec![0; hears];
+        let root = if collective.has_root() { self.id.root } else { 0 };
+        let spec = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, count) };
+        self.sequence.run(Dtype::U64, &spec, Borrowed::apart(said, &mut heard)).await?;
+        Ok(heard.into_iter().map(length).collect())
+    }
+
+    /// Gathers `N` numbers of every rank: the first of all ranks, by rank, then the second, and so on.
+    pub(crate) async fn everyone<const N: usize>(&mut self, mine: [usize; N]) -> Result<[Vec<usize>; N]> {
+        let mine = mine.map(|number| number as u64);
+        let all = self.exchange(Collective::AllGather, N, &mine, N * self.group.size()).await?;
+        Ok(by_rank(&all))
+    }
+
+    /// The lengths of the root's blocks (on other ranks only that of the own block, 0 for the rest), and the longest.
+    async fn blocks_of_root(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
+        let told = self.exchange(Collective::Scatter, 2, &said, 2).await?;
+        let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
+        let blocks = match self.at_root() {
+            true => lengths.to_vec(),
+            false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
+        };
+        Ok((blocks, longest))
+    }
+
+    /// The length of each rank's block for this rank, and the longest block of all.
+    async fn of_each(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
+        let (said, hears) = (with_longest(lengths), 2 * self.group.size());
+        let told = self.exchange(Collective::AllToAll, 2, &said, hears).await?;
+        let [gets, longests] = by_rank(&told);
+        Ok((gets, longest(&longests)))
+    }
+
+    /// Gathers or exchanges blocks. Returns the blocks that this rank gets, concatenated, and the length of each. `lengths` are
+    /// those of the blocks of `input` in an all_to_all.
+    pub(crate) async fn apart<T: Element>(
+        &mut self,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        match self.id.collective {
+            Collective::AllToAll => self.all_to_all(input, lengths).await,
+            _ => self.gather_all(input).await,
+        }
+    }
+
+    /// Runs a call in place. `lengths` are those that this rank knows; for `reduce_scatter` that of its own block. Returns the range
+    /// of this rank's block in a scattered result, otherwise all of `data`.
+    pub(crate) async fn in_place<T: Element>(
+        &mut self,
+        data: &mut [T],
+        lengths: &[usize],
+    ) -> Result<Range<usize>> {
+        match (self.id.collective, lengths) {
+            (Collective::Scatter, _) => return self.scatter_in_place(data, lengths).await,
+            (Collective::ReduceScatter, &[own]) => return self.reduce_in_place(data, own).await,
+            (Collective::AllToAll, _) => self.all_to_all_in_place(data, lengths).await?,
+            _ => self.gather_in_place(data, lengths).await?,
+        }
+        Ok(0..data.len())
+    }
+
+    /// Gathers blocks, on the root or on all ranks, whose lengths all ranks know.
+    pub(crate) async fn gather(&mut self, lengths: &[usize], borrowed: Borrowed<'_>) -> Result<()> {
+        let longest = longest(lengths);
+        self.finish(Uneven { input: &[], output: lengths }, longest, borrowed).await
+    }
+
+    /// Gathers blocks whose lengths only their owners know.
+    async fn gather_all<T: Element>(&mut self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
+        let [lengths] = self.everyone([input.len()]).await?;
+        let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
+        self.gather(&lengths, Borrowed::apart(input, &mut output)).await?;
+        Ok((output, lengths))
+    }
+
+    /// Gathers blocks in place. A rank that gets them knows all lengths, and has its own block where it belongs.
+    async fn gather_in_place<T: Element>(&mut self, data: &mut [T], lengths: &[usize]) -> Result<()> {
+        let own = if self.gets() { self.own(lengths, data.len())? } else { 0..data.len() };
+        let [learned] = self.everyone([own.len()]).await?;
+        if self.gets() {
+            self.agree(self.sequence.op(), lengths, &learned)?;
+        }
+        let whole = if self.gets() { 0..data.len() } else { 0..0 };
+        self.gather(&learned, self.within(data, own, whole)?).await
+    }
+
+    /// Scatters the root's blocks. The root knows all lengths, the other ranks their own, and all the longest.
+    pub(crate) async fn scatter(
+        &mut self,
+        blocks: &[usize],
         longest: usize,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
+        self.finish(Uneven { input: blocks, output: &[] }, longest, borrowed).await
+    }
+
+    /// Scatters blocks whose lengths only the root knows.
+    pub(crate) async fn scatter_all<T: Element>(&mut self, input: &[T], lengths: &[usize]) -> Result<Vec<T>> {
+        let input = if self.at_root() { input } else { &[] };
+        if self.at_root() {
+            self.own(lengths, input.len())?;
+        }
+        let (blocks, longest) = self.blocks_of_root(lengths).await?;
+        let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
+        let mut output = self.room::<T>(&[own])?;
+        self.scatter(&blocks, longest, Borrowed::apart(input, &mut output)).await?;
+        Ok(output)
+    }
+
+    /// Scatters blocks in place: the root's own block stays where it is, and the other ranks' `data` is filled. Returns the range
+    /// of this rank's block.
+    async fn scatter_in_place<T: Element>(
+        &mut self,
+        data: &mut [T],
+        lengths: &[usize],
+    ) -> Result<Range<usize>> {
+        let own = if self.at_root() { self.own(lengths, data.len())? } else { 0..data.len() };
+        let (blocks, longest) = self.blocks_of_root(lengths).await?;
+        let given = blocks.get(self.group.rank()).copied().unwrap_or_default();
+        if given != own.len() {
+            let (has, gets) = (own.len(), given);
+            return Err(self.mismatch(
+                self.sequence.op(),
+                (self.group.rank(), format!("has room for {has} elements")),
+                (self.id.root, format!("has {gets} for it")),
+            ));
+        }
+        let whole = if self.at_root() { 0..data.len() } else { 0..0 };
+        self.scatter(&blocks, longest, self.within(data, whole, own.clone())?).await?;
+        Ok(own)
+    }
+
+    async fn all_to_all<T: Element>(
+        &mut self,
+        input: &[T],
+        lengths: &[usize],
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        self.own(lengths, input.len())?;
+        let (gets, longest) = self.of_each(lengths).await?;
+        let mut output = self.room::<T>(&gets)?;
+        let uneven = Uneven { input: lengths, output: &gets };
+        self.finish(uneven, longest, Borrowed::apart(input, &mut output)).await?;
+        Ok((output, gets))
+    }
+
+    /// The same in place: the blocks that this rank gets replace those that it gives.
+    async fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T], lengths: &[usize]) -> Result<()> {
+        self.own(lengths, data.len())?;
+        let (gets, longest) = self.of_each(lengths).await?;
+        self.agree(self.sequence.op(), lengths, &gets)?;
+        let uneven = Uneven { input: lengths, output: &gets };
+        let whole = 0..data.len();
+        self.finish(uneven, longest, self.within(data, whole.clone(), whole)?).await
+    }
+
+    /// Reduces `input`, which is already multiplied if the operation is a pre-multiplied sum.
+    pub(crate) async fn reduce_all<T: Element>(&mut self, input: &[T], output: &mut [T]) -> Result<()> {
+        let lengths = self.learn_fitting(output.len(), input.len()).await?;
+        self.reduce_scatter(&lengths, Borrowed::apart(input, output)).await
+    }
+
+    /// Reduces `data` in place: this rank's block, of `own` elements, gets the result. Returns its range.
+    async fn reduce_in_place<T: Element>(&mut self, data: &mut [T], own: usize) -> Result<Range<usize>> {
+        premultiply(self.id.collective, data, self.id.op)?;
+        let lengths = self.learn_fitting(own, data.len()).await?;
+        let start = lengths.iter().take(self.group.rank()).sum();
+        let (whole, block) = (0..data.len(), start..start + own);
+        self.reduce_scatter(&lengths, self.within(data, whole, block.clone())?).await?;
+        Ok(block)
+    }
+
+    async fn reduce_scatter(&mut self, lengths: &[usize], borrowed: Borrowed<'_>) -> Result<()> {
+        let uneven = Uneven { input: lengths, output: &[] };
+        self.finish(uneven, longest(lengths), borrowed).await
+    }
+
+    /// Learns the lengths of all ranks' blocks, and checks that they fit all ranks' inputs.
+    async fn learn_fitting(&mut self, own: usize, whole: usize) -> Result<Vec<usize>> {
+        self.fits_alone(own, whole)?;
+        let learned = self.everyone([own, whole]).await?;
+        self.fits_all(self.sequence.op(), &learned)?;
+        let [lengths, _] = learned;
+        Ok(lengths)
+    }
+
+    /// Runs the collective of the call, once all lengths are known.
+    async fn finish(&mut self, uneven: Uneven<'_>, longest: usize, borrowed: Borrowed<'_>) -> Result<()> {
         let CallId { collective, dtype, op, root, cargo } = self.id;
         let spec = CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
-        sequence.run(&self.group, dtype, &spec, borrowed).await
+        self.sequence.run(dtype, &spec, borrowed).await
     }
 }
 
-/// The numbers of all ranks, each of which has told so many: the first of each, the second of each, and so on.
+/// The numbers of all ranks, `N` of each: the first of all ranks, then the second, and so on.
 fn by_rank<const N: usize>(told: &[usize]) -> [Vec<usize>; N] {
     std::array::from_fn(|which| told.iter().copied().skip(which).step_by(N).collect())
 }
 
-/// The first of them.
+/// The first `N` numbers; 0 for those that are missing.
 pub(crate) fn numbers<const N: usize>(told: &[usize]) -> [usize; N] {
     std::array::from_fn(|which| told.get(which).copied().unwrap_or_default())
 }
 
-/// Lengths, and with each the longest of them.
+/// Each length, followed by the longest of all.
 fn with_longest(lengths: &[usize]) -> Vec<u64> {
     let longest = longest(lengths);
     lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect()
 }
 
-/// A length that another rank tells.
+/// A length from another rank; `usize::MAX` if it does not fit.
 fn length(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// All of them together; `None` if that does not fit in a `usize`.
+/// The sum; `None` if it does not fit in a `usize`.
 fn sum(lengths: &[usize]) -> Option<usize> {
     lengths.iter().try_fold(0, |sum: usize, &length| sum.checked_add(length))
 }
 
-/// The longest of them; 0 of none.
+/// The longest; 0 if there are none.
 pub(crate) fn longest(lengths: &[usize]) -> usize {
     lengths.iter().copied().max().unwrap_or_default()
 }

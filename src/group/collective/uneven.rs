@@ -24,10 +24,10 @@ impl ProcessGroup {
     /// needs to know the others'.
     ///
     /// # Errors
-    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group is over.
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group has failed.
     pub fn all_gather_v<T: Element>(&self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.apart(sequence, input, &[]).await)
+        self.now(async |sequence| call.on(sequence).apart(input, &[]).await)
     }
 
     /// Begins an [`all_gather_v`](Self::all_gather_v); [`Work::wait`] returns `input` too, first.
@@ -45,10 +45,10 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and `data` is as long as their sum;
-    /// [`Error::Failed`](crate::Error::Failed) if the ranks do not know the same lengths, disagree otherwise, or the group is over.
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks do not know the same lengths, disagree otherwise, or the group has failed.
     pub fn all_gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllGather, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.in_place(sequence, data, lengths).await.map(drop))
+        self.now(async |sequence| call.on(sequence).in_place(data, lengths).await.map(drop))
     }
 
     /// Begins an [`all_gather_v_in_place`](Self::all_gather_v_in_place).
@@ -67,7 +67,7 @@ impl ProcessGroup {
     /// As [`all_gather_v`](Self::all_gather_v), and [`Error::Argument`](crate::Error::Argument) if there is no such root.
     pub fn gather_v<T: Element>(&self, input: &[T], root: Rank) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.now(async |sequence| call.apart(sequence, input, &[]).await)
+        self.now(async |sequence| call.on(sequence).apart(input, &[]).await)
     }
 
     /// Begins a [`gather_v`](Self::gather_v); [`Work::wait`] returns `input` too, first.
@@ -89,10 +89,10 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and
-    /// `data` is as long as their sum, and [`Error::Failed`](crate::Error::Failed) if they are not what the ranks have.
+    /// `data` is as long as their sum, and [`Error::Failed`](crate::Error::Failed) if they are not those of the ranks' blocks.
     pub fn gather_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize], root: Rank) -> Result<()> {
         let call = self.uneven::<T>(Collective::Gather, ReduceOp::Sum, root)?;
-        self.now(async |sequence| call.in_place(sequence, data, lengths).await.map(drop))
+        self.now(async |sequence| call.on(sequence).in_place(data, lengths).await.map(drop))
     }
 
     /// Begins a [`gather_v_in_place`](Self::gather_v_in_place); [`Work::wait`] returns `data`, unchanged
@@ -116,10 +116,10 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) if there is no such root, or, at the root, unless `lengths` has one for each rank and
     /// `input` is as long as their sum; [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for its
-    /// block, or the group is over.
+    /// block, or the group has failed.
     pub fn scatter_v<T: Element>(&self, input: &[T], lengths: &[usize], root: Rank) -> Result<Vec<T>> {
         let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
-        self.now(async |sequence| call.scatter_all(sequence, input, lengths).await)
+        self.now(async |sequence| call.on(sequence).scatter_all(input, lengths).await)
     }
 
     /// Begins a [`scatter_v`](Self::scatter_v); [`Work::wait`] returns `input`, which may be empty except at the
@@ -137,8 +137,8 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut sequence| async move {
-                let output = call.scatter_all(&mut sequence, input.elements(), &lengths).await?;
+            |sequence| async move {
+                let output = call.on(sequence).scatter_all(input.elements(), &lengths).await?;
                 Ok((input, output))
             },
             Ok,
@@ -157,7 +157,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<&'d mut [T]> {
         let call = self.uneven::<T>(Collective::Scatter, ReduceOp::Sum, root)?;
-        let own = self.now(async |sequence| call.in_place(sequence, data, lengths).await)?;
+        let own = self.now(async |sequence| call.on(sequence).in_place(data, lengths).await)?;
         Ok(data.get_mut(own).unwrap_or_default())
     }
 
@@ -186,7 +186,7 @@ impl ProcessGroup {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
         let scaled = scaled(Collective::ReduceScatter, input, op)?;
         let input = scaled.as_deref().unwrap_or(input);
-        self.now(async |sequence| call.reduce_all(sequence, input, output).await)
+        self.now(async |sequence| call.on(sequence).reduce_all(input, output).await)
     }
 
     /// Begins a [`reduce_scatter_v`](Self::reduce_scatter_v); [`Work::wait`] returns both, `input` unchanged.
@@ -207,12 +207,12 @@ impl ProcessGroup {
         let scaled = scaled(Collective::ReduceScatter, input.elements(), op)?;
         self.later(
             call.name,
-            |mut sequence| async move {
+            |sequence| async move {
                 let given: &[I::Element] = match &scaled {
                     Some(scaled) => scaled,
                     None => input.elements(),
                 };
-                call.reduce_all(&mut sequence, given, output.elements()).await?;
+                call.on(sequence).reduce_all(given, output.elements()).await?;
                 Ok((input, output))
             },
             Ok,
@@ -232,7 +232,7 @@ impl ProcessGroup {
         op: ReduceOp,
     ) -> Result<&'d mut [T]> {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
-        let block = self.now(async |sequence| call.in_place(sequence, data, &[own]).await)?;
+        let block = self.now(async |sequence| call.on(sequence).in_place(data, &[own]).await)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 
@@ -252,14 +252,14 @@ impl ProcessGroup {
     }
 
     /// Every rank sends a block to every rank: rank r gets the r-th of the blocks of each rank's `input`, whose `lengths` its owner
-    /// gives. Returns what came, in the order of ranks, and how much from each. No rank needs to know how much it will get.
+    /// gives. Returns the blocks that this rank gets, in the order of ranks, and the length of each. No rank needs to know these.
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and `input` is as long as their sum;
-    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group is over.
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree, one of them has no memory for the result, or the group has failed.
     pub fn all_to_all_v<T: Element>(&self, input: &[T], lengths: &[usize]) -> Result<(Vec<T>, Vec<usize>)> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.apart(sequence, input, lengths).await)
+        self.now(async |sequence| call.on(sequence).apart(input, lengths).await)
     }
 
     /// Begins an [`all_to_all_v`](Self::all_to_all_v); [`Work::wait`] returns `input` too, first.
@@ -276,14 +276,14 @@ impl ProcessGroup {
         self.begin_uneven(call, input, lengths)
     }
 
-    /// As [`all_to_all_v`](Self::all_to_all_v), in place: what a rank gets replaces what it gave, so any two ranks must have equally
-    /// much for each other.
+    /// As [`all_to_all_v`](Self::all_to_all_v), in place: the blocks that a rank gets replace those that it gives, so the blocks of
+    /// any two ranks for each other must have the same length.
     ///
     /// # Errors
-    /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`](crate::Error::Failed) if two ranks have not equally much for each other.
+    /// As [`all_to_all_v`](Self::all_to_all_v), and [`Error::Failed`](crate::Error::Failed) if the blocks of two ranks for each other differ in length.
     pub fn all_to_all_v_in_place<T: Element>(&self, data: &mut [T], lengths: &[usize]) -> Result<()> {
         let call = self.uneven::<T>(Collective::AllToAll, ReduceOp::Sum, 0)?;
-        self.now(async |sequence| call.in_place(sequence, data, lengths).await.map(drop))
+        self.now(async |sequence| call.on(sequence).in_place(data, lengths).await.map(drop))
     }
 
     /// Begins an [`all_to_all_v_in_place`](Self::all_to_all_v_in_place).
@@ -295,7 +295,7 @@ impl ProcessGroup {
         self.begin_uneven_in_place(call, data, lengths, |data, _| data)
     }
 
-    /// Begins a call whose result is memory of its own: the blocks that come, and their lengths.
+    /// Begins a call that returns new memory: the blocks that this rank gets, and their lengths.
     #[expect(clippy::type_complexity, reason = "the input and the result")]
     fn begin_uneven<B: Owned>(
         &self,
@@ -306,15 +306,15 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut sequence| async move {
-                let (output, gets) = call.apart(&mut sequence, input.elements(), &lengths).await?;
+            |sequence| async move {
+                let (output, gets) = call.on(sequence).apart(input.elements(), &lengths).await?;
                 Ok((input, output, gets))
             },
             Ok,
         )
     }
 
-    /// Begins a call in place, whose `result` is made of `data` and this rank's block in it.
+    /// Begins a call in place. `result` makes the work's result of `data` and the range of this rank's block in it.
     fn begin_uneven_in_place<B: Owned, T: Send + 'static>(
         &self,
         call: UnevenCall,
@@ -325,15 +325,15 @@ impl ProcessGroup {
         let lengths = lengths.to_vec();
         self.later(
             call.name,
-            |mut sequence| async move {
-                let block = call.in_place(&mut sequence, data.elements(), &lengths).await?;
+            |sequence| async move {
+                let block = call.on(sequence).in_place(data.elements(), &lengths).await?;
                 Ok(result(data, block))
             },
             Ok,
         )
     }
 
-    /// One of these calls, named after its collective.
+    /// Checks one of these calls, which is named after its collective.
     pub(crate) fn uneven<T: Element>(
         &self,
         collective: Collective,

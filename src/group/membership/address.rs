@@ -36,7 +36,7 @@ pub(crate) fn towards(
     if towards.is_some() {
         return Ok(towards);
     }
-    // The exchange that follows names the ranks that have not come by then.
+    // If it is not set by then, the exchange that follows names the ranks that have not come.
     let Some(told) = store.get(STORE, deadline)? else { return Ok(None) };
     Ok(String::from_utf8_lossy(&told).parse().ok())
 }

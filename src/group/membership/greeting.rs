@@ -20,9 +20,9 @@ use crate::{
     runtime::{host::Host, monitor::Monitor},
 };
 
-/// How long no greeting may arrive before the rank looks for the cause. The whole check takes less than 15 s.
+/// How long to wait without a greeting before looking for the cause. The whole check takes less than 15 s.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// The deadline of a TCP connection that is made only as a test.
+/// The timeout of a TCP connection that is made only as a test.
 const CONNECTING: Duration = Duration::from_secs(2);
 /// How long a rank waits for the findings of the other one.
 const HEARING: Duration = Duration::from_millis(2500);
@@ -37,7 +37,7 @@ pub(crate) struct EndpointInfo {
     mtu: u32,
     /// The endpoint's address, if it is an IP address.
     at: Option<SocketAddr>,
-    /// Whether a TCP connection to that address tests the endpoint.
+    /// Whether the endpoint accepts TCP connections at that address.
     by_tcp: bool,
     /// The address from which the rank reached the store.
     store: Option<IpAddr>,
@@ -80,7 +80,7 @@ struct Finding {
     rank: Rank,
     /// Whether the small greeting has arrived and only the large one is missing.
     heard: bool,
-    /// Whether a TCP connection to it succeeded, or why not; `None` if none was tried.
+    /// Whether a TCP connection to that rank succeeded, or why not; `None` if none was tried.
     connects: Option<std::result::Result<(), String>>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn meet(
             Err(Stop::Deadline) if Instant::now() < deadline => {
                 doubt(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
             }
-            // The death of a peer also breaks the transport; then the store names the dead rank.
+            // The death of a peer breaks the transport too; then the store names the dead rank.
             Err(Stop::Transport(error)) => match monitor.dead() {
                 None => Err(doubt(engine, rank, store, endpoints).map_or(Stop::Transport(error), Stop::from)),
                 Some(_) => Err(Stop::Failed),
@@ -140,7 +140,7 @@ fn all_have(
     deadline: Instant,
     explain: &dyn Fn(Stop) -> Error,
 ) -> Result<()> {
-    // Later than the ranks that still wait for greetings give up, so that their failures, which name the cause, come first.
+    // After the ranks that still wait for greetings have given up, so that their failures, which name the cause, come first.
     let deadline = deadline + CONNECTING + HEARING;
     let meet = || exchange(store, "met", monitor.rank, ranks, &[], deadline).map(drop);
     let waker = engine.waker();
@@ -150,7 +150,7 @@ fn all_have(
             waker.wake();
             met
         });
-        // If no thread can be started, the other ranks go unanswered meanwhile; mostly none needs an answer.
+        // If no thread can be started, greetings are not answered meanwhile; mostly none needs an answer.
         let Ok(met) = met else { return meet() };
         let attended = engine.attend_until(&|| met.is_finished(), monitor).map_err(explain);
         // After a failure, which has been reported, the store ends every wait.
@@ -180,7 +180,7 @@ fn doubt(
             .map(|awaited| {
                 let endpoint = &endpoints[awaited.rank];
                 let at = endpoint.at.filter(|_| endpoint.by_tcp);
-                // An endpoint accepts connections also while its process is busy.
+                // The kernel accepts connections to an endpoint also while its process is busy.
                 let connect = move || at.map(|at| TcpStream::connect_timeout(&at, CONNECTING).map(drop));
                 (awaited, thread::Builder::new().spawn_scoped(scope, connect))
             })
@@ -280,10 +280,10 @@ fn elsewhere(one: &Host, other: &Host) -> bool {
     (&one.boot, one.network) != (&other.boot, other.network)
 }
 
-/// The ranks that a rank exchanges greetings with: its neighbours on the ring, and one rank of every other host, as far as the
-/// ranks of a host can share these out with at most [`MOST`] each. Every rank greets at least one rank of another host, because
-/// addresses of its own host are reached whatever the interface. The relation is symmetric. With `all`, which is for transports
-/// that must connect all ranks before one leaves, every rank greets all others.
+/// The ranks that a rank exchanges greetings with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide
+/// the other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because the addresses of its own host
+/// are reachable through any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before
+/// one leaves, every rank greets all others.
 fn neighbours(rank: Rank, hosts: &[Host], all: bool) -> Vec<Rank> {
     let ranks = hosts.len();
     let mut greeted = BTreeSet::from([(rank + 1) % ranks, (rank + ranks - 1) % ranks]);
@@ -300,7 +300,7 @@ fn neighbours(rank: Rank, hosts: &[Host], all: bool) -> Vec<Rank> {
     let others = groups.len() - 1;
     for (at, group) in groups.iter().enumerate() {
         for (local, &from) in group.iter().enumerate() {
-            // The ranks of a host share the other hosts among them.
+            // How many hosts each rank of this host chooses.
             let shares = others.div_ceil(group.len()).min(MOST);
             for distance in (0..shares).map(|share| 1 + (local + share * group.len()) % others) {
                 let there = &groups[(at + distance) % groups.len()];

@@ -44,15 +44,15 @@ use crate::{
     },
 };
 
-/// How long to poll without yielding if every rank has a core of its own: a few times what a message takes over TCP on the
-/// loopback (5 µs). Longer gained nothing there, and was slow if another program used one of the cores.
+/// How long to poll without yielding if every rank has a core of its own: a few times the time of a message over TCP on the
+/// loopback (5 µs). Longer polling gained nothing there, and was slow if another program used one of the cores.
 const SPIN: Duration = Duration::from_micros(20);
 
 /// How long to poll and yield before the rank sleeps on the transport.
 const GIVE_WAY: Duration = Duration::from_micros(200);
 
-/// The same if every rank has a core of its own and no other thread runs there: longer than a rank waits while its only peer
-/// copies or reduces a megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
+/// The same if every rank has a core of its own and no other thread runs there: longer than its only peer takes to copy or reduce a
+/// megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
 /// What every rank publishes at the store when it joins.
@@ -65,9 +65,9 @@ struct JoinInfo {
     provider: String,
     address: Vec<u8>,
     mailbox: [u64; 3],
-    /// The mask of immediates that are sent to it.
+    /// The mask of the immediates of puts to this rank.
     mask: u32,
-    /// The region that receives large greetings.
+    /// The region that receives large greetings: base, key and length, as of the mailbox.
     area: [u64; 3],
     endpoint: EndpointInfo,
     /// The largest chunk whose windows this rank can register.
@@ -109,7 +109,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Config`] if a setting is invalid or not available on this host; [`Error::Tuning`] if the file that
     /// `UNISONO_TUNING` names cannot be read or is not well-formed; [`Error::Rendezvous`] if the store cannot be reached or
-    /// used, or this rank comes too late; [`Error::Refused`] if the store does not admit this rank; [`Error::Missing`] if some
+    /// used, or this rank is too late; [`Error::Refused`] if the store does not admit this rank; [`Error::Missing`] if some
     /// ranks do not come in time; [`Error::Transport`] if no provider is usable or memory is short. If a rank cannot join, it
     /// reports this to the store, and the other ranks get [`Error::Failed`]. All ranks get [`Error::Failed`] if a rank dies
     /// while they join, if their settings differ, or if the connection check fails.
@@ -201,7 +201,7 @@ impl ProcessGroup {
         Self::bounded(config, transport, store, Bounds::default())
     }
 
-    /// The same with these bounds.
+    /// As [`with`](Self::with), with these bounds.
     pub(crate) fn bounded(
         config: Config,
         transport: Box<dyn Transport>,
@@ -245,7 +245,7 @@ impl ProcessGroup {
                 name: "UNISONO_LANES, UNISONO_BULK_SLOTS, UNISONO_EAGER_SLOTS".to_owned(),
                 value: None,
                 problem: format!(
-                    "with these, {wanted} puts of one peer may be under way, and {} takes {most}; use fewer",
+                    "with these, {wanted} puts of one peer may be in flight, and {} takes {most}; use fewer",
                     transport.limits().provider
                 ),
             });
@@ -255,7 +255,7 @@ impl ProcessGroup {
             let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
             tracing::warn!(
                 rank, %provider, wanted, most, more,
-                "some calls among all ranks may fail: more puts may be under way to one than its provider holds"
+                "some calls among all ranks may fail: more puts to one rank may be in flight than its provider holds"
             );
         }
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
@@ -394,7 +394,7 @@ impl ProcessGroup {
     }
 }
 
-/// What the world is made from, once all ranks have joined.
+/// What the world is made of once all ranks have met.
 struct Joined {
     engine: Engine,
     settings: Settings,
@@ -422,7 +422,7 @@ fn excuse(config: &Config, problem: Error) -> Error {
     }
 }
 
-/// The watchdog over libfabric's calls; `None` in a world of one rank, which waits for no peer.
+/// The watchdog over calls of libfabric; `None` in a world of one rank, which waits for no peer.
 fn watchdog(
     monitor: &Monitor,
     config: &Config,
@@ -445,7 +445,7 @@ fn watchdog(
     })
 }
 
-/// Base, key and length.
+/// The base, key and length of a region.
 const fn region(region: RemoteRegion) -> [u64; 3] {
     [region.base, region.key, region.len]
 }
@@ -473,7 +473,7 @@ fn selection(config: &Config) -> Result<Selection> {
     })
 }
 
-/// The longest tuning file: some 100,000 rows.
+/// The longest tuning file, in bytes: some 100,000 rows.
 const MAX_TUNING: u64 = 8 << 20;
 
 /// The tuning file's table, empty if there is no file, and a hash of the file, which ranks compare.

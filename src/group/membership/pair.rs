@@ -104,12 +104,14 @@ impl ProcessGroup {
 }
 
 impl Exchange<'_> {
+    /// The send of these words.
     fn sends(&self, words: &[u64]) -> Result<What> {
         let (tag, form) =
             if self.first { (self.number, Form::Inner) } else { (self.number | ANSWER, Form::Answer) };
         self.group.outbound::<u64>(&Borrowed::apart(words, &mut []), self.peer, tag, form)
     }
 
+    /// The receive of as many words as these, which outlive it.
     fn receives(&self, words: &mut [u64]) -> What {
         let (tag, form) =
             if self.first { (self.number | ANSWER, Form::Answer) } else { (self.number, Form::Inner) };

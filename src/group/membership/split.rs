@@ -202,7 +202,7 @@ impl ProcessGroup {
         &self.shared.name
     }
 
-    /// The proposals of all ranks.
+    /// Gathers the proposals of all ranks.
     fn proposals(
         &self,
         state: &mut State,
@@ -215,6 +215,7 @@ impl ProcessGroup {
         Ok(all.as_chunks().0.iter().map(Proposal::of).collect())
     }
 
+    /// Gathers words of all ranks, by rank.
     fn gathered(&self, state: &mut State, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::AllGather, words.len()) };
@@ -222,7 +223,7 @@ impl ProcessGroup {
         Ok(all)
     }
 
-    /// Makes the group of these ranks; a rank that is not among them only takes part in the exchange.
+    /// Makes the group of these ranks; a rank that is not a member only takes part in the exchange.
     fn found(
         &self,
         state: &mut State,

@@ -1,5 +1,5 @@
-//! Plans a group's calls: chooses the algorithm and how messages are cut, makes the schedule and what ranks compare. The plans
-//! of the latest calls are kept for the next call like one of them.
+//! Plans a group's calls: chooses the algorithm and the chunks, and makes the schedule and the signature that ranks compare. The
+//! plans of the latest calls are kept, for calls with the same arguments.
 
 pub(crate) mod spec;
 
@@ -21,8 +21,8 @@ use crate::{
     reduce::{Kernel, ReduceOp, Reduction},
 };
 
-/// How many plans are kept, and the most steps of a schedule that is. Programs repeat a few calls; where a schedule has more
-/// steps, making it takes little beside running it.
+/// How many plans are kept, and the most steps of a schedule that is kept. Programs repeat a few calls; a schedule of more steps takes
+/// much longer to run than to make.
 const KEPT: usize = 8;
 const STEPS: usize = 32;
 
@@ -71,11 +71,11 @@ struct Shape {
 #[derive(Default)]
 struct Latest {
     kept: Vec<(Key, CallTraits, Recorded)>,
-    /// The one that is replaced next.
+    /// The index of the one that is replaced next.
     oldest: usize,
 }
 
-/// All that a plan depends on and that may differ between calls of a group.
+/// All that a plan depends on and that may differ between the calls of a group.
 #[derive(Clone, Copy, PartialEq)]
 struct Key {
     collective: Collective,
@@ -117,13 +117,13 @@ impl Latest {
     }
 }
 
-/// What the plans of a group's calls depend on, alike for all of them; and the latest plans.
+/// What all plans of a group depend on, and its latest plans.
 pub(crate) struct Planner {
     pub rank: Rank,
     pub topology: Topology,
-    /// What chooses where nothing was tuned.
+    /// Chooses where the tuning file has no row.
     chooser: Chooser,
-    /// What was measured for groups of this size.
+    /// The rows of the tuning file for groups of this size.
     tuned: Table,
     settings: Settings,
     /// Whether registering memory costs nothing.
@@ -169,7 +169,7 @@ impl Planner {
         Ok(PlannedCall { traits, schedule: CallSchedule::Made(schedule) })
     }
 
-    /// Plans a call unlike the latest: returns all but the schedule, the algorithm that makes that, and what it makes it of.
+    /// Plans a call that is not kept. Returns all of the plan but the schedule, and the algorithm and the job that make the schedule.
     fn make<'r>(
         &self,
         dtype: Dtype,
@@ -188,13 +188,13 @@ impl Planner {
         Ok((traits, algorithm, job))
     }
 
-    /// How a collective of elements of so many bytes is done.
+    /// The choice for a collective of elements of `size` bytes.
     pub(crate) fn choose(&self, spec: &CallSpec<'_>, size: usize, options: &CallOptions) -> Result<Choice> {
         let (algorithm, shape) = self.choose_shape(spec, size, options)?;
         Ok(Choice { algorithm, chunk_bytes: shape.chunk * size, lanes: shape.lanes })
     }
 
-    /// Chooses the algorithm and how messages are cut: by the tables, among what is selected and fits the call.
+    /// Chooses the algorithm and the chunks, among the algorithms that are selected and can do the call.
     fn choose_shape(
         &self,
         spec: &CallSpec<'_>,
@@ -214,7 +214,7 @@ impl Planner {
         let fits =
             |plan: &algorithm::Plan| (plan.uneven || spec.uneven.is_none()) && (plan.ordered || !ordered);
         let able = |algorithm: &Algorithm| algorithm.plan(collective).is_some_and(fits);
-        // What is selected may be for even blocks only, or not for reductions in order.
+        // A selected algorithm may not support uneven blocks or reductions in the order of ranks.
         let selected =
             |algorithm: &Algorithm| able(algorithm) && options.selection.allows(collective, algorithm);
         let choice = self.tuned.choose(collective, ranks, bytes, selected);
@@ -235,7 +235,7 @@ impl Planner {
         };
         let choice = choice.within(chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         let (direct, long) = writes(choice);
-        // Uneven blocks are never written whole; nothing need be put aside for them.
+        // Uneven blocks are never written in one piece, so input and output may overlap.
         let long = long && spec.uneven.is_none();
         let shape =
             Shape { chunk: (choice.chunk_bytes / size).max(1), lanes: choice.lanes, direct, long, ordered };

@@ -1,4 +1,4 @@
-//! What a call asks for: the collective and its arguments ([`CallSpec`]), and how the caller wants it done ([`CallOptions`]).
+//! A call as the planner gets it: the collective and its arguments ([`CallSpec`]), and the options of the handle ([`CallOptions`]).
 
 use unisono_schedule::{Collective, Job, Rank, Uneven, select::Selection};
 
@@ -8,16 +8,16 @@ use crate::{
     reduce::{ReduceOp, Reduction},
 };
 
-/// How the caller wants a call to be done: set for a handle of a group.
+/// The options of a handle of a group, which hold for its calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CallOptions {
     pub selection: Selection,
     pub reduction: Reduction,
-    /// Overrides the tables.
+    /// Overrides the chunk and the lanes of the tables.
     pub pipeline: Option<Pipeline>,
 }
 
-/// Into what a call is cut.
+/// How a call is divided into messages and lanes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pipeline {
     /// The most bytes of a message.
@@ -25,19 +25,19 @@ pub(crate) struct Pipeline {
     pub lanes: usize,
 }
 
-/// What a collective is asked to do; the fields are those of a [`Job`].
+/// A collective and its arguments; most fields are those of a [`Job`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallSpec<'a> {
     pub collective: Collective,
     pub count: usize,
     pub uneven: Option<Uneven<'a>>,
     pub root: Rank,
-    /// Matters where elements are reduced.
+    /// Used only if elements are reduced.
     pub op: ReduceOp,
     pub cargo: Cargo,
-    /// Whether it reduces many tensors as one, on all ranks.
+    /// Whether it reduces many tensors as one.
     pub coalesced: bool,
-    /// Of many tensors, and of a bucket of gradients, a hash of their types and shapes; 0 if there are none.
+    /// A hash of the types and shapes of many tensors or of a bucket's gradients; 0 for other calls.
     pub contents: u32,
     /// The call that this operation is a part of, which ranks compare instead of the operation.
     pub part_of: Option<CallId>,
@@ -69,13 +69,13 @@ impl<'a> CallSpec<'a> {
         }
     }
 
-    /// The job of one of so many ranks, in one piece on one lane.
+    /// The job of one of `ranks` ranks, in one chunk on one lane.
     pub(super) fn job(&self, rank: Rank, ranks: usize) -> Job<'a> {
         let job = Job::new(self.collective, rank, ranks, self.count);
         Job { uneven: self.uneven, root: self.root, ..job }
     }
 
-    /// What ranks compare of it.
+    /// The signature that ranks compare.
     pub(crate) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
         let Some(CallId { collective, dtype, op, root, cargo }) = self.part_of else {
             let signature = Signature::new(job, dtype, self.op, algorithm).carrying(self.cargo);

@@ -365,7 +365,7 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
             _ => {
                 let call = group.uneven::<u8>(Collective::AllGather, ReduceOp::Sum, 0).unwrap();
                 // The other rank may have given up before this one has its word.
-                let _ = group.now(async |sequence| call.everyone(sequence, [1 << 62]).await);
+                let _ = group.now(async |sequence| call.on(sequence).everyone([1 << 62]).await);
                 group.barrier()
             }
         };

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        collective::lengths::{UnevenCall, longest, numbers},
+        collective::lengths::{UnevenCall, UnevenSteps, longest, numbers},
         p2p::elements,
         plan::spec::{CallId, CallSpec},
         sequence::Sequence,
@@ -29,7 +29,7 @@ const UNSENT: usize = usize::MAX;
 /// The size of the first message of a broadcast: the word, and as much of the blob as fits.
 const HEAD: usize = 512;
 
-/// What a blob contained, or why it was not sent; the same on all ranks.
+/// The contents of a blob, or why it was not sent; the same on all ranks.
 pub(crate) type Blob<T> = std::result::Result<T, ObjectError>;
 
 impl ProcessGroup {
@@ -54,18 +54,19 @@ impl ProcessGroup {
         let (rank, type_name) = (self.global_rank(), std::any::type_name::<T>());
         bytes.map_err(|problem| Error::Object { call, rank, type_name, problem })
     }
+}
 
+impl Sequence<'_> {
     /// Receives a message of unknown length. Returns its bytes and its sender.
     pub(crate) async fn receive_blob(
         &self,
-        sequence: &mut Sequence<'_>,
         from: Option<Rank>,
         tag: u32,
         form: Form,
     ) -> Result<(Vec<u8>, Rank)> {
-        let place = Place::Fresh { most: self.config().object_limit };
+        let place = Place::Fresh { most: self.group.config().object_limit };
         let what = What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place });
-        elements(sequence.messages(self, what).await?)
+        elements(self.messages(what).await?)
     }
 }
 
@@ -88,7 +89,7 @@ impl UnevenCall {
         self.group.rank() == self.id.root
     }
 
-    /// The length that a word gives, or why there is no blob.
+    /// The length of a blob by the word that precedes it, or why there is no blob.
     fn length(&self, word: usize) -> Blob<usize> {
         let limit = self.group.config().object_limit;
         match word {
@@ -98,36 +99,40 @@ impl UnevenCall {
         }
     }
 
+    /// Whether this rank gets the gathered result.
+    pub(crate) fn gets(&self) -> bool {
+        self.id.collective == Collective::AllGather || self.at_root()
+    }
+}
+
+impl UnevenSteps<'_, '_> {
     /// Broadcasts `len` bytes from the root.
-    pub(crate) async fn run_broadcast(
-        &self,
-        sequence: &mut Sequence<'_>,
-        len: usize,
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
+    pub(crate) async fn run_broadcast(&mut self, len: usize, borrowed: Borrowed<'_>) -> Result<()> {
         let CallId { dtype, root, .. } = self.id;
         // Ranks compare the call that this operation is a part of.
         let part_of = Some(self.id);
         let spec = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, len) };
-        sequence.run(&self.group, dtype, &spec, borrowed).await
+        self.sequence.run(dtype, &spec, borrowed).await
+    }
+
+    /// Receives what the root broadcasts: as many bytes as these.
+    pub(crate) async fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let len = bytes.len();
+        let borrowed = self.within(bytes, 0..len, 0..len)?;
+        self.run_broadcast(len, borrowed).await
     }
 
     /// Broadcasts the root's blob. The root itself gets no copy; `blob` is ignored on other ranks.
-    pub(crate) async fn broadcast_blob(
-        &self,
-        sequence: &mut Sequence<'_>,
-        blob: Option<&[u8]>,
-    ) -> Result<Blob<Vec<u8>>> {
+    pub(crate) async fn broadcast_blob(&mut self, blob: Option<&[u8]>) -> Result<Blob<Vec<u8>>> {
         let mut head = [0; HEAD];
         let (word, first) = head.split_at_mut(size_of::<u64>());
         let room = first.len();
         if self.at_root() {
             word.copy_from_slice(&(blob.map_or(UNSENT, <[u8]>::len) as u64).to_le_bytes());
             blob.into_iter().flatten().zip(first).for_each(|(byte, place)| *place = *byte);
-            self.run_broadcast(sequence, HEAD, Borrowed::given(&head)).await?;
+            self.run_broadcast(HEAD, Borrowed::given(&head)).await?;
         } else {
-            let borrowed = Borrowed::within(&mut head, 0..HEAD, 0..HEAD);
-            self.run_broadcast(sequence, HEAD, borrowed.ok_or_else(|| self.out_of_bounds())?).await?;
+            self.fill(&mut head).await?;
         }
         let (word, first) = head.split_at(size_of::<u64>());
         let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -139,32 +144,21 @@ impl UnevenCall {
             (Some(_), Some(_)) => Ok(Ok(Vec::new())),
             (None, Some(all)) => Ok(Ok(all.to_vec())),
             (Some(blob), None) => {
-                self.run_broadcast(sequence, len, Borrowed::given(blob)).await?;
+                self.run_broadcast(len, Borrowed::given(blob)).await?;
                 Ok(Ok(Vec::new()))
             }
             (None, None) => {
                 debug_assert!(len > room);
                 let mut blob = self.room::<u8>(&[len])?;
-                let borrowed = Borrowed::within(&mut blob, 0..len, 0..len);
-                self.run_broadcast(sequence, len, borrowed.ok_or_else(|| self.out_of_bounds())?).await?;
+                self.fill(&mut blob).await?;
                 Ok(Ok(blob))
             }
         }
     }
 
-    /// Whether this rank gets the gathered result.
-    pub(crate) fn gets(&self) -> bool {
-        self.id.collective == Collective::AllGather || self.at_root()
-    }
-
     /// Gathers the blobs of all ranks: on the ranks that get the call's result, or `to_all` ranks.
-    pub(crate) async fn gather_blobs(
-        &self,
-        sequence: &mut Sequence<'_>,
-        blob: Option<&[u8]>,
-        to_all: bool,
-    ) -> Result<Collected> {
-        let [words] = self.everyone(sequence, [blob.map_or(UNSENT, <[u8]>::len)]).await?;
+    pub(crate) async fn gather_blobs(&mut self, blob: Option<&[u8]>, to_all: bool) -> Result<Collected> {
+        let [words] = self.everyone([blob.map_or(UNSENT, <[u8]>::len)]).await?;
         let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.length(word).err()?)));
         if let Some(problem) = first {
             return Ok(Err(problem));
@@ -176,19 +170,15 @@ impl UnevenCall {
             let longest = longest(&words);
             let spec =
                 CallSpec { uneven, part_of: Some(self.id), ..CallSpec::new(Collective::AllGather, longest) };
-            sequence.run(&self.group, Dtype::U8, &spec, borrowed).await?;
+            self.sequence.run(Dtype::U8, &spec, borrowed).await?;
         } else {
-            self.gather(sequence, &words, borrowed).await?;
+            self.gather(&words, borrowed).await?;
         }
         Ok(Ok((all, words)))
     }
 
     /// Scatters the root's blobs, which are concatenated and have these lengths: rank r gets blob r.
-    pub(crate) async fn scatter_blobs(
-        &self,
-        sequence: &mut Sequence<'_>,
-        blobs: Option<(&[u8], &[usize])>,
-    ) -> Result<Blob<Vec<u8>>> {
+    pub(crate) async fn scatter_blobs(&mut self, blobs: Option<(&[u8], &[usize])>) -> Result<Blob<Vec<u8>>> {
         let ranks = self.group.size();
         let (bytes, lengths) = blobs.filter(|_| self.at_root()).unwrap_or_default();
         // If one blob is too large, no rank gets any.
@@ -200,7 +190,7 @@ impl UnevenCall {
                 .collect(),
             false => Vec::new(),
         };
-        let told = self.exchange(sequence, Collective::Scatter, 2, &words, 2).await?;
+        let told = self.exchange(Collective::Scatter, 2, &words, 2).await?;
         let [own, longest] = numbers(&told);
         if let Err(problem) = self.length(longest) {
             return Ok(Err(problem));
@@ -212,12 +202,7 @@ impl UnevenCall {
         }
         let blocks = if self.at_root() { lengths } else { &blocks };
         let mut blob = self.room::<u8>(&[own])?;
-        self.scatter(sequence, blocks, longest, Borrowed::apart(bytes, &mut blob)).await?;
+        self.scatter(blocks, longest, Borrowed::apart(bytes, &mut blob)).await?;
         Ok(Ok(blob))
-    }
-
-    /// Blocks are not within their memory; the lengths rule this out.
-    pub(crate) fn out_of_bounds(&self) -> Error {
-        Error::Argument { call: self.name, problem: "the blocks are not within the buffer".to_owned() }
     }
 }

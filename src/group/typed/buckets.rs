@@ -54,7 +54,7 @@ pub struct GradientBuckets<'g, T: Element> {
 struct Bucket<T> {
     /// Empty while the all_reduce runs.
     data: Vec<T>,
-    /// The number of its gradients, and how many of them are not ready.
+    /// The number of gradients, and the number of those that are not ready.
     gradients: usize,
     missing: usize,
     /// A hash of the gradients' lengths, which ranks compare.
@@ -127,7 +127,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     }
 
     /// Gives this rank's gradient of a parameter, which is copied into its bucket. Begins the all_reduce of every bucket that
-    /// is complete by it.
+    /// is then complete.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such parameter, if its gradient was already given in this step, or if it has another

@@ -24,9 +24,9 @@ impl ProcessGroup {
     pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
         let kernels = self.kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
         let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
-        self.now(async |sequence| {
+        self.now(async |mut sequence| {
             for kernel in kernels {
-                self.reduce_together(sequence, kernel, tensors, op, list).await?;
+                sequence.reduce_together(kernel, tensors, op, list).await?;
             }
             Ok(())
         })
@@ -43,7 +43,6 @@ impl ProcessGroup {
     ) -> Result<Work<Vec<Tensor>>> {
         let kernels = self.kernels(tensors.iter().map(Tensor::dtype), op)?;
         let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
-        let group = self.under_way();
         let steps = |mut sequence: Sequence<'static>| async move {
             let mut tensors = tensors;
             for kernel in kernels {
@@ -52,60 +51,11 @@ impl ProcessGroup {
                 for tensor in tensors.iter_mut().filter(|tensor| of_type(tensor)) {
                     pieces.push(tensor.bytes_mut());
                 }
-                group.reduce_pieces(&mut sequence, kernel, op, list, pieces).await?;
+                sequence.reduce_pieces(kernel, op, list, pieces).await?;
             }
             Ok(tensors)
         };
         self.later(NAME, steps, Ok)
-    }
-
-    /// Reduces several pieces of memory as one operation.
-    async fn reduce_pieces(
-        &self,
-        sequence: &mut Sequence<'_>,
-        kernel: Kernel,
-        op: ReduceOp,
-        list: u32,
-        mut pieces: Vec<&mut [u8]>,
-    ) -> Result<()> {
-        let dtype = kernel.dtype();
-        for piece in &mut pieces {
-            kernel.scale_in_place(piece).map_err(argument)?;
-        }
-        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
-        let spec = CallSpec { op, coalesced: true, contents: list, ..spec };
-        sequence.run(self, dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
-    }
-
-    /// Reduces the tensors of a kernel's type.
-    async fn reduce_together(
-        &self,
-        sequence: &mut Sequence<'_>,
-        kernel: Kernel,
-        tensors: &mut [TensorViewMut<'_>],
-        op: ReduceOp,
-        list: u32,
-    ) -> Result<()> {
-        let dtype = kernel.dtype();
-        let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
-        // Packed copies of the tensors that are not contiguous.
-        let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
-        let packed: std::result::Result<Vec<_>, _> = scattered.map(|tensor| tensor.view().pack()).collect();
-        let mut packed = packed.map_err(|error| sequence.stuck(self, error))?;
-        let mut copies = packed.iter_mut();
-        let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
-            None => copies.next().map(Tensor::bytes_mut),
-            bytes => bytes,
-        });
-        let pieces = pieces.collect();
-        self.reduce_pieces(sequence, kernel, op, list, pieces).await?;
-        let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
-        // `packed` comes first in the zip: if it is empty, no tensor is visited.
-        for (packed, tensor) in packed.iter().zip(scattered) {
-            tensor.unpack_from(packed.bytes()).map_err(|error| sequence.stuck(self, error))?;
-        }
-        Ok(())
     }
 
     /// A kernel for each of these types, in an order that is the same on all ranks. If there are no types, the kernel of an
@@ -123,6 +73,55 @@ impl ProcessGroup {
         }
         let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
         in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
+    }
+}
+
+impl Sequence<'_> {
+    /// Reduces several pieces of memory as one operation.
+    async fn reduce_pieces(
+        &mut self,
+        kernel: Kernel,
+        op: ReduceOp,
+        list: u32,
+        mut pieces: Vec<&mut [u8]>,
+    ) -> Result<()> {
+        let dtype = kernel.dtype();
+        for piece in &mut pieces {
+            kernel.scale_in_place(piece).map_err(argument)?;
+        }
+        let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
+        let spec = CallSpec { op, coalesced: true, contents: list, ..spec };
+        self.run(dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
+    }
+
+    /// Reduces the tensors of a kernel's type.
+    async fn reduce_together(
+        &mut self,
+        kernel: Kernel,
+        tensors: &mut [TensorViewMut<'_>],
+        op: ReduceOp,
+        list: u32,
+    ) -> Result<()> {
+        let dtype = kernel.dtype();
+        let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
+        // Packed copies of the tensors that are not contiguous.
+        let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
+        let packed: std::result::Result<Vec<_>, _> = scattered.map(|tensor| tensor.view().pack()).collect();
+        let mut packed = packed.map_err(|error| self.stuck(error))?;
+        let mut copies = packed.iter_mut();
+        let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
+            None => copies.next().map(Tensor::bytes_mut),
+            bytes => bytes,
+        });
+        let pieces = pieces.collect();
+        self.reduce_pieces(kernel, op, list, pieces).await?;
+        let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
+        // `packed` comes first in the zip: if it is empty, no tensor is visited.
+        for (packed, tensor) in packed.iter().zip(scattered) {
+            tensor.unpack_from(packed.bytes()).map_err(|error| self.stuck(error))?;
+        }
+        Ok(())
     }
 }
 

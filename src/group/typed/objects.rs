@@ -9,7 +9,7 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        collective::lengths::UnevenCall,
+        collective::lengths::{UnevenCall, UnevenSteps},
         p2p::Source,
         sequence::Sequence,
         typed::blobs::{Blob, Collected, cut},
@@ -55,7 +55,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
         let (own, blob) = call.root_value(value);
-        let blob = self.now(async |sequence| call.broadcast_value(sequence, blob).await)?;
+        let blob = self.now(async |sequence| call.on(sequence).broadcast_value(blob).await)?;
         call.received_value(own, blob)
     }
 
@@ -70,8 +70,10 @@ impl ProcessGroup {
     {
         let call = self.carrier("broadcast_object", Collective::Broadcast, Cargo::Objects, root)?;
         let (own, blob) = call.root_value(value);
-        let steps =
-            |mut sequence| async move { Ok((call.broadcast_value(&mut sequence, blob).await?, call)) };
+        let steps = |sequence| async move {
+            let blob = call.on(sequence).broadcast_value(blob).await?;
+            Ok((blob, call))
+        };
         self.later("broadcast_object", steps, |(blob, call)| call.received_value(own, blob))
     }
 
@@ -87,7 +89,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
         let blob = encode(value);
-        let all = self.now(async |sequence| call.gather_values(sequence, blob).await)?;
+        let all = self.now(async |sequence| call.on(sequence).gather_values(blob).await)?;
         call.gathered_values(all)
     }
 
@@ -102,7 +104,10 @@ impl ProcessGroup {
     {
         let call = self.carrier("gather_object", Collective::Gather, Cargo::Objects, root)?;
         let blob = encode(value);
-        let steps = |mut sequence| async move { Ok((call.gather_values(&mut sequence, blob).await?, call)) };
+        let steps = |sequence| async move {
+            let all = call.on(sequence).gather_values(blob).await?;
+            Ok((all, call))
+        };
         self.later("gather_object", steps, |(all, call)| call.gathered_values(all))
     }
 
@@ -117,7 +122,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
-        let all = self.now(async |sequence| call.gather_values(sequence, blob).await)?;
+        let all = self.now(async |sequence| call.on(sequence).gather_values(blob).await)?;
         Ok(call.gathered_values(all)?.unwrap_or_default())
     }
 
@@ -132,7 +137,10 @@ impl ProcessGroup {
     {
         let call = self.carrier("all_gather_object", Collective::AllGather, Cargo::Objects, 0)?;
         let blob = encode(value);
-        let steps = |mut sequence| async move { Ok((call.gather_values(&mut sequence, blob).await?, call)) };
+        let steps = |sequence| async move {
+            let all = call.on(sequence).gather_values(blob).await?;
+            Ok((all, call))
+        };
         let open = |(all, call): (_, UnevenCall)| Ok(call.gathered_values(all)?.unwrap_or_default());
         self.later("all_gather_object", steps, open)
     }
@@ -150,7 +158,7 @@ impl ProcessGroup {
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
         let (own, blobs) = call.root_values(values);
-        let blob = self.now(async |sequence| call.scatter_values(sequence, blobs).await)?;
+        let blob = self.now(async |sequence| call.on(sequence).scatter_values(blobs).await)?;
         call.received_value(own, blob)
     }
 
@@ -165,8 +173,10 @@ impl ProcessGroup {
     {
         let call = self.carrier("scatter_object", Collective::Scatter, Cargo::Objects, root)?;
         let (own, blobs) = call.root_values(values);
-        let steps =
-            |mut sequence| async move { Ok((call.scatter_values(&mut sequence, blobs).await?, call)) };
+        let steps = |sequence| async move {
+            let blob = call.on(sequence).scatter_values(blobs).await?;
+            Ok((blob, call))
+        };
         self.later("scatter_object", steps, |(blob, call)| call.received_value(own, blob))
     }
 }
@@ -179,7 +189,7 @@ impl ProcessGroup {
     /// As [`send`](Self::send), and [`Error::Object`] if the value cannot be sent; then nothing was sent.
     pub fn send_object<T: Serialize + ?Sized>(&self, value: &T, to: Rank, tag: u32) -> Result<()> {
         let bytes = self.encoded::<T>("send_object", value)?;
-        self.beside(async |sequence| self.send_bytes(sequence, &bytes, to, tag).await)
+        self.beside(async |sequence| sequence.send_bytes(&bytes, to, tag).await)
     }
 
     /// Begins a [`send_object`](Self::send_object). The value is encoded before this returns.
@@ -193,14 +203,8 @@ impl ProcessGroup {
         tag: u32,
     ) -> Result<Work<()>> {
         let bytes = self.encoded::<T>("send_object", value)?;
-        let group = self.under_way();
-        let steps = |mut sequence| async move { group.send_bytes(&mut sequence, &bytes, to, tag).await };
+        let steps = |sequence: Sequence<'static>| async move { sequence.send_bytes(&bytes, to, tag).await };
         self.later("send_object", steps, Ok)
-    }
-
-    async fn send_bytes(&self, sequence: &mut Sequence<'_>, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
-        let what = self.outbound::<u8>(&Borrowed::apart(bytes, &mut []), to, tag, Form::Object)?;
-        sequence.messages(self, what).await.map(drop)
     }
 
     /// Receives a value of any serde type. Returns it and its sender. Otherwise as [`recv`](Self::recv).
@@ -210,9 +214,8 @@ impl ProcessGroup {
     /// message is longer than [`Config::object_limit`](crate::Config::object_limit), or is not an object.
     pub fn recv_object<T: DeserializeOwned>(&self, from: impl Into<Source>, tag: u32) -> Result<(T, Rank)> {
         let from = self.source("recv_object", from.into())?;
-        self.decoded(
-            self.beside(async |sequence| self.receive_blob(sequence, from, tag, Form::Object).await)?,
-        )
+        let receive = async |sequence: Sequence<'_>| sequence.receive_blob(from, tag, Form::Object).await;
+        self.decoded(self.beside(receive)?)
     }
 
     /// Begins a [`recv_object`](Self::recv_object). The value is decoded by [`Work::wait`].
@@ -225,10 +228,9 @@ impl ProcessGroup {
         tag: u32,
     ) -> Result<Work<(T, Rank)>> {
         let from = self.source("recv_object", from.into())?;
-        let group = self.under_way();
-        let steps = |mut sequence| async move {
-            let received = group.receive_blob(&mut sequence, from, tag, Form::Object).await?;
-            Ok((received, group))
+        let steps = |sequence: Sequence<'static>| async move {
+            let received = sequence.receive_blob(from, tag, Form::Object).await?;
+            Ok((received, sequence.group))
         };
         self.later("recv_object", steps, |(received, group)| group.decoded(received))
     }
@@ -241,6 +243,13 @@ impl ProcessGroup {
             type_name: std::any::type_name::<T>(),
             problem,
         })
+    }
+}
+
+impl Sequence<'_> {
+    async fn send_bytes(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
+        let what = self.group.outbound::<u8>(&Borrowed::apart(bytes, &mut []), to, tag, Form::Object)?;
+        self.messages(what).await.map(drop)
     }
 }
 
@@ -271,17 +280,18 @@ fn own_error_first<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
 }
 
 impl UnevenCall {
-    /// A rank's value, or the error that says what is wrong with it.
+    /// A rank's value, or the call's error if there is none.
     fn open<T>(&self, from: Rank, value: Blob<T>) -> Result<T> {
         value.or_else(|problem| self.wrong::<T, _>(from, problem))
     }
 
-    /// The error of a rank's value, which should have been a `T`.
+    /// The call's error about a rank's value, which should have been a `T`.
     fn wrong<T, R>(&self, from: Rank, problem: ObjectError) -> Result<R> {
         let rank = self.group.global(from);
         Err(Error::Object { call: self.name, rank, type_name: std::any::type_name::<T>(), problem })
     }
 
+    /// The error of a root that gives nothing.
     pub(crate) fn missing(&self, what: &str) -> Error {
         let problem = format!("this rank is the root and gave None; the root must give {what}");
         Error::Argument { call: self.name, problem }
@@ -317,27 +327,6 @@ impl UnevenCall {
         }
     }
 
-    async fn broadcast_value(
-        &self,
-        sequence: &mut Sequence<'_>,
-        blob: Option<Blob<Vec<u8>>>,
-    ) -> Result<Blob<Vec<u8>>> {
-        let borrowed = blob.as_ref().and_then(|it| it.as_deref().ok());
-        let handed = self.broadcast_blob(sequence, borrowed).await?;
-        Ok(own_error_first(blob, handed))
-    }
-
-    async fn scatter_values(
-        &self,
-        sequence: &mut Sequence<'_>,
-        blobs: Option<EncodedValues>,
-    ) -> Result<Blob<Vec<u8>>> {
-        let borrowed = blobs.as_ref().and_then(|it| it.as_ref().ok());
-        let borrowed = borrowed.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = self.scatter_blobs(sequence, borrowed).await?;
-        Ok(own_error_first(blobs, handed))
-    }
-
     /// This rank's value: the root's own, or decoded from the blob.
     fn received_value<T: DeserializeOwned>(&self, own: OwnValue<T>, blob: Blob<Vec<u8>>) -> Result<T> {
         let value = match own? {
@@ -345,14 +334,6 @@ impl UnevenCall {
             None => blob.and_then(|bytes| decode(&bytes)),
         };
         self.open(self.id.root, value)
-    }
-
-    async fn gather_values(&self, sequence: &mut Sequence<'_>, blob: Blob<Vec<u8>>) -> Result<Collected> {
-        let collected = self.gather_blobs(sequence, blob.as_deref().ok(), false).await?;
-        Ok(match blob {
-            Err(problem) => Err((self.group.rank(), problem)),
-            Ok(_) => collected,
-        })
     }
 
     /// The values of all ranks, on the ranks that get them.
@@ -363,5 +344,28 @@ impl UnevenCall {
         }
         let blobs = cut(&bytes, &lengths).enumerate();
         blobs.map(|(rank, blob)| self.open(rank, decode(blob))).collect::<Result<_>>().map(Some)
+    }
+}
+
+impl UnevenSteps<'_, '_> {
+    async fn broadcast_value(&mut self, blob: Option<Blob<Vec<u8>>>) -> Result<Blob<Vec<u8>>> {
+        let borrowed = blob.as_ref().and_then(|it| it.as_deref().ok());
+        let handed = self.broadcast_blob(borrowed).await?;
+        Ok(own_error_first(blob, handed))
+    }
+
+    async fn scatter_values(&mut self, blobs: Option<EncodedValues>) -> Result<Blob<Vec<u8>>> {
+        let borrowed = blobs.as_ref().and_then(|it| it.as_ref().ok());
+        let borrowed = borrowed.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
+        let handed = self.scatter_blobs(borrowed).await?;
+        Ok(own_error_first(blobs, handed))
+    }
+
+    async fn gather_values(&mut self, blob: Blob<Vec<u8>>) -> Result<Collected> {
+        let collected = self.gather_blobs(blob.as_deref().ok(), false).await?;
+        Ok(match blob {
+            Err(problem) => Err((self.group.rank(), problem)),
+            Ok(_) => collected,
+        })
     }
 }

@@ -11,8 +11,7 @@ use crate::{
     error::{Error, Failure, Result},
     group::{
         ProcessGroup,
-        collective::lengths::UnevenCall,
-        sequence::Sequence,
+        collective::lengths::{UnevenCall, UnevenSteps},
         typed::{
             blobs::{Blob, cut},
             tensors::{
@@ -44,7 +43,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Option<Vec<Tensor>>> {
         let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        self.now(async |sequence| call.broadcast_list(sequence, tensors).await)
+        self.now(async |sequence| call.on(sequence).broadcast_list(tensors).await)
     }
 
     /// Begins a [`broadcast_tensors`](Self::broadcast_tensors). [`Work::wait`] returns the root's tensors on every rank.
@@ -57,9 +56,9 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Work<Vec<Tensor>>> {
         let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        let steps = |mut sequence| async move {
+        let steps = |sequence| async move {
             let given = tensors.as_deref().map(views);
-            let got = call.broadcast_list(&mut sequence, given.as_deref()).await?;
+            let got = call.on(sequence).broadcast_list(given.as_deref()).await?;
             Ok(got.or(tensors).unwrap_or_default())
         };
         self.later("broadcast_tensors", steps, Ok)
@@ -73,7 +72,7 @@ impl ProcessGroup {
     /// [`Error::Failed`] if the ranks disagree on the call, if memory is short on a rank, or if the group has failed.
     pub fn gather_tensors(&self, tensors: &[TensorView<'_>], root: Rank) -> Result<Option<Vec<Vec<Tensor>>>> {
         let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        self.now(async |sequence| call.lists(sequence, tensors).await)
+        self.now(async |sequence| call.on(sequence).lists(tensors).await)
     }
 
     /// Begins a [`gather_tensors`](Self::gather_tensors). [`Work::wait`] returns `tensors` and the result.
@@ -87,8 +86,8 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Work<(Vec<Tensor>, Option<Vec<Vec<Tensor>>>)>> {
         let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        let steps = |mut sequence| async move {
-            let lists = call.lists(&mut sequence, &views(&tensors)).await?;
+        let steps = |sequence| async move {
+            let lists = call.on(sequence).lists(&views(&tensors)).await?;
             Ok((tensors, lists))
         };
         self.later("gather_tensors", steps, Ok)
@@ -100,7 +99,7 @@ impl ProcessGroup {
     /// As [`gather_tensors`](Self::gather_tensors).
     pub fn all_gather_tensors(&self, tensors: &[TensorView<'_>]) -> Result<Vec<Vec<Tensor>>> {
         let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        Ok(self.now(async |sequence| call.lists(sequence, tensors).await)?.unwrap_or_default())
+        Ok(self.now(async |sequence| call.on(sequence).lists(tensors).await)?.unwrap_or_default())
     }
 
     /// Begins an [`all_gather_tensors`](Self::all_gather_tensors). [`Work::wait`] returns `tensors` and the result.
@@ -113,8 +112,8 @@ impl ProcessGroup {
         tensors: Vec<Tensor>,
     ) -> Result<Work<(Vec<Tensor>, Vec<Vec<Tensor>>)>> {
         let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        let steps = |mut sequence| async move {
-            let lists = call.lists(&mut sequence, &views(&tensors)).await?;
+        let steps = |sequence| async move {
+            let lists = call.on(sequence).lists(&views(&tensors)).await?;
             Ok((tensors, lists.unwrap_or_default()))
         };
         self.later("all_gather_tensors", steps, Ok)
@@ -145,7 +144,7 @@ impl UnevenCall {
         Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
     }
 
-    /// ListHeader, read.
+    /// The types and shapes of a rank's tensors, from its headers.
     fn infos(&self, from: Rank, headers: &[u8]) -> Result<Vec<TensorInfo>> {
         let headers: Vec<TensorHeader> =
             decode(headers).map_err(|error| self.protocol_error(from, error.to_string()))?;
@@ -160,76 +159,64 @@ impl UnevenCall {
         self.group.config().eager
     }
 
-    /// The root's tensors, on the other ranks.
-    async fn broadcast_list(
-        &self,
-        sequence: &mut Sequence<'_>,
-        tensors: Option<&[TensorView<'_>]>,
-    ) -> Result<Option<Vec<Tensor>>> {
-        let root = self.id.root;
-        if !self.at_root() {
-            let headers = self.broadcast_blob(sequence, None).await?;
-            let infos = self.infos(root, &self.received_header(root, headers)?)?;
-            return self.receive(sequence, &infos).await.map(Some);
-        }
-        let Some(tensors) = tensors else {
-            let _told = self.broadcast_blob(sequence, None).await?;
-            return Err(self.missing("a list of tensors"));
-        };
-        let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
-        let handed = self.broadcast_blob(sequence, headers.as_deref().ok()).await?;
-        self.received_header(root, headers.and(handed))?;
-        self.send(sequence, tensors).await?;
-        Ok(None)
-    }
-
-    /// Broadcasts the elements; called on the root.
-    async fn send(&self, sequence: &mut Sequence<'_>, tensors: &[TensorView<'_>]) -> Result<()> {
-        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
-        for run in runs(&sizes, self.small()) {
-            let all =
-                packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.abort_error(&error))?;
-            self.run_broadcast(sequence, all.len(), Borrowed::given(&all)).await?;
-        }
-        Ok(())
-    }
-
     /// A tensor of zeros, to receive into.
     pub(crate) fn empty(&self, info: &TensorInfo) -> Result<Tensor> {
         Tensor::zeros(info.dtype, &info.shape).map_err(|error| self.abort_error(&error))
     }
+}
+
+impl UnevenSteps<'_, '_> {
+    /// The root's tensors, on the other ranks.
+    async fn broadcast_list(&mut self, tensors: Option<&[TensorView<'_>]>) -> Result<Option<Vec<Tensor>>> {
+        let root = self.id.root;
+        if !self.at_root() {
+            let headers = self.broadcast_blob(None).await?;
+            let infos = self.infos(root, &self.received_header(root, headers)?)?;
+            return self.receive(&infos).await.map(Some);
+        }
+        let Some(tensors) = tensors else {
+            let _told = self.broadcast_blob(None).await?;
+            return Err(self.missing("a list of tensors"));
+        };
+        let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
+        let handed = self.broadcast_blob(headers.as_deref().ok()).await?;
+        self.received_header(root, headers.and(handed))?;
+        self.send(tensors).await?;
+        Ok(None)
+    }
+
+    /// Broadcasts the elements; called on the root.
+    async fn send(&mut self, tensors: &[TensorView<'_>]) -> Result<()> {
+        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
+        for run in runs(&sizes, self.small()) {
+            let all =
+                packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.abort_error(&error))?;
+            self.run_broadcast(all.len(), Borrowed::given(&all)).await?;
+        }
+        Ok(())
+    }
 
     /// Receives the elements; called on the other ranks.
-    async fn receive(&self, sequence: &mut Sequence<'_>, infos: &[TensorInfo]) -> Result<Vec<Tensor>> {
+    async fn receive(&mut self, infos: &[TensorInfo]) -> Result<Vec<Tensor>> {
         let mut tensors = infos.iter().map(|info| self.empty(info)).collect::<Result<Vec<_>>>()?;
         let sizes: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
         for run in runs(&sizes, self.small()) {
             let tensors = tensors.get_mut(run).unwrap_or_default();
             if let [tensor] = tensors {
-                self.fill(sequence, tensor.bytes_mut()).await?;
+                self.fill(tensor.bytes_mut()).await?;
                 continue;
             }
             let mut all = vec![0; tensors.iter().map(|tensor| tensor.bytes().len()).sum()];
-            self.fill(sequence, &mut all).await?;
+            self.fill(&mut all).await?;
             unpack_each(&all, tensors.iter_mut().map(Tensor::view_mut))?;
         }
         Ok(tensors)
     }
 
-    async fn fill(&self, sequence: &mut Sequence<'_>, bytes: &mut [u8]) -> Result<()> {
-        let len = bytes.len();
-        let borrowed = Borrowed::within(bytes, 0..len, 0..len).ok_or_else(|| self.out_of_bounds())?;
-        self.run_broadcast(sequence, len, borrowed).await
-    }
-
     /// Gathers the lists of all ranks, on all ranks or the root.
-    async fn lists(
-        &self,
-        sequence: &mut Sequence<'_>,
-        tensors: &[TensorView<'_>],
-    ) -> Result<Option<Vec<Vec<Tensor>>>> {
+    async fn lists(&mut self, tensors: &[TensorView<'_>]) -> Result<Option<Vec<Vec<Tensor>>>> {
         let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
-        let all = self.all_headers(sequence, headers).await?;
+        let all = self.all_headers(headers).await?;
         let infos = all.iter().enumerate().map(|(rank, headers)| self.infos(rank, headers));
         let infos = infos.collect::<Result<Vec<_>>>()?;
         let gets = self.gets();
@@ -250,7 +237,7 @@ impl UnevenCall {
                 .map(|infos| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(infos, index))))
                 .collect();
             let mut all = self.room::<u8>(if gets { &lengths } else { &[] })?;
-            self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut all)).await?;
+            self.gather(&lengths, Borrowed::apart(&mine, &mut all)).await?;
             let places = lists.iter_mut().flat_map(|list| {
                 let within = within(list.len());
                 list.get_mut(within).unwrap_or_default()
@@ -261,12 +248,8 @@ impl UnevenCall {
     }
 
     /// The headers of all ranks. Every rank gets them, also one that gets no elements, because it must know all lengths.
-    pub(crate) async fn all_headers(
-        &self,
-        sequence: &mut Sequence<'_>,
-        headers: Blob<Vec<u8>>,
-    ) -> Result<Vec<Vec<u8>>> {
-        let collected = self.gather_blobs(sequence, headers.as_deref().ok(), true).await?;
+    pub(crate) async fn all_headers(&mut self, headers: Blob<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        let collected = self.gather_blobs(headers.as_deref().ok(), true).await?;
         self.received_header(self.group.rank(), headers)?;
         let (bytes, lengths) =
             collected.or_else(|(rank, problem)| self.received_header(rank, Err(problem)))?;

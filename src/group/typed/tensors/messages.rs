@@ -51,7 +51,7 @@ impl ProcessGroup {
     /// [`Error::Object`] if the shapes alone take more than [`Config::object_limit`](crate::Config::object_limit). In these two
     /// cases nothing was sent.
     pub fn send_tensors(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
-        self.beside(async |sequence| self.send_list(sequence, tensors, to, tag).await)
+        self.beside(async |sequence| sequence.send_list(tensors, to, tag).await)
     }
 
     /// Begins a [`send_tensors`](Self::send_tensors). [`Work::wait`] returns `tensors`.
@@ -59,34 +59,11 @@ impl ProcessGroup {
     /// # Errors
     /// As [`send_tensors`](Self::send_tensors), here or from the wait.
     pub fn send_tensors_async(&self, tensors: Vec<Tensor>, to: Rank, tag: u32) -> Result<Work<Vec<Tensor>>> {
-        let group = self.under_way();
-        let steps = |mut sequence| async move {
-            group.send_list(&mut sequence, &views(&tensors), to, tag).await?;
+        let steps = |sequence: Sequence<'static>| async move {
+            sequence.send_list(&views(&tensors), to, tag).await?;
             Ok(tensors)
         };
         self.later("send_tensors", steps, Ok)
-    }
-
-    async fn send_list(
-        &self,
-        sequence: &mut Sequence<'_>,
-        tensors: &[TensorView<'_>],
-        to: Rank,
-        tag: u32,
-    ) -> Result<()> {
-        let inner = self.shared.runtime.inner();
-        let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
-        let headers = self.encoded("send_tensors", &headers)?;
-        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
-        let parts = runs(&sizes, self.config().eager).into_iter();
-        let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
-        let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
-        let head = Borrowed::apart(&headers, &mut []);
-        let mut all = vec![self.outbound::<u8>(&head, to, tag, Form::Tensors)?];
-        for part in &parts {
-            all.push(self.outbound::<u8>(&Borrowed::apart(part, &mut []), to, inner, Form::Inner)?);
-        }
-        sequence.messages(self, What::Several(all)).await.map(drop)
     }
 
     /// Receives tensors. Returns them and their sender.
@@ -95,7 +72,7 @@ impl ProcessGroup {
     /// As [`recv`](Self::recv), but any types and shapes are received; [`Error::Failed`] also if memory is short.
     pub fn recv_tensors(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
         let from = self.source("recv_tensors", from.into())?;
-        self.beside(async |sequence| self.receive_list(sequence, from, tag).await)
+        self.beside(async |sequence| sequence.receive_list(from, tag).await)
     }
 
     /// Begins a [`recv_tensors`](Self::recv_tensors).
@@ -104,8 +81,7 @@ impl ProcessGroup {
     /// As [`recv_tensors`](Self::recv_tensors), here or from the wait.
     pub fn recv_tensors_async(&self, from: impl Into<Source>, tag: u32) -> Result<Work<(Vec<Tensor>, Rank)>> {
         let from = self.source("recv_tensors", from.into())?;
-        let group = self.under_way();
-        let steps = |mut sequence| async move { group.receive_list(&mut sequence, from, tag).await };
+        let steps = |sequence: Sequence<'static>| async move { sequence.receive_list(from, tag).await };
         self.later("recv_tensors", steps, Ok)
     }
 
@@ -124,7 +100,7 @@ impl ProcessGroup {
         tag: u32,
     ) -> Result<Rank> {
         let from = self.source("recv_tensors_into", from.into())?;
-        self.beside(async |sequence| self.receive_into(sequence, tensors, from, tag).await)
+        self.beside(async |sequence| sequence.receive_into(tensors, from, tag).await)
     }
 
     /// Begins a [`recv_tensors_into`](Self::recv_tensors_into). [`Work::wait`] returns `tensors` and the sender.
@@ -138,31 +114,42 @@ impl ProcessGroup {
         tag: u32,
     ) -> Result<Work<(Vec<Tensor>, Rank)>> {
         let from = self.source("recv_tensors_into", from.into())?;
-        let group = self.under_way();
-        let steps = |mut sequence| async move {
+        let steps = |sequence: Sequence<'static>| async move {
             let mut places: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
-            let from = group.receive_into(&mut sequence, &mut places, from, tag).await?;
+            let from = sequence.receive_into(&mut places, from, tag).await?;
             Ok((tensors, from))
         };
         self.later("recv_tensors_into", steps, Ok)
     }
+}
 
-    async fn receive_list(
-        &self,
-        sequence: &mut Sequence<'_>,
-        from: Option<Rank>,
-        tag: u32,
-    ) -> Result<(Vec<Tensor>, Rank)> {
-        let IncomingList { infos, inner, from } =
-            self.receive_header("recv_tensors", sequence, from, tag).await?;
+impl Sequence<'_> {
+    async fn send_list(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
+        let inner = self.group.shared.runtime.inner();
+        let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
+        let headers = self.group.encoded("send_tensors", &headers)?;
+        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
+        let parts = runs(&sizes, self.group.config().eager).into_iter();
+        let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
+        let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
+        let head = Borrowed::apart(&headers, &mut []);
+        let mut all = vec![self.group.outbound::<u8>(&head, to, tag, Form::Tensors)?];
+        for part in &parts {
+            all.push(self.group.outbound::<u8>(&Borrowed::apart(part, &mut []), to, inner, Form::Inner)?);
+        }
+        self.messages(What::Several(all)).await.map(drop)
+    }
+
+    async fn receive_list(&self, from: Option<Rank>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
+        let IncomingList { infos, inner, from } = self.receive_header("recv_tensors", from, tag).await?;
         let abort_error = |error: TensorError| self.abort_error_in("recv_tensors", &error);
         // A large tensor is a message of its own, which is received into new memory.
-        let large = |info: &&TensorInfo| info.bytes > self.config().eager;
+        let large = |info: &&TensorInfo| info.bytes > self.group.config().eager;
         let none: &[usize] = &[0];
         let shape = |info| if large(&info) { none } else { &info.shape };
         let tensors = infos.iter().map(|info| Tensor::zeros(info.dtype, shape(info)));
         let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(abort_error)?;
-        let runs = runs(&sizes(&infos), self.config().eager);
+        let runs = runs(&sizes(&infos), self.group.config().eager);
         // Small tensors share a message, from which they are unpacked.
         let mut shared: Vec<Vec<u8>> = Vec::new();
         let mut all = Vec::new();
@@ -181,7 +168,7 @@ impl ProcessGroup {
                 }
             }
         }
-        let received = sequence.messages(self, What::Several(all)).await?;
+        let received = self.messages(What::Several(all)).await?;
         for (run, received) in runs.iter().zip(received) {
             if let (Some(message), Some(tensor), Some(info)) =
                 (received.message, tensors.get_mut(run.start), infos.get(run.start))
@@ -198,23 +185,20 @@ impl ProcessGroup {
 
     async fn receive_into(
         &self,
-        sequence: &mut Sequence<'_>,
         tensors: &mut [TensorViewMut<'_>],
         from: Option<Rank>,
         tag: u32,
     ) -> Result<Rank> {
-        let IncomingList { infos, inner, from } =
-            self.receive_header("recv_tensors_into", sequence, from, tag).await?;
+        let IncomingList { infos, inner, from } = self.receive_header("recv_tensors_into", from, tag).await?;
         if let Some(what) = difference(&infos, tensors) {
-            return Err(
-                self.abort_error_in("recv_tensors_into", &format!("rank {} sends {what}", self.global(from)))
-            );
+            let what = format!("rank {} sends {what}", self.group.global(from));
+            return Err(self.abort_error_in("recv_tensors_into", &what));
         }
         // Runs of tensors that are unpacked, and their bytes.
         let mut packed: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         let mut all = Vec::new();
         let sizes = sizes(&infos);
-        for run in runs(&sizes, self.config().eager) {
+        for run in runs(&sizes, self.group.config().eager) {
             if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
                 && let Ok(bytes) = tensor.reborrow().into_bytes()
             {
@@ -226,7 +210,7 @@ impl ProcessGroup {
             all.push(self.receive_part(self.memory_of(&mut bytes), from, inner));
             packed.push((run, bytes));
         }
-        sequence.messages(self, What::Several(all)).await?;
+        self.messages(What::Several(all)).await?;
         for (run, bytes) in packed {
             unpack_each(
                 &bytes,
@@ -237,16 +221,10 @@ impl ProcessGroup {
     }
 
     /// Receives what precedes the elements.
-    async fn receive_header(
-        &self,
-        call: &'static str,
-        sequence: &mut Sequence<'_>,
-        from: Option<Rank>,
-        tag: u32,
-    ) -> Result<IncomingList> {
-        let (bytes, from) = self.receive_blob(sequence, from, tag, Form::Tensors).await?;
+    async fn receive_header(&self, call: &'static str, from: Option<Rank>, tag: u32) -> Result<IncomingList> {
+        let (bytes, from) = self.receive_blob(from, tag, Form::Tensors).await?;
         let protocol_error = |what: String| {
-            let (rank, from) = (self.global_rank(), self.global(from));
+            let (rank, from) = (self.group.global_rank(), self.group.global(from));
             Error::Failed(Failure::Protocol { rank, from, what: format!("{call}: {what}") })
         };
         let ListHeader { inner, tensors } =
@@ -260,13 +238,17 @@ impl ProcessGroup {
 
     /// This rank cannot receive what the sender has begun to send: the group fails.
     fn abort_error_in(&self, call: &'static str, why: &dyn Display) -> Error {
-        Error::Failed(Failure::Aborted { rank: self.global_rank(), why: format!("{call}: {why}") })
+        Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why: format!("{call}: {why}") })
     }
 
     /// A place in memory that outlives the receive.
     fn memory_of(&self, bytes: &mut [u8]) -> Place {
         let output = Borrowed::apart::<u8>(&[], bytes).output;
-        Place::There { count: output.len(), registered: self.shared.runtime.registry.find(&output), output }
+        Place::There {
+            count: output.len(),
+            registered: self.group.shared.runtime.registry.find(&output),
+            output,
+        }
     }
 
     /// Receives a message with elements.

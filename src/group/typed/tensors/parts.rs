@@ -9,8 +9,10 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        collective::lengths::{UnevenCall, longest},
-        sequence::Sequence,
+        collective::{
+            equal::outside,
+            lengths::{UnevenCall, UnevenSteps, longest},
+        },
         typed::{
             blobs::cut,
             tensors::{
@@ -96,7 +98,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Tensor> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
-        self.now(async |sequence| call.scatter_parts(sequence, tensor, parts).await)
+        self.now(async |sequence| call.on(sequence).scatter_parts(tensor, parts).await)
     }
 
     /// Begins a [`scatter_tensor`](Self::scatter_tensor). [`Work::wait`] returns `tensor` and this rank's part.
@@ -111,9 +113,9 @@ impl ProcessGroup {
     ) -> Result<Work<(Option<Tensor>, Tensor)>> {
         let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
         let parts = OwnedParts::of(parts);
-        let steps = |mut sequence| async move {
+        let steps = |sequence| async move {
             let given = tensor.as_ref().map(Tensor::view);
-            let part = call.scatter_parts(&mut sequence, given.as_ref(), parts.read()).await?;
+            let part = call.on(sequence).scatter_parts(given.as_ref(), parts.read()).await?;
             Ok((tensor, part))
         };
         self.later("scatter_tensor", steps, Ok)
@@ -134,7 +136,7 @@ impl ProcessGroup {
         root: Rank,
     ) -> Result<Option<Tensor>> {
         let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
-        self.now(async |sequence| call.join_parts(sequence, part, parts).await)
+        self.now(async |sequence| call.on(sequence).join_parts(part, parts).await)
     }
 
     /// Begins a [`gather_tensor`](Self::gather_tensor). [`Work::wait`] returns `part` and the result.
@@ -149,8 +151,8 @@ impl ProcessGroup {
     ) -> Result<Work<(Tensor, Option<Tensor>)>> {
         let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
         let parts = OwnedParts::of(parts);
-        let steps = |mut sequence| async move {
-            let whole = call.join_parts(&mut sequence, &part.view(), parts.read()).await?;
+        let steps = |sequence| async move {
+            let whole = call.on(sequence).join_parts(&part.view(), parts.read()).await?;
             Ok((part, whole))
         };
         self.later("gather_tensor", steps, Ok)
@@ -163,8 +165,8 @@ impl ProcessGroup {
     /// As [`gather_tensor`](Self::gather_tensor).
     pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Tensor> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        let whole = self.now(async |sequence| call.join_parts(sequence, part, parts).await)?;
-        whole.ok_or_else(|| call.out_of_bounds())
+        let whole = self.now(async |sequence| call.on(sequence).join_parts(part, parts).await)?;
+        whole.ok_or_else(|| outside(call.name, 0))
     }
 
     /// Begins an [`all_gather_tensor`](Self::all_gather_tensor). [`Work::wait`] returns `part` and the result.
@@ -174,9 +176,9 @@ impl ProcessGroup {
     pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts<'_>) -> Result<Work<(Tensor, Tensor)>> {
         let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
         let parts = OwnedParts::of(parts);
-        let steps = |mut sequence| async move {
-            let whole = call.join_parts(&mut sequence, &part.view(), parts.read()).await?;
-            Ok((part, whole.ok_or_else(|| call.out_of_bounds())?))
+        let steps = |sequence| async move {
+            let whole = call.on(sequence).join_parts(&part.view(), parts.read()).await?;
+            Ok((part, whole.ok_or_else(|| outside(call.name, 0))?))
         };
         self.later("all_gather_tensor", steps, Ok)
     }
@@ -190,98 +192,12 @@ impl UnevenCall {
         Ok((ahead.parts, info))
     }
 
-    /// This rank's part of the root's tensor.
-    async fn scatter_parts(
-        &self,
-        sequence: &mut Sequence<'_>,
-        tensor: Option<&TensorView<'_>>,
-        parts: Parts<'_>,
-    ) -> Result<Tensor> {
-        let root = self.id.root;
-        if !self.at_root() {
-            let told = self.broadcast_blob(sequence, None).await?;
-            let (parts, whole) = self.read(root, &self.received_header(root, told)?)?;
-            let shapes = parts.read().shapes(&whole.shape, self.group.size());
-            let shapes = shapes.map_err(|error| self.protocol_error(root, error.to_string()))?;
-            return self.scatter_bytes(sequence, &whole, &shapes, &[]).await;
-        }
-        let cut = tensor.map(|tensor| parts.cut(tensor, self.group.size()));
-        let (tensor, cut) = match (tensor, cut) {
-            (Some(tensor), Some(Ok(cut))) => (tensor, cut),
-            (_, wrong) => {
-                let _told = self.broadcast_blob(sequence, None).await?;
-                return Err(wrong
-                    .and_then(std::result::Result::err)
-                    .map_or_else(|| self.missing("a tensor"), Error::Tensor));
-            }
-        };
-        let header = TensorHeader::of(tensor);
-        let told = encode(&PartHeader { parts: OwnedParts::of(parts), header });
-        let handed = self.broadcast_blob(sequence, told.as_deref().ok()).await?;
-        self.received_header(root, told.and(handed))?;
-        let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
-        let bytes = match tensor.bytes() {
-            Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
-            _ => packed(&cut).map_err(|error| self.abort_error(&error))?,
-        };
-        let whole = TensorInfo { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
-        self.scatter_bytes(sequence, &whole, &shapes, &bytes).await
-    }
-
-    /// Scatters the parts of a tensor, which have these shapes. On the root, `bytes` has their elements, concatenated.
-    async fn scatter_bytes(
-        &self,
-        sequence: &mut Sequence<'_>,
-        whole: &TensorInfo,
-        shapes: &[Vec<usize>],
-        bytes: &[u8],
-    ) -> Result<Tensor> {
-        let size = whole.dtype.size();
-        let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
-        let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
-        let mut part = self.empty(&TensorInfo { dtype: whole.dtype, shape, bytes: 0 })?;
-        self.scatter(sequence, &lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
-        Ok(part)
-    }
-
-    /// The tensor that the parts of all ranks make, on the ranks that get it.
-    async fn join_parts(
-        &self,
-        sequence: &mut Sequence<'_>,
-        part: &TensorView<'_>,
-        parts: Parts<'_>,
-    ) -> Result<Option<Tensor>> {
-        let ahead = encode(&PartHeader { parts: OwnedParts::of(parts), header: TensorHeader::of(part) });
-        let everyones = self.all_headers(sequence, ahead).await?;
-        let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
-        let (all_parts, infos): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-        let shape = self.joined_shape(&all_parts, &infos)?;
-        let mine = packed(std::slice::from_ref(part)).map_err(|error| self.abort_error(&error))?;
-        let lengths: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
-        if !self.gets() {
-            self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut [])).await?;
-            return Ok(None);
-        }
-        let dtype = part.dtype();
-        if parts.follow(&shape) {
-            let mut whole = self.empty(&TensorInfo { dtype, shape, bytes: 0 })?;
-            self.gather(sequence, &lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
-            return Ok(Some(whole));
-        }
-        let mut all = self.room::<u8>(&lengths)?;
-        self.gather(sequence, &lengths, Borrowed::apart(&mine, &mut all)).await?;
-        let views = cut(&all, &lengths).zip(&infos);
-        let views = views.map(|(bytes, info)| TensorView::from_bytes(dtype, bytes, &info.shape));
-        let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));
-        whole.map(Some).map_err(|error| self.abort_error(&error))
-    }
-
     /// The shape of the joined tensor; or an error, the same on all ranks, if the ranks differ in `parts` or in type, or if the
     /// parts do not fit together.
     fn joined_shape(&self, all_parts: &[OwnedParts], infos: &[TensorInfo]) -> Result<Vec<usize>> {
         let argument = |problem: String| Error::Argument { call: self.name, problem };
         let (Some(first_parts), Some(first)) = (all_parts.first(), infos.first()) else {
-            return Err(self.out_of_bounds());
+            return Err(outside(self.name, 0));
         };
         let (zero, global) = (self.group.global(0), |rank| self.group.global(rank));
         if let Some((rank, other)) = all_parts.iter().enumerate().find(|(_, other)| *other != first_parts) {
@@ -300,5 +216,82 @@ impl UnevenCall {
         }
         let shapes: Vec<&[usize]> = infos.iter().map(|info| &info.shape[..]).collect();
         Ok(first_parts.read().joined(first.dtype, &shapes, self.name, self.group.members())?)
+    }
+}
+
+impl UnevenSteps<'_, '_> {
+    /// This rank's part of the root's tensor.
+    async fn scatter_parts(&mut self, tensor: Option<&TensorView<'_>>, parts: Parts<'_>) -> Result<Tensor> {
+        let root = self.id.root;
+        if !self.at_root() {
+            let told = self.broadcast_blob(None).await?;
+            let (parts, whole) = self.read(root, &self.received_header(root, told)?)?;
+            let shapes = parts.read().shapes(&whole.shape, self.group.size());
+            let shapes = shapes.map_err(|error| self.protocol_error(root, error.to_string()))?;
+            return self.scatter_bytes(&whole, &shapes, &[]).await;
+        }
+        let cut = tensor.map(|tensor| parts.cut(tensor, self.group.size()));
+        let (tensor, cut) = match (tensor, cut) {
+            (Some(tensor), Some(Ok(cut))) => (tensor, cut),
+            (_, wrong) => {
+                let _told = self.broadcast_blob(None).await?;
+                return Err(wrong
+                    .and_then(std::result::Result::err)
+                    .map_or_else(|| self.missing("a tensor"), Error::Tensor));
+            }
+        };
+        let header = TensorHeader::of(tensor);
+        let told = encode(&PartHeader { parts: OwnedParts::of(parts), header });
+        let handed = self.broadcast_blob(told.as_deref().ok()).await?;
+        self.received_header(root, told.and(handed))?;
+        let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
+        let bytes = match tensor.bytes() {
+            Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
+            _ => packed(&cut).map_err(|error| self.abort_error(&error))?,
+        };
+        let whole = TensorInfo { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
+        self.scatter_bytes(&whole, &shapes, &bytes).await
+    }
+
+    /// Scatters the parts of a tensor, which have these shapes. On the root, `bytes` has their elements, concatenated.
+    async fn scatter_bytes(
+        &mut self,
+        whole: &TensorInfo,
+        shapes: &[Vec<usize>],
+        bytes: &[u8],
+    ) -> Result<Tensor> {
+        let size = whole.dtype.size();
+        let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
+        let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
+        let mut part = self.empty(&TensorInfo { dtype: whole.dtype, shape, bytes: 0 })?;
+        self.scatter(&lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
+        Ok(part)
+    }
+
+    /// The tensor that the parts of all ranks make, on the ranks that get it.
+    async fn join_parts(&mut self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Option<Tensor>> {
+        let ahead = encode(&PartHeader { parts: OwnedParts::of(parts), header: TensorHeader::of(part) });
+        let everyones = self.all_headers(ahead).await?;
+        let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
+        let (all_parts, infos): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let shape = self.joined_shape(&all_parts, &infos)?;
+        let mine = packed(std::slice::from_ref(part)).map_err(|error| self.abort_error(&error))?;
+        let lengths: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
+        if !self.gets() {
+            self.gather(&lengths, Borrowed::apart(&mine, &mut [])).await?;
+            return Ok(None);
+        }
+        let dtype = part.dtype();
+        if parts.follow(&shape) {
+            let mut whole = self.empty(&TensorInfo { dtype, shape, bytes: 0 })?;
+            self.gather(&lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
+            return Ok(Some(whole));
+        }
+        let mut all = self.room::<u8>(&lengths)?;
+        self.gather(&lengths, Borrowed::apart(&mine, &mut all)).await?;
+        let views = cut(&all, &lengths).zip(&infos);
+        let views = views.map(|(bytes, info)| TensorView::from_bytes(dtype, bytes, &info.shape));
+        let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));
+        whole.map(Some).map_err(|error| self.abort_error(&error))
     }
 }
