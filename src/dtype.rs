@@ -31,6 +31,22 @@ pub enum Dtype {
     U64,
 }
 
+/// Name, bytes of an element, and other names of each type, in the order of their codes on the wire.
+const ROWS: [(&str, usize, &[&str]); 12] = [
+    ("f16", 2, &["half", "float16"]),
+    ("bf16", 2, &["bfloat16"]),
+    ("f32", 4, &["float", "float32"]),
+    ("f64", 8, &["double", "float64"]),
+    ("i8", 1, &["int8"]),
+    ("i16", 2, &["int16"]),
+    ("i32", 4, &["int32"]),
+    ("i64", 8, &["int64"]),
+    ("u8", 1, &["uint8"]),
+    ("u16", 2, &["uint16"]),
+    ("u32", 4, &["uint32"]),
+    ("u64", 8, &["uint64"]),
+];
+
 impl Dtype {
     /// All of them, in the order of their codes on the wire.
     pub const ALL: [Self; 12] = [
@@ -51,52 +67,21 @@ impl Dtype {
     /// Its name as Rust spells it: `f32`, `bf16`, `u8`.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::I8 => "i8",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::U8 => "u8",
-            Self::U16 => "u16",
-            Self::U32 => "u32",
-            Self::U64 => "u64",
-        }
+        ROWS[self as usize].0
     }
 
     /// The type of this name. Besides [`Dtype::name`], the names of nccl-tests and torch are understood:
     /// `float`, `half`, `double`, `bfloat16`, `int8`, `uint8`, `float32` and so on.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "f16" | "half" | "float16" => Self::F16,
-            "bf16" | "bfloat16" => Self::BF16,
-            "f32" | "float" | "float32" => Self::F32,
-            "f64" | "double" | "float64" => Self::F64,
-            "i8" | "int8" => Self::I8,
-            "i16" | "int16" => Self::I16,
-            "i32" | "int32" => Self::I32,
-            "i64" | "int64" => Self::I64,
-            "u8" | "uint8" => Self::U8,
-            "u16" | "uint16" => Self::U16,
-            "u32" | "uint32" => Self::U32,
-            "u64" | "uint64" => Self::U64,
-            _ => return None,
-        })
+        let named = |dtype: &Self| dtype.name() == name || ROWS[*dtype as usize].2.contains(&name);
+        Self::ALL.into_iter().find(named)
     }
 
     /// Bytes of an element; its alignment too.
     #[must_use]
     pub const fn size(self) -> usize {
-        match self {
-            Self::I8 | Self::U8 => 1,
-            Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
-            Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F64 | Self::I64 | Self::U64 => 8,
-        }
+        ROWS[self as usize].1
     }
 
     /// Whether it has fractions, infinities and NaN.
@@ -164,6 +149,9 @@ mod tests {
         }
         assert_eq!(Dtype::from_code(12), None);
         assert_eq!(Dtype::parse("F32"), None);
+        for (name, dtype) in [("half", Dtype::F16), ("bfloat16", Dtype::BF16), ("double", Dtype::F64)] {
+            assert_eq!(Dtype::parse(name), Some(dtype));
+        }
     }
 
     #[test]
