@@ -54,6 +54,22 @@ const FAMILIES: [Family; 5] = [
     },
 ];
 
+/// The variables beside these that tell a process of whose job it is and where its ranks meet.
+const OTHERS: [&str; 6] =
+    ["MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "PMIX_NAMESPACE"];
+
+/// The launchers' variables that tell a process its rank, the world size, its job and where its ranks meet.
+pub fn variables() -> impl Iterator<Item = &'static str> {
+    let of = |family: &'static Family| [family.rank, family.ranks, family.local_rank, family.local_ranks];
+    FAMILIES.iter().filter(|family| family.name != "unisono").flat_map(of).chain(OTHERS)
+}
+
+/// Whether a launcher, or a user by hand, has given this process a rank or a world size; `variable` returns the value of a
+/// variable.
+pub fn is_set(variable: &impl Fn(&str) -> Option<String>) -> bool {
+    FAMILIES.iter().any(|family| [family.rank, family.ranks].iter().any(|name| variable(name).is_some()))
+}
+
 /// What a user can do if no variable is set.
 const WAYS: &str = "this process does not know its rank. Start it in one of three ways: `unisono run -n 4 PROGRAM` on \
     one host; `torchrun`, `srun` or `mpirun`, which set what is needed; or by hand, with UNISONO_RANK, \

@@ -13,6 +13,7 @@ mod variables;
 pub(crate) use self::secret::{holds, private_directory};
 pub use self::{
     detect::{Launch, detect},
+    families::{is_set, variables},
     meeting::{Meeting, host_in},
     secret::token,
 };

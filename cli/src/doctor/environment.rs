@@ -11,44 +11,8 @@ use super::report::Section;
 
 /// What all our variables begin with.
 const OURS: &str = "UNISONO_";
-/// The launchers' variables from which a rank may learn who it is and where to meet, as `unisono::launch` reads
-/// them; many others that launchers set say nothing to us.
-const LAUNCHERS: &[&str] = &[
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NODELIST",
-    "SLURM_PROCID",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_LOCALID",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "PMIX_NAMESPACE",
-    "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS",
-];
 /// Our variable whose value is shown nowhere.
 const SECRET: &str = "UNISONO_TOKEN";
-/// Those of which at least one is set where a launcher, or somebody by hand, has started a rank.
-const STARTED: &[&str] = &[
-    "UNISONO_RANK",
-    "UNISONO_WORLD_SIZE",
-    "RANK",
-    "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "SLURM_PROCID",
-];
 /// Where the loader looks for libraries first, and so decides which libfabric runs.
 const LOADER: &str = "LD_LIBRARY_PATH";
 /// How unlike a name may be (insertions, deletions, replacements, swaps) to be taken for a typing mistake.
@@ -136,7 +100,7 @@ impl Environment {
         let mut all: Vec<_> = variables.map(|(name, value)| Setting { name, value }).collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         let variable = |name: &str| all.iter().find(|it| it.name == name).map(|it| it.value.clone());
-        if STARTED.iter().any(|name| variable(name).is_some()) {
+        if launch::is_set(&variable) {
             let launch = launch::detect(&variable).map(Launch::from);
             environment.launch = Some(launch.map_err(|error| error.to_string()));
         }
@@ -151,7 +115,7 @@ impl Environment {
                 } else {
                     environment.strays.push(Stray { meant: nearest(&setting.name), name: setting.name });
                 }
-            } else if LAUNCHERS.contains(&setting.name.as_str()) {
+            } else if launch::variables().any(|known| known == setting.name) {
                 environment.launcher.push(setting);
             } else if setting.name.starts_with("FI_") || setting.name == LOADER {
                 environment.libfabric.push(setting);
