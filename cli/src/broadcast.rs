@@ -68,9 +68,7 @@ impl Broadcast {
     /// Runs one rank. An error that this returns concerns this rank alone.
     fn broadcast(&self) -> Result<ExitCode> {
         let mut config = Config::from_env()?;
-        if let Some(provider) = &self.provider {
-            config.provider = Some(provider.clone());
-        }
+        config.provider = self.provider.clone().or(config.provider);
         let group = ProcessGroup::join(config)?;
         let reports = group.rank() == 0;
         let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";

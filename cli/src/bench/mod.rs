@@ -257,9 +257,7 @@ impl Bench {
     /// Runs one rank of the bench.
     fn measure(&self) -> Result<ExitCode> {
         let mut config = Config::from_env()?;
-        if let Some(provider) = &self.provider {
-            config.provider = Some(provider.clone());
-        }
+        config.provider = self.provider.clone().or(config.provider);
         // For this collective alone: after another barrier ranks come at other times.
         if let (Some(algorithm), What::Collective(collective)) = (&self.algorithm, self.what) {
             config.algorithm = Some(format!("{}:{algorithm}", collective.name()));
@@ -270,14 +268,9 @@ impl Bench {
         let options = ProcessGroup::transport_options(&config);
         let reduction = config.reduction;
         let group = ProcessGroup::join(config)?;
-        let wrong = match self.measure_in(&group, &options, reduction) {
-            Ok(wrong) => wrong,
-            Err(error) => {
-                // What goes wrong on one rank alone, such as a full disk, the others say too.
-                group.abort(&error.to_string());
-                return Err(error);
-            }
-        };
+        let measured = self.measure_in(&group, &options, reduction);
+        // The other ranks report an error of one rank alone too, such as a full disk.
+        let wrong = measured.inspect_err(|error| drop(group.abort(&error.to_string())))?;
         if wrong == 0 {
             return Ok(ExitCode::SUCCESS);
         }

@@ -78,9 +78,7 @@ impl OneRank {
     fn measure(&self) -> Result<()> {
         let usual = Config::default();
         let mut config = Config::from_env()?;
-        if let Some(provider) = &self.provider {
-            config.provider = Some(provider.clone());
-        }
+        config.provider = self.provider.clone().or(config.provider);
         // As the predictions assume.
         config.tuning = None;
         config.reduction = Reduction::Fastest;

@@ -271,12 +271,10 @@ impl Ranks {
             let cause = match event {
                 Ok(Event::Ended(number, end)) => {
                     living -= 1;
-                    if end != End::Status(0) && verdict.is_none() {
+                    (end != End::Status(0) && verdict.is_none()).then(|| {
                         report(number, end, living);
-                        Some(end)
-                    } else {
-                        None
-                    }
+                        end
+                    })
                 }
                 Ok(Event::Signal(signal)) if signals::stops(signal) => {
                     self.stop_with_us();

@@ -102,9 +102,7 @@ impl Tune {
     /// Runs one rank.
     fn tune(&self) -> Result<()> {
         let mut config = Config::from_env()?;
-        if let Some(provider) = &self.provider {
-            config.provider = Some(provider.clone());
-        }
+        config.provider = self.provider.clone().or(config.provider);
         // What was measured before, and may be about to be replaced, does not matter here.
         config.tuning = None;
         config.reduction = Reduction::Fastest;
