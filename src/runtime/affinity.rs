@@ -23,7 +23,7 @@ impl Affinity {
     /// What the configuration asks for.
     ///
     /// # Errors
-    /// [`Error::Config`] if this process may not run there, or its place on the host is not known.
+    /// [`Error::Config`] if this process may not run there, or its local rank is not known.
     pub(crate) fn of(config: &Config) -> Result<Self> {
         let Some(asked) = &config.thread_cores else { return Ok(Self(Vec::new())) };
         let problem = |problem: String| Error::Config {
@@ -46,7 +46,7 @@ impl Affinity {
         .map_err(problem)
     }
 
-    /// Binds the thread that calls it.
+    /// Binds the calling thread to these processors.
     pub(crate) fn bind(&self) -> std::io::Result<()> {
         if self.0.is_empty() {
             return Ok(());
@@ -67,22 +67,22 @@ pub(crate) fn processors() -> std::io::Result<Vec<usize>> {
 /// an operation and goes on computing. Its share of the processor stays the same: docs/decisions/030-progress-thread-placement.md.
 pub(crate) fn defer() {
     let batch = ThreadSchedulePolicy::Normal(Batch);
-    // A real-time policy was set on purpose.
+    // A policy that the user has chosen is kept.
     if !matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Normal(Other))) {
         return;
     }
-    // The call sets the niceness too: to what it is.
+    // The call also sets the niceness, which must stay the same.
     let nice = getpriority_process(None);
     let priority = (0..=*ThreadPriorityValue::MAX)
         .filter_map(|value| ThreadPriorityValue::try_from(value).ok().map(ThreadPriority::Crossplatform))
         .find(|priority| priority.to_posix(batch).ok() == nice.ok());
     let done = priority.map(|priority| set_thread_priority_and_policy(thread_native_id(), priority, batch));
     if !matches!(done, Some(Ok(()))) {
-        tracing::debug!(?done, "the thread that goes on with operations is as urgent as others");
+        tracing::debug!(?done, "cannot give the progress thread the policy SCHED_BATCH");
     }
 }
 
-/// The processor that a list gives to one of the machine's ranks.
+/// The processor that a list gives to a rank of the host.
 fn one_of(each: &[usize], local: Option<usize>, allowed: &[usize]) -> std::result::Result<usize, String> {
     let count = each.len();
     let one = match (local, each) {
@@ -103,14 +103,14 @@ fn one_of(each: &[usize], local: Option<usize>, allowed: &[usize]) -> std::resul
     Err(format!("this process may not run on processor {one}, or there is none; it may on {}", list(allowed)))
 }
 
-/// The core of a rank, where all ranks take theirs from the last on.
+/// The core of a rank: ranks take cores from the last one down.
 fn from_the_last(mut cores: Vec<Vec<usize>>, local: usize) -> Vec<usize> {
     let back = local % cores.len().max(1);
     let core = cores.len().checked_sub(1 + back);
     core.map(|core| cores.swap_remove(core)).unwrap_or_default()
 }
 
-/// The cores that have processors on which this process may run, and those.
+/// The processors of each core, without those on which this process may not run.
 #[cfg(feature = "hwloc")]
 fn own_core(allowed: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
     use hwlocality::{Topology, object::types::ObjectType};
@@ -123,7 +123,7 @@ fn own_core(allowed: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
     });
     let mut cores: Vec<_> = cores.filter(|core| !core.is_empty()).collect();
     if cores.is_empty() {
-        // Where nobody knows which processors share a core.
+        // hwloc does not know which processors share a core.
         cores = allowed.iter().map(|&processor| vec![processor]).collect();
     }
     Ok(cores)

@@ -1,8 +1,8 @@
 //! The progress thread: drives the engine while nobody waits for its operations, and runs their completion actions. It starts
 //! with the first asynchronous call.
 //!
-//! Only this thread runs completion actions: it wakes executors and drops what nobody wants. That is code of others, which may
-//! call anything, so nothing is locked meanwhile, neither the driver lock nor a group's state.
+//! Only this thread runs completion actions: it calls wakers, and drops memory that nobody waits for. These run the program's code,
+//! which may call anything, so neither the driver lock nor a group's state is locked meanwhile.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Runtime {
-    /// Starts the thread, unless it runs. [`begin`](Self::begin) needs it.
+    /// Starts the thread unless it runs; to be called before [`begin`](Self::begin).
     pub(crate) fn prepare(self: &Arc<Self>) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -30,7 +30,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Submits an operation that nobody waits for.
+    /// Submits an operation that no thread waits for.
     pub(crate) fn begin(&self, comm_id: CommId, task: Task) {
         self.ask(comm_id, task);
         let roles = self.roles();
@@ -48,9 +48,9 @@ impl Runtime {
             let here = bound.is_ok();
             // The thread that starts this one waits for it.
             let _ = tell.send(bound);
-            // Completion actions run whatever happens.
+            // After a panic too, completion actions run.
             while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
-                // A subscriber of the log may panic too.
+                // The log's subscriber may panic too.
                 let told = || tracing::error!(rank = runtime.rank, "the progress thread has panicked");
                 catch_unwind(AssertUnwindSafe(told)).unwrap_or_else(std::mem::forget);
             }
@@ -87,7 +87,7 @@ impl Runtime {
 
     /// After the last call: closes the endpoint, and ends the thread once all completion actions have run.
     pub(crate) fn close(&self) {
-        // Does not wait for what is active: if this thread unwinds, the other ranks must hear of it now.
+        // Does not wait for active operations: if this thread is panicking, the other ranks must learn of it now.
         let lock = self.claim_driver();
         self.end(self.abandon(), Failure::Closed);
         drop(lock);
@@ -96,10 +96,10 @@ impl Runtime {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The progress thread itself may drop the last handle: it cannot join itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
-            // A panic there was logged there.
+            // A panic of that thread has been logged.
             let _ = thread.join();
         }
-        // The thread of the watch must not hold the last reference to this runtime.
+        // So that the watch's thread does not hold the last reference to this runtime.
         self.monitor.position.set(|| Position::of(Stage::Leaves));
         if let (Some(watch), false) = (&self.monitor.watch, thread::panicking()) {
             watch.leave();

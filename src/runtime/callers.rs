@@ -1,7 +1,7 @@
 //! Counts the threads of the program that call this library, and how many of them wait in it.
 //!
-//! If all of them wait, this rank can do nothing until a peer does. A thread counts from its first call, of any kind, until it
-//! ends: a thread that computes now may call again. A thread that has not called yet is unknown.
+//! If all of them wait, this rank is blocked until a peer acts. A thread counts from its first call, of any kind, until it ends,
+//! because a thread that computes now may call again. A thread that has not called yet is unknown.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,16 +11,16 @@ use std::{
     },
 };
 
-/// The number given to the latest [`Callers`].
+/// The number of the latest [`Callers`].
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Where this thread was counted last: a shortcut, since it mostly calls the same again.
+    /// The number of the [`Callers`] that this thread called last: a shortcut, since it mostly calls the same again.
     static LATEST: Cell<u64> = const { Cell::new(0) };
     static COUNTED: RefCell<Counted> = const { RefCell::new(Counted(Vec::new())) };
 }
 
-/// Where a thread is counted, until it ends.
+/// The [`Callers`] that count a thread until it ends, by number.
 struct Counted(Vec<(u64, Weak<AtomicUsize>)>);
 
 impl Drop for Counted {
@@ -69,20 +69,20 @@ impl Callers {
         }
     }
 
-    /// Counts this thread as waiting until the guard is dropped: it goes on only when something happens.
+    /// Counts this thread as waiting until the guard is dropped.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.enter();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         Waiting(self)
     }
 
-    /// Whether all of them wait.
+    /// Whether all counted threads wait.
     pub(crate) fn all_wait(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) >= self.known.load(Ordering::SeqCst)
     }
 }
 
-/// A thread that waits.
+/// Counts a thread as waiting.
 pub(crate) struct Waiting<'c>(&'c Callers);
 
 impl Drop for Waiting<'_> {

@@ -1,5 +1,5 @@
 //! What this rank is doing: written by its engine without a lock, and read by the watchdog, also while the engine is stuck in a
-//! call of libfabric. What other ranks are told is more (`src/engine/`, positions), and the driver tells it.
+//! call of libfabric. The position that other ranks are told has more detail, and comes from the driver (`position.rs`).
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 
 use unisono_schedule::Rank;
 
-/// The bit of a phase that says that a message is waited for.
+/// The bit of a phase that marks the wait for a message.
 const BESIDE: u64 = 1 << 63;
 
 /// What this rank is doing. One writer (the engine), any number of readers.
@@ -24,15 +24,15 @@ pub(crate) struct CurrentOperation {
     call: [AtomicU64; 2],
     /// 0, or one more than the rank waited for.
     waits: AtomicU64,
-    /// 0, or the deadline of what is waited for in milliseconds from `since`, and one more.
+    /// 0, or one more than the deadline of the wait, in milliseconds from `since`.
     due: AtomicU64,
     since: Instant,
     render: fn([u64; 2]) -> String,
 }
 
 impl CurrentOperation {
-    /// A position before any operation. `render` turns the call, as the engine encodes it, into words such
-    /// as `all_reduce(f32, sum)`; it is called by readers only.
+    /// The state before any operation. `render`, called by readers only, turns the call, as the engine encodes it, into text such
+    /// as `all_reduce(f32, sum)`.
     pub(crate) fn new(render: fn([u64; 2]) -> String) -> Self {
         Self {
             phase: AtomicU64::new(0),
@@ -65,14 +65,14 @@ impl CurrentOperation {
         self.phase.store(phase, Ordering::Release);
     }
 
-    /// Has finished operation `op`, or a message after it; or a message before any.
+    /// Finishes operation `op`, or a message after it; `None`: a message before any operation.
     pub(crate) fn finish(&self, op: Option<u64>) {
         self.waits.store(0, Ordering::Relaxed);
         self.due.store(0, Ordering::Relaxed);
         self.phase.store(after(op), Ordering::Release);
     }
 
-    /// Sets the deadline of what is waited for.
+    /// Sets the deadline of the wait.
     pub(crate) fn due_by(&self, deadline: Instant) {
         let millis = deadline.saturating_duration_since(self.since).as_millis();
         self.due.store(u64::try_from(millis).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
@@ -94,11 +94,11 @@ impl CurrentOperation {
         self.waits.store(0, Ordering::Relaxed);
     }
 
-    /// What a reader sees.
+    /// What this rank does now.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut phase = self.phase.load(Ordering::Acquire);
-        // The engine may be entering just now: the few stores it needs take nanoseconds unless it is
-        // descheduled between them, and then it is told without a call.
+        // The engine may be entering an operation: its few stores take nanoseconds, unless it is descheduled between them; then the
+        // snapshot has no call.
         let call = (0..1000).find_map(|_| {
             let call = [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)];
             fence(Ordering::Acquire);
@@ -122,12 +122,12 @@ impl CurrentOperation {
     }
 }
 
-/// The phase of who has finished operation `op`, or none yet.
+/// The phase after operation `op`; before any, if `None`.
 fn after(op: Option<u64>) -> u64 {
     op.map_or(0, |op| (op << 1) + 2)
 }
 
-/// Between, in or after operations, which are counted from 0; and their call.
+/// Before, in or after an operation, with its number, counted from 0, and its call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Has not entered an operation yet.
@@ -140,7 +140,7 @@ pub(crate) enum Phase {
     Beside(String),
 }
 
-/// What a rank did when it was looked at, and the rank without which it could not go on.
+/// What a rank did at one moment, and the rank that it waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     phase: Phase,
@@ -148,7 +148,7 @@ pub(crate) struct Snapshot {
 }
 
 impl fmt::Display for Snapshot {
-    /// What it does, for instance `in op 3 all_reduce(f32, sum), waiting for rank 2`.
+    /// For instance `in op 3 all_reduce(f32, sum), waiting for rank 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.phase {
             Phase::Nowhere => write!(f, "before its first call")?,

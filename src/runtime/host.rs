@@ -11,14 +11,14 @@ use crate::error::list;
 /// Where a process runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// What people call it.
+    /// The host's name.
     pub name: String,
-    /// The running kernel's number, drawn at random when it started (`boot_id`): processes of one kernel share cores and
-    /// memory. The name where there is none, as without /proc.
+    /// The random id of the running kernel (`boot_id`): processes of one kernel share cores and memory. The name if there is no
+    /// /proc.
     pub boot: String,
-    /// The namespace of its process numbers: one for each container, as a rule. 0 where unknown, here and below.
+    /// The PID namespace: mostly one for each container. 0 if unknown, as the next two.
     pub processes: u64,
-    /// The namespace of its network.
+    /// The network namespace.
     pub network: u64,
     /// The file system at /dev/shm.
     pub shared_memory: u64,
@@ -40,8 +40,8 @@ impl Host {
         }
     }
 
-    /// Why ranks on these hosts, one for each, cannot write to one another's memory as libfabric's `shm` has them do: by a file
-    /// system at /dev/shm, and by the numbers of processes, in whose memory each reads and writes. `None` if they can.
+    /// Why ranks on these hosts (one host for each rank) cannot communicate by libfabric's `shm`, which needs a common /dev/shm and
+    /// a common PID namespace. `None` if they can.
     pub(crate) fn apart(all: &[&Self]) -> Option<String> {
         let camps = |of: &dyn Fn(&Self) -> String| {
             let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Host {
         })
     }
 
-    /// Whether both run under one kernel, and so share its processors.
+    /// Whether both run under the same kernel, and so share its processors.
     pub(crate) fn same_machine(&self, other: &Self) -> bool {
         self.boot == other.boot
     }

@@ -1,8 +1,8 @@
-//! What a process has once, whatever groups it is in: the engine, the driver lock and the submission, the first failure,
-//! the progress thread, and where its peers run.
+//! What a process has once for all its groups: the engine, the driver lock, the submission queue, the first failure, the progress
+//! thread, and where its peers run.
 //!
-//! A thread that waits for an operation drives the engine, for all operations: it holds the driver lock. Others submit theirs
-//! and wait until they have ended, or until nobody drives; then one of them takes the lock.
+//! A thread that waits for an operation holds the driver lock and drives the engine, for all operations. Other threads submit their
+//! operations and wait until these have ended, or until no thread drives; then one of them takes the lock.
 
 use std::{
     sync::{
@@ -43,14 +43,14 @@ use crate::{
 };
 use unisono_schedule::{CallSchedule, Rank, select::table::Table};
 
-/// While the world ends: how long the engine is driven before it is asked again whether anything is left.
+/// While this rank leaves: how long the engine is driven before it is asked again whether an operation is left.
 const DRAIN: Duration = Duration::from_millis(20);
 
-/// The bit that marks the tag of an answer; the other bits are what the message said.
+/// The bit that marks the tag of an answer; the other bits are the tag of the message that it answers.
 pub(crate) const ANSWER: u32 = 1 << 31;
 
 pub(crate) struct Runtime {
-    /// In the world.
+    /// The rank in the world.
     pub rank: Rank,
     /// The process that joined, and its id.
     process: Process,
@@ -63,62 +63,62 @@ pub(crate) struct Runtime {
     pub peers: Vec<PeerInfo>,
     /// The tuning file's rows, for groups of any size.
     pub tuned: Table,
-    /// Of the progress thread.
+    /// The processors of the progress thread.
     affinity: Affinity,
     pub monitor: Monitor,
     pub callers: Callers,
     pub registry: Arc<Registry>,
-    /// The driver has it. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
+    /// Locked by the driver. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
     requests: Submission<(CommId, Request)>,
-    /// What the progress thread is to finish.
+    /// Completions whose actions the progress thread runs.
     finished: SegQueue<Completion>,
     roles: Mutex<Roles>,
     /// For threads that wait for an operation or for the driver lock.
     changed: Condvar,
     /// For the [progress thread](background).
     rested: Condvar,
-    /// How many threads want the driver lock for themselves; and how many wait that would replace the progress thread.
+    /// How many threads claim the driver lock; and how many wait to replace the progress thread as the driver.
     claims: AtomicUsize,
     waiters: AtomicUsize,
     /// Whether this rank is leaving and makes no other call.
     leaves: AtomicBool,
-    /// Whether calls are refused: a call looks here without a lock.
+    /// Whether calls are refused; read without a lock.
     closed: AtomicBool,
-    /// Operations that have not ended.
+    /// The number of operations that have not ended.
     open: AtomicUsize,
-    /// The next tag for what belongs to a message.
+    /// The next tag for messages that belong to another message.
     inner: AtomicU32,
     /// The progress thread, once an asynchronous call was made.
     thread: Mutex<Option<JoinHandle<()>>>,
     waker: Arc<dyn Wake>,
-    /// Dropped last: the process that serves the store may have to stay for the others.
+    /// Dropped last: the process that serves the store may have to serve it until the other ranks have left.
     #[expect(dead_code, reason = "kept for its drop")]
     store: Option<Store>,
 }
 
-/// Who drives, who waits, and whether all is over.
+/// Which threads drive and wait, and whether the world has ended.
 #[derive(Default)]
 struct Roles {
     /// Whether a thread drives.
     driven: bool,
-    /// Whether the progress thread drives, whether it rests, and whether it is to end.
+    /// Whether the progress thread drives, whether it sleeps, and whether it is to end.
     background: bool,
     resting: bool,
     quit: bool,
     /// Threads that wait for the driver lock or for their operation.
     waiting: usize,
-    /// Why all is over; and whether the engine is gone too, and with it all that touched borrowed memory.
+    /// The failure that ended the world; and whether the engine is dropped too, so that nothing touches borrowed memory.
     failed: Option<Failure>,
     gone: bool,
     /// Whether this rank has left.
     left: bool,
 }
 
-/// The driver lock; dropping it gives it back.
+/// The driver lock, released when dropped.
 struct DriverLock<'n> {
     runtime: &'n Runtime,
-    /// Whether the thread was unwinding before: then it calls from a destructor.
+    /// Whether the thread was panicking when it took the lock: then it calls from a destructor.
     unwinding: bool,
 }
 
@@ -126,7 +126,7 @@ impl Drop for DriverLock<'_> {
     fn drop(&mut self) {
         let runtime = self.runtime;
         if std::thread::panicking() && !self.unwinding {
-            // Whatever the engine was doing: nothing may touch the memory of operations any more.
+            // The engine may be in any state; nothing may touch the memory of operations any more.
             let why = "a thread panicked while it drove the engine".to_owned();
             runtime.end(runtime.abandon(), Failure::Aborted { rank: runtime.rank, why });
         }
@@ -200,7 +200,7 @@ impl Runtime {
         self.check()
     }
 
-    /// The driver lock, if it is free and nobody wants anything.
+    /// The driver lock, if it is free, no thread claims it and no request is submitted.
     fn try_lock_driver(&self) -> Option<DriverLock<'_>> {
         let roles = self.roles();
         let engaged = roles.failed.is_some() || roles.driven || self.wanted() || !self.requests.is_empty();
@@ -271,13 +271,13 @@ impl Runtime {
         }
     }
 
-    /// The error of a call after the end.
+    /// The error of a call after the world has ended.
     fn no_more(&self) -> Error {
         Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed))
     }
 
-    /// Waits for the end of an operation, and drives if no other waiting thread does. `false` if the time is over first; `true`
-    /// if all is over.
+    /// Waits for the end of an operation, and drives if no other waiting thread does. Returns `false` if the time is over first;
+    /// `true` also if the world has ended.
     pub(crate) fn wait_until(&self, outcome: &Outcome, until: Option<Instant>) -> bool {
         let late = || until.is_some_and(|until| Instant::now() >= until);
         // A wait with a limit ends by itself: it does not count as blocked.
@@ -368,7 +368,7 @@ impl Runtime {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// Wakes who may drive next: this thread drives no more, or waits no more.
+    /// Wakes a thread that may drive, now that this one neither drives nor waits.
     fn hand_over(&self, roles: MutexGuard<'_, Roles>) {
         let (waiting, resting) = (roles.waiting > 0, roles.resting);
         // A woken thread takes the same lock.
@@ -380,7 +380,7 @@ impl Runtime {
         }
     }
 
-    /// Gives completion actions to the [progress thread](background).
+    /// Gives completions to the [progress thread](background), which runs their actions.
     fn leave_to_others(&self, roles: MutexGuard<'_, Roles>, finished: impl IntoIterator<Item = Completion>) {
         finished.into_iter().for_each(|completion| self.finished.push(completion));
         if roles.resting && !self.finished.is_empty() {
@@ -400,7 +400,7 @@ impl Runtime {
         DriverLock { runtime: self, unwinding: std::thread::panicking() }
     }
 
-    /// Takes the driver lock from the driver, as soon as that gives it up.
+    /// Takes the driver lock as soon as the driver, which is asked to, releases it.
     fn claim_driver(&self) -> DriverLock<'_> {
         self.claims.fetch_add(1, Ordering::Relaxed);
         let mut roles = self.roles();
@@ -422,8 +422,8 @@ impl Runtime {
         roles
     }
 
-    /// Drives the engine until `until` says so, nothing is active, or another thread wants the lock; first begins `first`, which
-    /// was not queued.
+    /// Drives the engine until `until` returns true, nothing is active, or another thread claims the lock. Begins `first`, which was
+    /// not queued, before anything else.
     fn drive(&self, first: Option<(CommId, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
@@ -435,22 +435,22 @@ impl Runtime {
         }
     }
 
-    /// Ends all, because the engine has stopped.
+    /// Ends the world because the engine has stopped.
     fn halted(&self, Halt { stop, stalled }: Halt) {
         let failure = self.monitor.explain(stop, *stalled.unwrap_or_default());
         let left = self.abandon();
         let failure = self.end(left, self.monitor.tell(failure));
-        // The caller gets the failure too, and decides how loudly to report it.
+        // The call returns the failure too; how to report it is the program's choice.
         tracing::info!(rank = self.rank, %failure, "the group has failed");
     }
 
-    /// Closes the endpoint, and returns what was active.
+    /// Closes the endpoint. Returns the completions of the operations that were active.
     fn abandon(&self) -> Vec<Completion> {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         engine.map(|engine| engine.abandon()).unwrap_or_default()
     }
 
-    /// Ends all: every operation ends with this failure, or with the one before it.
+    /// Ends the world: every operation ends with this failure, or with an earlier one, which is returned.
     fn end(&self, left: Vec<Completion>, failure: Failure) -> Failure {
         let mut roles = self.roles();
         let failure = roles.failed.get_or_insert(failure).clone();
@@ -461,7 +461,7 @@ impl Runtime {
         failure
     }
 
-    /// After the end, when the endpoint is closed: operations that are left, and those that were submitted, end with its failure.
+    /// After the world has ended and the endpoint is closed: ends these operations, and those submitted, with the failure.
     fn fail_requests(&self, left: Vec<Completion>) {
         let Some(failure) = self.roles().failed.clone() else { return };
         let submitted =
@@ -477,7 +477,7 @@ impl Runtime {
         self.changed.notify_all();
     }
 
-    /// Does something with the engine while nobody drives it.
+    /// Accesses the engine under the driver lock.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> Result<R> {
         self.check()?;
         self.callers.enter();
@@ -489,14 +489,13 @@ impl Runtime {
         }
     }
 
-    /// Whether all is over, on this rank or elsewhere.
+    /// Returns the error of all calls if the world has failed, on this rank or another.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_process()?;
         self.check_roles(self.roles())
     }
 
-    /// Whether this is the process that joined. In a forked child, locks may be held forever by threads that do not exist there:
-    /// check this before taking any.
+    /// An error in a forked child. There, threads that do not exist may hold locks for ever: check this before taking any.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(Error::Forked { rank: self.rank, parent: self.pid }) }
     }
@@ -514,17 +513,17 @@ impl Runtime {
         }
     }
 
-    /// A new tag for what belongs to a message. Answers have the upper half of the tags.
+    /// A new tag for messages that belong to another message; answers have the upper half of the tags.
     pub(crate) fn inner(&self) -> u32 {
         self.inner.fetch_add(1, Ordering::Relaxed) & !ANSWER
     }
 
-    /// Whether this rank leaves, or has left.
+    /// Whether this rank is leaving or has left.
     pub(crate) fn has_left(&self) -> bool {
         self.roles().left
     }
 
-    /// Whether calls may be made.
+    /// Returns an error if no call may be made.
     pub(crate) fn check_calls(&self, call: &'static str) -> Result<()> {
         self.check_process()?;
         self.callers.enter();
@@ -538,7 +537,7 @@ impl Runtime {
         self.check_roles(roles)
     }
 
-    /// Ends all groups, everywhere; the store hears of it. What is under way ends first, because the latch is raised.
+    /// Ends all groups on all ranks, by telling the store. The driver stops, because the latch is raised.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
         if let Err(error) = self.check_process() {
             return error;
@@ -549,7 +548,7 @@ impl Runtime {
         Error::Failed(self.end(self.abandon(), failure))
     }
 
-    /// Whether all is over.
+    /// Whether the world has failed or ended.
     pub(crate) fn over(&self) -> bool {
         self.roles().failed.is_some() || self.monitor.latch.raised()
     }

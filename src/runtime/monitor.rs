@@ -1,5 +1,5 @@
-//! Watches over the ranks: the failure latch, the store's watch, the position that this rank reports; and explains in words why
-//! an operation stopped.
+//! Watches over the ranks: the failure latch, the store's watch, and the position that this rank reports. Makes the failure of an
+//! operation that stopped.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -21,28 +21,28 @@ use crate::{
 /// How long a broken transport waits for the store to say who died before it reports itself.
 const NAMED_WITHIN: Duration = Duration::from_millis(1000);
 
-/// How long the ranks' positions are gathered for.
+/// How long to wait for the positions of the ranks.
 const POSITIONS: Duration = Duration::from_millis(1000);
 
-/// After how long a wait in vain the store is to compare what all ranks call; and again when it has doubled.
+/// After so long without progress, the store is asked to compare the calls of all ranks; and again whenever the time has doubled.
 const DOUBT: Duration = Duration::from_secs(1);
 
-/// The same where a rank leaves: it may be the one that is waited for, and then that is known without doubt.
+/// The same while a rank is leaving. It may be the one that is waited for, and then the comparison is certain.
 const DOUBT_LEAVING: Duration = Duration::from_millis(50);
 
 pub(crate) struct Monitor {
-    // These go before the watch.
-    /// Once it has gone, a signal ends this rank without a word.
+    // This and the watchdog are dropped before the watch.
+    /// Reports the signal that ends this rank.
     _last_words: Option<LastWords>,
-    /// A world of one has none.
+    /// `None` in a world of one rank, as the watch.
     pub watchdog: Option<Watchdog>,
     pub rank: Rank,
     pub latch: Arc<FailureLatch>,
     pub position: Arc<PositionSource>,
     pub current: Arc<CurrentOperation>,
-    /// A world of one has none.
+    /// The connection to the store that tells which ranks live.
     pub watch: Option<Arc<Watch>>,
-    /// How long this rank had waited in vain when it last had the store compare what all ranks call.
+    /// How long this rank had made no progress when it last asked the store to compare the calls.
     asked: Mutex<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Supervisor for Monitor {
     fn waits(&self, vainly: Duration) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if vainly < *asked {
-            // For something else than the last time.
+            // The wait for something else.
             *asked = Duration::ZERO;
         }
         let doubt = if self.latch.somebody_leaves() { DOUBT_LEAVING } else { DOUBT };
@@ -84,7 +84,7 @@ impl Supervisor for Monitor {
 }
 
 impl Monitor {
-    /// Begins to watch over the group whose store this is.
+    /// Begins to watch over the ranks that meet at this store.
     pub(crate) fn begin(config: &Config, store: Option<&Store>) -> Result<Self> {
         let rank = config.rank;
         let latch = Arc::new(FailureLatch::new());
@@ -100,14 +100,14 @@ impl Monitor {
         Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, asked })
     }
 
-    /// Ends a joining that failed: the others are told why, and then this rank goes. Gives what it returns: an error of its
-    /// own as it is, a failure of the group in the words of all.
+    /// Ends an attempt to join that failed: tells the other ranks why, and leaves. Returns the error to return: an error of this
+    /// rank alone as it is, a failure of the group as all ranks return it.
     pub(crate) fn give_up(self, error: Error) -> Error {
-        // Where the store does not do what it should, somebody may have died.
+        // If the store does not work, the cause may be the death of a rank.
         let broken = matches!(error, Error::Rendezvous { .. });
         let error = match error {
             Error::Failed(failure) => Error::Failed(self.tell(failure)),
-            // All who were there have come to the same, and whoever is late is told so.
+            // All ranks that are there have the same error, and the store tells a rank that comes late.
             Error::Missing { .. } => error,
             _ => match broken.then(|| self.latch.wait(NAMED_WITHIN)).flatten() {
                 Some(failure) => Error::Failed(failure),
@@ -123,19 +123,19 @@ impl Monitor {
         error
     }
 
-    /// This rank leaves, and makes no other call.
+    /// Tells the store that this rank is leaving and makes no other call.
     pub(crate) fn leaves(&self) {
         if let Some(watch) = &self.watch {
             watch.leaves();
         }
     }
 
-    /// Who died, if the store comes to know that soon.
+    /// The first failure, if the store reports one soon: mostly which rank died.
     pub(crate) fn dead(&self) -> Option<Failure> {
         self.latch.wait(NAMED_WITHIN)
     }
 
-    /// Tells the store, and gives back the failure that it heard of first.
+    /// Reports a failure to the store. Returns the first one that the store was told.
     pub(crate) fn tell(&self, failure: Failure) -> Failure {
         if let Some(first) = self.latch.failure() {
             return first;
@@ -149,17 +149,17 @@ impl Monitor {
         }
     }
 
-    /// Where all ranks are, in words.
+    /// The positions of all ranks, in words.
     pub(crate) fn whereabouts(&self) -> String {
         self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
     }
 
-    /// Where all ranks are, or that the store does not answer.
+    /// The positions of all ranks, or the failure that the store does not answer.
     fn positions(&self) -> std::result::Result<Vec<Option<Position>>, Failure> {
         self.watch.as_ref().map_or_else(|| Ok(Vec::new()), |watch| watch.positions(POSITIONS))
     }
 
-    /// Why an operation stopped.
+    /// The failure of an operation that stopped.
     pub(crate) fn explain(&self, stop: Stop, stalled: StalledOperation) -> Failure {
         let StalledOperation { number, group, id, call, waited } = stalled;
         match stop {
@@ -169,7 +169,7 @@ impl Monitor {
                 why: "the failure latch was raised without a reason".to_owned(),
             }),
             Stop::Transport(broken) => {
-                // A dead peer breaks the wire too; the store knows better who it was.
+                // The death of a peer breaks the transport too; the store tells which rank died.
                 let named = self.latch.wait(NAMED_WITHIN);
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,

@@ -1,4 +1,4 @@
-//! What joins the ranks: the kind of network by the provider's name, and the speed of this host's port.
+//! The network between the ranks: its kind, by the provider's name, and the speed of this host's port.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use unisono_transport::Limits;
 
 use crate::outside;
 
-/// The longest of the kernel's files that tell a speed.
+/// The most bytes read of a file of the kernel that has a speed.
 const LONGEST: u64 = 4 << 10;
 
-/// What a provider of this name joins ranks by. [`Limits`] tells sockets and shared memory, but not which of the others is EFA.
+/// The kind of network of a provider of this name. [`Limits`] tells sockets and shared memory, but not EFA from others.
 pub(crate) fn kind(provider: &str) -> Kind {
     match provider.split(';').next().unwrap_or_default() {
         "shm" => Kind::SharedMemory,
@@ -21,10 +21,10 @@ pub(crate) fn kind(provider: &str) -> Kind {
     }
 }
 
-/// What the port in use moves in each direction (Mbit/s), as the kernel tells it; 0 if it does not.
+/// The speed of the port in use in each direction (Mbit/s), as the kernel reports it; 0 if it does not.
 pub(crate) fn megabits(limits: &Limits) -> u32 {
     let device = limits.device.as_str();
-    // What is no name of a device is no part of a path either.
+    // Anything that is no device name must not become a part of a path.
     if device.is_empty() || device.contains('/') || device.starts_with('.') {
         return 0;
     }

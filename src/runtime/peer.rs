@@ -1,4 +1,4 @@
-//! Where ranks run: which share a host and its ports, and how many can run at once, from what each tells of itself.
+//! Where ranks run: which of them share a host and its ports, and how many can run at once, from the information that each publishes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub(crate) struct PeerInfo {
     pub host: Host,
     /// The processors on which it may run.
     processors: Vec<u32>,
-    /// How many it may use at once: fewer, where a control group limits its time.
+    /// The number of processors that it may use at once; less than all if a control group limits its time.
     share: u32,
     /// The network device that it uses, and the speed of its port (Mbit/s); empty and 0 if unknown.
     device: String,
@@ -25,7 +25,7 @@ impl PeerInfo {
     /// This process's, over a transport.
     pub(crate) fn here(limits: &Limits) -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
-        // Of more processors than such a set has room for.
+        // It fails if the host has more processors than the set has room for.
         let processors = processors().unwrap_or_else(|_| (0..share).collect());
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
@@ -37,14 +37,14 @@ impl PeerInfo {
         }
     }
 
-    /// How many of all ranks run on this host, and how many at once.
+    /// The number of ranks on this host, and the number that can run at once.
     pub(crate) fn shared_by<'p>(&self, all: impl Iterator<Item = &'p Self>) -> (usize, usize) {
         let here: Vec<_> = all.filter(|other| other.host.same_machine(&self.host)).collect();
         let mut containers: BTreeMap<u64, (BTreeSet<u32>, usize)> = BTreeMap::new();
         for peer in &here {
             let (processors, most) = containers.entry(peer.host.processes).or_default();
             processors.extend(&peer.processors);
-            // Where the time of one is limited, all of its container are taken to share that limit.
+            // If the time of a rank is limited, all ranks of its container are assumed to share that limit.
             let limited = (peer.share as usize) < peer.processors.len();
             *most = (*most).max(if limited { peer.share as usize } else { 0 });
         }
@@ -58,8 +58,7 @@ impl PeerInfo {
     }
 }
 
-/// What chooses algorithms for these ranks, which are joined by a network of this kind. The slowest port counts, and the host
-/// with the fewest ports.
+/// The chooser of algorithms for these ranks and this kind of network. The slowest port counts, and the host with the fewest ports.
 pub(crate) fn chooser(peers: &[PeerInfo], kind: Kind) -> Chooser {
     let machines: BTreeMap<&str, &PeerInfo> =
         peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
@@ -67,7 +66,7 @@ pub(crate) fn chooser(peers: &[PeerInfo], kind: Kind) -> Chooser {
         let (ranks, cores) = peer.shared_by(peers.iter());
         ranks.min(cores)
     });
-    // What has a network of its own, as a container may, reaches others by it, but for memory that they share.
+    // A container with a network namespace of its own counts as a host, unless the ranks communicate by shared memory.
     let network = |peer: &PeerInfo| if kind == Kind::SharedMemory { 0 } else { peer.host.network };
     let mut hosts: BTreeMap<(&str, u64), (u32, BTreeSet<&str>)> = BTreeMap::new();
     let mut host_of = Vec::new();

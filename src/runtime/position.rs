@@ -1,4 +1,4 @@
-//! The position that this rank reports to the watch, which asks from a thread of its own.
+//! The position that this rank reports to the store's watch, which asks from a thread of its own.
 
 use std::{
     sync::{Arc, TryLockError, atomic::Ordering},
@@ -11,18 +11,18 @@ use crate::{
     rendezvous::{Position, Stage},
 };
 
-/// How long the driver may take to answer: longer than it copies or reduces in one piece.
+/// How long the driver may take to answer: longer than the longest copy or reduction that it does without a look at requests.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// How often to look whether a thread drives.
+/// The time between two attempts to lock the engine.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Runtime {
     /// The position of this rank. The driver gives it; if nobody drives, this thread reads it from the engine.
     pub(crate) fn position(&self) -> Position {
-        // Read before the question: a position from just before this rank began to leave may lie within an earlier call.
+        // Read before the position: that may be of a call from before this rank began to leave.
         let leaves = self.leaves.load(Ordering::Acquire);
-        // Blocked only if all threads waited before and after the question.
+        // Blocked only if all threads waited both before and after the position was taken.
         let waited = self.callers.all_wait();
         let position = self.ask_position();
         let blocked = position.blocked.filter(|_| waited && self.callers.all_wait());
@@ -50,7 +50,7 @@ impl Runtime {
                 }
             };
             return match &*slot {
-                // Nobody drives, so nobody waits.
+                // No thread drives, so none is blocked.
                 Some(engine) => Position { stage: Stage::Calls, blocked: None, ..engine.position() },
                 None => Position::of(Stage::Calls),
             };

@@ -1,8 +1,8 @@
 //! Takes requests from any thread to the driver without a lock.
 //!
-//! Nothing is left behind: a thread first pushes its request, then looks whether the driver sleeps and whether all is over; the
-//! driver first says that it will sleep, or that all is over, and then looks once more for requests. A fence between both steps,
-//! on both sides, lets at least one of the two see what the other has done.
+//! No request is lost: a thread first pushes its request, then looks whether the driver sleeps and whether the queue is closed. The
+//! driver first declares that it will sleep, or closes the queue, and then looks once more for requests. A fence between the two
+//! steps on both sides guarantees that at least one side sees what the other has done.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -12,7 +12,7 @@ pub(super) struct Submission<T> {
     requests: SegQueue<T>,
     /// Whether the driver sleeps, or is about to.
     asleep: AtomicBool,
-    /// Whether all is over: nobody drives any more.
+    /// Whether the world has ended: no thread drives any more.
     closed: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl<T> Submission<T> {
 
     /// The next request.
     pub(super) fn next(&self) -> Option<T> {
-        // Every round of the engine asks: a look at an empty queue costs less than a try.
+        // Asked in every pass of the engine; to test for emptiness costs less than to pop.
         if self.is_empty() { None } else { self.requests.pop() }
     }
 
@@ -40,19 +40,19 @@ impl<T> Submission<T> {
         self.requests.is_empty()
     }
 
-    /// The driver will sleep unless there is a request, or has slept.
+    /// Declares that the driver will sleep unless there is a request, or that it is awake.
     pub(super) fn sleeps(&self, asleep: bool) {
         self.asleep.store(asleep, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the driver sleeps, after whatever this thread has done for it to see.
+    /// Whether the driver sleeps. If not, it will see what this thread has done before.
     pub(super) fn asleep(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// All is over. Afterwards the caller takes all requests.
+    /// Closes the queue. Afterwards the caller takes all requests.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -44,7 +44,7 @@ impl Supervisor for Runtime {
             None => drop(roles),
             left => self.leave_to_others(roles, left),
         }
-        // It may be the operation of another thread than the driver.
+        // The operation may be that of a thread other than the driver.
         if waiting {
             self.changed.notify_all();
         }

@@ -1,12 +1,12 @@
-//! The watchdog: aborts the process, with words, if the provider does not return.
+//! The watchdog: aborts the process, with an error message, if a call of libfabric does not return.
 //!
-//! No deadline reaches a thread that is inside a call of libfabric. If a call never returns (a peer that was killed while it held a
-//! spin lock in shared memory leaves it locked), nobody could end the operation, and the process would spin forever. So a thread
-//! looks twice a second at the driver. If the group has failed or the deadline has passed, and the driver is found in the same
-//! call at so many looks in a row, the process is aborted: memory that the library may still write to cannot be given back.
+//! A deadline cannot end a call of libfabric. If a call never returns (a peer that is killed while it holds a spin lock in shared
+//! memory leaves it locked), the operation would never end, and the process would spin forever. So a thread samples the driver
+//! twice a second. If the group has failed or the deadline has passed, and the driver is in the same call in [`LOOKS`] samples in
+//! a row, the process is aborted: memory that libfabric may still write to cannot be returned to the caller.
 //!
-//! Looks are counted, not time: a process that is stopped or suspended does not look meanwhile, and then the driver has all of
-//! them to go on. A driver that computes is in no call of the library.
+//! Samples are counted instead of time, because a process that is stopped or suspended takes none; when it continues, the driver
+//! has all of them to return. A driver that computes is in no call of libfabric.
 
 use std::{
     io::Write,
@@ -25,19 +25,19 @@ use crate::{
     rendezvous::{FailureLatch, Watch},
 };
 
-/// The time between two looks.
+/// The time between two samples.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// At so many looks in a row, after a failure or a deadline, the driver must have been in the same call.
+/// The number of samples in a row, after a failure or a deadline, in which the driver must be in the same call.
 const LOOKS: u32 = 10;
 
-/// The same while memory is registered: to pin 100 GB may take half a minute.
+/// The same for the registration of memory: to pin 100 GB may take half a minute.
 const LOOKS_REGISTERING: u32 = 100;
 
-/// What it looks at.
+/// What the watchdog samples, and what it reports by.
 pub(crate) struct Subject {
     pub rank: Rank,
-    /// Once there is an endpoint.
+    /// Set once there is an endpoint.
     pub limits: Arc<OnceLock<Limits>>,
     /// How long an operation may take.
     pub timeout: Duration,
@@ -47,7 +47,7 @@ pub(crate) struct Subject {
     pub watch: Arc<Watch>,
 }
 
-/// The thread that looks; it ends when this is dropped.
+/// The watchdog's thread, which ends when this is dropped.
 pub(crate) struct Watchdog {
     end: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -55,7 +55,7 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// # Errors
-    /// If there is no thread to be had.
+    /// If the thread cannot be started.
     pub(crate) fn begin(subject: Subject) -> std::io::Result<Self> {
         let end = Arc::<(Mutex<bool>, Condvar)>::default();
         let ends = Arc::clone(&end);
@@ -76,7 +76,7 @@ impl Watchdog {
             }
         };
         let thread = thread::Builder::new().name("unisono-watchdog".to_owned()).spawn(looks)?;
-        // A thread begins with what the loader guards, and libfabric may wait for ever while it loads a provider.
+        // A thread takes the loader's lock when it begins, which libfabric may hold for ever while it loads a provider.
         let _: Result<(), _> = begun.recv();
         Ok(Self { end, thread: Some(thread) })
     }
@@ -94,25 +94,25 @@ impl Drop for Watchdog {
     }
 }
 
-/// What was seen so far.
+/// The samples so far.
 #[derive(Default)]
 struct Looks {
     stay: Option<Stay>,
-    /// How often in a row this stay was found; and how often since all should have ended.
+    /// In how many samples in a row this stay was found; and in how many since the operation should have ended.
     found: u32,
     late: u32,
 }
 
 impl Looks {
-    /// Takes in where the driver is, and whether what it does should have ended. Gives the stay that will never end.
+    /// Adds a sample: the call that the driver is in, and whether its operation should have ended. Returns the stay if it will not
+    /// end.
     fn look(&mut self, stay: Option<Stay>, failed: bool, timeout: Duration) -> Option<Stay> {
         if self.stay != stay || stay.is_none() {
             *self = Self { stay, found: 0, late: 0 };
         }
         let stay = stay?;
         self.found = self.found.saturating_add(1);
-        // What began before the call has passed its deadline at the latest when the call alone has lasted as long.
-        // Joining has a deadline of its own.
+        // If the call alone lasts longer than the timeout, the operation has passed its deadline. Joining has a deadline of its own.
         if failed || !stay.call.opens() && LOOK.saturating_mul(self.found) > timeout {
             self.late += 1;
         }
@@ -122,7 +122,7 @@ impl Looks {
 }
 
 impl Subject {
-    /// Tells everybody, and ends the process.
+    /// Reports the call to the user and to the store, and aborts the process.
     fn end(&self, stay: Stay) -> ! {
         let limits = self.limits.get();
         let whose = limits.map_or_else(
@@ -148,7 +148,7 @@ impl Subject {
             "unisono: rank {} on {host}, {doing}: {reason}. This process cannot go on and aborts (SIGABRT)\n",
             self.rank
         );
-        // Whoever holds a lock of the log's may be the one that is stuck: first what needs none.
+        // First without the log, whose lock the stuck thread may hold.
         let _ = std::io::stderr().write_all(words.as_bytes());
         if !self.latch.raised() {
             self.watch.report(&Failure::Transport {
@@ -158,7 +158,7 @@ impl Subject {
             });
         }
         if stay.call.opens() {
-            // So does the log; and all is said.
+            // The thread may hold the log's lock, and the message is written.
             process::abort();
         }
         tracing::error!(rank = self.rank, %host, %doing, %reason, "the provider does not return; aborting");
