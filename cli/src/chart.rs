@@ -6,24 +6,24 @@ use plotters::{coord::Shift, element::DashedPathElement, prelude::*};
 
 use crate::words;
 
-/// One line of a panel.
+/// A line of a panel.
 pub(crate) struct Line {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
     /// Bytes and values, in ascending order of bytes.
     pub points: Vec<(usize, f64)>,
 }
 
-/// One panel: values against bytes.
+/// A panel: values against bytes.
 pub(crate) struct Panel<'a> {
     pub title: &'a str,
-    /// What the values are, with their unit.
+    /// The name of the values, with their unit.
     pub values: &'a str,
-    /// A value as a label of its axis.
+    /// Formats a value as a label of the axis.
     pub label: fn(f64) -> String,
-    /// Each is drawn in a colour of its own, the same for lines at the same place in every panel.
+    /// Each has a colour of its own, by its place; the same in every panel.
     pub lines: Vec<Line>,
-    /// A grey, dashed line besides.
+    /// A further line, grey and dashed.
     pub bound: Option<Line>,
 }
 
@@ -39,11 +39,11 @@ const COLOURS: [RGBColor; 7] = [
 ];
 /// How many lines a panel may have.
 pub(crate) const MOST: usize = COLOURS.len();
-/// Of a panel's bound.
+/// The colour of a panel's bound.
 const GREY: RGBColor = RGBColor(150, 150, 150);
-/// Of one panel, in pixels.
+/// The size of a panel in pixels.
 const SIZE: (u32, u32) = (760, 520);
-/// A value of 0 has no logarithm.
+/// The smallest value that is drawn, since 0 has no logarithm.
 const LEAST: f64 = 1e-10;
 
 /// Draws panels side by side to a file.
@@ -73,7 +73,7 @@ type Area<'p> = DrawingArea<SVGBackend<'p>, Shift>;
 fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
     let all = panel.lines.iter().chain(&panel.bound).flat_map(places);
     let (sizes, values): (Vec<f64>, Vec<f64>) = all.unzip();
-    // Sizes are powers of two, which labels of powers of ten would miss.
+    // Sizes are powers of two, so labels are too.
     let (sizes, values) = (span(&sizes, 2.0).log_scale().base(2.0), span(&values, 10.0).log_scale());
     let mut chart = ChartBuilder::on(area)
         .caption(panel.title, ("sans-serif", 20))
@@ -117,18 +117,18 @@ fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Where a line's points are.
+/// The coordinates of a line's points.
 fn places(line: &Line) -> Vec<(f64, f64)> {
     line.points.iter().map(|&(bytes, value)| (bytes as f64, value.max(LEAST))).collect()
 }
 
-/// From the least to the most, out to the powers of `base` around them: those have the labels.
+/// The range of an axis: from the power of `base` below the least value to the one above the largest, which have labels.
 fn span(values: &[f64], base: f64) -> std::ops::Range<f64> {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min).min(f64::MAX);
     let most = values.iter().copied().fold(least, f64::max);
     let first = least.log(base).floor();
     let last = most.log(base).ceil().max(first + 1.0);
-    // A little more: rounding leaves out no power at an end.
+    // A little more, so that rounding does not exclude the powers at the ends.
     base.powf(first - 1e-6)..base.powf(last + 1e-6)
 }
 

@@ -50,7 +50,7 @@ impl Man {
     }
 }
 
-/// The program without the subcommands that only it itself calls.
+/// The program without the hidden subcommands, which only the program itself runs.
 fn visible(program: &Command) -> Command {
     let subcommands = program.get_subcommands().filter(|command| !command.is_hide_set());
     Command::new("unisono")

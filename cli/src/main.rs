@@ -69,7 +69,7 @@ enum Command {
 const UNASKED: &str = "warn,unisono::failure=off";
 
 fn write_error(line: &str) {
-    // If standard error is closed, nobody reads it.
+    // If standard error is closed, there is no reader.
     drop(io::stderr().write_all(line.as_bytes()));
 }
 

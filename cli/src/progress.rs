@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(crate) struct Bar {
     bar: ProgressBar,
     wanted: bool,
-    /// When to draw next, and how long after that again.
+    /// When to draw next, and the time between two updates.
     next: Cell<Instant>,
     every: Duration,
 }
@@ -40,12 +40,12 @@ impl Bar {
         self.next.set(Instant::now() + self.every);
     }
 
-    /// Has `print` write to standard output.
+    /// Hides the bar while `print` writes to standard output.
     pub(crate) fn suspend(&self, print: impl FnOnce()) {
         self.bar.suspend(print);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }

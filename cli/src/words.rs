@@ -3,7 +3,7 @@
 /// A time in seconds: `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`.
 pub(crate) fn time(seconds: f64) -> String {
     for (least, factor, unit) in [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")] {
-        // What would be rounded up to the unit is given in it.
+        // A value that would be rounded up to the next unit has that unit.
         if seconds >= least * 0.9995 {
             return format!("{} {unit}", three(seconds * factor));
         }
@@ -42,7 +42,7 @@ fn three(value: f64) -> String {
     }
 }
 
-/// What a word of the command line was found to mean, or which there are.
+/// What a word of the command line means, or an error that lists the valid words.
 pub(crate) fn known<T>(
     found: Option<T>,
     what: &str,

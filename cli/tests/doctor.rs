@@ -117,11 +117,11 @@ fn the_environment_is_looked_through() {
     ];
     let said = text(&doctor(&["--ranks", "65536"], &variables).stdout);
     for wanted in [
-        "warn     UNISONO_PROVDER is set, but nothing of that name is read",
+        "warn     UNISONO_PROVDER is set, but there is no such variable",
         "=> perhaps UNISONO_PROVIDER was meant",
         "PROBLEM  UNISONO_LANES",
         "warn     FI_PROVIDER=tcp hides all other providers",
-        "ok       the way to 127.0.0.1 goes from 127.0.0.1 on lo",
+        "ok       the route to 127.0.0.1 starts at 127.0.0.1 on lo",
         "65536 ranks would share",
     ] {
         assert!(said.contains(wanted), "{wanted}: {said}");

@@ -5,7 +5,7 @@ use unisono_schedule::Collective;
 
 use super::data::{self, Sample};
 
-/// A rank's part in a collective.
+/// A collective and this rank's place in it.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub collective: Collective,
@@ -16,7 +16,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Makes the input.
+    /// Fills the input.
     pub(super) fn fill<T: Sample>(&self, input: &mut [T]) {
         if self.collective.reduces() {
             data::fill_reduced(self.op, self.rank, self.ranks, input);
@@ -25,7 +25,7 @@ impl Part {
         }
     }
 
-    /// Makes an output for a call whose result is to be checked: nothing that was there may pass for it.
+    /// Fills the output before a call whose result is checked, so that nothing old passes for the result.
     pub(super) fn spoil<T: Sample>(&self, input: &[T], output: &mut [T]) {
         if self.collective == Collective::Broadcast && self.rank == self.root {
             output.copy_from_slice(input);
@@ -34,10 +34,10 @@ impl Part {
         }
     }
 
-    /// How many elements of the output are wrong.
+    /// The number of elements of the output that are wrong.
     pub(super) fn wrong<T: Sample>(&self, input: &[T], output: &[T]) -> u64 {
         let Self { collective, op, root, rank, ranks } = *self;
-        // Each block is from another rank, and begins at that place of what it had.
+        // Each block comes from another rank: from element `first` of its data on.
         let blocks = |len: usize, first: usize| {
             let blocks = output.chunks(len.max(1)).enumerate();
             blocks.map(|(from, block)| data::wrong_copied(from, first, block)).sum()

@@ -1,5 +1,5 @@
-//! Measures a collective: each sample is the slowest rank's time of one call after a barrier; the mean is of
-//! calls back to back, as nccl-tests has it; then the result is checked.
+//! Measures a collective. Each sample is the slowest rank's time of one call after a barrier; the mean is that of calls back to
+//! back, as in nccl-tests. Then the result is checked.
 
 use std::{ops::DerefMut, time::Instant};
 
@@ -19,10 +19,10 @@ use super::{
     room,
 };
 
-/// Seconds to spend on a size, if not told how often to call.
+/// Seconds to spend on a size if the number of calls is not given.
 pub(super) const SECONDS: f64 = 0.25;
 
-/// Measures every size of the sweep; tells how many elements came out wrong, on all ranks together.
+/// Measures every size of the sweep. Returns the number of wrong elements on all ranks.
 pub(super) fn sweep(
     group: &ProcessGroup,
     bench: &Bench,
@@ -41,7 +41,7 @@ pub(super) fn sweep(
     for bytes in sizes {
         let run = Run { group, bench, collective, bytes, progress: &progress };
         let count = run.count();
-        // Sizes below a block of one element each are all the same.
+        // Several sizes may be the same number of elements.
         if last.replace(count) == Some(count) {
             continue;
         }
@@ -64,7 +64,7 @@ pub(super) fn sweep(
     Ok(wrong)
 }
 
-/// One size of one collective.
+/// A size of a collective.
 pub(super) struct Run<'a> {
     pub group: &'a ProcessGroup,
     pub bench: &'a Bench,
@@ -84,7 +84,7 @@ impl Run<'_> {
         }
     }
 
-    /// The elements of input and output as this rank would have them if it were `rank`.
+    /// The numbers of elements of the input and of the output of rank `rank`.
     pub(super) fn lengths(&self, rank: usize, count: usize) -> Result<(usize, usize)> {
         let root = if self.collective.has_root() { self.bench.root() } else { 0 };
         let job = Job { root, ..Job::new(self.collective, rank, self.group.size(), count) };
@@ -142,7 +142,7 @@ impl Run<'_> {
         Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.memory() })
     }
 
-    /// What was measured, and how many elements came out wrong on all ranks together, of which so many here.
+    /// The case of the report. `wrong` is the number of wrong elements on this rank; the case has that of all ranks.
     pub(super) fn case(&self, count: usize, wrong: u64) -> Result<Case> {
         let (group, bench, collective) = (self.group, self.bench, self.collective);
         let mut wrong = [wrong];
@@ -164,7 +164,7 @@ impl Run<'_> {
         call(self.group, self.collective, self.bench.op(), self.bench.root(), input, output)
     }
 
-    /// Whose data it is, and what is to come of it.
+    /// This rank's part, which makes the input and checks the output.
     pub(super) fn part(&self) -> Part {
         let (group, bench) = (self.group, self.bench);
         let (rank, ranks) = (group.rank(), group.size());
@@ -172,8 +172,7 @@ impl Run<'_> {
     }
 }
 
-/// How many calls to time: as many as were asked for, or as take so many seconds in the slowest rank's opinion; alike
-/// on all.
+/// The number of calls to time: the given one, or as many as take `seconds` on the slowest rank. The same on all ranks.
 pub(super) fn iterations(
     group: &ProcessGroup,
     bench: &Bench,
@@ -194,7 +193,7 @@ pub(super) fn iterations(
     Ok((seconds / each[0].max(1e-9)).clamp(5.0, 2000.0) as usize)
 }
 
-/// Calls a collective; a broadcast has only an output.
+/// Calls a collective. A broadcast uses only the output.
 pub(crate) fn call<T: Sample>(
     group: &ProcessGroup,
     collective: Collective,

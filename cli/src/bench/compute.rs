@@ -14,15 +14,15 @@ use unisono::ProcessGroup;
 
 use super::{Result, report::quantile};
 
-/// How often a computation is adjusted, and how often it is tried each time.
+/// How often the length of a computation is adjusted, and how often it is timed for each adjustment.
 const STEPS: usize = 3;
 const TRIES: usize = 3;
 
-/// How many rounds are tried first: some tens of microseconds.
+/// The number of rounds of the first attempt: some tens of microseconds.
 const FIRST: f64 = 300.0;
 
-/// The threads that compute on this rank: its own, and as many others as it takes for all ranks of the host together to
-/// use every processor. They sleep between computations.
+/// The threads that compute on this rank: its own, and so many others that all ranks of the host together use every processor. They
+/// sleep between computations.
 pub(super) struct Crew {
     others: Vec<Other>,
 }
@@ -43,14 +43,14 @@ impl Crew {
         Ok(Self { others })
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     pub(super) fn threads(&self) -> usize {
         self.others.len() + 1
     }
 
-    /// Does so many rounds on every thread.
+    /// Computes so many rounds on every thread.
     fn compute(&self, rounds: u64) {
-        // A thread that has ended did so in a panic, which was reported.
+        // A thread ends only by a panic, which is reported.
         for other in &self.others {
             let _ = other.rounds.send(rounds);
         }
@@ -78,14 +78,14 @@ impl Other {
     }
 }
 
-/// The machine's name, and on which of its processors this process may run.
+/// The host's name, and the processors on which this process may run.
 fn processors() -> (String, Vec<usize>) {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (host, (0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
-/// Computes in registers, so that it takes nothing but a core.
+/// Computes in registers, so that it uses a core and no memory.
 fn work(rounds: u64) {
     let mut lanes = black_box([1.0_f64; 8]);
     for _ in 0..rounds {
@@ -98,28 +98,28 @@ fn work(rounds: u64) {
     black_box(lanes);
 }
 
-/// A computation of a certain length.
+/// A computation that lasts a given time.
 pub(super) enum Computation<'c> {
-    /// The thread sleeps for so many seconds; no processor does anything.
+    /// The thread sleeps for so many seconds.
     Idle(f64),
-    /// All threads of the crew do so many rounds.
+    /// All threads of the crew compute so many rounds.
     Busy(&'c Crew, f64),
 }
 
 impl Computation<'_> {
-    /// Lasts as long as `seconds`, as nearly as trying tells. Every rank must make the same one.
+    /// Adjusts its length to `seconds`, by timing it. Every rank must call it.
     pub(super) fn lasting(mut self, group: &ProcessGroup, seconds: f64) -> Result<Self> {
         for _ in 0..STEPS {
             let mut times = [0.0; TRIES];
             for time in &mut times {
-                // All compute at once, as they will later.
+                // All ranks compute at once, as in the measurement.
                 group.barrier()?;
                 *time = self.timed();
             }
             times.sort_unstable_by(f64::total_cmp);
             let time = quantile(&times, 0.5);
             match &mut self {
-                // Who sleeps wakes up late, by about as much each time.
+                // A sleep lasts longer than asked, by about the same time each.
                 Self::Idle(asked) => *asked = (*asked + seconds - time).clamp(0.0, seconds),
                 Self::Busy(_, rounds) => *rounds *= seconds / time.max(1e-9),
             }
@@ -127,7 +127,7 @@ impl Computation<'_> {
         Ok(self)
     }
 
-    /// On every core, of no particular length yet.
+    /// A computation on every core, whose length is not adjusted yet.
     pub(super) fn busy(crew: &Crew) -> Computation<'_> {
         Computation::Busy(crew, FIRST)
     }
@@ -140,7 +140,7 @@ impl Computation<'_> {
         }
     }
 
-    /// Runs it, and tells how many seconds that took.
+    /// Runs it. Returns how many seconds it took.
     pub(super) fn timed(&self) -> f64 {
         let begun = Instant::now();
         self.run();
@@ -148,10 +148,10 @@ impl Computation<'_> {
     }
 }
 
-/// Sleeps, and wakes up as soon after that as the machine can: the kernel takes another 50 µs if it may. For no longer
-/// than this sleep, since the library's waits are measured as they are.
+/// Sleeps with the smallest timer slack; the kernel's default is 50 µs. The slack is reset afterwards, because the library's waits are
+/// measured with the default.
 fn sleep(seconds: f64) {
-    // Where it is forbidden the sleep is longer, and measured as such.
+    // If it is forbidden, the sleep is longer, and measured so.
     let _ = set_current_timer_slack(Some(NonZero::<u64>::MIN));
     thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(Duration::from_nanos(1)));
     let _ = set_current_timer_slack(None);

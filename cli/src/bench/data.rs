@@ -24,24 +24,23 @@ macro_rules! with_dtype {
 }
 pub(crate) use with_dtype;
 
-/// An element that can be made of small numbers and looked at.
+/// An element type whose values are made of small numbers and checked.
 pub(crate) trait Sample: Element {
-    /// A float holds all whole numbers up to 2 to the power of this; sums of integers may be of any size, for they wrap.
+    /// A float represents all whole numbers up to 2 to the power of this; sums of integers wrap, so they have no limit.
     const DIGITS: u32;
 
-    /// What no call leaves behind: NaN, and of integers all bits, which only sums of 8 bits among some 40 ranks can have.
+    /// A value that is no result: NaN; for integers all bits, which only 8-bit sums of some 40 ranks can have.
     const SPOILT: Self;
 
-    /// Wraps around as integers do.
+    /// The value as this type; integers wrap.
     fn of(value: f64) -> Self;
 
     fn get(self) -> f64;
 
-    /// The sum of small whole numbers times a factor that the type can hold, however large it is: integers wrap.
+    /// The sum of small whole numbers times a factor; integers wrap.
     fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self;
 
-    /// Whether it will do where `wanted` is the truth: floats may be off by so many roundings of their type, integers
-    /// not at all.
+    /// Whether it is `wanted`: integers exactly, floats within so many roundings of their type.
     fn passes_for(self, wanted: Self, roundings: usize) -> bool;
 }
 
@@ -72,7 +71,7 @@ const fn narrow(value: f64) -> f32 {
     value as f32
 }
 
-/// A factor as those types have it that are computed in f32: very small ones have few digits there.
+/// A factor as the types have it that compute in f32, where very small ones have few digits.
 const fn narrowed(factor: f64) -> f64 {
     narrow(factor) as f64
 }
@@ -98,7 +97,7 @@ macro_rules! integers {
             }
             #[allow(clippy::cast_possible_truncation, reason = "wrapping is what is meant")]
             fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
-                // Wrapped once, in the end: the lowest bits do not depend on those above.
+                // Wrapped once at the end: the lowest bits do not depend on the higher ones.
                 let add = |sum: i128, number: f64| sum.wrapping_add((number as i128).wrapping_mul(factor as i128));
                 numbers.fold(0, add) as Self
             }
@@ -111,27 +110,27 @@ macro_rules! integers {
 
 integers!(i8 i16 i32 i64 u8 u16 u32 u64);
 
-/// So many zeros.
+/// A vector of zeros.
 pub(crate) fn zeros<T: Sample>(len: usize) -> Result<Vec<T>> {
     let mut zeros = room(len)?;
     zeros.resize(len, T::of(0.0));
     Ok(zeros)
 }
 
-/// After so many elements, and ranks, the numbers come again: a prime, so that blocks of usual lengths differ.
+/// The period of the numbers over elements and over ranks: a prime, so that blocks of usual lengths differ.
 const PERIOD: usize = 97;
 
-/// What rank `rank` has at `index`: 1 to 97, which every type holds.
+/// The number of rank `rank` at `index`: from 1 to 97, which every type represents.
 fn number(rank: usize, index: usize) -> usize {
     (index * 7 + rank * 31) % PERIOD + 1
 }
 
-/// What ranks give to a reduction, their terms, and what must come of these.
+/// The terms that ranks give to a reduction, and its results.
 struct Terms {
     op: ReduceOp,
     ranks: usize,
-    /// One in so many ranks has a term in a sum, and the others 0: so few that no partial sum is rounded; or, where the
-    /// operation itself rounds, that all roundings together are less than the least term.
+    /// In a sum, one in so many ranks has a term and the others 0: so few that no partial sum is rounded or, if the operation itself
+    /// rounds, that all roundings together are less than the smallest term.
     sparse: usize,
 }
 
@@ -142,23 +141,23 @@ impl Terms {
             ReduceOp::Avg | ReduceOp::PreMulSum(_) => T::DIGITS / 2,
             _ => u32::MAX,
         };
-        // A term is at most 5, and there are not so many ranks that more digits would matter.
+        // A term is at most 5, and more digits than 30 would not matter with any number of ranks.
         let most = (1_usize << digits.min(30)) / 5;
         Self { op, ranks, sparse: ranks.div_ceil(most) }
     }
 
-    /// After so many elements they come again.
+    /// The number of elements after which the terms repeat.
     fn period(&self) -> usize {
         if self.op == ReduceOp::Product { self.ranks + 1 } else { PERIOD * self.sparse }
     }
 
-    /// What rank `rank` gives at `index`.
+    /// The term of rank `rank` at `index`.
     fn term(&self, rank: usize, index: usize) -> usize {
         match self.op {
             ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => {
                 if (index + rank).is_multiple_of(self.sparse) { number(rank, index) % 5 + 1 } else { 0 }
             }
-            // Of one rank in turn, so that no type overflows.
+            // Only one rank has a factor, so that no type overflows.
             ReduceOp::Product => {
                 if index % (self.ranks + 1) == rank {
                     2 + rank % 2
@@ -187,7 +186,7 @@ impl Terms {
             // Integers wrap before they are divided.
             ReduceOp::Avg => return T::of(T::of(terms.sum::<usize>() as f64).get() / self.ranks as f64),
             ReduceOp::PreMulSum(factor) => {
-                // The others' zeros matter to an infinite factor.
+                // The zeros of the other ranks matter if the factor is infinite.
                 let others = (self.sparse > 1).then_some(0);
                 return T::scaled_sum(terms.chain(others).map(|term| term as f64), factor);
             }
@@ -195,7 +194,7 @@ impl Terms {
         T::of(value as f64)
     }
 
-    /// How many roundings a float may be off by.
+    /// By how many roundings a float may differ from the result.
     fn roundings(&self) -> usize {
         match self.op {
             ReduceOp::Avg => 2,
@@ -205,18 +204,18 @@ impl Terms {
     }
 }
 
-/// What rank `rank` gives to a reduction, wholly.
+/// Fills in the terms that rank `rank` gives to a reduction.
 pub(super) fn fill_reduced<T: Sample>(op: ReduceOp, rank: usize, ranks: usize, into: &mut [T]) {
     let terms = Terms::of::<T>(op, ranks);
     repeat(terms.period(), into, |index| terms.term(rank, index));
 }
 
-/// What rank `rank` has to be copied: its numbers from `first` on.
+/// Fills in the numbers of rank `rank` from `first` on, for calls that copy.
 pub(super) fn fill_copied<T: Sample>(rank: usize, first: usize, into: &mut [T]) {
     repeat(PERIOD, into, |index| number(rank, first + index));
 }
 
-/// Fills with the first `period` numbers again and again.
+/// Fills with the first `period` numbers, repeated.
 fn repeat<T: Sample>(period: usize, into: &mut [T], number: impl Fn(usize) -> usize) {
     let numbers: Vec<T> = (0..period.min(into.len())).map(|index| T::of(number(index) as f64)).collect();
     for (element, &number) in into.iter_mut().zip(numbers.iter().cycle()) {
@@ -224,14 +223,14 @@ fn repeat<T: Sample>(period: usize, into: &mut [T], number: impl Fn(usize) -> us
     }
 }
 
-/// How many elements of `output` are not the reduction of elements `first..` of what all ranks gave.
+/// The number of elements of `output` that are not the reduction of all ranks' terms from `first` on.
 pub(super) fn wrong_reduced<T: Sample>(op: ReduceOp, ranks: usize, first: usize, output: &[T]) -> u64 {
     let terms = Terms::of::<T>(op, ranks);
     let (period, roundings) = (terms.period(), terms.roundings());
     count_wrong(period, output, roundings, |index| terms.reduced((first + index) % period))
 }
 
-/// How many elements of `output` are not elements `first..` of what rank `rank` had.
+/// The number of elements of `output` that are not the numbers of rank `rank` from `first` on.
 pub(super) fn wrong_copied<T: Sample>(rank: usize, first: usize, output: &[T]) -> u64 {
     count_wrong(PERIOD, output, 0, |index| T::of(number(rank, first + index) as f64))
 }
@@ -242,9 +241,9 @@ fn count_wrong<T: Sample>(period: usize, output: &[T], roundings: usize, wanted:
     pairs.filter(|(got, wanted)| !got.passes_for(**wanted, roundings)).count() as u64
 }
 
-/// Whether two numbers differ by no more than this, relative to what is wanted.
+/// Whether two numbers differ by at most `tolerance`, relative to `wanted`.
 fn near(got: f64, wanted: f64, tolerance: f64) -> bool {
-    // Of infinities and NaNs no difference can be judged.
+    // Infinities and NaNs have no difference to judge.
     let same = got == wanted || got.is_nan() && wanted.is_nan();
     let off = (got - wanted).abs();
     same || got.is_finite() && wanted.is_finite() && off <= wanted.abs() * tolerance

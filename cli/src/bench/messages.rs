@@ -20,11 +20,11 @@ use super::{
 const WINDOW: usize = 64;
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Of what is measured, and of what says that a window has arrived.
+/// The tags of the messages that are measured, and of the one that acknowledges a window.
 const DATA: u32 = 0;
 const ARRIVED: u32 = 1;
 
-/// Measures every size of the sweep; tells how many elements came out wrong, on all ranks together.
+/// Measures every size of the sweep. Returns the number of wrong elements on all ranks.
 pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) -> Result<u64> {
     let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype().size()).collect();
     counts.dedup();
@@ -123,12 +123,12 @@ where
     })
 }
 
-/// One of two ranks, and what it sends and receives.
+/// One rank of a pair, and the memory that it sends and receives.
 struct Pair<'g, M> {
     group: &'g ProcessGroup,
     partner: usize,
     first: bool,
-    /// A window each.
+    /// The messages of a window.
     from: Vec<M>,
     into: Vec<M>,
 }
@@ -144,12 +144,12 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
     ) -> Result<Self> {
         let windowful = || (0..window).map(|_| own(count)).collect::<Result<Vec<M>>>();
         let (mut from, into) = (windowful()?, windowful()?);
-        // Each of a window begins elsewhere, so that none may pass for another.
+        // Each message of a window has other contents, so that none passes for another.
         from.iter_mut().enumerate().for_each(|(k, data)| data::fill_copied(group.rank(), k, data));
         Ok(Self { group, partner, first, from, into })
     }
 
-    /// A message there and one back.
+    /// Sends a message and receives one, or the other way round.
     fn ping_pong(&mut self) -> Result<()> {
         let (Some(from), Some(into)) = (self.from.first(), self.into.first_mut()) else { return Ok(()) };
         if self.first {
@@ -162,7 +162,7 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
         Ok(())
     }
 
-    /// Sends so many messages, window by window: the first of the pair, or both. It ends when they have arrived.
+    /// Sends `count` messages, window by window: from the first of the pair, or from both. Returns when they have arrived.
     fn stream(&mut self, count: usize, both: bool) -> Result<()> {
         let (sends, receives) = (self.first || both, !self.first || both);
         let mut left = count;
@@ -186,10 +186,10 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
             for work in coming {
                 self.into.push(Work::wait(work)?.0);
             }
-            // Back to the front: each message of a window keeps its place.
+            // Each message of a window keeps its place.
             self.from.rotate_right(if sends { window } else { 0 });
             self.into.rotate_right(if receives { window } else { 0 });
-            // Both ways, who has received all knows that the other is done with as much.
+            // If both send, a rank that has received a window knows that the other has finished as much.
             if !both {
                 if self.first {
                     group.recv::<u8>(&mut [], self.partner, ARRIVED)?;
@@ -201,12 +201,12 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
         Ok(())
     }
 
-    /// Nothing that was received may pass for what is.
+    /// Overwrites what was received, so that it does not pass for what follows.
     fn spoil(&mut self) {
         self.into.iter_mut().for_each(|into| into.fill(T::SPOILT));
     }
 
-    /// How many elements came out wrong.
+    /// The number of wrong elements.
     fn wrong(&self) -> u64 {
         self.into.iter().enumerate().map(|(k, into)| data::wrong_copied(self.partner, k, into)).sum()
     }

@@ -60,7 +60,7 @@ impl BenchCommand {
         let result = match (self.bench, self.plot.split_first()) {
             (Some(bench), _) => bench.run(),
             (None, Some((picture, results))) => plot::draw(picture, results).map(|()| ExitCode::SUCCESS),
-            // The command line's definition rules it out.
+            // The definition of the command line rules it out.
             (None, None) => Err("there is neither a collective nor --plot".into()),
         };
         crate::status("bench", result)
@@ -185,7 +185,7 @@ impl Bench {
     /// Starts the ranks, each of which runs this bench without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         self.check(ranks as usize)?;
-        // Rank 0 opens it again; here it is told before there are ranks.
+        // Rank 0 opens it again; checked here before ranks are started.
         report::check_json(self.json.as_deref())?;
         Ok(Job::again(ranks).run()?.exit_code())
     }
@@ -231,10 +231,9 @@ impl Bench {
         if let ReduceOp::PreMulSum(factor) = self.op()
             && !factor.is_finite()
         {
-            return Err(format!(
-                "-o premulsum:{factor}: what comes of it cannot be checked; give a finite factor"
-            )
-            .into());
+            return Err(
+                format!("-o premulsum:{factor}: its result cannot be checked; give a finite factor").into()
+            );
         }
         if let (Some(name), What::Collective(collective)) = (&self.algorithm, self.what) {
             let able: Vec<_> = ALGORITHMS
@@ -258,7 +257,7 @@ impl Bench {
     fn measure(&self) -> Result<ExitCode> {
         let mut config = Config::from_env()?;
         config.provider = self.provider.clone().or(config.provider);
-        // For this collective alone: after another barrier ranks come at other times.
+        // For this collective alone: another algorithm of the barrier would change when the ranks begin.
         if let (Some(algorithm), What::Collective(collective)) = (&self.algorithm, self.what) {
             config.algorithm = Some(format!("{}:{algorithm}", collective.name()));
         }
@@ -275,7 +274,7 @@ impl Bench {
             return Ok(ExitCode::SUCCESS);
         }
         if group.rank() == 0 {
-            crate::complain!("unisono bench: {wrong} elements came out wrong, on all ranks together");
+            crate::complain!("unisono bench: {wrong} elements are wrong, on all ranks together");
         }
         Ok(ExitCode::FAILURE)
     }

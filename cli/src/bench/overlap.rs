@@ -19,14 +19,14 @@ use super::{
     room,
 };
 
-/// How much longer than a call a round takes: it, what sets the computations (two calls and a sleep), and two of these, each
-/// alone and with a call.
+/// The time of a round in calls: the call alone, the calibration (two calls and a sleep), and two computations, each alone and with a
+/// call.
 const ROUND: f64 = 9.0;
 
-/// How much longer than the communication a computation lasts.
+/// The length of a computation relative to the communication.
 const LONGER: f64 = 1.1;
 
-/// How often all is measured at most, with longer computations, if the communication outlasts them.
+/// The most attempts, with longer and longer computations, if the communication lasts longer than the computation.
 const TRIES: usize = 3;
 
 impl Run<'_> {
@@ -58,7 +58,7 @@ impl Run<'_> {
         let iters = iterations(group, bench, SECONDS / ROUND, || calls.call(|| ()).map(drop))?;
         let list = || room(iters).map_err(|error| format!("-n {iters}: {error}"));
 
-        // In the end as it will be: after the ranks have slept.
+        // The second time as in the measurement: after the ranks have slept.
         let mut length = 0.0;
         for pause in [false, true] {
             let mut alone = list()?;
@@ -70,7 +70,7 @@ impl Run<'_> {
             }
             length = LONGER * slowest(group, alone)?;
         }
-        // Among computations that keep the cores busy the same call may take longer than before them, and outlast what was
+        // Between computations that keep the cores busy, a call may take longer than alone, and longer than the computation that is
         // to hide it.
         let mut tries = 0;
         let (idle, busy) = loop {
@@ -88,7 +88,8 @@ impl Run<'_> {
         Ok(OverlapRow { case, idle, busy, threads: crew.threads() })
     }
 
-    /// Times a collective, computations that last so many seconds, and both, in turn: beside a sleep, and beside work.
+    /// Times, in turn, a collective, computations of `length` seconds, and both together. The computations are a sleep and work on all
+    /// cores.
     fn in_turn<T, M>(
         &self,
         calls: &mut Calls<'_, M>,
@@ -118,7 +119,7 @@ impl Run<'_> {
                 computed.push(computation.timed());
                 both.push(calls.call(|| computation.run())?);
             }
-            // After the sleep: where others want the cores too, who has just computed gets one late.
+            // After the sleep: if other processes need the cores, a thread that has just computed gets one late.
             alone.push(calls.call(|| ())?);
         }
         let communication = slowest(group, alone)?;
@@ -130,33 +131,33 @@ impl Run<'_> {
     }
 }
 
-/// Whether a collective is begun on one piece of memory, which is its input and its output.
+/// Whether a collective is measured in place.
 fn in_place(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::Reduce)
 }
 
-/// The median of the slowest rank's times, in seconds; alike on all.
+/// The median of the slowest rank's times, in seconds; the same on all ranks.
 fn slowest(group: &ProcessGroup, mut samples: Vec<f64>) -> Result<f64> {
     group.all_reduce(&mut samples, ReduceOp::Max)?;
     samples.sort_unstable_by(f64::total_cmp);
     Ok(quantile(&samples, 0.5))
 }
 
-/// Calls of one collective, and the input and output that they own while they are under way.
+/// Calls of a collective. Its input and output belong to the call while it runs.
 struct Calls<'r, M> {
     run: &'r Run<'r>,
     memory: Option<(M, M)>,
 }
 
 impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
-    /// After a barrier begins the collective, computes, and waits for it; tells how many seconds that took.
+    /// After a barrier, begins the collective, computes, and waits for it. Returns how many seconds that took.
     fn call(&mut self, compute: impl FnOnce()) -> Result<f64> {
         let (input, mut output) = self.memory()?;
         if in_place(self.run.collective) {
-            // What came of the call before would grow, or shrink to numbers that are slow to compute with.
+            // Repeated reductions of a result would overflow, or give numbers that are slow to compute with.
             output.copy_from_slice(&input);
         }
-        // After the copy, which one rank may end before another.
+        // After the copy, which does not end at the same time on all ranks.
         self.run.group.barrier()?;
         let begun = Instant::now();
         let work = begin(self.run, input, output)?;
@@ -166,7 +167,7 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
     }
 
     fn memory(&mut self) -> Result<(M, M)> {
-        Ok(self.memory.take().ok_or("a call that failed has lost its memory")?)
+        Ok(self.memory.take().ok_or("the memory was lost with a call that failed")?)
     }
 
     fn spoil(&mut self) {
@@ -175,7 +176,7 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
         }
     }
 
-    /// How many elements came out wrong here.
+    /// The number of wrong elements on this rank.
     fn wrong(&mut self) -> Result<u64> {
         let (input, output) = self.memory()?;
         let part = self.run.part();
@@ -184,16 +185,16 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
     }
 }
 
-/// A collective under way.
+/// A collective that has begun.
 enum UnderWay<M> {
-    /// Its input and output, and what lies by.
+    /// Its memory, and the input, which is not used.
     InPlace(Work<M>, M),
     Apart(Work<(M, M)>),
     Bare(Work<()>, (M, M)),
 }
 
 impl<M> UnderWay<M> {
-    /// Gives input and output back.
+    /// Waits for the end. Returns the input and the output.
     fn wait(self) -> Result<(M, M)> {
         Ok(match self {
             Self::InPlace(work, input) => (input, work.wait()?),

@@ -10,7 +10,7 @@ use crate::{
     words,
 };
 
-/// What is read of a line of JSON that `--json` wrote, or `benches/peers/run.sh --json` for other libraries.
+/// The fields that are read of a line of JSON, from `--json` or, for other libraries, from `benches/peers/run.sh --json`.
 #[derive(Deserialize)]
 struct Record {
     collective: String,
@@ -25,14 +25,14 @@ struct Times {
     p50: f64,
 }
 
-/// The results of one collective among so many ranks in one file.
+/// The results in one file of a collective with one number of ranks.
 struct Series {
     file: String,
     what: (String, usize),
     records: Vec<Record>,
 }
 
-/// Draws what the files hold to `picture`.
+/// Draws the results in the files to `picture`.
 pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     let mut all = Vec::new();
     for file in files {
@@ -41,7 +41,7 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     if all.len() > chart::MOST {
         return Err(format!("--plot: {} lines where {} can be told apart", all.len(), chart::MOST).into());
     }
-    // What all have in common is said once.
+    // What all series have in common is in the title.
     let whats: BTreeSet<_> = all.iter().map(|series| &series.what).collect();
     let common = whats.len() == 1;
     let name = |(collective, ranks): &(String, usize)| format!("{collective}, {ranks} ranks");
@@ -73,7 +73,7 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     chart::draw(picture, &[time, bandwidth])
 }
 
-/// The results in a file, in the order in which they begin there; each in ascending order of bytes.
+/// The series of a file, in the order in which they begin there, each in ascending order of bytes.
 fn read(file: &Path) -> Result<Vec<Series>> {
     let wrong = |what: String| format!("--plot: {}: {what}", file.display());
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
@@ -93,7 +93,7 @@ fn read(file: &Path) -> Result<Vec<Series>> {
         return Err(wrong("it has no results".to_owned()).into());
     }
     for series in &mut found {
-        // A barrier, of no bytes, has no place in the picture.
+        // A barrier has no bytes and so no point.
         series.records.retain(|record| record.bytes > 0);
         series.records.sort_by_key(|record| record.bytes);
         if series.records.is_empty() {

@@ -4,10 +4,10 @@ use std::{cell::Cell, time::Duration};
 
 use crate::progress::Bar;
 
-/// Shorter runs need no bar.
+/// When the bar first appears.
 const AFTER: Duration = Duration::from_secs(2);
 
-/// How often the bar tells of the calls within a size: seldom, since drawing takes time from what is measured.
+/// The time between two updates: long, because drawing disturbs the measurement.
 const EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Progress {
@@ -30,7 +30,7 @@ impl Progress {
         self.draw(|| format!("{bytes} B"));
     }
 
-    /// Tells how many calls of this size are done. Not to be called while one is timed.
+    /// Shows how many calls of this size are done. Not to be called while a call is timed.
     pub(crate) fn call(&self, done: usize, of: usize) {
         self.draw(|| format!("{} B, call {done} of {of}", self.bytes.get()));
     }
@@ -49,7 +49,7 @@ impl Progress {
         self.done.set(self.done.get() + 1);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(&self) {
         self.bar.end();
     }

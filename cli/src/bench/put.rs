@@ -12,7 +12,7 @@ use super::{
     report::{PutRow, Rates, Report, micros, quantile},
 };
 
-/// Bytes to move for each figure if not told how often.
+/// Bytes to move for each figure if the number of puts is not given.
 const VOLUME: usize = 256 << 20;
 
 /// Measures every size of the sweep.

@@ -27,23 +27,23 @@ const ACKNOWLEDGE: u32 = 2;
 pub(crate) struct Pair {
     transport: Ofi,
     peer: Peer,
-    /// Puts read from here.
+    /// The source of all puts.
     source: Region,
     /// Keeps the window open.
     _window: Region,
     target: RemoteRegion,
     events: Vec<Event>,
-    /// Arrived since the beginning. The peer may be ahead by a measurement, so what counts is always the
-    /// sum of what was expected up to now.
+    /// Puts and acknowledgements that have arrived since the beginning. The peer may be one measurement ahead, so they are compared
+    /// with the sums expected so far.
     data: u64,
     acknowledged: u64,
-    /// The sums expected before the present measurement.
+    /// The sums expected before the current measurement.
     data_before: u64,
     acknowledged_before: u64,
 }
 
-/// Registers memory that is there: what was never written is one page of zeros again and again, which the innermost
-/// cache holds, however large it is.
+/// Registers memory and writes to each of its pages. Otherwise all pages would be the same page of zeros, which is always in the
+/// cache.
 fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, unisono_transport::Error> {
     const PAGE: usize = 4 << 10;
     let region = transport.register(Memory::map(bytes, false)?)?;
@@ -53,7 +53,7 @@ fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, uni
 }
 
 /// Makes endpoints on rank 0 and on the [`second`] with windows for puts of up to `bytes`; `None` on the others, which
-/// must call it all the same.
+/// must call it too.
 pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
     let other = second(group.size()).and_then(|second| match group.rank() {
         0 => Some(second),
@@ -97,7 +97,9 @@ impl Pair {
                 Event::Arrived { immediate: DATA, .. } => self.data += 1,
                 Event::Arrived { immediate: ACKNOWLEDGE, .. } => self.acknowledged += 1,
                 Event::Arrived { immediate, .. } => {
-                    return Err(format!("a put with the immediate {immediate} that nobody sent").into());
+                    return Err(
+                        format!("a put with the immediate {immediate}, which neither rank sends").into()
+                    );
                 }
                 Event::Sent { .. } => {}
             }
@@ -162,7 +164,7 @@ impl Pair {
         let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
         let (data, acknowledged) = (self.data_before, self.acknowledged_before);
         let (mut posted, mut answered) = (0, 0);
-        // Half a window is acknowledged at once.
+        // An acknowledgement is for half a window.
         let half = WINDOW / 2;
         let acknowledgements = |puts: u64| puts.div_ceil(half);
         let begun = Instant::now();
@@ -187,7 +189,7 @@ impl Pair {
             }
             if !moved {
                 self.poll()?;
-                // However long all of it takes, the peer has to be heard of now and then.
+                // The whole may take long, but something must arrive from time to time.
                 let arrived = self.data + self.acknowledged;
                 if std::mem::replace(&mut seen, arrived) != arrived {
                     heard = Instant::now();
@@ -203,7 +205,7 @@ impl Pair {
 
 fn give_up(begun: Instant) -> Result<()> {
     if begun.elapsed() > PATIENCE {
-        return Err(format!("the peer kept silent for {PATIENCE:?}").into());
+        return Err(format!("nothing arrived from the peer for {PATIENCE:?}").into());
     }
     Ok(())
 }
@@ -234,7 +236,7 @@ pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Optio
     } else {
         group.barrier()?;
     }
-    // What rank 0 measured, which is the one that sends.
+    // Rank 0 sends, so its measurement counts.
     group.broadcast(&mut best, 0)?;
     Ok(Some(best[0]))
 }

@@ -1,6 +1,6 @@
 //! Which ranks form pairs: rank i of the first half and rank i of the second.
 
-/// With whom this rank exchanges messages, and whether it begins.
+/// The rank with which a rank exchanges messages, and whether it sends first; `None` if it has no partner.
 pub(super) fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {
     let pairs = ranks / 2;
     match rank {
@@ -10,7 +10,7 @@ pub(super) fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {
     }
 }
 
-/// The partner of rank 0; `None` if it is alone.
+/// The partner of rank 0; `None` if it has none.
 pub(crate) fn second(ranks: usize) -> Option<usize> {
     partner(0, ranks).map(|(second, _)| second)
 }

@@ -15,7 +15,7 @@ use unisono_schedule::Collective;
 use super::{Bench, Result, What, ranks::second};
 use crate::tune::output::is_fifo;
 
-/// Where results go.
+/// Prints and records the results.
 pub(super) struct Report {
     /// Bytes a second of raw puts at 1 MiB from rank 0 to the second of the pair.
     pub raw: Option<f64>,
@@ -32,26 +32,26 @@ pub(super) struct Report {
     trouble: Option<std::io::Error>,
 }
 
-/// A collective at one size: what was measured, and whether it came out right.
+/// A collective of one size, and whether its result is right.
 pub(super) struct Case {
     pub collective: Collective,
     pub algorithm: &'static str,
-    /// Of the whole vector.
+    /// The size of the whole vector.
     pub bytes: usize,
     pub count: usize,
     pub dtype: Dtype,
     pub op: Option<ReduceOp>,
     pub root: Option<usize>,
-    /// Elements, on all ranks together.
+    /// The number of wrong elements on all ranks.
     pub wrong: u64,
 }
 
-/// How long a collective takes.
+/// The times of a collective.
 pub(super) struct Row {
     pub case: Case,
     /// The slowest rank's times of single calls, in seconds, in ascending order.
     pub samples: Vec<f64>,
-    /// Of calls back to back, in seconds.
+    /// The mean time of calls back to back, in seconds.
     pub mean: f64,
     /// Processor time of all ranks together for one call, in seconds.
     pub cpu: f64,
@@ -59,17 +59,17 @@ pub(super) struct Row {
     pub memory: usize,
 }
 
-/// How much of a collective hides behind computations.
+/// How much of a collective is hidden by computations.
 pub(super) struct OverlapRow {
     pub case: Case,
-    /// Behind one that leaves the processors alone, and behind one on all of them.
+    /// With a sleep, and with work on all cores.
     pub idle: Times,
     pub busy: Times,
-    /// How many threads of rank 0 compute in that.
+    /// The number of threads that compute on rank 0.
     pub threads: usize,
 }
 
-/// Seconds of the collective alone, of a computation alone, and of both at once.
+/// The times of the collective alone, of a computation alone, and of both at once, in seconds.
 pub(super) struct Times {
     pub communication: f64,
     pub computation: f64,
@@ -95,11 +95,11 @@ pub(super) struct MessageRow {
     /// Of all pairs together: one way, and all that goes either way at once.
     pub one_way: Rates,
     pub both_ways: Rates,
-    /// Elements, on all ranks together.
+    /// The number of wrong elements on all ranks.
     pub wrong: u64,
 }
 
-/// What goes over a wire in a second, in each direction.
+/// The bandwidth and rate in each direction, per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
     /// 10^9 bytes.
@@ -109,7 +109,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Of so many, each of so many bytes, in so many seconds.
+    /// The rates of `count` messages of `bytes` bytes in so many seconds.
     pub(super) fn new(count: usize, bytes: usize, seconds: f64) -> Self {
         let rate = count as f64 / seconds.max(1e-9);
         Self { gigabytes: rate * bytes as f64 / 1e9, millions: rate / 1e6 }
@@ -138,8 +138,7 @@ pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
 }
 
-/// What the algorithm's bandwidth is multiplied with to get that of the wire (nccl-tests,
-/// doc/PERFORMANCE.md).
+/// The ratio of the bus bandwidth to the algorithm's bandwidth (nccl-tests, doc/PERFORMANCE.md).
 fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     let share = (ranks as f64 - 1.0) / ranks as f64;
     match collective {
@@ -149,19 +148,19 @@ fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     }
 }
 
-/// Makes sure that there can be a file for lines of JSON, if one is wanted. One that is there is emptied.
+/// Checks that the file for lines of JSON, if there is to be one, can be written. An existing one is emptied.
 pub(super) fn check_json(path: Option<&Path>) -> Result<()> {
     json_file(path.filter(|path| !is_fifo(path))).map(drop)
 }
 
-/// The file for lines of JSON, empty, if one is wanted.
+/// Creates or empties the file for lines of JSON, if there is to be one.
 fn json_file(path: Option<&Path>) -> Result<Option<File>> {
     let create =
         |path: &Path| File::create(path).map_err(|error| format!("--json {}: {error}", path.display()));
     Ok(path.map(create).transpose()?)
 }
 
-/// Its first columns.
+/// The first columns of its line.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let op = self.op.map_or_else(|| "none".to_owned(), |op| op.to_string());
@@ -257,10 +256,7 @@ impl Report {
         }
     }
 
-    /// Whether what is measured goes where it was asked to.
-    ///
-    /// # Errors
-    /// If not, why it could not be written.
+    /// Fails if the file for lines of JSON could not be written.
     pub(super) fn check(&mut self) -> Result<()> {
         match self.trouble.take_if(|_| self.json.is_none()) {
             Some(error) => Err(format!("writing the results: {error}").into()),
@@ -330,7 +326,7 @@ impl Report {
         ));
     }
 
-    /// A record of a collective: what it was, and what was measured.
+    /// A record of a collective: its case, and what was measured.
     fn of_case(&self, case: &Case, mut measured: serde_json::Value) -> serde_json::Value {
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "ranks": self.ranks,
@@ -396,7 +392,7 @@ impl Report {
         }));
     }
 
-    /// Ends the report: what it could not write is an error.
+    /// Ends the report. Fails if something could not be written.
     pub(super) fn end(mut self, group: &ProcessGroup) -> Result<()> {
         if self.reports && self.headed {
             let memory = group.memory();

@@ -96,7 +96,7 @@ impl Compare {
         let (mut cells, mut pairs) = (Score::default(), Score::default());
         for &ranks in &self.ranks {
             let ranks = ranks as usize;
-            // All of them are on this machine, whatever a preset says.
+            // All ranks are on this machine, whatever the fabric's preset says.
             let fabric = Fabric { ranks_per_host: ranks, ..fabric };
             let case = |bytes| Case::new(self.collective, ranks, bytes, Dtype::F32).on(&fabric);
             let sizes = super::distinct(sizes.iter().copied(), case);

@@ -18,7 +18,7 @@ use crate::words;
 
 /// The most steps that are shown without `--all`.
 const LINES: usize = 100;
-/// The most steps that are counted beyond those.
+/// The most further steps that are counted.
 const COUNTED: u64 = 20_000_000;
 
 /// Shows which algorithm the library chooses for a collective, why, and the steps of one rank.
@@ -144,7 +144,7 @@ impl Explain {
     }
 }
 
-/// A step in words, and how many elements it is about.
+/// A step in words, and its number of elements.
 fn say(step: &Step) -> (String, Option<usize>) {
     match *step {
         Step::Put { to, from } => (format!("put {} to rank {to}", span(&from)), Some(from.len)),

@@ -22,10 +22,10 @@ use crate::{run::ITSELF, words};
 
 /// With more cores than this, ranks that share cores are not measured, because it would take too many processes.
 const MOST_CORES: usize = 16;
-/// If both directions at once are slower than one alone by this factor, the CPUs move the bytes.
+/// If the bandwidth of each of both directions at once is less than this part of one alone, the processors move the bytes.
 const SLOWED: f64 = 0.9;
 
-/// Runs ranks on this machine, of which `at_once` can run at once, and returns what rank 0 measured.
+/// Measures on this machine with `ranks` ranks, of which `at_once` can run at once. Returns what rank 0 found.
 pub(super) fn run(
     ranks: usize,
     at_once: usize,
@@ -40,16 +40,14 @@ pub(super) fn run(
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cannot start this program again by {ITSELF}: {error}"))?;
     if !output.status.success() {
-        return Err(
-            format!("the run of {ranks} ranks that was to be measured ended with {}", output.status).into()
-        );
+        return Err(format!("the measurement with {ranks} ranks ended with {}", output.status).into());
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let line = said.lines().find_map(|line| line.strip_prefix("[0] ").filter(|line| line.starts_with('{')));
-    Ok(serde_json::from_str(line.ok_or("the run that was to be measured told nothing")?)?)
+    Ok(serde_json::from_str(line.ok_or("the measurement printed no result")?)?)
 }
 
-/// The algorithm to which the cost of a context switch is fitted, and how often it is measured.
+/// The algorithm whose time the cost of a context switch is fitted to, and how often it is measured.
 const FITTED: &str = "recursive_doubling";
 const CROWDED_RUNS: usize = 3;
 
@@ -58,15 +56,15 @@ pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
     let cores = available_parallelism().map_or(1, Into::into);
     let small = [Collective::AllReduce.name(), "--bytes=8"].map(str::to_owned);
     let pair = run(2, cores.min(2), provider, &[&small[..], &["--raw".to_owned()]].concat())?;
-    let raw = pair.raw.ok_or("the run that was to be measured told nothing of raw puts")?;
-    // One hop as the engine does it, with headers and credits.
+    let raw = pair.raw.ok_or("the measurement printed no result for raw puts")?;
+    // A message as the engine sends it, with header and credit.
     let hop = pair.of(8).find(|(it, _)| it.name == "direct").map_or(raw.one_way, |it| it.1);
     let fabric = fit(&raw, hop, cores);
     let crowd = 2 * cores;
     if !(2..=MOST_CORES).contains(&cores) {
         return Ok(fabric);
     }
-    // Small runs of ranks that share cores are easily disturbed.
+    // The median, because short runs of ranks that share cores are easily disturbed.
     let mut times = Vec::new();
     for _ in 0..CROWDED_RUNS {
         let found = run(crowd, cores, provider, &small)?;
@@ -76,12 +74,12 @@ pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
     Ok(times.get(times.len() / 2).map_or(fabric, |&median| fit_switch(fabric, crowd, median)))
 }
 
-/// What puts between two ranks with a core each tell, and a hop of the engine's between them (s).
+/// Fits a fabric to puts between two ranks with a core each, and to the time of a small message between them (s).
 fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
     let hop = hop.max(raw.one_way);
-    // What the engine adds to a put is processor time.
+    // The time that the engine adds to a put is processor time.
     let overhead = raw.put.min(raw.one_way / 2.0) + (hop - raw.one_way) / 2.0;
-    // Without pinned pages no NIC reads memory, even if one direction alone is no faster than each of both.
+    // Without pinned pages no NIC reads memory, even if one direction alone is no faster than each of both at once.
     let moved = raw.cheap_registration || raw.both < SLOWED * raw.bandwidth;
     let per_byte = if moved { 0.5 / raw.both } else { 0.0 };
     Fabric {
@@ -92,7 +90,7 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
             latency: (hop - 2.0 * overhead).max(0.0),
             send_overhead: overhead,
             receive_overhead: overhead,
-            // What processors move by copying has no port but their memory.
+            // If processors copy the bytes, the port is their memory.
             bandwidth: if moved { raw.bandwidth.max(raw.copy) } else { raw.bandwidth },
             send_per_byte: per_byte,
             receive_per_byte: per_byte,
@@ -109,7 +107,7 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
     }
 }
 
-/// The switch with which a small all_reduce among ranks that share cores takes as long as it took.
+/// Fits the time of a context switch, so that a small all_reduce among ranks that share cores takes `wanted` seconds.
 fn fit_switch(fabric: Fabric, ranks: usize, wanted: f64) -> Fabric {
     let case = Case::new(Collective::AllReduce, ranks, 8, Dtype::F32).on(&fabric);
     let Some((algorithm, plan)) = case.plans().find(|(it, _)| it.name == FITTED) else { return fabric };
@@ -130,16 +128,13 @@ pub(super) fn print(fabric: &Fabric) -> io::Result<()> {
     writeln!(out, "measured here (docs/cost.md says how):")?;
     for (name, value) in [
         ("latency", words::time(fabric.between.latency)),
-        ("overhead of a put, and of taking it", words::time(fabric.between.send_overhead)),
+        ("overhead of a put at each end", words::time(fabric.between.send_overhead)),
         ("bandwidth of a port", rate(fabric.between.bandwidth)),
-        (
-            "processor time to put a byte, and to take it",
-            format!("{:.3} ns", fabric.between.send_per_byte * 1e9),
-        ),
+        ("processor time for a byte at each end", format!("{:.3} ns", fabric.between.send_per_byte * 1e9)),
         ("reduction", rate(fabric.reduction)),
         ("copy", rate(fabric.copy)),
         ("cores", fabric.cores.to_string()),
-        ("switch from one rank to another on a core", words::time(fabric.switch)),
+        ("switch between ranks on a core", words::time(fabric.switch)),
     ] {
         writeln!(out, "  {name:<46} {value:>12}")?;
     }

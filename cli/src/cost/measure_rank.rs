@@ -18,7 +18,7 @@ use crate::{
     tune::measure::{self, Way},
 };
 
-/// What the subcommand is called.
+/// The name of the subcommand.
 pub(crate) const NAME: &str = "measure-one-rank";
 
 /// One rank.
@@ -43,30 +43,30 @@ pub(crate) struct OneRank {
     provider: Option<String>,
 }
 
-/// What was found.
+/// The results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Found {
-    /// The provider and the library's version.
+    /// The provider and the version of libfabric.
     pub(super) library: String,
     pub(super) raw: Option<Raw>,
-    /// Which size, which algorithm, and the median time (s).
+    /// Size in bytes, algorithm and median time (s).
     pub(super) times: Vec<(usize, String, f64)>,
 }
 
-/// Of puts between two ranks, and of loops on both at once.
+/// The times of puts between two ranks, and of loops that run on both at once.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Raw {
-    /// Half a round trip of 8 bytes: a tenth are faster (s).
+    /// Half a round trip of 8 bytes, the first decile (s).
     pub(super) one_way: f64,
-    /// From one put of 8 bytes to the next, one way (s).
+    /// The time from one put of 8 bytes to the next, one way (s).
     pub(super) put: f64,
-    /// Bytes a second of puts of 256 KiB: one way, and each way of both at once.
+    /// The bandwidth of puts of 256 KiB (bytes/s): one way, and in each direction of both at once.
     pub(super) bandwidth: f64,
     pub(super) both: f64,
-    /// Bytes of the result a second.
+    /// Bytes of the result per second, of a sum of f32 and of a copy.
     pub(super) reduction: f64,
     pub(super) copy: f64,
-    /// Of the provider's memory.
+    /// As [`Limits::cheap_registration`](unisono_transport::Limits::cheap_registration).
     pub(super) cheap_registration: bool,
 }
 
@@ -79,7 +79,7 @@ impl OneRank {
         let usual = Config::default();
         let mut config = Config::from_env()?;
         config.provider = self.provider.clone().or(config.provider);
-        // As the predictions assume.
+        // The settings that the predictions assume.
         config.tuning = None;
         config.reduction = Reduction::Fastest;
         (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
@@ -101,7 +101,7 @@ impl OneRank {
         let mut times = Vec::new();
         for &bytes in &self.bytes {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
-            // All of them are on this machine.
+            // All ranks are on this machine.
             let case = case.on(&Fabric { cores: self.at_once, ..case.fabric });
             let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
             let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
@@ -135,7 +135,7 @@ fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Resul
     const LARGE: usize = 256 << 10;
     const LARGE_PUTS: u32 = 64;
     const SMALL_PUTS: u32 = 500;
-    // Short runs, the best of which other programs have not disturbed.
+    // Short runs, so that other programs do not disturb the best one.
     const RUNS: u32 = 24;
     let first = group.rank() == 0;
     let mut pair = put_pair::pair(group, options, LARGE)?.ok_or("raw puts need two ranks")?;

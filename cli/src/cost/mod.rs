@@ -81,7 +81,7 @@ impl About {
         let fabric = Fabric {
             ranks_per_host: per_host,
             cores: count(self.cores).unwrap_or(fabric.cores),
-            // Of a fabric with a port for every rank.
+            // If the fabric has a port for every rank, it still does.
             ports: if fabric.ports >= fabric.ranks_per_host {
                 fabric.ports.max(per_host)
             } else {
@@ -103,19 +103,19 @@ impl About {
     }
 }
 
-/// A collective of a size among so many ranks.
+/// A collective, its size and the number of ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) ranks: usize,
-    /// The fabric, with its hosts.
+    /// The fabric and how ranks are placed on hosts.
     pub(crate) fabric: Fabric,
     pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
     pub(crate) count: usize,
 }
 
-/// How an algorithm goes about a case.
+/// How an algorithm does a case.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     /// The most bytes of a message.
@@ -123,13 +123,13 @@ pub(crate) struct Shape {
     pub(crate) lanes: usize,
     /// Whether results are written straight into outputs.
     pub(crate) direct: bool,
-    /// Whether what one rank has for another goes in one write.
+    /// Whether each block is written in one piece.
     pub(crate) long: bool,
 }
 
 impl Case {
-    /// Of `bytes` bytes in the whole vector as `unisono bench` counts them, rounded down to whole elements for every rank
-    /// where there are blocks; but not to none. On one host, with a core for each rank.
+    /// A case of `bytes` bytes in the whole vector, as `unisono bench` counts them, rounded down to whole elements (of every block, if
+    /// there are blocks), but not to 0. All ranks are on one host, each with a core.
     pub(crate) fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
@@ -138,12 +138,12 @@ impl Case {
         Self { collective, ranks, fabric, dtype, count }
     }
 
-    /// On a fabric, whose ranks may have to share cores.
+    /// The same case on another fabric.
     pub(crate) fn on(self, fabric: &Fabric) -> Self {
         Self { fabric: *fabric, ..self }
     }
 
-    /// What chooses for it.
+    /// The chooser of its algorithm.
     pub(crate) fn chooser(&self) -> Chooser {
         Chooser::on(&self.fabric, self.ranks)
     }
@@ -167,14 +167,13 @@ impl Case {
             .filter_map(move |algorithm| algorithm.plan(collective).map(|plan| (algorithm, plan)))
     }
 
-    /// How a group with the default configuration has this algorithm do it, where `UNISONO_ALGORITHM` allows no
-    /// other.
+    /// How this algorithm does it in a group with the default configuration whose `UNISONO_ALGORITHM` allows no other.
     pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
         let config = Config::default();
         let chunk = windows::CHUNK_BYTES;
         let only = |it: &Algorithm| it.code == algorithm.code;
         let choice = self.chooser().choose(self.collective, self.bytes(), only);
-        // One that cannot do it has no price anyway.
+        // If it cannot do it, it has no price either.
         let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
             let choice = choice.within(chunk, config.eager, config.lanes);
             (choice.chunk_bytes, choice.lanes)
@@ -208,7 +207,7 @@ impl Case {
     }
 }
 
-/// The cases of these sizes, in ascending order, without those that come to as many elements as the one before.
+/// The cases of these sizes, in ascending order, without those of as many elements as the one before.
 fn distinct(sizes: impl IntoIterator<Item = usize>, case: impl Fn(usize) -> Case) -> Vec<(usize, Case)> {
     let mut cases: Vec<_> = sizes.into_iter().map(|bytes| (bytes, case(bytes))).collect();
     cases.dedup_by_key(|(_, case)| case.count);
@@ -227,7 +226,7 @@ impl Priced {
         self.cost.as_ref().ok().map(|cost| cost.seconds)
     }
 
-    /// As people read it; with `~` where it was extrapolated.
+    /// The time as text, with `~` if it is extrapolated.
     fn time(&self) -> String {
         match &self.cost {
             Ok(cost) => format!("{}{}", if cost.extrapolated { "~" } else { "" }, words::time(cost.seconds)),
@@ -236,7 +235,7 @@ impl Priced {
     }
 }
 
-/// The fastest of them, by index.
+/// The index of the fastest.
 fn fastest(priced: &[Priced]) -> Option<usize> {
     let with_price = priced.iter().enumerate().filter_map(|(index, it)| Some((index, it.seconds()?)));
     with_price.min_by(|one, other| one.1.total_cmp(&other.1)).map(|(index, _)| index)

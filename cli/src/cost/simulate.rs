@@ -94,7 +94,7 @@ impl Simulate {
         table(&mut out, &case, &fabric, bound, &priced)?;
         self.hint(&mut out, &case)?;
         if let Some(file) = &self.plot {
-            // Many ranks take long.
+            // Fewer sizes, because many ranks take long.
             let factor = if ranks > 2000 { 8 } else { 2 };
             let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
             let mut sizes: Vec<usize> = sizes.take_while(|&bytes| bytes < 1 << 30).collect();
@@ -121,13 +121,13 @@ impl Simulate {
         Ok(())
     }
 
-    /// What would be chosen, and how to learn why.
+    /// Prints what the library chooses, and the command that explains why.
     fn hint(&self, out: &mut impl Write, case: &Case) -> io::Result<()> {
         let Some(choice) = case.chooser().choose(case.collective, case.bytes(), |_| true) else {
             return Ok(());
         };
         write!(out, "The library takes {}", choice.algorithm.name)?;
-        // A fabric that was measured has no name.
+        // A measured fabric has no name to pass to `explain`.
         if self.fabric.is_some() {
             let (Case { ranks, fabric, .. }, About { collective, bytes, .. }) = (case, &self.about);
             let (each, cores) = (fabric.ranks_per_host, fabric.cores);

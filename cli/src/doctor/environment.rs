@@ -9,15 +9,15 @@ use unisono::{
 
 use super::report::Section;
 
-/// What all our variables begin with.
+/// The prefix of the library's variables.
 const OURS: &str = "UNISONO_";
-/// Our variable whose value is shown nowhere.
+/// The variable whose value is never shown.
 const SECRET: &str = "UNISONO_TOKEN";
-/// Where the loader looks for libraries first, and so decides which libfabric runs.
+/// The variable that says where the loader looks for libraries first, and so decides which libfabric runs.
 const LOADER: &str = "LD_LIBRARY_PATH";
-/// How unlike a name may be (insertions, deletions, replacements, swaps) to be taken for a typing mistake.
+/// The most edits (insertions, deletions, replacements, swaps) between a known name and one that is taken for a typing mistake.
 const ALIKE: usize = 5;
-/// How much of a value is shown.
+/// The most characters of a value that are shown.
 const SHOWN: usize = 120;
 
 /// A variable that is set.
@@ -25,11 +25,11 @@ const SHOWN: usize = 120;
 pub(super) struct Setting {
     /// Its name.
     pub(super) name: String,
-    /// What it is set to.
+    /// Its value.
     pub(super) value: String,
 }
 
-/// A variable with our prefix that nobody reads.
+/// A variable with the library's prefix that the library does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Stray {
     /// Its name.
@@ -38,21 +38,21 @@ pub(super) struct Stray {
     pub(super) meant: Option<String>,
 }
 
-/// What a launcher says of this process.
+/// What a launcher tells this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Launch {
-    /// Its name.
+    /// The launcher's name.
     pub(super) launcher: &'static str,
     /// This process's rank.
     pub(super) rank: usize,
     /// The world size.
     pub(super) ranks: usize,
-    /// Its number on this machine, and how many ranks are there.
+    /// Its number on this machine, and the number of ranks there.
     pub(super) local_rank: Option<usize>,
     pub(super) local_ranks: Option<usize>,
-    /// Where they meet, in words.
+    /// Where the ranks meet, in words.
     pub(super) meeting: String,
-    /// The host of that place, if it is one.
+    /// The host where they meet, if that is known.
     pub(super) host: Option<String>,
 }
 
@@ -65,26 +65,26 @@ impl From<launch::Launch> for Launch {
             }
             Meeting::At(other) => (other.to_string(), None),
             Meeting::ThisMachine => ("a directory on this machine".into(), None),
-            Meeting::Nowhere => ("no place, there being no other".into(), None),
+            Meeting::Nowhere => ("no place, because this is the only rank".into(), None),
         };
         Self { launcher, rank, ranks, local_rank, local_ranks, meeting, host }
     }
 }
 
-/// What matters of the environment.
+/// The variables that matter.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Environment {
-    /// Our variables that are set.
+    /// The library's variables that are set.
     pub(super) ours: Vec<Setting>,
-    /// Names with our prefix that mean nothing.
+    /// Variables with the library's prefix that it does not have.
     pub(super) strays: Vec<Stray>,
     /// Launchers' variables that are set.
     pub(super) launcher: Vec<Setting>,
-    /// libfabric's variables that are set, and the loader's path.
+    /// libfabric's variables that are set, and that of the loader.
     pub(super) libfabric: Vec<Setting>,
-    /// What the launcher says, or what is wrong with that; `None` if there is none.
+    /// What the launcher tells, or what is wrong with that; `None` if there is no launcher.
     pub(super) launch: Option<Result<Launch, String>>,
-    /// What our variables have wrong.
+    /// What is wrong with the library's variables.
     pub(super) wrong: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ impl Environment {
         environment
     }
 
-    /// The host at which UNISONO_STORE says that ranks meet, if it says so of one.
+    /// The host in UNISONO_STORE, if it has one; `None` if the variable is not set.
     fn store(&self) -> Option<Result<Option<String>, Error>> {
         let name = "UNISONO_STORE";
         let value = self.value(name)?;
@@ -141,7 +141,7 @@ impl Environment {
         })
     }
 
-    /// The same of MASTER_ADDR.
+    /// The host in MASTER_ADDR; `Ok(None)` if the variable is not set.
     fn master_addr(&self) -> Result<Option<String>, Error> {
         let name = "MASTER_ADDR";
         let Some(value) = self.value(name) else { return Ok(None) };
@@ -149,20 +149,20 @@ impl Environment {
         launch::host_in(value).map(|host| Some(host.to_owned())).map_err(wrong)
     }
 
-    /// What a variable is set to.
+    /// The value of a variable.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         let mut all = self.ours.iter().chain(&self.launcher).chain(&self.libfabric);
         all.find(|setting| setting.name == name).map(|setting| setting.value.as_str())
     }
 
-    /// The settings in force; the defaults where the environment is wrong.
+    /// The settings in force; the defaults if the environment has an error.
     pub(super) fn config(&self) -> Config {
         let mut config = Config::default();
         let set = config.set_from(&|name| self.value(name).map(str::to_owned));
         set.and_then(|()| config.validate()).map_or_else(|_| Config::default(), |()| config)
     }
 
-    /// The host where ranks are to meet, if one is named.
+    /// The host where ranks meet, if a variable names one.
     pub(super) fn master(&self) -> Option<String> {
         if let Some(Ok(launch)) = &self.launch {
             return launch.host.clone();
@@ -170,7 +170,7 @@ impl Environment {
         self.store().unwrap_or_else(|| self.master_addr()).ok().flatten()
     }
 
-    /// What a launcher says of this process, if one does, and it has sense.
+    /// What a launcher tells this process, if there is one and it is valid.
     pub(super) fn launched(&self) -> Option<&Launch> {
         self.launch.as_ref()?.as_ref().ok()
     }
@@ -182,7 +182,7 @@ impl Environment {
                 Some(meant) => format!("perhaps {meant} was meant"),
                 None => format!("unset it; the names known are {}", known().collect::<Vec<_>>().join(", ")),
             };
-            section.warn(format!("{} is set, but nothing of that name is read", stray.name), mend);
+            section.warn(format!("{} is set, but there is no such variable", stray.name), mend);
         }
         for wrong in &self.wrong {
             section.problem(wrong.clone(), "correct it or unset it");
@@ -192,12 +192,12 @@ impl Environment {
                 let here = local_ranks.map_or_else(String::new, |here| format!(", {here} of them here"));
                 section.ok(format!("{launcher}: this is rank {rank} of {ranks}{here}; they meet at {meeting}"));
             }
-            // Told above.
+            // Reported above.
             Some(Err(problem)) if self.wrong.contains(problem) => {}
             Some(Err(problem)) => section.warn(
                 problem.clone(),
-                "no matter for `unisono run` and for programs started in other ways; a rank started with these \
-                 variables would fail",
+                "a rank started with these variables would fail; `unisono run` and programs started in other ways are not \
+                 affected",
             ),
             None => {}
         }
@@ -232,7 +232,7 @@ fn short(value: &str) -> String {
     if line.chars().count() < value.chars().count() { format!("{line}...") } else { line }
 }
 
-/// The names of all our variables.
+/// The names of all variables of the library.
 fn known() -> impl Iterator<Item = &'static str> {
     Config::variables().iter().map(|known| known.name)
 }

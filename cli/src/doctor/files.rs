@@ -10,7 +10,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// No such file is longer that is of use here.
+/// The most bytes that are read of a file.
 const MOST: u64 = 4 << 20;
 
 /// A tree of such files.
@@ -30,7 +30,7 @@ impl Files {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// What a file says, without white space around it.
+    /// The text of a file, trimmed.
     pub(super) fn text(&self, path: &str) -> Option<String> {
         // A FIFO without a writer would block.
         let flags = OFlags::NONBLOCK.bits().cast_signed();

@@ -23,9 +23,9 @@ pub(crate) const NAME: &str = "doctor-one-rank";
 const RANKS: usize = 2;
 /// Elements of the two vectors that are reduced: 8 B and 1 MiB.
 const COUNTS: [usize; 2] = [2, 1 << 18];
-/// How often each is timed, after a tenth as often to warm up.
+/// How many calls of each are timed, after a tenth as many to warm up.
 const CALLS: [u32; 2] = [200, 20];
-/// How long the ranks may wait for each other, in seconds; all together takes well under one.
+/// How long the ranks may wait for each other, in seconds; the whole trial takes less than one.
 const TIMEOUT: &str = "10";
 /// How long the job may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(clap::Args)]
 pub(crate) struct OneRank {}
 
-/// What rank 0 says of the group.
+/// What rank 0 reports of the group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reduced {
     /// The provider's name.
@@ -43,7 +43,7 @@ pub(super) struct Reduced {
     pub(super) pins: bool,
     /// Whether sources must be registered.
     pub(super) staging: bool,
-    /// Whether a wait can sleep until something comes.
+    /// Whether a wait can sleep until a message arrives.
     pub(super) wakes: bool,
     /// Whether it goes through the kernel's sockets.
     pub(super) sockets: bool,
@@ -58,9 +58,13 @@ impl Reduced {
         let time = |at: usize| {
             format!("{} in about {:.0} us", size(COUNTS[at] * size_of::<f32>()), self.times_us[at])
         };
-        let sleeps = if self.wakes { "" } else { "; waits can only nap, not sleep until something comes" };
+        let sleeps = if self.wakes {
+            ""
+        } else {
+            "; waits must poll, because this provider cannot wake a thread that sleeps"
+        };
         format!(
-            "{} form a group over {} and reduce right: {}, {}{sleeps}",
+            "{} form a group over {} and reduce correctly: {}, {}{sleeps}",
             some(RANKS, "rank"),
             self.provider,
             time(0),
@@ -82,7 +86,7 @@ fn examine() -> Result<(), Box<dyn std::error::Error>> {
         let mut data = vec![0.0_f32; count];
         let mut times = Vec::new();
         for call in 0..calls + calls / 10 {
-            // Different in every place and call, and exact in f32.
+            // Different for each element, rank and call, and exact in f32.
             let value = |rank: usize, at: usize| ((at + rank * 7 + call as usize) % 1024) as f32;
             data.iter_mut().enumerate().for_each(|(at, element)| *element = value(group.rank(), at));
             group.barrier()?;
@@ -94,7 +98,7 @@ fn examine() -> Result<(), Box<dyn std::error::Error>> {
             let sum = |at| (0..group.size()).map(|rank| value(rank, at)).sum::<f32>();
             if let Some((at, element)) = data.iter().enumerate().find(|&(at, element)| *element != sum(at)) {
                 let wanted = sum(at);
-                return Err(format!("element {at} of {count} is {element} where the sum is {wanted}").into());
+                return Err(format!("element {at} of {count} is {element}, but the sum is {wanted}").into());
             }
         }
         times.sort();
@@ -116,7 +120,7 @@ fn examine() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Lets two ranks do so over a provider and an interface, by name or address; the rest is the environment's.
+/// Runs the two ranks over a provider and an interface, given by name or address; other settings come from the environment.
 pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result<Reduced, String> {
     let mut command = Command::new(ITSELF);
     command.args(["run", "--no-prefix", "--timeout", TIMEOUT, "-n"]).arg(RANKS.to_string());
@@ -126,7 +130,7 @@ pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result
     judge(command, PATIENCE)
 }
 
-/// Runs the command and reads its verdict.
+/// Runs the command and reads the line that rank 0 prints.
 fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
     let mut child = command
         .stdin(Stdio::null())
@@ -140,12 +144,12 @@ fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
     let said = said.recv_timeout(rest).unwrap_or_default();
     let complaint = reason(&complained.recv_timeout(rest).unwrap_or_default());
     if !ended {
-        return Err(format!("it was not done within {} s and was killed{complaint}", patience.as_secs()));
+        return Err(format!("it did not finish within {} s and was killed{complaint}", patience.as_secs()));
     }
     serde_json::from_str(said.trim()).map_err(|_| format!("it failed{complaint}"))
 }
 
-/// Everything that comes, once there is no more, up to more than any of it may be.
+/// Sends all of a stream once it has ended, up to 1 MiB.
 fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     const MOST: u64 = 1 << 20;
     let (tell, told) = mpsc::channel();
@@ -173,7 +177,7 @@ fn ended(child: &mut Child, deadline: Instant) -> bool {
     false
 }
 
-/// The first lines of what was complained of.
+/// The first lines of the standard error, behind a colon.
 fn reason(complaint: &str) -> String {
     let lines: Vec<_> = complaint.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     if lines.is_empty() { String::new() } else { format!(": {}", lines.join("; ")) }
@@ -205,13 +209,13 @@ mod tests {
         assert_eq!(script(&format!("echo '{told}'"), long), Ok(reduced.clone()));
         assert_eq!(
             reduced.words(),
-            "2 ranks form a group over net and reduce right: 8 B in about 2 us, 1 MiB in about 2000 us; waits can only nap, \
-             not sleep until something comes"
+            "2 ranks form a group over net and reduce correctly: 8 B in about 2 us, 1 MiB in about 2000 us; waits must poll, \
+             because this provider cannot wake a thread that sleeps"
         );
         let failed = script("echo one >&2; echo >&2; echo two >&2; exit 1", long);
         assert_eq!(failed, Err("it failed: one; two".into()));
         assert_eq!(script("echo nonsense", long), Err("it failed".into()));
         let hung = script("echo waiting >&2; exec sleep 60", Duration::from_secs(1));
-        assert_eq!(hung, Err("it was not done within 1 s and was killed: waiting".into()));
+        assert_eq!(hung, Err("it did not finish within 1 s and was killed: waiting".into()));
     }
 }

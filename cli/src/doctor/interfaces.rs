@@ -12,7 +12,7 @@ use unisono::config::StoreAddress;
 
 use super::{files::Files, report::Section, within};
 
-/// How long asking for the address of a name may take.
+/// How long the look-up of a host's address may take.
 const RESOLVING: Duration = Duration::from_secs(5);
 
 /// A network interface.
@@ -26,7 +26,7 @@ pub(super) struct Interface {
     pub(super) up: Option<bool>,
     /// The largest packet in bytes.
     pub(super) mtu: Option<u32>,
-    /// Its speed in Mbit/s, where the driver knows it.
+    /// Its speed in Mbit/s, if the driver reports it.
     pub(super) mbit: Option<u32>,
 }
 
@@ -54,29 +54,29 @@ pub(super) struct VerbsFile {
     pub(super) problem: Option<String>,
 }
 
-/// The way to where ranks meet.
+/// The route to the host where ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Route {
     /// The host as it was named.
     pub(super) host: String,
     /// Its address.
     pub(super) address: Option<IpAddr>,
-    /// The address from which packets would go.
+    /// The local address from which packets would be sent.
     pub(super) from: Option<IpAddr>,
     /// What went wrong.
     pub(super) problem: Option<String>,
 }
 
-/// What there is to send through.
+/// The network interfaces and RDMA devices.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Interfaces {
     /// All interfaces.
     pub(super) interfaces: Vec<Interface>,
     /// All ports of RDMA devices.
     pub(super) rdma: Vec<Port>,
-    /// By which programs reach these.
+    /// The files by which programs reach these devices.
     pub(super) verbs_files: Vec<VerbsFile>,
-    /// The way to where ranks meet, if that is known.
+    /// The route to the host where ranks meet, if that is known.
     pub(super) route: Option<Route>,
     /// Why addresses are unknown.
     pub(super) problem: Option<String>,
@@ -151,7 +151,7 @@ impl Interfaces {
         for VerbsFile { path, problem } in &self.verbs_files {
             if let Some(problem) = problem {
                 section.warn(
-                    format!("{path} cannot be opened, and so its RDMA device not be used: {problem}"),
+                    format!("{path} cannot be opened, so its RDMA device cannot be used: {problem}"),
                     "let this user read and write it (udev's rules; often there is a group rdma); in a container add \
                      --device=/dev/infiniband",
                 );
@@ -159,7 +159,7 @@ impl Interfaces {
         }
         match &self.route {
             Some(route) => self.judge_route(route, &mut section),
-            None => section.note("nothing names a host where ranks would meet: no way to one is looked for"),
+            None => section.note("no variable names the host where ranks meet, so no route is checked"),
         }
         section
     }
@@ -172,23 +172,23 @@ impl Interfaces {
         };
         match (&route.problem, route.from) {
             (Some(problem), _) => section.problem(
-                format!("there is no way to {named}: {problem}"),
+                format!("there is no route to {named}: {problem}"),
                 "correct MASTER_ADDR or UNISONO_STORE, /etc/hosts or the routes (`ip route get ADDRESS`)",
             ),
             (None, Some(from)) => {
                 let name = self.with(from).map_or("an unknown interface", |interface| &interface.name);
-                let way = format!("the way to {named} goes from {from} on {name}");
+                let route = format!("the route to {named} starts at {from} on {name}");
                 if route.address.is_some_and(|address| StoreAddress::names_itself(host, address)) {
                     section.ok(format!(
-                        "{way}: that is this machine itself, and where ranks run on others too, another interface is taken"
+                        "{route}: that is this machine itself; if ranks run on other machines too, another interface is used"
                     ));
                 } else if from.is_loopback() {
-                    section.ok(format!("{way}: only ranks of this machine can meet there"));
+                    section.ok(format!("{route}: only ranks on this machine can meet there"));
                 } else {
-                    section.ok(way);
+                    section.ok(route);
                 }
             }
-            (None, None) => section.note(format!("the way to {named} is unknown")),
+            (None, None) => section.note(format!("the route to {named} is unknown")),
         }
     }
 }
@@ -220,7 +220,7 @@ impl Interface {
 /// All interfaces: those the kernel lists and those that have an address.
 fn interfaces(files: &Files, addresses: Vec<(String, IpAddr)>) -> Vec<Interface> {
     let mut all: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
-    // Bonding leaves a plain file of settings among the directories.
+    // The bonding driver has a file among the directories.
     for name in files.names("/sys/class/net") {
         if files.has(&format!("/sys/class/net/{name}/flags")) {
             all.insert(name, Vec::new());
@@ -234,10 +234,10 @@ fn interfaces(files: &Files, addresses: Vec<(String, IpAddr)>) -> Vec<Interface>
         let up = match files.text(&path("operstate")).as_deref() {
             Some("up") => Some(true),
             Some("down" | "lowerlayerdown" | "notpresent" | "dormant") => Some(false),
-            // Loopback and tunnels have no such state; whether they are switched on (IFF_UP) must do.
+            // Loopback and tunnels have no such state; the flag IFF_UP says whether they are on.
             _ => flags(&files.text(&path("flags")).unwrap_or_default()).map(|flags| flags & 1 != 0),
         };
-        // The driver's "unknown" is -1, and 0 or 2^32-1 with some.
+        // An unknown speed is -1; with some drivers 0 or 2^32-1.
         let mbit = files.number::<i64>(&path("speed")).filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit));
         Interface {
             up,
@@ -268,7 +268,7 @@ fn ports(files: &Files) -> Vec<Port> {
     ports
 }
 
-/// The files of all RDMA devices, and whether they can be opened as drivers' libraries do it.
+/// The files of all RDMA devices, and whether they can be opened for reading and writing.
 fn verbs_files(files: &Files) -> Vec<VerbsFile> {
     let names = files.names("/dev/infiniband").into_iter().filter(|name| name.starts_with("uverbs"));
     let file = |name: String| {
@@ -279,7 +279,7 @@ fn verbs_files(files: &Files) -> Vec<VerbsFile> {
     names.map(file).collect()
 }
 
-/// The way to a host. No packet is sent, but a name may be asked for.
+/// The route to a host. No packet is sent, except to look up its address.
 fn route(host: String) -> Route {
     let none = |host, address, problem: String| Route { host, address, from: None, problem: Some(problem) };
     let asked = host.clone();
@@ -287,7 +287,7 @@ fn route(host: String) -> Route {
         Some(Ok(mut addresses)) => addresses.next(),
         Some(Err(error)) => return none(host, None, format!("its address is unknown ({error})")),
         None => {
-            let problem = format!("nobody told its address within {} s", RESOLVING.as_secs());
+            let problem = format!("its address was not found within {} s", RESOLVING.as_secs());
             return none(host, None, problem);
         }
     };
@@ -298,8 +298,8 @@ fn route(host: String) -> Route {
     }
 }
 
-/// The address from which the system would send to `towards`: connecting a UDP socket only looks it up. A link-local
-/// address is none without its interface, which is a part of the socket's address.
+/// The address from which the system would send to `towards`: to connect a UDP socket only looks up the route. A link-local
+/// address needs its interface, which is a part of the socket's address.
 fn routed_from(mut towards: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr =
         if towards.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

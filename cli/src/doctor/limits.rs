@@ -22,9 +22,9 @@ const CONTAINER_SHM: u64 = 64 << 20;
 /// A limit of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Limit {
-    /// What holds; `None` is no limit.
+    /// The limit in force; `None` if there is none.
     pub(super) soft: Option<u64>,
-    /// How far a process may raise it itself.
+    /// The highest limit that the process may set.
     pub(super) hard: Option<u64>,
 }
 
@@ -42,15 +42,15 @@ pub(super) struct HugePages {
     pub(super) size: u64,
     /// How many are set aside.
     pub(super) total: Option<u64>,
-    /// How many are to be had: of these, the free ones that nobody has been promised, and those that the kernel makes
-    /// on demand (nr_overcommit_hugepages), if it finds the memory.
+    /// How many are available: those set aside that are free and not reserved, and those that the kernel makes on demand
+    /// (nr_overcommit_hugepages) if it has the memory.
     pub(super) free: Option<u64>,
 }
 
 /// The memory that windows take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Windows {
-    /// For a world of so many ranks.
+    /// The world size.
     pub(super) ranks: usize,
     /// How many of them are on this machine.
     pub(super) here: usize,
@@ -88,7 +88,7 @@ impl Windows {
     }
 }
 
-/// What the system lets a rank have.
+/// The system's limits for a rank.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Limits {
     /// Locked memory in bytes.
@@ -107,7 +107,7 @@ pub(super) struct Limits {
     pub(super) huge_pages: Vec<HugePages>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub(super) transparent: Option<String>,
-    /// What decides how much of a TCP connection may be under way: `cubic`, `bbr` and so on.
+    /// The algorithm of TCP congestion control: `cubic`, `bbr` and so on.
     pub(super) congestion_control: Option<String>,
     /// Whether there are RDMA devices.
     pub(super) rdma: bool,
@@ -174,7 +174,7 @@ impl Limits {
             );
             section.ok(format!("{limit_is}; {need}, but {why}"));
         } else if enough {
-            section.ok(format!("{limit_is}; {need}, and your registered buffers come on top"));
+            section.ok(format!("{limit_is}; {need}, and registered buffers need more"));
         } else if limit >= self.windows.least {
             section
                 .warn(format!("{limit_is}, but {need}: chunks would be made smaller, which is slower"), mend);
@@ -187,7 +187,7 @@ impl Limits {
                 mend,
             );
         } else {
-            section.warn(format!("{limit_is}, but {need}: RDMA devices will not serve"), mend);
+            section.warn(format!("{limit_is}, but {need}: RDMA devices will not work"), mend);
         }
     }
 
@@ -195,7 +195,7 @@ impl Limits {
         let Some(limit) = self.files.soft else {
             return section.ok("open files: no limit");
         };
-        // A connection each way for every rank, with its timers and events, and what is open anyway.
+        // A connection in each direction to every rank, with its timers and events, and other files.
         let need = 4 * self.windows.ranks as u64 + 64;
         let words = format!("open files: {limit}");
         if limit >= need {
@@ -210,14 +210,12 @@ impl Limits {
 
     fn judge_shared(&self, section: &mut Section) {
         match self.shm {
-            None => {
-                section.warn("/dev/shm cannot be looked at: shm will not serve", "mount a tmpfs on /dev/shm")
-            }
+            None => section.warn("/dev/shm cannot be read: shm will not work", "mount a tmpfs on /dev/shm"),
             Some((total, free)) => {
                 let words = format!("/dev/shm: {} of {} are free", size64(free), size64(total));
                 if free <= CONTAINER_SHM {
                     section.warn(
-                        format!("{words}: with many ranks here shm may not find room"),
+                        format!("{words}: shm may run out of space with many ranks here"),
                         "remove what is left over in /dev/shm; in a container: docker run --shm-size=1g or --ipc=host",
                     );
                 } else {
@@ -228,16 +226,16 @@ impl Limits {
         let words = "reading other processes' memory (CMA, for large messages of shm)";
         match (self.ptrace_scope, self.may_ptrace) {
             (Some(0), _) => section.ok(format!("{words}: ptrace scope 0 allows it")),
-            // Nor does any capability help.
+            // No capability helps.
             (Some(scope @ 3..), _) => section.warn(
-                format!("{words}: ptrace scope {scope} forbids it to everybody, and shm copies once more"),
-                "nothing lowers it while the system runs: take kernel.yama.ptrace_scope out of /etc/sysctl.d and reboot",
+                format!("{words}: ptrace scope {scope} forbids it to everybody, so shm needs one more copy"),
+                "it cannot be lowered while the system runs: remove kernel.yama.ptrace_scope from /etc/sysctl.d and reboot",
             ),
             (Some(scope), Some(true)) => {
                 section.ok(format!("{words}: allowed by CAP_SYS_PTRACE (ptrace scope {scope})"))
             }
             (Some(scope), _) => section.warn(
-                format!("{words}: ptrace scope {scope} forbids it, and shm copies once more"),
+                format!("{words}: ptrace scope {scope} forbids it, so shm needs one more copy"),
                 "`sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE",
             ),
             (None, _) => section.note(format!("{words}: ptrace scope unknown")),
@@ -248,7 +246,7 @@ impl Limits {
         let none = HugePages { size: HUGE, total: None, free: None };
         let pages = self.huge_pages.iter().find(|pages| pages.size == HUGE).unwrap_or(&none);
         for other in self.huge_pages.iter().filter(|other| other.size != HUGE && other.total > Some(0)) {
-            section.note(format!("{}, which windows do not take", other.words()));
+            section.note(format!("{}, which windows do not use", other.words()));
         }
         let transparent = self.transparent.as_deref().unwrap_or("unknown");
         let transparent = format!("transparent huge pages: {transparent}");
@@ -259,7 +257,7 @@ impl Limits {
             section.warn(
                 format!(
                     "UNISONO_HUGE_PAGES asks for huge pages, and windows of {here} here take {wanted} ({each} each), but \
-                     {free} of 2 MiB are to be had: the rest will be ordinary pages"
+                     {free} of 2 MiB are available: the rest will be ordinary pages"
                 ),
                 format!(
                     "`echo {} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after booting",
@@ -280,10 +278,9 @@ impl Limits {
         let words = format!("TCP congestion control: {name}");
         let used = chosen.is_none_or(|chosen| chosen.sockets);
         if used && name.starts_with("bbr") {
-            // Measured with 2 and 4 ranks on one machine: the README has the figures.
             section.warn(
-                format!("{words}, which paces: megabytes between ranks of one machine may take twice the time"),
-                "`sysctl net.ipv4.tcp_congestion_control=cubic`, which holds for connections made from then on",
+                format!("{words}, which paces: large messages between ranks on one machine may take twice the time"),
+                "`sysctl net.ipv4.tcp_congestion_control=cubic`, which affects new connections",
             );
         } else {
             section.note(words);
@@ -295,12 +292,12 @@ impl HugePages {
     fn words(&self) -> String {
         let free = self.free.map_or_else(|| "an unknown number".into(), |free| free.to_string());
         let total = self.total.unwrap_or(0);
-        format!("huge pages of {}: {total} are set aside, {free} are to be had", size64(self.size))
+        format!("huge pages of {}: {total} are set aside, {free} are available", size64(self.size))
     }
 }
 
-/// Whether this process is in the first user namespace, or one that has all its users: of another, capabilities to lock
-/// memory do not count.
+/// Whether this process is in the first user namespace, or in one that has all its users. In others, the capability to lock memory
+/// has no effect.
 fn first_user_namespace(files: &Files) -> bool {
     let map = files.text("/proc/self/uid_map");
     // Without user namespaces there is no such file.

@@ -34,7 +34,7 @@ pub(super) struct Cache {
     pub(super) count: usize,
 }
 
-/// What hwloc says of the machine.
+/// The machine's topology, by hwloc.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Layout {
     /// Packages (sockets).
@@ -43,7 +43,7 @@ pub(super) struct Layout {
     pub(super) cores: usize,
     /// Hardware threads.
     pub(super) threads: usize,
-    /// How many of these the control group has.
+    /// How many of these the control group may use.
     pub(super) allowed: usize,
     /// NUMA nodes.
     pub(super) nodes: Vec<NumaNode>,
@@ -51,31 +51,31 @@ pub(super) struct Layout {
     pub(super) caches: Vec<Cache>,
 }
 
-/// What there is to compute on.
+/// The machine's processors, and how many of them this process may use.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
     /// The processor's name.
     pub(super) model: Option<String>,
-    /// What hwloc says; an error's text where it says nothing.
+    /// The topology, or hwloc's error.
     pub(super) layout: Result<Layout, String>,
     /// How many hardware threads this process may run on.
     pub(super) bound: Option<usize>,
-    /// How many of them at once: fewer, where its control group's time is limited.
+    /// How many of them it may use at once: fewer if its control group's time is limited.
     pub(super) usable: Option<usize>,
-    /// How many processors' worth of time its control group may use, where that is limited.
+    /// The limit of its control group's time, in processors; `None` if there is none.
     pub(super) quota: Option<f64>,
-    /// Which ranks run here.
+    /// The ranks that run here.
     pub(super) ranks: Ranks,
 }
 
 /// The ranks of this machine.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Ranks {
-    /// How many there are to be, where that is known.
+    /// Their number, if it is known.
     pub(super) count: Option<usize>,
-    /// Whether this process is one of them, and may be bound otherwise than the others.
+    /// Whether this process is one of them, whose binding may differ from that of the others.
     pub(super) launched: bool,
-    /// How long their waits are told to spin.
+    /// How long their waits spin, if it is configured.
     pub(super) spin: Option<Duration>,
 }
 
@@ -128,7 +128,7 @@ impl Machine {
                 }
             }
             Err(error) => section.warn(
-                format!("hwloc cannot tell what the machine looks like: {error}"),
+                format!("hwloc cannot read the topology of the machine: {error}"),
                 "try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set",
             ),
         }
@@ -136,14 +136,14 @@ impl Machine {
             self.layout.as_ref().map_or((0, 0), |layout| (layout.threads, layout.allowed));
         let mut why = Vec::new();
         if let Some(quota) = self.quota {
-            why.push(format!("its control group's limit is {quota:.1} processors' worth of time"));
+            why.push(format!("its control group's limit is the time of {quota:.1} processors"));
         }
         if allowed < threads {
             why.push(format!("its control group has {allowed} of them"));
         }
         let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
         if let Some(bound) = self.bound.filter(|&bound| self.ranks.launched && bound < allowed) {
-            // The others may be bound to other threads, so whether ranks share any cannot be told.
+            // The other ranks may be bound to other threads, so whether ranks share threads is unknown.
             section.note(format!("this rank is bound to {bound} of the {threads} hardware threads{why}"));
             return section;
         }
@@ -158,7 +158,7 @@ impl Machine {
         section
     }
 
-    /// As ranks judge it when they join: by the hardware threads that all of them together may use.
+    /// Whether ranks share hardware threads, as ranks decide it when they join: by the threads that all of them together may use.
     fn judge_ranks(&self, section: &mut Section) {
         let known = self.layout.as_ref().ok().map(|layout| layout.threads);
         let (Some(ranks), Some(threads)) = (self.ranks.count, self.usable.or(known)) else { return };
@@ -174,12 +174,14 @@ impl Machine {
         let shared = format!("{} would share {}", some(ranks, "rank"), some(threads, "hardware thread"));
         if self.ranks.spin.is_none() || still {
             section.warn(
-                format!("{shared}: waits give way instead of spinning"),
+                format!("{shared}: waits yield instead of spinning"),
                 format!("it works, but every message waits for its receiver to be scheduled; start at most {threads} here"),
             );
         } else {
             section.warn(
-                format!("{shared}, and waits spin all the same, since UNISONO_SPIN is set: they keep others from running"),
+                format!(
+                    "{shared}, but waits spin because UNISONO_SPIN is set: they keep other ranks from running"
+                ),
                 format!("unset UNISONO_SPIN, or start at most {threads} here"),
             );
         }
@@ -192,7 +194,7 @@ fn model(cpuinfo: &str) -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// hwloc's topology of the whole machine, with what this process's control group does not have.
+/// hwloc's topology of the whole machine, including what this process's control group may not use.
 fn whole(builder: TopologyBuilder) -> Result<Topology, String> {
     let builder = builder.with_flags(BuildFlags::INCLUDE_DISALLOWED);
     builder.map_err(|error| error.to_string())?.build().map_err(|error| error.to_string())
@@ -249,7 +251,7 @@ fn layout(topology: &Topology) -> Layout {
     }
 }
 
-/// The limit of this process's control group, and of all above it, in processors' worth of time.
+/// The lowest limit of the time of this process's control group and of all above it, in processors.
 fn quota(files: &Files) -> Option<f64> {
     let groups = files.text("/proc/self/cgroup")?;
     let mut least: Option<f64> = None;
@@ -278,7 +280,7 @@ fn quota(files: &Files) -> Option<f64> {
     least
 }
 
-/// The limit that one control group sets.
+/// The limit of one control group, in processors.
 fn limit(files: &Files, group: &str) -> Option<f64> {
     let (quota, period): (f64, f64) = match files.text(&format!("{group}/cpu.max")) {
         // "max 100000" is no limit.

@@ -71,7 +71,7 @@ pub(crate) struct Doctor {
     json: Option<PathBuf>,
 }
 
-/// All facts and what they mean: the JSON object.
+/// The JSON object: all facts and the lines about them.
 #[derive(Serialize)]
 struct Findings {
     works: bool,
@@ -122,7 +122,7 @@ impl Doctor {
         out.print(providers.judge())?;
         let self_test = SelfTest::gather(&providers);
         out.print(self_test.judge())?;
-        // Windows and connections are for ranks of other machines too.
+        // Ranks have windows and connections for ranks on other machines too.
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
         let here = count.unwrap_or(RANKS).min(world);
         let limits = Limits::gather(&files, Windows::of(&config, world, here));
@@ -157,7 +157,7 @@ impl Doctor {
     }
 }
 
-/// The store that ranks would use.
+/// The address to which the interface of ranks must lead: that of the store.
 fn towards(interfaces: &Interfaces) -> Option<IpAddr> {
     let route = interfaces.route.as_ref()?;
     route.address.filter(|&address| !StoreAddress::names_itself(&route.host, address))
@@ -193,7 +193,7 @@ fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     let count = |mark| sections.iter().map(|section| section.count(mark)).sum::<usize>();
     let (problems, warnings) = (count(Mark::Problem), count(Mark::Warn));
     let marks = match (problems, warnings) {
-        (0, 0) => "nothing to complain of".to_owned(),
+        (0, 0) => "no problems".to_owned(),
         (0, warnings) => some(warnings, "warning"),
         (problems, 0) => some(problems, "problem"),
         (problems, warnings) => format!("{}, {}", some(problems, "problem"), some(warnings, "warning")),

@@ -7,7 +7,7 @@ use unisono_transport::ofi::{self, Options};
 
 use super::report::Section;
 
-/// The requests that people make.
+/// The usual requests.
 const REQUESTS: [&str; 3] = ["tcp", "shm", "verbs"];
 
 /// One thing that libfabric offers.
@@ -23,7 +23,7 @@ pub(super) struct Candidate {
     pub(super) address: Option<IpAddr>,
     /// Whether it would be tried first.
     pub(super) taken: bool,
-    /// Why, or why not and what would mend that.
+    /// Why, or why not and what to do about it.
     pub(super) reason: String,
 }
 
@@ -52,27 +52,27 @@ impl Candidate {
     }
 }
 
-/// What one request would get.
+/// The provider that one request would get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Way {
-    /// What is asked for; `None` leaves the choice.
+    /// The provider asked for; `None` if the library chooses.
     pub(super) request: Option<String>,
-    /// What would be tried first; where that is nothing, why.
+    /// What would be tried first, or why there is nothing.
     pub(super) taken: Result<Candidate, String>,
 }
 
-/// What libfabric offers.
+/// The providers that libfabric offers.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Providers {
     /// The provider asked for.
     pub(super) provider: Option<String>,
     /// The interface asked for.
     pub(super) interface: Option<String>,
-    /// The way each request would go: the one made, or without one all that people make.
+    /// The result of each request: of the one that was made, or of the default and the usual ones.
     pub(super) ways: Vec<Way>,
-    /// What would be tried first if nothing were asked for, where what is asked for is not to be had.
+    /// If no request gets a provider: what would be tried first without a request.
     pub(super) otherwise: Option<Candidate>,
-    /// Everything there is, for the first of these requests.
+    /// All candidates of the first of these requests.
     pub(super) candidates: Vec<Candidate>,
 }
 
@@ -129,7 +129,7 @@ impl Providers {
                 Err(reason) => section.note(format!("{request}: none; {reason}")),
             }
         }
-        // What is not taken, a line for each provider and reason.
+        // The candidates that are not taken, a line for each provider and reason.
         let mut rest: Vec<(&str, &str, Vec<String>)> = Vec::new();
         let told = |candidate: &Candidate| {
             self.ways.iter().any(|way| match &way.taken {
@@ -155,9 +155,9 @@ impl Providers {
         section
     }
 
-    /// What to do if what is asked for is not to be had.
+    /// What to do if the request gets no provider.
     fn way_out(&self) -> String {
-        let way_out = "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info has libfabric say more; Debian's \
+        let way_out = "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info makes libfabric log more; Debian's \
                        libfabric1 has tcp and shm built in";
         let asked = match (&self.provider, &self.interface) {
             (Some(_), None) => "--provider and UNISONO_PROVIDER",
@@ -166,9 +166,7 @@ impl Providers {
         };
         self.otherwise.as_ref().map_or_else(
             || way_out.to_owned(),
-            |other| {
-                format!("without {asked} it would be {}; if that is not wanted: {way_out}", other.words())
-            },
+            |other| format!("without {asked} it would be {}; otherwise: {way_out}", other.words()),
         )
     }
 

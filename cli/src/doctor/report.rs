@@ -13,11 +13,11 @@ const MARGIN: usize = 11;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Mark {
-    /// It is as it is; neither good nor bad.
+    /// For information.
     Note,
-    /// It is as it should be.
+    /// It works.
     Ok,
-    /// It works, but less well than it could, or it will not in some circumstances.
+    /// It works, but not as well as it could, or not in all circumstances.
     Warn,
     /// It does not work.
     Problem,
@@ -47,9 +47,9 @@ impl Mark {
 /// One thing to be told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Line {
-    /// What it means.
+    /// The mark before it.
     pub(super) mark: Mark,
-    /// What is so.
+    /// The finding.
     pub(super) text: String,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,22 +70,22 @@ impl Section {
         Self { title, lines: Vec::new() }
     }
 
-    /// Adds what is so, neither good nor bad.
+    /// Adds information.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         self.lines.push(Line { mark: Mark::Note, text: text.into(), mend: None });
     }
 
-    /// Adds what is as it should be.
+    /// Adds a finding that is good.
     pub(super) fn ok(&mut self, text: impl Into<String>) {
         self.lines.push(Line { mark: Mark::Ok, text: text.into(), mend: None });
     }
 
-    /// Adds what could be better, and what to do.
+    /// Adds a finding that could be better, and what to do.
     pub(super) fn warn(&mut self, text: impl Into<String>, mend: impl Into<String>) {
         self.lines.push(Line { mark: Mark::Warn, text: text.into(), mend: Some(mend.into()) });
     }
 
-    /// Adds what does not work, and what to do.
+    /// Adds a finding that something does not work, and what to do.
     pub(super) fn problem(&mut self, text: impl Into<String>, mend: impl Into<String>) {
         self.lines.push(Line { mark: Mark::Problem, text: text.into(), mend: Some(mend.into()) });
     }

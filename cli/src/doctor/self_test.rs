@@ -1,4 +1,4 @@
-//! Lets two ranks form a group and reduce, over every provider that fits.
+//! The self-test: two ranks form a group and reduce, over every provider that fits.
 
 use serde::Serialize;
 
@@ -8,12 +8,12 @@ use super::{
     report::Section,
 };
 
-/// A request, and what came of the provider that it means.
+/// A request, and the result of the trial of its provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Trial {
-    /// `None` is no request.
+    /// The provider asked for; `None` if the library chooses.
     pub(super) request: Option<String>,
-    /// Whether it is what was asked for, or what is taken by default, rather than for information.
+    /// Whether it is the user's request or the default, and not for information.
     pub(super) asked: bool,
     /// The provider that comes first, if it did not work, and why.
     pub(super) failed: Option<(String, String)>,
@@ -38,14 +38,14 @@ impl SelfTest {
         let mut tried = Vec::new();
         for (at, way) in providers.ways.iter().enumerate() {
             let Ok(taken) = &way.taken else { continue };
-            // Several requests may mean the same.
+            // Several requests may get the same provider.
             if tried.contains(&taken) {
                 continue;
             }
             tried.push(taken);
             let mut trial =
                 Trial { request: way.request.clone(), asked: at == 0, failed: None, success: None };
-            // By its exact name: otherwise the group would pass on to what comes next, and so hide why the first failed.
+            // By its exact name: otherwise the group would try the next provider, which would hide why the first failed.
             match with(Some(&taken.name), taken) {
                 Ok(success) => trial.success = Some(success),
                 Err(reason) => {
@@ -71,7 +71,7 @@ impl SelfTest {
         names
     }
 
-    /// The one that is taken by default, or that was asked for, if it works.
+    /// The provider that is the default, or that was asked for, if it works.
     pub(super) fn chosen(&self) -> Option<&Reduced> {
         self.trials.iter().find(|trial| trial.asked)?.success.as_ref()
     }
@@ -82,7 +82,7 @@ impl SelfTest {
             let request = request.as_deref().unwrap_or("by default");
             if let Some((name, reason)) = failed {
                 let text = format!("{request}: {name} fits, but does not work: {reason}");
-                let mut mend = "see the environment above and the limits below; FI_LOG_LEVEL=info has libfabric say more"
+                let mut mend = "see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log more"
                     .to_owned();
                 if name.starts_with("verbs") {
                     mend += "; on soft-RoCE set FI_UNIVERSE_SIZE=32";

@@ -119,7 +119,7 @@ fn no_provider() {
         "|providers
          |  PROBLEM  by default: no provider fits on interface eth9; efa: it is not built into this libfabric,
          |           or finds no device
-         |           => unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info has libfabric say more; Debian's
+         |           => unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info makes libfabric log more; Debian's
          |              libfabric1 has tcp and shm built in
          |  -        tcp: none; net: it is not built into this libfabric, or finds no device
          |  -        not taken: tcp;ofi_rxm: it is not built into this libfabric, or finds no device",
@@ -176,12 +176,12 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
         &section,
         "|self-test
          |  warn     by default: verbs;ofi_rxm fits, but does not work: it broke
-         |           => see the environment above and the limits below; FI_LOG_LEVEL=info has libfabric say
+         |           => see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log
          |              more; on soft-RoCE set FI_UNIVERSE_SIZE=32
-         |  ok       by default: 2 ranks form a group over net and reduce right: 8 B in about 12 us, 1 MiB in
-         |           about 457 us
+         |  ok       by default: 2 ranks form a group over net and reduce correctly: 8 B in about 12 us, 1 MiB
+         |           in about 457 us
          |  warn     shm: shm fits, but does not work: it broke
-         |           => see the environment above and the limits below; FI_LOG_LEVEL=info has libfabric say
+         |           => see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log
          |              more",
     );
     assert_eq!(self_test.chosen().map(|chosen| chosen.provider.as_str()), Some("net"));
@@ -195,7 +195,7 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
         &self_test.judge(),
         "|self-test
          |  PROBLEM  shm: shm fits, but does not work: it broke
-         |           => see the environment above and the limits below; FI_LOG_LEVEL=info has libfabric say
+         |           => see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log
          |              more",
     );
     assert!(self_test.working().is_empty());
@@ -229,8 +229,8 @@ fn little_locked_memory() {
     says(
         &locked(Some(16 << 20), true, Some(&verbs)),
         "|limits
-         |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.89 MiB per rank, and your registered
-         |           buffers come on top",
+         |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.89 MiB per rank, and registered buffers
+         |           need more",
     );
     let net = reduced("net");
     says(
@@ -262,14 +262,14 @@ fn no_huge_pages_and_tight_limits() {
          |  ok       locked memory: no limit; windows for 300 ranks need 12.5 MiB per rank
          |  warn     open files: 1024, but 300 ranks over TCP may need 1264
          |           => raise it: `ulimit -n 1264`
-         |  warn     /dev/shm: 32 MiB of 64 MiB are free: with many ranks here shm may not find room
+         |  warn     /dev/shm: 32 MiB of 64 MiB are free: shm may run out of space with many ranks here
          |           => remove what is left over in /dev/shm; in a container: docker run --shm-size=1g or
          |              --ipc=host
          |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 1 forbids
-         |           it, and shm copies once more
+         |           it, so shm needs one more copy
          |           => `sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE
          |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 216 (27 each),
-         |           but 0 of 2 MiB are to be had: the rest will be ordinary pages
+         |           but 0 of 2 MiB are available: the rest will be ordinary pages
          |           => `echo 216 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
          |              booting
          |  -        transparent huge pages: never",
@@ -279,8 +279,8 @@ fn no_huge_pages_and_tight_limits() {
         &Section { lines: frozen.lines.split_off(3), ..frozen },
         "|limits
          |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 3 forbids
-         |           it to everybody, and shm copies once more
-         |           => nothing lowers it while the system runs: take kernel.yama.ptrace_scope out of
+         |           it to everybody, so shm needs one more copy
+         |           => it cannot be lowered while the system runs: remove kernel.yama.ptrace_scope from
          |              /etc/sysctl.d and reboot
          |  -        huge pages of 2 MiB: none are set aside; transparent huge pages: madvise",
     );
@@ -300,10 +300,9 @@ fn congestion_control_that_paces() {
         says(
             &judged("bbr", provider),
             "|limits
-             |  warn     TCP congestion control: bbr, which paces: megabytes between ranks of one machine may take
-             |           twice the time
-             |           => `sysctl net.ipv4.tcp_congestion_control=cubic`, which holds for connections made from
-             |              then on",
+             |  warn     TCP congestion control: bbr, which paces: large messages between ranks on one machine may
+             |           take twice the time
+             |           => `sysctl net.ipv4.tcp_congestion_control=cubic`, which affects new connections",
         );
     }
 }
@@ -320,16 +319,16 @@ fn huge_pages_count_if_windows_take_them() {
     says(
         &judged(&[(2 << 20, 512, 112)]),
         "|limits
-         |  ok       huge pages of 2 MiB: 512 are set aside, 112 are to be had
+         |  ok       huge pages of 2 MiB: 512 are set aside, 112 are available
          |  -        transparent huge pages: madvise",
     );
     // Neither larger ones nor transparent ones help.
     says(
         &judged(&[(2 << 20, 512, 111), (1 << 30, 4, 4)]),
         "|limits
-         |  -        huge pages of 1 GiB: 4 are set aside, 4 are to be had, which windows do not take
+         |  -        huge pages of 1 GiB: 4 are set aside, 4 are available, which windows do not use
          |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 112 (14 each),
-         |           but 111 of 2 MiB are to be had: the rest will be ordinary pages
+         |           but 111 of 2 MiB are available: the rest will be ordinary pages
          |           => `echo 513 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
          |              booting
          |  -        transparent huge pages: madvise",
@@ -351,7 +350,7 @@ fn more_ranks_than_hardware_threads() {
          |  -        NUMA node 0: 8 cores, 64 GiB of memory
          |  -        NUMA node 1: 8 cores, 64 GiB of memory
          |  -        caches: L3 2 x 32 MiB, L2 16 x ?
-         |  warn     33 ranks would share 32 hardware threads: waits give way instead of spinning
+         |  warn     33 ranks would share 32 hardware threads: waits yield instead of spinning
          |           => it works, but every message waits for its receiver to be scheduled; start at most 32
          |              here",
     );
@@ -368,8 +367,8 @@ fn more_ranks_than_hardware_threads() {
     says(
         &last(33, Some(Duration::from_micros(20))),
         "|machine
-         |  warn     33 ranks would share 32 hardware threads, and waits spin all the same, since UNISONO_SPIN
-         |           is set: they keep others from running
+         |  warn     33 ranks would share 32 hardware threads, but waits spin because UNISONO_SPIN is set:
+         |           they keep other ranks from running
          |           => unset UNISONO_SPIN, or start at most 32 here",
     );
     let narrow = Machine { usable: Some(2), quota: Some(2.0), layout: Err("no".into()), ..machine(Some(3)) };
@@ -377,9 +376,9 @@ fn more_ranks_than_hardware_threads() {
         &narrow.judge(),
         "|machine
          |  -        A Chip 9000
-         |  warn     hwloc cannot tell what the machine looks like: no
+         |  warn     hwloc cannot read the topology of the machine: no
          |           => try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set
-         |  warn     3 ranks would share 2 hardware threads: waits give way instead of spinning
+         |  warn     3 ranks would share 2 hardware threads: waits yield instead of spinning
          |           => it works, but every message waits for its receiver to be scheduled; start at most 2
          |              here",
     );
@@ -398,8 +397,8 @@ fn fewer_hardware_threads_than_the_machine_has() {
         &judged(Machine { usable: Some(2), quota: Some(2.5), ..machine(None) }),
         &format!(
             "|machine
-             |  warn     this process may use 2 of the 32 hardware threads (its control group's limit is 2.5
-             |           processors' worth of time)
+             |  warn     this process may use 2 of the 32 hardware threads (its control group's limit is the time
+             |           of 2.5 processors)
              {mend}"
         ),
     );
@@ -470,7 +469,7 @@ fn interfaces_of_a_cluster_node() {
          |           => the port is not active: look at its cable, and on InfiniBand at the subnet manager
          |  warn     there are RDMA devices, but no /dev/infiniband/uverbs*: programs cannot reach them
          |           => load the kernel module ib_uverbs; in a container add --device=/dev/infiniband
-         |  ok       the way to node0 (10.0.0.9) goes from 10.0.0.1 on eth0",
+         |  ok       the route to node0 (10.0.0.9) starts at 10.0.0.1 on eth0",
     );
     let denied = Some("Permission denied (os error 13)".to_owned());
     let verbs_files = vec![
@@ -481,11 +480,11 @@ fn interfaces_of_a_cluster_node() {
     says(
         &Section { lines: denied.lines.split_off(5), ..denied },
         "|interfaces
-         |  warn     /dev/infiniband/uverbs1 cannot be opened, and so its RDMA device not be used: Permission
+         |  warn     /dev/infiniband/uverbs1 cannot be opened, so its RDMA device cannot be used: Permission
          |           denied (os error 13)
          |           => let this user read and write it (udev's rules; often there is a group rdma); in a
          |              container add --device=/dev/infiniband
-         |  -        nothing names a host where ranks would meet: no way to one is looked for",
+         |  -        no variable names the host where ranks meet, so no route is checked",
     );
     let alone = Interfaces {
         interfaces: vec![interface("lo", &["127.0.0.1"], Some(true), None)],
@@ -498,7 +497,7 @@ fn interfaces_of_a_cluster_node() {
          |  -        lo: up, mtu 1500, 127.0.0.1
          |  warn     no interface that is up has an address but loopback
          |           => ranks on this machine can meet; for others, bring an interface up (`ip addr`)
-         |  PROBLEM  there is no way to node0: its address is unknown
+         |  PROBLEM  there is no route to node0: its address is unknown
          |           => correct MASTER_ADDR or UNISONO_STORE, /etc/hosts or the routes (`ip route get
          |              ADDRESS`)",
     );
@@ -517,14 +516,13 @@ fn libraries_old_and_other() {
         &versions((1, 6), None).judge(),
         "|versions
          |  -        unisono 0.1.0 on Linux of unknown release
-         |  PROBLEM  libfabric 1.6 from a file that could not be told is older than 1.17, which is the oldest
-         |           supported
+         |  PROBLEM  libfabric 1.6 from an unknown file is older than 1.17, which is the oldest supported
          |           => install a newer libfabric, or put a newer one's directory first in LD_LIBRARY_PATH",
     );
     says(
         &versions((2, 5), Some("/opt/libfabric.so.1")).judge(),
         "|versions
          |  -        unisono 0.1.0 on Linux of unknown release
-         |  ok       libfabric 2.5 from /opt/libfabric.so.1; built against 1.17.0, which is as good",
+         |  ok       libfabric 2.5 from /opt/libfabric.so.1; built against 1.17.0, which is compatible",
     );
 }

@@ -8,12 +8,12 @@ use super::{files::Files, report::Section};
 /// The oldest libfabric that is supported; `transport/libfabric-sys/build.rs` holds the headers to the same.
 const OLDEST: (u32, u32) = (1, 17);
 
-/// The versions of all that matters.
+/// The versions of the program, of libfabric and of the kernel.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Versions {
-    /// Ours.
+    /// The program's.
     pub(super) unisono: String,
-    /// The libfabric whose headers were built against, for instance `1.17.0`.
+    /// The libfabric whose headers the program was built with, for instance `1.17.0`.
     pub(super) libfabric_built: String,
     /// The libfabric that runs: major, minor.
     pub(super) libfabric: (u32, u32),
@@ -43,7 +43,7 @@ impl Versions {
             self.kernel.as_deref().unwrap_or("of unknown release")
         ));
         let (major, minor) = self.libfabric;
-        let file = self.libfabric_file.as_deref().unwrap_or("a file that could not be told");
+        let file = self.libfabric_file.as_deref().unwrap_or("an unknown file");
         let runs = format!("libfabric {major}.{minor} from {file}");
         if self.libfabric < OLDEST {
             let (major, minor) = OLDEST;
@@ -54,7 +54,7 @@ impl Versions {
         } else if self.libfabric_built.starts_with(&format!("{major}.{minor}.")) {
             section.ok(runs);
         } else {
-            section.ok(format!("{runs}; built against {}, which is as good", self.libfabric_built));
+            section.ok(format!("{runs}; built against {}, which is compatible", self.libfabric_built));
         }
         section
     }

@@ -10,17 +10,17 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What the subcommand is called.
+/// The name of the subcommand.
 pub(crate) const NAME: &str = "run-guard";
 
-/// What the launcher says when it has ended its ranks itself.
+/// The line that the launcher sends when all ranks have ended.
 const DONE: &str = "done";
 
-/// How long after killing the ranks it removes the shared memory that they have left.
+/// The time from killing the ranks until their shared memory is removed.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Ends process groups when the launcher is gone. Its standard input names them, one a line, and ends with
-/// the launcher.
+/// Kills process groups when the launcher has died. Its standard input has one group per line, and is closed when the launcher
+/// dies.
 #[derive(clap::Args)]
 pub(crate) struct Guard {}
 
@@ -34,10 +34,10 @@ impl Guard {
             groups.extend(line.parse().ok().and_then(Pid::from_raw));
         }
         for group in groups {
-            // It fails only where nobody is left.
+            // It fails only if no process is left.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // What they held is let go a moment after they were killed.
+        // Killed processes release their memory after a moment.
         std::thread::sleep(SETTLE);
         unisono_transport::ofi::sweep();
         ExitCode::SUCCESS
@@ -52,7 +52,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Starts the guard, out of reach of the signals that a terminal sends to us.
+    /// Starts the guard in a process group of its own, so that the terminal's signals do not reach it.
     pub(super) fn start() -> io::Result<Self> {
         let mut command = Command::new(super::ITSELF);
         command.arg0("unisono").arg(NAME).process_group(0);
@@ -62,12 +62,12 @@ impl Hold {
         Ok(Self { guard, line })
     }
 
-    /// Tells the guard of a process group. A guard that was killed is missed, but no reason to end the job.
+    /// Tells the guard of a process group. If the guard was killed, the job goes on without it.
     pub(super) fn add(&mut self, group: Pid) {
         let _ = writeln!(self.line, "{}", group.as_raw_pid());
     }
 
-    /// Says that nobody is left to be ended.
+    /// Tells the guard that no process is left, and waits for its end.
     pub(super) fn release(mut self) {
         let _ = writeln!(self.line, "{DONE}");
         drop(self.line);

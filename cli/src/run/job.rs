@@ -1,4 +1,4 @@
-//! A job: its ranks as processes, each in a process group of its own, from their start to the end of the last.
+//! A job: starts its ranks, each in a process group of its own, and waits until the last has ended.
 
 use std::{
     env,
@@ -33,38 +33,38 @@ use super::{
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a process may take to go after SIGKILL: it may have much memory.
+/// How long a process may take to end after SIGKILL: it may have much memory to free.
 const DYING: Duration = Duration::from_millis(500);
-/// How long all outputs may stay silent after the last rank's end before they are left: a process that took itself
-/// out of its rank's process group may hold one open for ever. Where it says something for ever, a signal ends the job.
+/// How long all outputs may stay silent after the last rank has ended before the job ends: a process that has left its rank's
+/// process group may keep an output open for ever. If it keeps writing, a signal ends the job.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// File descriptors that this process needs beside those of the ranks: its own, and those with which a rank is started.
+/// File descriptors that this process needs besides those for the ranks: its own, and those to start a rank.
 const OWN_DESCRIPTORS: u64 = 64;
-/// As many more it had better have, for connections to the store of whoever has not said who it is.
+/// File descriptors for further connections to the store, of processes that have not yet identified themselves.
 const SPARE_DESCRIPTORS: u64 = 256;
 
-/// What to start.
+/// The job to start.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// How many ranks.
+    /// The number of ranks.
     pub(crate) ranks: u32,
     /// The program, as `exec` takes it: a path, or a name to be found in PATH.
     pub(crate) program: OsString,
     /// Its arguments.
     pub(crate) arguments: Vec<OsString>,
-    /// What every rank finds in its environment beside what is ours and what the launcher sets.
+    /// Variables to set in the ranks' environment, besides this process's own and those that every job sets.
     pub(crate) environment: Vec<(&'static str, OsString)>,
     /// Where the ranks' output goes.
     pub(crate) output: Output,
 }
 
-/// What happens to the ranks' standard output and error.
+/// Where the ranks' standard output and error go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Line by line to ours, behind `[rank] `.
+    /// Line by line to this process's, each line behind `[rank] `.
     Prefixed,
-    /// The ranks hold ours.
+    /// The ranks inherit this process's.
     Passed,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The exit status that shells give.
+    /// The exit status as shells compute it.
     pub(crate) fn exit_code(self) -> ExitCode {
         let code = match self {
             Self::Status(status) => status,
@@ -94,14 +94,14 @@ enum Event {
     Ended(u32, End),
     /// This process was sent a signal.
     Signal(i32),
-    /// Our standard output or error takes no more, and why.
+    /// This process's standard output or error cannot be written.
     OutputClosed(io::Error),
     /// A rank's standard output or error ended.
     OutputEnded,
 }
 
 impl Job {
-    /// This program once more as every rank, with the same command line but for `--ranks`, and our output.
+    /// A job whose ranks run this program with the same command line except `--ranks`, and inherit its output.
     pub(crate) fn again(ranks: u32) -> Self {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut words = env::args_os().skip(1);
@@ -115,13 +115,13 @@ impl Job {
         Self { ranks, program: ITSELF.into(), arguments, environment: Vec::new(), output: Output::Passed }
     }
 
-    /// Starts the ranks and returns when all have ended: the way the first failing one did, or the signal that
-    /// ended the job. To be called on the main thread, since a rank dies with the thread that started it.
+    /// Starts the ranks and returns when all have ended: how the first rank that failed ended, or the signal that ended the job. To be
+    /// called on the main thread, because the kernel kills a rank when the thread that started it ends.
     pub(crate) fn run(&self) -> io::Result<End> {
         if signals::children_are_reaped() {
             return Err(io::Error::other(
-                "SIGCHLD is ignored in the process that started this, and so here, and how ranks end cannot be \
-                 known; let that process set it to its default first, from a shell: \
+                "SIGCHLD is ignored here, as in the process that started this one, so it cannot be known how ranks \
+                 end; let that process set it to its default first, from a shell: \
                  env --default-signal=CHLD unisono ...",
             ));
         }
@@ -150,8 +150,8 @@ impl Job {
         Ok(ranks.supervise(&events, None))
     }
 
-    /// Raises the limit on file descriptors to what the ranks take: two connections of each to the store, and the two
-    /// outputs where they are passed on.
+    /// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, and its two outputs if they
+    /// are forwarded.
     fn make_room(&self) -> io::Result<()> {
         let each = if self.output == Output::Prefixed { 4 } else { 2 };
         let needed = each * u64::from(self.ranks) + OWN_DESCRIPTORS;
@@ -173,7 +173,7 @@ impl Job {
         Ok(())
     }
 
-    /// The command that becomes rank `number`; `meet` tells it where.
+    /// The command that becomes rank `number`; `meet` has the variables of the store.
     fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
         let mut command = Command::new(ITSELF);
         command.arg0("unisono").arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
@@ -185,15 +185,15 @@ impl Job {
                 command.env(format!("{prefix}{local}WORLD_SIZE"), &size);
             }
         }
-        // Without it libinfinipath, which comes with Debian's libfabric, makes of a rank that crashes or is
-        // interrupted one that ended with status 1.
+        // Otherwise a rank that crashes or is interrupted ends with status 1, because of libinfinipath, which comes with Debian's
+        // libfabric.
         command.env("IPATH_NO_BACKTRACE", "1");
         let (name, value) = ofi::LAUNCH_WITH;
         if env::var_os(name).is_none() {
             command.env(name, value);
         }
         command.envs(meet.iter().map(|(name, value)| (name, value)));
-        // The ranks have a token of their own.
+        // The token of this job is in `meet`.
         command.env_remove("UNISONO_TOKEN_FILE");
         command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
         command.stdin(Stdio::null()).process_group(0);
@@ -209,11 +209,9 @@ struct Ranks {
     guard: Hold,
     sink: Arc<Sink>,
     tell: Sender<Event>,
-    /// In order of rank. None is reaped before the end of the job, so that no process group's number can come
-    /// to mean other processes.
+    /// In order of rank. None is reaped before the end of the job, so that the number of a process group is not reused.
     children: Vec<Child>,
-    /// How many of them have a thread that tells of their end: all, but for the last one where threads have
-    /// run out.
+    /// How many of them have a thread that waits for their end: all, or all but the last if there are no more threads.
     watched: usize,
     /// How many outputs are being forwarded.
     outputs: usize,
@@ -246,7 +244,7 @@ impl Ranks {
     ) -> io::Result<()> {
         let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
         spawn(format!("{prefix}{to:?}"), move || {
-            // The source is open until the failure is told: else the rank's end by SIGPIPE might be known first.
+            // The source stays open until the failure is sent: otherwise the rank's end by SIGPIPE might arrive first.
             if let Err(error) = sink.forward(&mut source, to, prefix.as_bytes()) {
                 drop(tell.send(Event::OutputClosed(error)));
             }
@@ -256,7 +254,7 @@ impl Ranks {
         Ok(())
     }
 
-    /// Waits for all ranks, and ends them when one fails or a signal comes; at once if `verdict` is given.
+    /// Waits for all ranks, and ends them if one fails or a signal arrives; at once if `verdict` is given.
     fn supervise(mut self, events: &Receiver<Event>, mut verdict: Option<End>) -> End {
         let mut living = self.watched;
         let mut kill_at = None;
@@ -281,7 +279,7 @@ impl Ranks {
                     None
                 }
                 Ok(Event::Signal(signal)) => {
-                    // Whoever asks a second time does not want to wait.
+                    // The second signal ends the ranks without delay.
                     if verdict.is_some() {
                         self.send(Signal::KILL);
                     }
@@ -305,20 +303,20 @@ impl Ranks {
                 kill_at = Some(self.end_all());
             }
         }
-        // What a rank left behind in its process group.
+        // Processes that ranks have started and left behind.
         self.send(Signal::KILL);
         self.drain(events, &mut verdict);
         self.guard.release();
         let groups: Vec<Pid> = self.children.iter().map(pid).collect();
         for mut child in self.children {
-            // The end is known; this only lets the kernel forget the process.
+            // How it ended is known; this frees its process number.
             drop(child.wait());
         }
         remove_memory(&groups);
         verdict.unwrap_or(End::Status(0))
     }
 
-    /// Asks all process groups to end and says when to stop asking.
+    /// Asks all process groups to end. Returns when to kill them.
     fn end_all(&self) -> Instant {
         self.send(Signal::TERM);
         Instant::now() + GRACE
@@ -334,13 +332,13 @@ impl Ranks {
     /// Sends a signal to all process groups, also to those whose first process has ended.
     fn send(&self, signal: Signal) {
         for child in &self.children {
-            // It fails only where nobody is left.
+            // It fails only if no process is left.
             let _ = kill_process_group(pid(child), signal);
         }
     }
 
-    /// Waits until the ranks' output has been passed on. Where it cannot be, or a signal ends the waiting, a job that did
-    /// well fails after all.
+    /// Waits until the ranks' output has been forwarded. If that fails, or a signal ends the wait, a job that has succeeded so far
+    /// fails.
     fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
         let mut reads = self.sink.reads();
         while self.outputs > 0 {
@@ -362,8 +360,8 @@ impl Ranks {
     }
 }
 
-/// Removes shared memory that ranks could not remove themselves, since they were killed. What else is in their process groups was
-/// killed just now, and may take a moment to go.
+/// Removes the shared memory of ranks that were killed. Waits first for the other processes in their process groups, which have just
+/// been killed too.
 fn remove_memory(groups: &[Pid]) {
     let until = Instant::now() + DYING;
     let lives = |group: &Pid| test_kill_process_group(*group).is_ok();
@@ -373,14 +371,14 @@ fn remove_memory(groups: &[Pid]) {
     ofi::sweep();
 }
 
-/// What tells this job from all others that might meet at our port.
+/// A random token, which distinguishes this job from others that may use the same port.
 fn token() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(bytes[..filled].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Tells people why the job ends.
+/// Prints why the job ends.
 fn report(number: u32, end: End, others: usize) {
     let how = match end {
         End::Status(status) => format!("ended with status {status}"),
@@ -393,8 +391,7 @@ fn report(number: u32, end: End, others: usize) {
     crate::complain!("unisono run: rank {number} {how}{also}");
 }
 
-/// How a job ends whose output cannot be written while so many ranks live; tells people why, unless it is they who
-/// closed it.
+/// How a job ends whose output cannot be written, while `living` ranks live. Prints why, unless the reader has closed the output.
 fn unwritable(error: &io::Error, living: usize) -> End {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return End::Signal(Signal::PIPE.as_raw());
@@ -406,7 +403,7 @@ fn unwritable(error: &io::Error, living: usize) -> End {
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let no_thread =
-        |error: io::Error| io::Error::new(error.kind(), format!("there is no thread for it: {error}"));
+        |error: io::Error| io::Error::new(error.kind(), format!("no thread can be started: {error}"));
     thread::Builder::new().name(name).spawn(work).map(drop).map_err(no_thread)
 }
 
@@ -424,7 +421,7 @@ fn wait(pid: Pid) -> End {
                 (None, None) => {}
             },
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // Somebody else has reaped it: nothing more can be known.
+            // It was reaped elsewhere, so how it ended is unknown.
             Err(_) => return End::Status(255),
         }
     }

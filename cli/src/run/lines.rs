@@ -14,18 +14,18 @@ use rustix::{
     io::Errno,
 };
 
-/// A line is written in one piece up to this many bytes; a longer one is broken, so that a program that
-/// never ends its line does not fill our memory.
+/// The longest line that is written in one piece, in bytes. A longer line is broken, so that a program that never ends its line does
+/// not fill the memory.
 const LONGEST: usize = 1 << 20;
 
-/// Which of our streams a rank's stream goes to.
+/// The stream of this process to which a rank's stream goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stream {
     Out,
     Err,
 }
 
-/// Our standard output and error, which no two ranks write to at once.
+/// This process's standard output and error, to which one rank writes at a time.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
     lock: Mutex<()>,
@@ -34,12 +34,12 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Whether a rank's output is on its way to a reader that is slow to take it.
+    /// Whether a rank's output is being written, perhaps to a slow reader.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.load(Ordering::Acquire) > 0
     }
 
-    /// How many times something of the ranks' output has come.
+    /// How many pieces of the ranks' output have been read.
     pub(super) fn reads(&self) -> u64 {
         self.reads.load(Ordering::Acquire)
     }
@@ -50,7 +50,7 @@ impl Sink {
         }
         self.writing.fetch_add(1, Ordering::AcqRel);
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Locked, so that what else this process says does not cut into it.
+        // Locked, so that this process's own messages do not mix with it.
         let written = match stream {
             Stream::Out => write_all(&io::stdout().lock(), bytes),
             Stream::Err => write_all(&io::stderr().lock(), bytes),
@@ -61,7 +61,7 @@ impl Sink {
     }
 
     /// Copies `source` to `stream` until it ends, line by line behind `prefix`.
-    /// Fails when our own stream takes no more; a source that cannot be read counts as ended.
+    /// Fails if this process's stream cannot be written; a source that cannot be read counts as ended.
     pub(super) fn forward(&self, mut source: impl Read, stream: Stream, prefix: &[u8]) -> io::Result<()> {
         let mut lines = Lines { prefix, begun: Vec::new() };
         let (mut buffer, mut out) = (vec![0; 64 * 1024], Vec::new());
@@ -83,8 +83,8 @@ impl Sink {
     }
 }
 
-/// Writes all of it, and waits where the stream would block: others who share our pipe or terminal may have made it
-/// non-blocking. Not by `std`, which does not say how much it had written by then.
+/// Writes all bytes, and waits if the stream would block: another process that shares the pipe or terminal may have made it
+/// non-blocking. `std` would not say how much it had written by then.
 fn write_all(stream: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(stream, bytes) {
@@ -104,12 +104,12 @@ fn write_all(stream: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
 /// Cuts bytes into lines and puts a prefix before each.
 struct Lines<'a> {
     prefix: &'a [u8],
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not been read.
     begun: Vec<u8>,
 }
 
 impl Lines<'_> {
-    /// Appends to `out` the lines that `bytes` ends.
+    /// Appends to `out` the lines that `bytes` completes.
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.begun.extend_from_slice(piece);
@@ -119,7 +119,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Appends to `out` the line begun, and ends it if it is not ended.
+    /// Appends the line that has begun to `out`, with a line end if it has none.
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.begun.is_empty() {
             return;

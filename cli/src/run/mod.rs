@@ -49,7 +49,7 @@ pub(crate) struct Run {
     program: Vec<OsString>,
 }
 
-/// Checks a time as the ranks will check it.
+/// Parses a time, and checks it as the ranks will.
 fn duration(text: &str) -> Result<OsString, String> {
     let timeout = unisono::config::parse_duration(text)?;
     Config { timeout, ..Config::default() }.validate().map_err(|error| error.to_string())?;

@@ -15,12 +15,12 @@ use rustix::fs::{Access, access};
 pub(super) enum Problem {
     /// There is no such file.
     Missing(OsString),
-    /// There is one, but it is a directory or may not be executed.
+    /// The file is a directory, or may not be executed.
     NotExecutable(OsString),
 }
 
 impl Problem {
-    /// The exit status that shells give.
+    /// The exit status as shells give it.
     pub(super) fn status(&self) -> u8 {
         match self {
             Self::Missing(_) => 127,
@@ -39,13 +39,13 @@ impl fmt::Display for Problem {
                 write!(f, "there is no program {} in the directories of PATH", name.display())
             }
             Self::NotExecutable(name) => {
-                write!(f, "{} is not a program that may be executed", name.display())
+                write!(f, "{} is not an executable program", name.display())
             }
         }
     }
 }
 
-/// Whether `exec` will find `name`: a path if it has a slash, else a file in one of PATH's directories.
+/// Checks that `exec` will find `name`: a path if it has a slash, otherwise a file in a directory of PATH.
 pub(super) fn find(name: &OsStr) -> Result<(), Problem> {
     let mut found = false;
     let mut fits = |path: &Path| {

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use super::signals;
 
-/// What the subcommand is called.
+/// The name of the subcommand.
 pub(crate) const NAME: &str = "run-one-rank";
 
 /// Becomes the program, as a child that dies with the launcher.
@@ -29,14 +29,16 @@ impl Rank {
     /// Returns only if the program could not be started.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-            crate::complain!("unisono run: cannot tie the rank's life to the launcher's: {error}");
+            crate::complain!(
+                "unisono run: cannot have the kernel kill the rank if the launcher dies: {error}"
+            );
             return ExitCode::FAILURE;
         }
         if let Err(error) = signals::unblock() {
-            crate::complain!("unisono run: cannot let signals end the rank: {error}");
+            crate::complain!("unisono run: cannot unblock signals for the rank: {error}");
             return ExitCode::FAILURE;
         }
-        // A launcher that died before the line above took effect sends no signal any more.
+        // If the launcher died before that took effect, no signal will come.
         if getppid().map(Pid::as_raw_pid) != Some(self.launcher) {
             return ExitCode::FAILURE;
         }
@@ -44,7 +46,7 @@ impl Rank {
         let program = words.next().unwrap_or_default();
         let error = Command::new(&program).args(words).exec();
         let missing = error.kind() == io::ErrorKind::NotFound;
-        // The launcher has found the program.
+        // The launcher has checked that the program is there.
         let what =
             if missing { "; the file is there, but not the interpreter or loader that it names" } else { "" };
         crate::complain!("unisono run: cannot start {}: {error}{what}", program.display());

@@ -7,7 +7,7 @@ use nix::{
     sys::signal::{SigSet, Signal},
 };
 
-/// The signals that ask a process to end, and the one that asks it to stop until it is told to continue.
+/// The signals that ask a process to end, and the one that stops it until it is continued.
 const ASKING: [Signal; 5] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGTSTP];
 
@@ -15,8 +15,8 @@ const ASKING: [Signal; 5] =
 /// ignored when the process began (SIGHUP under nohup) stays ignored. To be called before there are other
 /// threads.
 ///
-/// The signals are blocked and waited for, not handled: a library under libfabric (libinfinipath, which Debian's
-/// libfabric brings along) installs handlers as it is loaded that end the process.
+/// The signals are blocked and waited for, not handled, because libinfinipath, which comes with Debian's libfabric, installs
+/// handlers that end the process when it is loaded.
 pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     let ignored = ignored_here();
     let wanted: SigSet = ASKING.into_iter().filter(|&signal| !has(ignored, signal)).collect();
@@ -26,7 +26,7 @@ pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
             match wanted.wait() {
                 Ok(signal) => tell(signal as i32),
                 Err(Errno::EINTR) => {}
-                // Only a set that is none could fail.
+                // It fails only for an invalid set.
                 Err(_) => return,
             }
         }
@@ -34,30 +34,30 @@ pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// Whether this asks a process to stop for a while, and not to end.
+/// Whether a signal stops a process, and does not end it.
 pub(super) fn stops(signal: i32) -> bool {
     signal == Signal::SIGTSTP as i32
 }
 
 /// Stops this process; returns when it continues.
 pub(super) fn stop_here() {
-    // To this thread, which is stopped before it returns: of one sent to the process another thread might be stopped first.
-    // It fails for no valid signal.
+    // Raised on this thread, so that it stops before the call returns; a signal to the process might stop another thread first.
+    // It cannot fail for a valid signal.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }
 
-/// Lets a rank be ended by the signals that the launcher has blocked for itself and, so, for its children.
+/// Unblocks, in a rank, the signals that the launcher has blocked for itself and so for its children.
 pub(super) fn unblock() -> io::Result<()> {
     Ok(ASKING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
-/// Whether the kernel reaps our children by itself and tells nobody how they ended: where SIGCHLD was ignored when
-/// the process began.
+/// Whether the kernel reaps the children of this process, so that it is not known how they ended: if SIGCHLD was ignored when the
+/// process began.
 pub(super) fn children_are_reaped() -> bool {
     has(ignored_here(), Signal::SIGCHLD)
 }
 
-/// What people call a signal: `SIGSEGV`. None for one without a name of its own, such as a real-time signal.
+/// The name of a signal: `SIGSEGV`. `None` if it has none, as real-time signals.
 pub(super) fn name(signal: i32) -> Option<&'static str> {
     Signal::try_from(signal).ok().map(Signal::as_str)
 }

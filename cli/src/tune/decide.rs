@@ -5,20 +5,20 @@ use unisono_schedule::{
     select::{Choice, table::Row},
 };
 
-/// Another choice must be so many times faster than that of the size before to take its place: what differs by less
-/// may be noise, and a table that goes to and fro helps nobody.
+/// Another choice must be so many times faster than that of the size before to replace it. A smaller difference may be noise, and
+/// would make the table alternate.
 const BETTER: f64 = 1.03;
 
-/// One size of one collective.
+/// The measurements of a collective of one size.
 pub(super) struct Measured {
-    /// As the table counts them.
+    /// The size as a table counts it.
     pub(super) bytes: usize,
-    /// Ways to do it, and how long each takes (s).
+    /// Choices and the time of each (s).
     pub(super) ways: Vec<(Choice, f64)>,
 }
 
-/// The rows for sizes in ascending order. Between two sizes with different choices the border is in the middle, on a
-/// logarithmic scale; the last row is for all that is larger.
+/// The rows for sizes in ascending order. The limit between two sizes with different choices is their middle on a logarithmic scale;
+/// the last row has no limit.
 pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut before = 0;
@@ -41,7 +41,7 @@ pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> 
     rows
 }
 
-/// Whether a table says the same of both.
+/// Whether two choices are the same row of a table.
 pub(super) fn same(one: &Choice, other: &Choice) -> bool {
     let key = |it: &Choice| (it.algorithm.code, it.chunk_bytes, it.lanes);
     key(one) == key(other)

@@ -21,18 +21,18 @@ use crate::{
     cost::{Case, Shape},
 };
 
-/// Seconds to spend on a size, or somewhat more where a few rounds take longer.
+/// Seconds to spend on a size; more if the fewest rounds take longer.
 const SECONDS: f64 = 0.8;
-/// At least and at most so many rounds.
+/// The fewest and the most rounds.
 const ROUNDS: (usize, usize) = (7, 100);
-/// Up to so many bytes a way is called several times in a round: the first call may find the caches full of others'.
+/// Up to so many bytes, each way is called several times in a round, because its first call may find other data in the caches.
 const SMALL: usize = 64 << 10;
 const CALLS: usize = 4;
 
-/// After so many rounds, how many times slower than the fastest a way may be and stay in the race.
+/// After a number of rounds, how many times the time of the fastest a way may take to be measured further.
 const LIMITS: [(usize, f64); 4] = [(1, 3.0), (3, 1.6), (7, 1.3), (20, 1.15)];
 
-/// A way to do a collective: what a table says of it, and the handle whose calls are done so.
+/// A way to do a collective: the choice, and a handle whose calls use it.
 pub(crate) struct Way {
     pub(crate) choice: Choice,
     handle: ProcessGroup,
@@ -45,11 +45,11 @@ impl Way {
     }
 }
 
-/// What the group does if no table says otherwise, and what may be faster. All ranks get the same.
+/// The group's default choice, and others that may be faster. The same on all ranks.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
     let (config, chunk) = (group.config(), group.chunk_bytes());
     let choice = usual(group, case)?;
-    // Not with_pipeline, which does not come to all that the built-in table does.
+    // Without with_pipeline, which cannot express all choices of the built-in table.
     let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
     let case = case.on(&Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric });
     let others = others(config, chunk, &case).into_iter().filter(|other| !same(other, &usual.choice));
@@ -57,24 +57,24 @@ pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> 
     Ok(std::iter::once(usual).chain(others).collect())
 }
 
-/// What a table has to say for what the group does if no table says otherwise. All ranks get the same.
+/// The group's default choice, as a table expresses it. The same on all ranks.
 pub(super) fn usual(group: &ProcessGroup, case: &Case) -> unisono::Result<Choice> {
     Ok(told(group.config(), group.choice(case.collective, case.count, case.dtype)?))
 }
 
-/// What a table has to say so that a group configured so comes to this choice.
+/// The choice in a table with which a group of this configuration makes `choice`.
 fn told(config: &Config, choice: Choice) -> Choice {
     Choice {
-        // Cut to the configured chunk it is the same.
+        // Limited to the configured chunk, it is the same.
         chunk_bytes: choice.chunk_bytes.next_multiple_of(64),
-        // One lane means small windows, whatever the chunk; of two, one is left where one is configured.
+        // One lane in a table means small messages. Two lanes become one if one is configured.
         lanes: if choice.chunk_bytes > config.eager { choice.lanes.max(2) } else { choice.lanes },
         ..choice
     }
 }
 
-/// Every algorithm that can do it in messages of at most so many bytes, each with the chunks and lanes that may matter, but
-/// those for which windows would take more memory than ranks make sure of when they join.
+/// Every algorithm that can do the case, with the chunks (of at most `chunk` bytes) and lanes that may matter; without those that
+/// need windows for more ranks than the memory check of the join covers.
 fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
     let pairs = pairs(config, chunk, case.bytes());
     let (_, room) = select::neighbours(case.ranks);
@@ -85,32 +85,32 @@ fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
     choices.collect()
 }
 
-/// From how many ranks this one takes messages through windows for chunks. For rank 0, which is also the root and the hub,
-/// these are the most.
+/// The number of ranks from which `rank` receives messages through windows for chunks. It is largest for rank 0, which is also the
+/// root and the hub.
 fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
     let Choice { chunk_bytes, lanes, .. } = *choice;
     let cheap = case.fabric.cheap_registration;
     let (direct, long) = select::writes(plan, case.ranks, case.bytes(), chunk, cheap);
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
-    // Others go through small ones.
+    // Small messages have other windows.
     if !schedule.is_small(case.dtype.size(), config.eager) {
         schedule.sources(&mut |_| sources += 1);
     }
     sources
 }
 
-/// Chunks, in multiples of 64 bytes as the table wants them, and lanes.
+/// Pairs of a chunk, in multiples of 64 bytes as a table requires, and a number of lanes.
 fn pairs(config: &Config, chunk: usize, bytes: usize) -> Vec<(usize, usize)> {
     let whole = |bytes: usize| bytes / 64 * 64;
     let eager = whole(config.eager.min(chunk));
     let mut pairs = Vec::new();
-    // In one message, or in a few small ones.
+    // One message, or a few small ones.
     if bytes <= eager.saturating_mul(8) || config.lanes == 1 {
         pairs.push((eager, 1));
     }
     if bytes > eager && config.lanes > 1 {
-        // Among chunks into none of which it has to be cut, one will do.
+        // Of several chunks that are at least as large as the data, one suffices.
         let chunks = [0, 1, 2].map(|halvings| whole(chunk >> halvings));
         let cuts = |&(index, chunk): &(usize, usize)| index == 2 || chunk < bytes.saturating_mul(2);
         pairs.extend(chunks.into_iter().enumerate().filter(cuts).map(|(_, chunk)| (chunk, config.lanes)));
@@ -121,8 +121,7 @@ fn pairs(config: &Config, chunk: usize, bytes: usize) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// The median time of a call in each of these ways, in the order given: of the slowest rank, after a barrier. All
-/// ranks get the same.
+/// The median time (s) of the slowest rank's call after a barrier, for each of these ways. The same on all ranks.
 pub(crate) fn seconds(
     group: &ProcessGroup,
     case: &Case,
@@ -159,7 +158,7 @@ fn race<T: Sample>(group: &ProcessGroup, case: &Case, ways: &[Way], progress: &P
                 times.push(begun.elapsed().as_secs_f64());
             }
         }
-        // All ranks learn the same numbers, and so decide the same.
+        // All ranks get the same numbers, and so decide the same.
         times.push(begun.elapsed().as_secs_f64());
         group.all_reduce(&mut times, ReduceOp::Max)?;
         let elapsed = times.pop().unwrap_or_default();
@@ -167,7 +166,7 @@ fn race<T: Sample>(group: &ProcessGroup, case: &Case, ways: &[Way], progress: &P
             samples[way].extend_from_slice(times);
         }
         if let Some(&(_, limit)) = LIMITS.iter().find(|(after, _)| *after == round) {
-            // By their fastest calls: of a few, most may have been disturbed.
+            // By their fastest calls, because most of a few calls may have been disturbed.
             let least = |way: usize| samples[way].iter().copied().fold(f64::INFINITY, f64::min);
             let best = alive.iter().map(|&way| least(way)).fold(f64::INFINITY, f64::min);
             alive.retain(|&way| least(way) <= best * limit);

@@ -103,7 +103,7 @@ impl Tune {
     fn tune(&self) -> Result<()> {
         let mut config = Config::from_env()?;
         config.provider = self.provider.clone().or(config.provider);
-        // What was measured before, and may be about to be replaced, does not matter here.
+        // Not the file of an earlier run, which may be the one to be replaced.
         config.tuning = None;
         config.reduction = Reduction::Fastest;
         let group = ProcessGroup::join(config)?;
@@ -158,22 +158,23 @@ impl Tune {
                 found.push(measured);
             }
             rows.extend(decide::rows(*collective, group.size(), &found));
-            // What stands in a pipe stays there.
+            // What was written to a pipe cannot be replaced.
             let last = index + 1 == all.len();
             if writes && (last || output::is_plain(&self.output)) {
                 let table = Table::new(rows.clone()).to_string();
-                // After the line that says what it is.
+                // Behind the first line, which names the format.
                 let text = table.replacen('\n', &format!("\n# measured {made}\n"), 1);
                 output::write(&self.output, &text)?;
             }
         }
         progress.end();
         said.map_err(|error| format!("writing the results: {error}"))?;
-        // So that all ranks tell the same.
+        // So that an error of rank 0 reaches all ranks.
         Ok(group.barrier()?)
     }
 
-    /// What is done below the sizes to be measured, as if all else took longer: a row for those is none for these.
+    /// The library's choices for sizes below those to be measured, as if they were the fastest, so that the table does not change
+    /// them.
     fn below(&self, group: &ProcessGroup, cases: &[Case]) -> Result<Vec<Measured>> {
         let Some(first) = cases.first() else { return Ok(Vec::new()) };
         let sizes = bench::sweep(SMALLEST, self.min_bytes, 2).into_iter();
@@ -185,7 +186,7 @@ impl Tune {
         below.map(unmeasured).collect()
     }
 
-    /// The sizes of a collective, those alike left out.
+    /// The cases of a collective, without those of as many elements as the one before.
     fn cases(&self, collective: Collective, ranks: usize) -> Vec<Case> {
         let sizes = match collective {
             Collective::Barrier => vec![0],
@@ -198,7 +199,7 @@ impl Tune {
     }
 }
 
-/// What came of one size, for people.
+/// The line of the report about a size.
 fn line(case: &Case, measured: &Measured, default: &str) -> String {
     let mut sorted = measured.ways.clone();
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Makes sure that the file can be written, without harm to what it holds.
+/// Checks that the file can be written, without changing it.
 pub(super) fn check(path: &Path) -> Result<(), String> {
     if is_fifo(path) {
         return Ok(());
@@ -21,28 +21,28 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether another file can take its place: not that of /dev/stdout or a pipe, to which all is written that they are given.
+/// Whether a new file can replace it. /dev/stdout and pipes cannot be replaced; they are written to.
 pub(super) fn is_plain(path: &Path) -> bool {
     path.metadata().map_or(true, |about| about.is_file())
 }
 
-/// Whether it is a pipe that has a name: whoever reads it takes it for ended when it has been opened and closed.
+/// Whether it is a named pipe, whose reader would see its end if it were opened and closed.
 pub(crate) fn is_fifo(path: &Path) -> bool {
     path.metadata().is_ok_and(|about| about.file_type().is_fifo())
 }
 
-/// Gives the file this text.
+/// Replaces the contents of the file.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
     let written = if is_plain(path) { replace(path, text) } else { fs::write(path, text) };
     written.map_err(|error| unwritable(path, &error))
 }
 
-/// Whatever happens, the name belongs to what was there before or to the whole text.
+/// Replaces a file atomically: at any time it has the old contents or the whole text.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // A link goes on leading there.
+    // A symbolic link stays, and its target is replaced.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    // The permissions that the old file has, or else what this user gives new ones.
+    // The permissions of the old file, or those of a new file of this user.
     let permissions = path.metadata().map_or_else(|_| Permissions::from_mode(0o666), |old| old.permissions());
     let partial = tempfile::Builder::new()
         .permissions(permissions.clone())
@@ -56,8 +56,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         Ok(partial.persist(path).map(drop)?)
     });
     match written {
-        // Where nobody may make files this one may be written to all the same; one that is mounted by itself, as into a container,
-        // keeps its place.
+        // If the directory is not writable, the file may be; a file that is mounted by itself, as in a container, cannot be replaced.
         Err(error)
             if matches!(
                 error.kind(),
