@@ -1,4 +1,4 @@
-//! Reads files that others have written: only regular ones, which never block, and only up to a bound.
+//! Reads files from outside: only regular files, which never block, and only up to a bound.
 //!
 //! A FIFO without a writer would block the open for ever, /dev/zero has no end, and a file may be longer than memory.
 
@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Opens a file for reading; anything but a regular file is [`io::ErrorKind::InvalidInput`], with what it is.
+/// Opens a file for reading. Anything but a regular file is [`io::ErrorKind::InvalidInput`]; the error says what it is.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -25,13 +25,13 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
     }
 }
 
-/// Everything that a file holds, if that is at most so many bytes; if not, [`io::ErrorKind::FileTooLarge`].
+/// The contents of a file of at most `most` bytes; of a longer one, [`io::ErrorKind::FileTooLarge`].
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, _) = open(path)?;
     read_open(file, most)
 }
 
-/// The same of a file that is open.
+/// As [`read`], of an open file.
 pub(crate) fn read_open(file: File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let got = file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -42,7 +42,7 @@ pub(crate) fn read_open(file: File, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same of a text in UTF-8.
+/// As [`read`], of a text in UTF-8.
 pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
     text(read(path, most)?)
 }
@@ -55,7 +55,7 @@ pub(crate) fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(invalid)
 }
 
-/// What a file is, unless it is a regular one.
+/// The kind of a file; `None` for a regular one.
 pub(crate) fn kind(about: &Metadata) -> Option<&'static str> {
     let kind = about.file_type();
     Some(match () {

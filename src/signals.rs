@@ -1,8 +1,8 @@
-//! Reports the signal that ends a rank. Where SIGTERM, SIGINT or SIGHUP has its default action, which is to end the
-//! process, a handler takes it while there are groups: they are told first, then the process ends by the signal as it would
-//! have. Nobody's own handler is replaced, and one that is installed later, even one that calls this one, has the last word.
+//! Reports the signal that ends a rank. While there are groups, SIGTERM, SIGINT and SIGHUP have a handler if their action is the
+//! default, which is to end the process: the other ranks are told, and then the signal ends the process as it would have. A handler
+//! of the program is not replaced. One that is installed later, and may call this one, decides whether the process ends.
 //!
-//! The handler only writes to a pipe; a thread does the rest. In the child of a `fork` it does what the default would.
+//! The handler only writes to a pipe; a thread does the rest. In a forked child it does what the default action does.
 
 #![allow(unsafe_code, reason = "a signal handler is installed by C, and runs where little is allowed")]
 
@@ -24,22 +24,22 @@ use unisono_schedule::Rank;
 
 use crate::{error::Failure, rendezvous::Watch};
 
-/// Those that ask a process to end, and their names.
+/// The signals that ask a process to end, and their names.
 const ENDING: [(c_int, &str); 3] =
     [(libc::SIGTERM, "SIGTERM"), (libc::SIGINT, "SIGINT"), (libc::SIGHUP, "SIGHUP")];
 
-/// Where the handler writes, and in which process.
+/// The pipe that the handler writes to, and the process that has its thread.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 static STATE: Mutex<State> = Mutex::new(State { ranks: Vec::new(), replaced: Vec::new(), listens: false });
 
 struct State {
-    /// Who is to be told, as whom.
+    /// The ranks of this process, and the watches by which they tell the others.
     ranks: Vec<(Rank, Weak<Watch>)>,
-    /// What the handler stands for.
+    /// The actions that the handler replaces.
     replaced: Vec<(c_int, libc::sigaction)>,
-    /// Whether the thread is there.
+    /// Whether the thread has been started.
     listens: bool,
 }
 
@@ -47,17 +47,17 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While it lives, the group hears of the signal that ends this rank.
+/// While it lives, the other ranks are told of the signal that ends this rank.
 pub(crate) struct LastWords(Weak<Watch>);
 
 impl LastWords {
-    /// Where the system does not let a handler be installed, the group only sees the rank die.
+    /// If no handler can be installed, the other ranks only learn that this rank died.
     pub(crate) fn of(rank: Rank, watch: &Arc<Watch>) -> Self {
         let watch = Arc::downgrade(watch);
         let mut state = state();
         state.ranks.push((rank, Weak::clone(&watch)));
         if let Err(error) = state.install() {
-            tracing::warn!(rank, %error, "a signal will end this rank without a word");
+            tracing::warn!(rank, %error, "a signal that ends this rank will not be reported");
         }
         Self(watch)
     }
@@ -99,12 +99,12 @@ impl State {
     }
 }
 
-/// Tells the groups of each signal that the handler took, and ends the process by it.
+/// Tells the other ranks of each signal that the handler takes, and ends the process by it.
 fn listen(mut pipe: UnixStream) {
     let mut byte = [0];
     while pipe.read_exact(&mut byte).is_ok() {
         let signal = c_int::from(byte[0]);
-        // Somebody else's handler that calls ours: it is not ours to end the process.
+        // Another handler has called ours: it decides whether the process ends.
         if !is_ours(&current(signal)) {
             continue;
         }
@@ -134,14 +134,14 @@ extern "C" fn handle(signal: c_int) {
             let byte = signal.to_le_bytes();
             libc::write(PIPE.load(Ordering::Acquire), byte.as_ptr().cast(), 1);
         } else {
-            // The child of a fork: it has the handler, but no thread. The signal is blocked until this returns.
+            // A forked child has the handler, but no thread. The signal is blocked until this returns.
             end_by(signal);
         }
         *errno = kept;
     }
 }
 
-/// Ends the process by a signal, as if nobody handled it.
+/// Ends the process by a signal, as its default action does.
 fn end_by(signal: c_int) {
     // SAFETY: all zeros is a valid `sigaction`: the default action, no flags, no signals blocked.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -150,7 +150,7 @@ fn end_by(signal: c_int) {
     unsafe { libc::kill(libc::getpid(), signal) };
 }
 
-/// The handler of this file, with calls that it interrupts going on.
+/// The action that calls the handler of this file; system calls that it interrupts are restarted.
 fn ours() -> libc::sigaction {
     // SAFETY: all zeros is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -177,8 +177,8 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == ours().sa_sigaction
 }
 
-/// Whether nobody handles the signal. libinfinipath, which Debian's libfabric brings along, does so in every process that loads
-/// it, asked or not: it prints addresses and makes of the signal an exit with status 1.
+/// Whether the signal has its default action. A handler of libinfinipath counts as none: Debian's libfabric loads it, and it installs
+/// a handler in every process that prints addresses and exits with status 1.
 fn is_default(action: &libc::sigaction) -> bool {
     match action.sa_sigaction {
         libc::SIG_DFL => true,

@@ -41,7 +41,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// A job, as its members and its store know it.
+/// A job: its id and its secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
     /// The launcher's id of the job. It tells the job from others at the same address, and proves nothing.

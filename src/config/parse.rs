@@ -44,7 +44,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "min" => 60.0,
         _ => return Err(wrong()),
     };
-    // A year is as good as for ever, and sums with it do not overflow.
+    // At most a year, so that sums do not overflow.
     Duration::try_from_secs_f64((number * scale).min(YEAR.as_secs_f64())).map_err(|_| wrong())
 }
 

@@ -24,7 +24,7 @@ pub enum StoreAddress {
 
 impl StoreAddress {
     /// Whether `host` is a name that this host resolves to a loopback address, which no other host can reach: Debian's
-    /// /etc/hosts has the host's own name at 127.0.1.1. `false` for `localhost` and for addresses, which are meant as given.
+    /// /etc/hosts maps the host's own name to 127.0.1.1. `false` for `localhost` and for addresses, which are used as given.
     #[must_use]
     pub fn names_itself(host: &str, address: IpAddr) -> bool {
         address.is_loopback() && host != "localhost" && host.parse::<IpAddr>().is_err()

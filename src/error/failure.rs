@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 
 use super::text::{MAX_TEXT, clean};
 
-/// Why a group ended. The store tells the first failure to every rank, and every rank returns it in the same words. Ranks are
+/// Why a group ended. The store tells the first failure to every rank, and every rank returns the same failure. Ranks are
 /// ranks in the world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
@@ -239,7 +239,7 @@ fn each(waits: &[(Rank, String, Rank)]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// `group world/0:1 of ranks 1, 3: `; nothing of the world.
+/// `group world/0:1 of ranks 1, 3: `; empty for the world.
 fn within(group: &str) -> String {
     if group.is_empty() { String::new() } else { format!("group {group}: ") }
 }

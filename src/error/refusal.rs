@@ -66,7 +66,7 @@ pub enum Refusal {
     Failed(Box<Failure>),
 }
 
-/// A job's id, as a sentence names it.
+/// The job in a sentence.
 fn job(id: &str) -> String {
     if id.is_empty() { "a job that no launcher has named".to_owned() } else { format!("job {id:?}") }
 }

@@ -30,7 +30,7 @@ fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text of another rank, or a file's name, in one line that is safe for a terminal.
+/// A text from another rank, in one line that is safe for a terminal.
 pub(super) fn shown(what: impl fmt::Display) -> String {
     clean(&what.to_string(), MAX_TEXT)
 }

@@ -172,17 +172,6 @@ impl ProcessGroup {
         self.shared.operations()
     }
 
-    /// Keeps, from now on, the finished steps of each operation of this process; [`Self::trace`] returns those of the latest.
-    #[cfg(test)]
-    pub(crate) fn keep_trace(&self) {
-        self.shared.runtime.with(|engine| engine.trace = Some(Vec::new())).unwrap();
-    }
-
-    #[cfg(test)]
-    pub(crate) fn trace(&self) -> Vec<crate::engine::Traced> {
-        self.shared.runtime.with(|engine| engine.trace.clone()).unwrap().unwrap_or_default()
-    }
-
     /// The bytes of registered memory that the groups of this process use now for windows, mailboxes, staging and scratch;
     /// [buffers](Self::buffer) are not counted. 0 after the group has ended.
     #[must_use]

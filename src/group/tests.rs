@@ -34,6 +34,17 @@ mod uneven;
 mod wakers;
 mod work;
 
+impl ProcessGroup {
+    /// Keeps, from now on, the finished steps of each operation of this process; [`Self::trace`] returns those of the latest.
+    fn keep_trace(&self) {
+        self.shared.runtime.with(|engine| engine.trace = Some(Vec::new())).unwrap();
+    }
+
+    fn trace(&self) -> Vec<crate::engine::Traced> {
+        self.shared.runtime.with(|engine| engine.trace.clone()).unwrap().unwrap_or_default()
+    }
+}
+
 /// An operation and what it makes of all ranks' numbers.
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
 

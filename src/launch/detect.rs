@@ -41,7 +41,7 @@ pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     let rank = number(variable, family.rank)?.unwrap_or_default();
     let mut local_rank = number(variable, family.local_rank)?;
     let local_ranks;
-    // srun may also set MPICH's variables, but then not those of the host.
+    // srun may also set MPICH's variables, except those of the host.
     let step = variable("SLURM_STEP_NUM_TASKS") == Some(ranks.to_string());
     if family.name == "Slurm" || family.name == "MPICH" && local_rank.is_none() && step {
         local_rank = number(variable, "SLURM_LOCALID")?;
@@ -75,7 +75,7 @@ fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
         "torchrun" => variable("TORCHELASTIC_RUN_ID"),
         // The second is Open MPI 4's.
         "Open MPI" => variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid")),
-        // MPICH says nothing of its own; under Slurm its daemons are one step.
+        // MPICH has no id of its own; under Slurm its daemons are one step.
         "MPICH" | "Slurm" => step(),
         _ => None,
     };

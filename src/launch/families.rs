@@ -12,9 +12,8 @@ pub(super) struct Family {
     pub(super) local_ranks: &'static str,
 }
 
-/// All launchers; the first one whose variables are set counts. MPI launchers precede Slurm: they start their daemons by
-/// `srun`, and their ranks see the task numbers of the daemons (seen with Open MPI 5.0.11 and Slurm 22.05: 4 ranks in a step of
-/// 2 tasks).
+/// All launchers; the first one whose variables are set counts. MPI launchers precede Slurm, because they start their daemons by
+/// `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and Slurm 22.05: 4 ranks in a step of 2 tasks).
 const FAMILIES: [Family; 5] = [
     Family {
         name: "unisono",
@@ -47,14 +46,14 @@ const FAMILIES: [Family; 5] = [
     Family {
         name: "Slurm",
         rank: "SLURM_PROCID",
-        // Not SLURM_NTASKS, which a batch script has too, with SLURM_PROCID=0, though it is no step.
+        // Not SLURM_NTASKS, which a batch script has too, with SLURM_PROCID=0, although it is no step.
         ranks: "SLURM_STEP_NUM_TASKS",
         local_rank: "SLURM_LOCALID",
         local_ranks: "SLURM_STEP_TASKS_PER_NODE",
     },
 ];
 
-/// The variables beside these that tell a process of whose job it is and where its ranks meet.
+/// Further variables, which tell a process its job and where its ranks meet.
 const OTHERS: [&str; 6] =
     ["MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "PMIX_NAMESPACE"];
 
@@ -79,7 +78,7 @@ const WAYS: &str = "this process does not know its rank. Start it in one of thre
 pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<(&'static Family, usize)> {
     for (i, family) in FAMILIES.iter().enumerate() {
         let has = [family.rank, family.ranks].map(|name| variable(name).is_some());
-        // Half of our own set is an error whatever else there is.
+        // If only one of this library's own two variables is set, that is an error whatever else is set.
         if has[0] && has[1] || i == 0 && has[0] != has[1] {
             let ranks = number(variable, family.ranks)?;
             return match (ranks, has[0]) {
@@ -104,6 +103,7 @@ pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<(&'st
     })
 }
 
+/// The error of a launcher's rank without a world size, or the other way round.
 fn half(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> Error {
     let (there, missing) = match variable(family.rank) {
         Some(_) => (family.rank, family.ranks),

@@ -77,7 +77,7 @@ pub(super) fn meeting(
             None => Err(asked_for("SLURM_STEP_NODELIST", "what srun sets, or MASTER_ADDR")),
         },
         _ if alone => Ok(Meeting::ThisMachine),
-        // mpirun's daemons are a step that does not have mpirun's own machine, whose ranks are in none.
+        // mpirun's daemons are a step, which does not include the host of mpirun itself.
         name => match slurm::first_host(variable, name == "Open MPI")? {
             Some(host) if !job.is_empty() => {
                 Ok(Meeting::At(StoreAddress::Tcp { host, port: port_of(job), served: false }))

@@ -1,6 +1,6 @@
-//! Who this process is: its rank, the world size, the job and the store, from the variables of torchrun, Slurm, Open MPI,
-//! MPICH, Intel MPI and this library. A launcher is one row of the table in `families.rs` and, if it names the place of the
-//! store, one arm in `meeting.rs`.
+//! Detects this process's rank, the world size, the job and the store, from the variables of torchrun, Slurm, Open MPI, MPICH, Intel
+//! MPI and this library. A launcher is one row of the table in `families.rs` and, if it tells where the store is, one arm in
+//! `meeting.rs`.
 
 mod detect;
 mod environment;

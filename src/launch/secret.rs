@@ -12,7 +12,7 @@ use crate::{config::Token, error::Result, outside};
 /// The longest token in a file, in bytes.
 const MAX_TOKEN: u64 = 4096;
 
-/// The bits of a mode by which others than the owner may do anything.
+/// The bits of a mode that give access to users other than the owner.
 const OTHERS: u32 = 0o077;
 
 /// The job's secret: `UNISONO_TOKEN`, or the contents of the file that `UNISONO_TOKEN_FILE` names. `variable` returns the value of a
@@ -54,7 +54,7 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
         _ => {}
     }
     let wrong = |problem: String| format!("{}: {problem}", path.display());
-    // Of the link itself: its owner could change where it leads.
+    // Of a link itself, because its owner could change its target.
     let metadata = fs::symlink_metadata(path).map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_dir() {
         return Err(wrong("it is no directory".into()));
@@ -62,7 +62,7 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
     owned(&metadata, rustix::process::geteuid().as_raw()).and_then(|()| closed(&metadata)).map_err(wrong)
 }
 
-/// Checks that other users cannot replace the entries of a directory: it is not writable for all, or it is sticky.
+/// Checks that other users cannot replace the entries of a directory: it is not writable by all, or it is sticky.
 pub(crate) fn holds(path: &Path) -> std::result::Result<(), String> {
     let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     if metadata.mode() & 0o1002 == 0o002 {

@@ -33,9 +33,9 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ObjectError> {
 struct Decoder<'de> {
     bytes: &'de [u8],
     at: usize,
-    /// How deep the value at work lies.
+    /// The depth of the value that is being decoded.
     depth: usize,
-    /// How many elements may still be claimed. A value takes a byte at least, so there are no more than bytes.
+    /// How many elements lengths may still announce: at most as many as bytes, since every value takes at least one.
     room: usize,
 }
 
@@ -51,7 +51,7 @@ impl<'de> Decoder<'de> {
         Ok(taken)
     }
 
-    /// What the next value begins with.
+    /// The first byte of the next value.
     fn peek(&self) -> Result<u8, ObjectError> {
         self.rest().first().copied().ok_or(ObjectError::Ends { at: self.bytes.len() })
     }
@@ -73,7 +73,7 @@ impl<'de> Decoder<'de> {
         Err(ObjectError::Length { said: u64::MAX, at, room: self.rest().len() })
     }
 
-    /// So many bytes, whose number comes first.
+    /// Bytes, preceded by their number.
     fn blob(&mut self) -> Result<&'de [u8], ObjectError> {
         let said = self.length()?;
         let (at, rest) = (self.at, self.rest());
@@ -88,7 +88,7 @@ impl<'de> Decoder<'de> {
         str::from_utf8(self.blob()?).map_err(|_| ObjectError::Text { at })
     }
 
-    /// How many elements follow, of so many values each.
+    /// The number of elements that follow, each of `values` values.
     fn count(&mut self, values: usize) -> Result<usize, ObjectError> {
         let said = self.length()?;
         let room = self.room.min(self.rest().len()) / values;
@@ -114,7 +114,7 @@ impl<'de> Decoder<'de> {
         Ok(value)
     }
 
-    /// A sequence or a map, of which the visitor has to take everything.
+    /// Reads a sequence or a map. It is an error if the visitor does not take all elements.
     fn many<T>(
         &mut self,
         values: usize,
@@ -131,7 +131,7 @@ impl<'de> Decoder<'de> {
         })
     }
 
-    /// Whether a value that begins with this may not be taken for one of another kind.
+    /// An error unless the next value begins with one of these bytes.
     fn unlike(&self, wanted: &[u8], expected: &str) -> Result<(), ObjectError> {
         let byte = self.peek()?;
         if wanted.contains(&byte) {
@@ -209,7 +209,7 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ObjectError> {
         match self.peek()? {
             tag::NONE | tag::SOME => self.deserialize_any(visitor),
-            // Many a type takes `null` for its default, and so reads an option where it wrote none.
+            // Many types read an option, for which `null` is the default, where they wrote a plain value.
             _ => self.nested(|decoder| visitor.visit_some(decoder)),
         }
     }
@@ -258,12 +258,12 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
 /// A sequence or a map that is being read.
 struct Many<'d, 'de> {
     decoder: &'d mut Decoder<'de>,
-    /// How many elements are to come.
+    /// The number of elements that have not been read.
     left: usize,
 }
 
 impl Many<'_, '_> {
-    /// Whether there is a next element, which is then taken.
+    /// Counts the next element as read. `false` if there is none.
     fn next(&mut self) -> bool {
         let next = self.left.checked_sub(1);
         self.left = next.unwrap_or_default();
@@ -302,7 +302,7 @@ impl<'de> MapAccess<'de> for &mut Many<'_, 'de> {
     }
 }
 
-/// A variant with data: a map of its name to them.
+/// A variant with data: a map of its name to its data.
 struct Variant<'m, 'd, 'de>(&'m mut Many<'d, 'de>);
 
 impl<'m, 'd, 'de> EnumAccess<'de> for Variant<'m, 'd, 'de> {

@@ -23,11 +23,11 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, ObjectError> 
 
 struct Encoder {
     out: Vec<u8>,
-    /// How deep the value at work lies.
+    /// The depth of the value that is being encoded.
     depth: usize,
 }
 
-/// How many bytes a length takes whose value is filled in later.
+/// The number of bytes of a length that is filled in later.
 const LATER: usize = 10;
 
 impl Encoder {
@@ -56,7 +56,7 @@ impl Encoder {
         if self.depth > DEPTH { Err(ObjectError::Deep) } else { Ok(()) }
     }
 
-    /// A value within this one.
+    /// Encodes a value within this one.
     fn nested<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ObjectError> {
         self.enter()?;
         value.serialize(&mut *self)?;
@@ -64,7 +64,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The map of a variant's name to what follows.
+    /// Begins the map of a variant's name to its data.
     fn variant(&mut self, name: &str) -> Result<(), ObjectError> {
         self.enter()?;
         self.out.push(tag::MAP);
@@ -90,7 +90,7 @@ struct Many<'e> {
     encoder: &'e mut Encoder,
     said: Option<usize>,
     gave: usize,
-    /// Where its length stands.
+    /// The position of its length.
     at: usize,
     /// Whether it is the data of a variant.
     variant: bool,
@@ -113,7 +113,7 @@ impl Many<'_> {
             Some(said) if said != gave => return Err(ObjectError::Count { said, gave }),
             Some(_) => {}
             None => {
-                // All its bytes but the last say that more follow, zeros too.
+                // All bytes but the last have the bit that says that more follow.
                 let mut rest = gave as u64;
                 for byte in encoder.out.iter_mut().skip(at).take(LATER - 1) {
                     *byte = (rest & 0x7f) as u8 | 0x80;
@@ -140,7 +140,7 @@ impl<'e> Serializer for &'e mut Encoder {
     type SerializeStruct = Many<'e>;
     type SerializeStructVariant = Many<'e>;
 
-    // The default, said aloud: what serde keeps aside for `flatten` and `untagged` always takes it to be so.
+    // The default, which serde's buffers for `flatten` and `untagged` assume.
     fn is_human_readable(&self) -> bool {
         true
     }

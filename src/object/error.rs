@@ -8,41 +8,41 @@ use super::DEPTH;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// The value is of another type, or its own `Serialize` or `Deserialize` failed.
+    /// The value is of another type, or its `Serialize` or `Deserialize` failed.
     #[error("{problem}")]
     Value {
-        /// In serde's words, or the type's own.
+        /// The message of serde or of the type.
         problem: String,
     },
     /// A sequence or a map has another number of elements than its `Serialize` declared.
     #[error("a sequence or map said that it has {said} elements and gave {gave}; mend its Serialize")]
     Count {
-        /// What it said.
+        /// The number of elements declared.
         said: usize,
-        /// What it gave.
+        /// The number of elements encoded.
         gave: usize,
     },
-    /// Values are nested too deep.
+    /// Values are nested too deeply.
     #[error("its values lie more than {DEPTH} deep in one another; flatten it")]
     Deep,
     /// The bytes end in the middle of a value.
     #[error("the bytes end at {at}, within a value")]
     Ends {
-        /// How many bytes there are.
+        /// The number of bytes.
         at: usize,
     },
     /// Bytes follow the value.
     #[error("{left} bytes follow the value")]
     Trailing {
-        /// How many.
+        /// The number of these bytes.
         left: usize,
     },
-    /// A byte that begins no value.
+    /// A value begins with an unknown byte.
     #[error("no value begins with {byte:#04x}, which is byte {at}")]
     Tag {
-        /// Which byte it is.
+        /// The index of the byte.
         at: usize,
-        /// What it holds.
+        /// Its value.
         byte: u8,
     },
     /// A length is larger than the rest of the bytes can hold.
@@ -50,17 +50,17 @@ pub enum ObjectError {
         "a length of {said} bytes or elements stands before byte {at}, and the rest of the bytes holds {room} at most"
     )]
     Length {
-        /// How many.
+        /// The length.
         said: u64,
-        /// Where they would begin.
+        /// The index of the byte behind the length.
         at: usize,
-        /// How many there can be.
+        /// The most that the rest of the bytes can contain.
         room: usize,
     },
-    /// Text that is not UTF-8, or no character.
+    /// A text is not UTF-8, or a number is no character.
     #[error("the text that begins at byte {at} is not Unicode")]
     Text {
-        /// Where it begins.
+        /// The index of its first byte.
         at: usize,
     },
     /// The value takes more bytes than the limit.
@@ -69,9 +69,9 @@ pub enum ObjectError {
         raise UNISONO_OBJECT_LIMIT"
     )]
     TooLarge {
-        /// How many it takes.
+        /// The bytes of the value.
         bytes: u64,
-        /// How many are allowed.
+        /// The limit, in bytes.
         limit: usize,
     },
     /// The rank that should have sent it could not.
@@ -79,7 +79,7 @@ pub enum ObjectError {
     Unsent,
 }
 
-/// The beginning of a message: what came from elsewhere may be in it, however long.
+/// The beginning of a message, which may contain a long text from another rank.
 #[derive(Default)]
 struct Short(String);
 
@@ -91,7 +91,7 @@ impl fmt::Write for Short {
             self.0.push_str(text);
         } else if room > 0 {
             self.0.extend(text.chars().take(room));
-            // As many characters are at least as many bytes: nothing more is taken.
+            // The text now has at least as many bytes as allowed, so nothing more is appended.
             self.0.push('…');
         }
         Ok(())
@@ -101,7 +101,7 @@ impl fmt::Write for Short {
 impl ObjectError {
     fn value(problem: impl fmt::Display) -> Self {
         let mut short = Short::default();
-        // It never fails; what a Display leaves unsaid is not ours to mend.
+        // `Short` never fails; if the `Display` does, the message is incomplete.
         let _ = write!(short, "{problem}");
         Self::Value { problem: short.0 }
     }

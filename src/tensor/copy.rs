@@ -1,8 +1,8 @@
 //! Copies elements from one layout to another: the one loop behind packing, unpacking and assembling.
 //!
-//! Elements are moved as bytes and never read as numbers, so that any alignment will do. Dimensions that lie
-//! alike on both sides become one; runs of adjacent elements go by `memcpy`; planes that lie across each other, as
-//! of a transposed matrix, go in tiles, so that both sides stay in the first-level cache.
+//! Elements are copied as bytes, so any alignment is allowed. Dimensions that are adjacent on both sides are merged. Runs of adjacent
+//! elements are copied by `memcpy`; planes of which each side has short strides where the other has long ones, as of a transposed
+//! matrix, in tiles, so that both sides stay in the first-level cache.
 
 use super::layout::Layout;
 use crate::dtype::Dtype;
@@ -10,7 +10,7 @@ use crate::dtype::Dtype;
 /// The side of a tile: 32 x 32 elements of 8 bytes on both sides are 16 KiB.
 const TILE: usize = 32;
 
-/// One dimension of a copy: its length, and what one step is on either side.
+/// A dimension of a copy: its length, and its stride on either side.
 #[derive(Clone, Copy, Debug)]
 struct Dim {
     len: usize,
@@ -18,7 +18,7 @@ struct Dim {
     from: isize,
 }
 
-/// A place on either side, in elements.
+/// An index on either side, in elements.
 #[derive(Clone, Copy, Debug)]
 struct At {
     to: usize,
@@ -26,15 +26,15 @@ struct At {
 }
 
 impl At {
-    /// `steps` steps along a dimension. Wraps where no place is; the slices' own bounds catch it.
+    /// `steps` steps along a dimension. An index that wraps is caught by the bounds of the slices.
     fn along(self, dim: Dim, steps: usize) -> Self {
         let step = |at: usize, stride: isize| at.wrapping_add(stride.cast_unsigned().wrapping_mul(steps));
         Self { to: step(self.to, dim.to), from: step(self.from, dim.from) }
     }
 }
 
-/// Copies every element of `from` to its place in `to`. Both layouts have the same shape and lie inside their
-/// data, which begins anywhere.
+/// Copies every element of `from` to its place in `to`. Both layouts have the same shape and are within their data, which may have any
+/// address.
 pub(super) fn copy(dtype: Dtype, to: &mut [u8], to_layout: &Layout, from: &[u8], from_layout: &Layout) {
     debug_assert_eq!(to_layout.shape(), from_layout.shape());
     if to_layout.shape().contains(&0) {
@@ -49,7 +49,7 @@ pub(super) fn copy(dtype: Dtype, to: &mut [u8], to_layout: &Layout, from: &[u8],
     }
 }
 
-/// Where to begin, and the fewest dimensions that reach the same pairs of elements, the shortest steps of `to` last.
+/// The first indices, and the fewest dimensions that give the same pairs of elements, those with the shortest strides of `to` last.
 fn plan(to: &Layout, from: &Layout) -> (At, Vec<Dim>) {
     let mut at = At { to: to.offset(), from: from.offset() };
     let strides = to.strides().iter().zip(from.strides());
@@ -93,7 +93,7 @@ fn nest<const N: usize>(to: &mut [[u8; N]], from: &[[u8; N]], at: At, dims: &[Di
     }
 }
 
-/// Elements along one dimension.
+/// Copies elements along one dimension.
 fn line<const N: usize>(to: &mut [[u8; N]], from: &[[u8; N]], at: At, dim: Dim) {
     if (dim.to, dim.from) == (1, 1) {
         to[at.to..at.to + dim.len].copy_from_slice(&from[at.from..at.from + dim.len]);
@@ -105,7 +105,7 @@ fn line<const N: usize>(to: &mut [[u8; N]], from: &[[u8; N]], at: At, dim: Dim) 
     }
 }
 
-/// A plane of which each side has short steps where the other has long ones.
+/// Copies a plane of which each side has short strides where the other has long ones.
 fn tiles<const N: usize>(to: &mut [[u8; N]], from: &[[u8; N]], at: At, outer: Dim, inner: Dim) {
     for row in (0..outer.len).step_by(TILE) {
         for column in (0..inner.len).step_by(TILE) {

@@ -1,6 +1,6 @@
 //! Errors of tensors: what was given, what was wanted and what to do.
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Element};
 
 /// Why a tensor or a view of one cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,15 +9,15 @@ pub enum TensorError {
     /// The elements are of another type than asked for.
     #[error("the tensor holds {holds} and {wanted} was asked for; ask for {holds}, or convert the elements")]
     Dtype {
-        /// What it holds.
+        /// The type of its elements.
         holds: Dtype,
-        /// What was asked for.
+        /// The type that was asked for.
         wanted: Dtype,
     },
     /// The elements are of a type that this library does not have.
     #[error("elements of type {name} are none of {}; convert them first", names())]
     ForeignDtype {
-        /// Its name where it comes from.
+        /// Its name in the other crate.
         name: String,
     },
     /// The shape takes more than `isize::MAX` bytes; dimensions of length 0 are left out of the product.
@@ -31,17 +31,17 @@ pub enum TensorError {
     /// The system has too little memory.
     #[error("there is no memory for {bytes} bytes; split the tensor, or free some")]
     Memory {
-        /// How many were wanted.
+        /// The number of bytes that were needed.
         bytes: usize,
     },
     /// The data has another length than the shape.
     #[error("{given} {unit} were given, and the shape {shape:?} takes {wanted}; give exactly these")]
     Length {
-        /// How many there are.
+        /// The length of the data.
         given: usize,
-        /// How many the shape takes.
+        /// The length that the shape takes.
         wanted: usize,
-        /// Of what: `elements` or `bytes`.
+        /// The unit of both lengths: `elements` or `bytes`.
         unit: &'static str,
         /// The shape.
         shape: Vec<usize>,
@@ -49,9 +49,9 @@ pub enum TensorError {
     /// Shape and strides have different numbers of dimensions.
     #[error("{strides} strides were given for {rank} dimensions; give one stride for each dimension")]
     Strides {
-        /// How many strides.
+        /// The number of strides.
         strides: usize,
-        /// How many dimensions.
+        /// The number of dimensions.
         rank: usize,
     },
     /// An element of the view would lie outside the data.
@@ -64,12 +64,12 @@ pub enum TensorError {
         shape: Vec<usize>,
         /// Its strides, in elements.
         strides: Vec<isize>,
-        /// Its first element.
+        /// The index of its first element.
         offset: usize,
-        /// How many elements there are.
+        /// The number of elements of the data.
         len: usize,
     },
-    /// A view to write through would reach an element twice, or its strides do not nest, so that it may.
+    /// A mutable view may reach an element twice, because its strides do not nest.
     #[error(
         "a mutable view of shape {shape:?} with strides {strides:?} may reach one element twice; \
         give every dimension a stride longer than what all dimensions of shorter strides reach"
@@ -80,69 +80,69 @@ pub enum TensorError {
         /// Its strides, in elements.
         strides: Vec<isize>,
     },
-    /// No such dimension.
+    /// There is no such dimension.
     #[error("there is no dimension {dim} in a tensor of {rank}; they are counted from 0")]
     Dimension {
-        /// The one given.
+        /// The dimension that was given.
         dim: usize,
-        /// How many there are.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// Too few dimensions for blocks of matrices.
+    /// The tensor has too few dimensions to be split into a grid of blocks.
     #[error("a grid of blocks needs matrices, and the tensor has {rank} dimensions; reshape it to 2 or more")]
     NoMatrix {
-        /// How many there are.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// The order does not name each dimension once.
+    /// A permutation does not name each dimension once.
     #[error("{given:?} is no order of {rank} dimensions; name each of them once, from 0 on")]
     Permutation {
-        /// What was given.
+        /// The permutation that was given.
         given: Vec<usize>,
-        /// How many dimensions there are.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// A part that does not lie inside its dimension.
+    /// A range is not within its dimension.
     #[error(
         "{len} elements from {start} on were wanted of dimension {dim}, which has {size}; stay inside it"
     )]
     Narrow {
         /// The dimension.
         dim: usize,
-        /// Where the part begins.
+        /// The first index of the range.
         start: usize,
-        /// How long it is.
+        /// The length of the range.
         len: usize,
-        /// How long the dimension is.
+        /// The length of the dimension.
         size: usize,
     },
-    /// A division into no parts.
+    /// The number of parts is 0.
     #[error("{call}: nothing can be divided into 0 parts; ask for 1 or more")]
     NoParts {
         /// The method called.
         call: &'static str,
     },
-    /// The shape does not fit.
+    /// A tensor does not have the shape that is needed.
     #[error("{call}: {what} has the shape {given:?} and {wanted:?} was wanted; reshape or narrow it")]
     Shape {
         /// The method or function called.
         call: &'static str,
-        /// What has that shape, for instance `tensor 2`.
+        /// Which tensor has the wrong shape, for instance `tensor 2`.
         what: String,
-        /// The shape it has.
+        /// Its shape.
         given: Vec<usize>,
-        /// The shape that fits.
+        /// The shape that is needed.
         wanted: Vec<usize>,
     },
     /// The new shape has another number of elements.
     #[error("the shape {from:?} cannot become {to:?}: that is another number of elements")]
     Reshape {
-        /// The shape it has.
+        /// The shape of the tensor.
         from: Vec<usize>,
-        /// The one asked for.
+        /// The shape that was asked for.
         to: Vec<usize>,
     },
-    /// The elements do not lie one after the other.
+    /// The elements are not contiguous in row-major order.
     #[error("a view of shape {shape:?} with strides {strides:?} is not contiguous; pack it first")]
     NotContiguous {
         /// The shape of the view.
@@ -150,13 +150,13 @@ pub enum TensorError {
         /// Its strides, in elements.
         strides: Vec<isize>,
     },
-    /// The bytes do not lie where a slice of this type may begin.
+    /// The address of the bytes is not a multiple of the size of an element.
     #[error("the bytes are not aligned for {dtype}, which needs multiples of {}; pack them first", .dtype.size())]
     Misaligned {
-        /// The type asked for.
+        /// The type that was asked for.
         dtype: Dtype,
     },
-    /// An array of another crate has elements between its own that are not its own.
+    /// Between the elements of an array of another crate lies memory that does not belong to it.
     #[error(
         "an array of shape {shape:?} with strides {strides:?} has gaps, and what lies in them may be \
         borrowed elsewhere; make a view of the whole array and narrow that, or copy it into a Tensor"
@@ -176,24 +176,31 @@ pub enum TensorError {
     /// The number of indices does not fit the number of parts.
     #[error("{given} indices cut a dimension into {} parts, and {parts} are wanted; give one index fewer than parts", .given + 1)]
     Cuts {
-        /// How many indices were given.
+        /// The number of indices that were given.
         given: usize,
-        /// How many parts there are to be.
+        /// The number of parts that are needed.
         parts: usize,
     },
     /// The number of blocks does not fit the grid.
     #[error("{given} blocks do not fill a grid of {rows} x {columns}; give one for each place, row by row")]
     Grid {
-        /// How many blocks were given.
+        /// The number of blocks that were given.
         given: usize,
-        /// The rows of the grid.
+        /// The number of rows of the grid.
         rows: usize,
-        /// Its columns.
+        /// The number of columns.
         columns: usize,
     },
 }
 
-/// The names of our types: `f16, bf16, ...`.
+impl TensorError {
+    /// An error unless elements of the type `holds` are of type `T`.
+    pub(super) fn check_dtype<T: Element>(holds: Dtype) -> Result<(), Self> {
+        if holds == T::DTYPE { Ok(()) } else { Err(Self::Dtype { holds, wanted: T::DTYPE }) }
+    }
+}
+
+/// The names of all types: `f16, bf16, ...`.
 fn names() -> String {
     Dtype::ALL.map(Dtype::name).join(", ")
 }

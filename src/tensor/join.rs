@@ -50,16 +50,16 @@ pub fn assemble(blocks: &[TensorView<'_>], rows: usize, columns: usize) -> Resul
     Ok(whole)
 }
 
-/// Whose tensors are put together, for errors, and what one of them is called there.
+/// The names in errors: of the call, and of one of its tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Noun<'n> {
     pub call: &'static str,
     pub noun: &'static str,
-    /// The number of each, where it is not its place.
+    /// The number of each tensor, if it is not its index.
     pub numbers: Option<&'n [usize]>,
 }
 
-/// The shape of the tensors one after the other along a dimension, if they fit.
+/// The shape of the tensors concatenated along a dimension, if they fit.
 pub(super) fn along(
     tensors: &[TensorView<'_>],
     dim: usize,
@@ -76,14 +76,14 @@ pub(super) fn along(
     Ok(with(first.shape(), &[(dim, total)]))
 }
 
-/// What blocks make: its shape, the heights of the rows and the widths of the columns.
+/// A grid of blocks: the shape of the whole, the heights of the rows and the widths of the columns.
 pub(super) struct Grid {
     pub shape: Vec<usize>,
     heights: Vec<usize>,
     widths: Vec<usize>,
 }
 
-/// What blocks make, if they fit.
+/// The grid that the blocks make, if they fit.
 pub(super) fn grid(
     blocks: &[TensorView<'_>],
     rows: usize,
@@ -123,7 +123,7 @@ fn with(shape: &[usize], lengths: &[(usize, usize)]) -> Vec<usize> {
     shape
 }
 
-/// That number `index` has the type of the first and this shape.
+/// Checks that tensor `index` has the type of the first and this shape.
 fn fits(
     Noun { call, noun, numbers }: Noun<'_>,
     index: usize,

@@ -1,5 +1,4 @@
-//! Where the elements of a view lie: shape, strides and first element, checked once, so that nothing that
-//! follows can reach outside the data.
+//! The layout of a view: shape, strides and first element, checked once, so that no later access is outside the data.
 
 use std::ops::Range;
 
@@ -8,10 +7,10 @@ use smallvec::SmallVec;
 use super::error::TensorError;
 use crate::dtype::Dtype;
 
-/// How many dimensions are kept without memory of their own: views are made by the thousand.
+/// The most dimensions that need no allocation, because programs make thousands of views.
 const INLINE: usize = 4;
 
-/// Which elements a view has, in units of elements from the beginning of its data.
+/// The elements of a view, in units of elements from the beginning of its data.
 ///
 /// Invariants: as many strides as dimensions; the lengths other than 0, times the size of an element, multiply
 /// to at most `isize::MAX`; every element that the shape reaches lies inside the data. A layout without elements
@@ -23,7 +22,7 @@ pub(super) struct Layout {
     offset: usize,
 }
 
-/// How many elements a shape has.
+/// The number of elements of a shape, if their bytes can be addressed.
 pub(crate) fn count(dtype: Dtype, shape: &[usize]) -> Result<usize, TensorError> {
     let lengths = shape.iter().filter(|&&len| len > 0);
     match lengths.copied().try_fold(dtype.size(), usize::checked_mul) {
@@ -39,7 +38,7 @@ impl Layout {
         Ok(Self::row_major(shape))
     }
 
-    /// The same of a shape that is known to be one that [`count`] allows.
+    /// As [`contiguous`](Self::contiguous), for a shape that [`count`] is known to allow.
     pub(super) fn row_major(shape: &[usize]) -> Self {
         let mut strides = SmallVec::with_capacity(shape.len());
         let mut stride = 1_isize;
@@ -51,7 +50,7 @@ impl Layout {
         Self { shape: shape.into(), strides, offset: 0 }
     }
 
-    /// Row-major elements, exactly as many as the data has.
+    /// Elements in row-major order, exactly as many as the data has.
     pub(super) fn exact(dtype: Dtype, len: usize, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = Self::contiguous(dtype, shape)?;
         let wanted = layout.len();
@@ -62,7 +61,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Row-major elements of exactly as many bytes as the data has.
+    /// Elements in row-major order, of exactly as many bytes as the data has.
     pub(super) fn exact_bytes(dtype: Dtype, bytes: usize, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = Self::contiguous(dtype, shape)?;
         let wanted = layout.len() * dtype.size();
@@ -72,7 +71,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Any elements of data that has `len`.
+    /// Any elements of data of `len` elements.
     pub(super) fn strided(
         dtype: Dtype,
         len: usize,
@@ -109,12 +108,12 @@ impl Layout {
         self.offset
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// From the lowest to after the highest element of the data that it reaches.
+    /// The range from the lowest to the highest element that it reaches.
     pub(super) fn reach(&self) -> Range<usize> {
         if self.shape.contains(&0) {
             return 0..0;
@@ -133,9 +132,8 @@ impl Layout {
             })
     }
 
-    /// That no element is reached twice: every dimension steps over all that those of shorter strides reach. There
-    /// are strides that do not nest so and yet reach no element twice; no permutation, part or reversal of
-    /// row-major elements has them.
+    /// Checks that no element is reached twice: every stride is longer than what all dimensions of shorter strides reach. Some
+    /// strides that do not nest so also reach no element twice, but no permutation, part or reversal of row-major elements has them.
     pub(super) fn distinct(&self) -> Result<(), TensorError> {
         if self.shape.contains(&0) {
             return Ok(());
@@ -151,7 +149,7 @@ impl Layout {
                     strides: self.strides.to_vec(),
                 });
             }
-            // Both inside the data, of at most `isize::MAX` elements each.
+            // No overflow: both are within the data.
             reached += stride * (len - 1);
         }
         Ok(())
@@ -177,7 +175,7 @@ impl Layout {
         })
     }
 
-    /// Two dimensions in each other's place.
+    /// Exchanges two dimensions.
     pub(super) fn transpose(&self, first: usize, second: usize) -> Result<Self, TensorError> {
         self.size(first)?;
         self.size(second)?;
@@ -225,13 +223,13 @@ impl Layout {
     }
 }
 
-/// Where `steps` strides from `offset` on lead, if that is a place at all.
+/// The index `steps` strides after `offset`, if it can be represented.
 fn step(offset: usize, steps: usize, stride: isize) -> Option<usize> {
     offset.checked_add_signed(isize::try_from(steps).ok()?.checked_mul(stride)?)
 }
 
-/// From the lowest to after the highest element of a shape without dimensions of length 0; `None` where one is
-/// below 0 or beyond what numbers can say.
+/// The range from the lowest to the highest element of a shape without dimensions of length 0; `None` if an index is below 0 or cannot
+/// be represented.
 fn reach(offset: usize, shape: &[usize], strides: &[isize]) -> Option<Range<usize>> {
     let (mut low, mut high) = (offset, offset);
     for (&len, &stride) in shape.iter().zip(strides) {

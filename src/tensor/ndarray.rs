@@ -1,7 +1,7 @@
-//! Conversions from and to ndarray's arrays and views. None copies elements, but where it says so.
+//! Conversions from and to ndarray's arrays and views. They do not copy elements, unless they say so.
 //!
-//! A view of ours borrows all memory from its lowest element to its highest. An array of ndarray's that has gaps, such as
-//! some columns of a matrix, does not own what lies between its elements: it is refused, see [`TensorError::Gaps`].
+//! A [`TensorView`] borrows all memory from its lowest element to its highest. An array of ndarray that has gaps, such as some columns
+//! of a matrix, does not own the memory between its elements, so it is refused: [`TensorError::Gaps`].
 
 use ::ndarray::{
     Array, ArrayD, ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Axis, Dimension, IxDyn, ShapeBuilder,
@@ -55,7 +55,7 @@ impl<'a, T: Element, D: Dimension> TryFrom<ArrayViewMut<'a, T, D>> for TensorVie
 
 /// Elements in row-major order are not copied; others are.
 ///
-/// Fails with [`TensorError::TooLarge`] if the array is empty and its other dimensions are absurd.
+/// Fails with [`TensorError::TooLarge`] if the array is empty and the product of its other dimensions is too large.
 impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = TensorError;
 
@@ -104,14 +104,14 @@ impl<'a, T: Element> TryFrom<TensorViewMut<'a>> for ArrayViewMutD<'a, T> {
     }
 }
 
-/// Where in its memory the first element of an array lies that has no gaps.
+/// The index of the first element of an array without gaps in its memory.
 fn first(shape: &[usize], strides: &[isize]) -> usize {
     let backward = shape.iter().zip(strides).filter(|(len, stride)| **len > 1 && **stride < 0);
     backward.map(|(len, stride)| (len - 1).wrapping_mul(stride.unsigned_abs())).fold(0, usize::wrapping_add)
 }
 
-/// Shape and strides as ndarray takes them, negative strides as their bits. Those of dimensions in which no step is
-/// made are left out: they may be any here, and ndarray would check them.
+/// Shape and strides as ndarray takes them, negative strides as their bits. The strides of dimensions of length 1, or of an empty view,
+/// are 0, because they may have any value here, and ndarray would check them.
 fn strided(layout: &Layout) -> StrideShape<IxDyn> {
     let empty = layout.shape().contains(&0);
     let steps = layout.shape().iter().zip(layout.strides());
@@ -120,7 +120,7 @@ fn strided(layout: &Layout) -> StrideShape<IxDyn> {
     IxDyn(layout.shape()).strides(IxDyn(&strides))
 }
 
-/// What ndarray's refusal of a layout would mean; it has been checked here.
+/// The error if ndarray refuses a layout, which was checked before.
 fn outside(layout: &Layout) -> TensorError {
     TensorError::Outside {
         shape: layout.shape().to_vec(),

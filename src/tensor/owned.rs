@@ -28,7 +28,7 @@ pub struct Tensor {
 
 macro_rules! storage {
     ($($dtype:ident: $rust:ty),* $(,)?) => {
-        /// A vector of elements of whatever type, so that memory has the type it was allocated with.
+        /// A vector of elements of any of the types, so that memory is freed as the type with which it was allocated.
         #[derive(Clone, PartialEq)]
         enum Storage {
             $($dtype(Vec<$rust>),)*
@@ -42,7 +42,7 @@ macro_rules! storage {
                 })
             }
 
-            /// None yet, and room for so many; `None` if there is no memory for them.
+            /// No elements, but capacity for `len`; `None` if there is no memory for them.
             fn room(dtype: Dtype, len: usize) -> Option<Self> {
                 Some(match dtype {
                     $(Dtype::$dtype => {
@@ -53,14 +53,14 @@ macro_rules! storage {
                 })
             }
 
-            /// With zeros behind those that there are, up to so many.
+            /// Appends zeros up to `len` elements.
             fn grow(&mut self, len: usize) {
                 match self {
                     $(Self::$dtype(vec) => vec.resize(len.max(vec.len()), Zeroable::zeroed()),)*
                 }
             }
 
-            /// How many there are, which touches none of them.
+            /// The number of elements.
             const fn len(&self) -> usize {
                 match self {
                     $(Self::$dtype(vec) => vec.len(),)*
@@ -73,14 +73,14 @@ macro_rules! storage {
                 }
             }
 
-            /// The casts are from a type to itself: `T` is the one that its dtype names.
+            /// Each cast is from a type to itself, because `T` is the type of its dtype.
             fn from_vec<T: Element>(vec: Vec<T>) -> Self {
                 match T::DTYPE {
                     $(Dtype::$dtype => Self::$dtype(cast_vec(vec)),)*
                 }
             }
 
-            /// Of the type that the storage has, or another of its size.
+            /// `T` must be the type of the elements, or another of the same size and alignment.
             fn into_vec<T: Element>(self) -> Vec<T> {
                 match self {
                     $(Self::$dtype(vec) => cast_vec(vec),)*
@@ -161,7 +161,7 @@ impl Tensor {
     /// [`TensorError::Dtype`] if they are of another type. The tensor is dropped then: if that can happen, check
     /// [`Tensor::dtype`] first.
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>, TensorError> {
-        self.holds::<T>()?;
+        TensorError::check_dtype::<T>(self.dtype())?;
         Ok(self.storage.into_vec())
     }
 
@@ -171,7 +171,7 @@ impl Tensor {
     ///
     /// [`TensorError::Dtype`] if they are of another type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
-        self.holds::<T>()?;
+        TensorError::check_dtype::<T>(self.dtype())?;
         Ok(bytemuck::cast_slice(self.storage.bytes()))
     }
 
@@ -181,13 +181,8 @@ impl Tensor {
     ///
     /// [`TensorError::Dtype`] if they are of another type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
-        self.holds::<T>()?;
+        TensorError::check_dtype::<T>(self.dtype())?;
         Ok(bytemuck::cast_slice_mut(self.storage.bytes_mut()))
-    }
-
-    fn holds<T: Element>(&self) -> Result<(), TensorError> {
-        let holds = self.dtype();
-        if holds == T::DTYPE { Ok(()) } else { Err(TensorError::Dtype { holds, wanted: T::DTYPE }) }
     }
 
     /// The bytes of the elements in row-major order, in this machine's byte order.

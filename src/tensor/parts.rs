@@ -39,7 +39,7 @@ pub enum Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Splits a tensor into `ranks` parts.
+    /// Splits a tensor into `parts` parts.
     pub(crate) fn cut<'a>(
         self,
         whole: &TensorView<'a>,
@@ -102,7 +102,7 @@ impl Parts<'_> {
         let dim = match self {
             Self::Split(dim) | Self::Chunk(dim) => dim,
             Self::SplitAt { dim, indices } => {
-                // Where an index is below the one before it, pieces have elements in common.
+                // If an index is below the one before it, pieces have elements in common.
                 let mut end = 0;
                 let mut pieces = partition::cuts(shape.get(dim).copied().unwrap_or_default(), indices);
                 if !pieces.all(|piece| std::mem::replace(&mut end, piece.end) == piece.start) {
@@ -117,7 +117,7 @@ impl Parts<'_> {
     }
 }
 
-/// A view that has this shape, and all of whose elements are the same byte.
+/// A view of this shape, all of whose elements are the same byte.
 fn shaped(shape: &[usize]) -> Result<TensorView<'static>, TensorError> {
     TensorView::with_strides(&[0_u8], 0, shape, &vec![0; shape.len()])
 }

@@ -7,7 +7,7 @@ use ::safetensors::{Dtype as Theirs, View, tensor::TensorView as TheirView};
 use super::{error::TensorError, owned::Tensor, view::TensorView};
 use crate::dtype::Dtype;
 
-/// The bytes are borrowed where they lie in the file, which may be at any address.
+/// Borrows the bytes, which may have any address.
 ///
 /// Fails with [`TensorError::ForeignDtype`] if the elements are of none of the twelve types.
 impl<'a> TryFrom<TheirView<'a>> for TensorView<'a> {
@@ -36,7 +36,7 @@ impl View for &Tensor {
     }
 }
 
-/// What is contiguous is borrowed; the rest is packed.
+/// A contiguous view is borrowed; others are packed.
 impl View for TensorView<'_> {
     fn dtype(&self) -> Theirs {
         theirs(TensorView::dtype(self))
@@ -62,7 +62,7 @@ impl View for TensorView<'_> {
     }
 }
 
-/// Theirs of these elements.
+/// The type of safetensors for a type of this library.
 const fn theirs(dtype: Dtype) -> Theirs {
     match dtype {
         Dtype::F16 => Theirs::F16,
@@ -80,7 +80,7 @@ const fn theirs(dtype: Dtype) -> Theirs {
     }
 }
 
-/// Ours of these elements, if there is one.
+/// The type of this library for a type of safetensors, if there is one.
 fn dtype(given: Theirs) -> Result<Dtype, TensorError> {
     let ours = Dtype::ALL.into_iter().find(|&dtype| theirs(dtype) == given);
     ours.ok_or_else(|| TensorError::ForeignDtype { name: given.to_string() })

@@ -1,20 +1,20 @@
-//! How tensors are printed: as nested lists of numbers.
+//! Prints tensors as nested lists of numbers.
 
 use std::fmt::{self, Display};
 
 use super::{owned::Tensor, view::TensorView};
 use crate::dtype::{Dtype, Element};
 
-/// With more elements than this the middle of long dimensions is left out.
+/// The most elements that are printed without leaving out the middle of long dimensions.
 const MOST: usize = 1000;
-/// How much of a long dimension is printed at either end then.
+/// How many elements of a long dimension are printed at either end.
 const ENDS: usize = 3;
-/// After so many elements and lists the rest is left out: shortened dimensions are not enough where there are very many.
+/// The most elements and lists that are printed, for tensors of very many dimensions.
 const ALL: usize = 10_000;
 
-/// The elements as nested lists, `[[1, 2], [3, 4]]`, each with the precision and width asked for; of more than a
-/// thousand, three at either end of every dimension. What is behind ten thousand elements and lists, as there may be in
-/// very many dimensions, is `, ...`. A dimension of length 0 is `[]`, a tensor without dimensions its element.
+/// Prints the elements as nested lists, `[[1, 2], [3, 4]]`, each with the given precision and width. Of more than a thousand elements,
+/// only three are printed at either end of every long dimension; after ten thousand elements and lists, `, ...` replaces the rest. A
+/// dimension of length 0 is printed as `[]`, a tensor without dimensions as its element.
 impl Display for TensorView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lists = self.shape().split(|&len| len == 0).next().unwrap_or_default();
@@ -87,7 +87,7 @@ impl TensorView<'_> {
         let offset = steps.fold(self.layout().offset(), |at, (&index, &stride)| {
             at.wrapping_add(stride.cast_unsigned().wrapping_mul(index))
         });
-        // The layout reaches nothing outside.
+        // The layout is within the data.
         bytemuck::pod_read_unaligned(self.bytes_at(offset))
     }
 }

@@ -111,7 +111,7 @@ impl<'a> TensorView<'a> {
         &self.bytes[reach.start * size..reach.end * size]
     }
 
-    /// The bytes of the element at a place of the data that is reached.
+    /// The bytes of the element at an index of the data, which must be within the data.
     pub(super) fn bytes_at(&self, place: usize) -> &'a [u8] {
         let size = self.dtype.size();
         &self.bytes[place * size..][..size]
@@ -119,11 +119,9 @@ impl<'a> TensorView<'a> {
 
     /// [`TensorView::reached`], as elements.
     pub(super) fn reached_as<T: Element>(&self) -> Result<&'a [T], TensorError> {
-        if self.dtype != T::DTYPE {
-            return Err(TensorError::Dtype { holds: self.dtype, wanted: T::DTYPE });
-        }
+        TensorError::check_dtype::<T>(self.dtype)?;
         match self.reached() {
-            // Nothing has no alignment: an empty slice may point anywhere.
+            // An empty slice may have any address.
             [] => Ok(&[]),
             bytes => bytemuck::try_cast_slice(bytes).map_err(|_| TensorError::Misaligned { dtype: T::DTYPE }),
         }
@@ -177,7 +175,7 @@ impl<'a> TensorView<'a> {
         Ok(self.with(self.layout.reshape(self.dtype, shape)?))
     }
 
-    /// Other elements of the same data.
+    /// A view of the same data with another layout.
     pub(super) const fn with(&self, layout: Layout) -> Self {
         Self::of(self.dtype, self.bytes, layout)
     }
@@ -198,7 +196,7 @@ impl<'a> TensorView<'a> {
         copy(self.dtype, bytes, &Layout::row_major(self.shape()), self.bytes, &self.layout);
     }
 
-    /// Copies the elements to their places in other data of the same dtype; the shapes are alike.
+    /// Copies the elements to other data of the same dtype, whose layout has the same shape.
     pub(super) fn write_to(&self, bytes: &mut [u8], layout: &Layout) {
         copy(self.dtype, bytes, layout, self.bytes, &self.layout);
     }

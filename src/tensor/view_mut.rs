@@ -110,13 +110,13 @@ impl<'a> TensorViewMut<'a> {
         TensorViewMut::of(self.dtype, self.bytes, self.layout.clone())
     }
 
-    /// Whether the elements lie as those of a slice do: contiguous and aligned.
+    /// Whether the elements are contiguous and aligned, as those of a slice.
     pub(crate) fn lies_in_place(&self) -> bool {
         let begins = (self.bytes.as_ptr() as usize).wrapping_add(self.layout.offset() * self.dtype.size());
         self.is_contiguous() && (self.is_empty() || begins.is_multiple_of(self.dtype.size()))
     }
 
-    /// The bytes of the elements, if they [lie so](Self::lies_in_place).
+    /// The bytes of the elements, if they are [contiguous and aligned](Self::lies_in_place).
     pub(crate) fn in_place(&mut self) -> Option<&mut [u8]> {
         if !self.lies_in_place() {
             return None;
@@ -146,11 +146,9 @@ impl<'a> TensorViewMut<'a> {
 
     /// [`TensorViewMut::reached`], as elements.
     pub(super) fn reached_as<T: Element>(self) -> Result<&'a mut [T], TensorError> {
-        if self.dtype != T::DTYPE {
-            return Err(TensorError::Dtype { holds: self.dtype, wanted: T::DTYPE });
-        }
+        TensorError::check_dtype::<T>(self.dtype)?;
         match self.reached() {
-            // Nothing has no alignment: an empty slice may point anywhere.
+            // An empty slice may have any address.
             [] => Ok(&mut []),
             bytes => {
                 bytemuck::try_cast_slice_mut(bytes).map_err(|_| TensorError::Misaligned { dtype: T::DTYPE })

@@ -10,7 +10,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use unisono::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Dtype, reduce::Kernel};
-use unisono_schedule::{Collective, algorithm::find, cost::Fabric, select::Choice};
+use unisono_schedule::{
+    Collective,
+    algorithm::{Algorithm, find},
+    cost::Fabric,
+    select::Choice,
+};
 
 use super::{Case, Result};
 use crate::{
@@ -32,7 +37,7 @@ pub(crate) struct OneRank {
     bytes: Vec<usize>,
     /// Only this algorithm
     #[arg(long, value_parser = super::parse_algorithm)]
-    algorithm: Option<&'static unisono_schedule::algorithm::Algorithm>,
+    algorithm: Option<&'static Algorithm>,
     /// How many of the ranks can run at once, by which algorithms' chunks and lanes are chosen
     #[arg(long)]
     at_once: usize,
@@ -123,10 +128,7 @@ impl OneRank {
 
 impl Found {
     /// The algorithms of a size with their times (s).
-    pub(super) fn of(
-        &self,
-        bytes: usize,
-    ) -> impl Iterator<Item = (&'static unisono_schedule::algorithm::Algorithm, f64)> {
+    pub(super) fn of(&self, bytes: usize) -> impl Iterator<Item = (&'static Algorithm, f64)> {
         self.times.iter().filter(move |it| it.0 == bytes).filter_map(|it| Some((find(&it.1)?, it.2)))
     }
 }

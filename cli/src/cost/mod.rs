@@ -208,7 +208,10 @@ impl Case {
 }
 
 /// The cases of these sizes, in ascending order, without those of as many elements as the one before.
-fn distinct(sizes: impl IntoIterator<Item = usize>, case: impl Fn(usize) -> Case) -> Vec<(usize, Case)> {
+pub(crate) fn distinct(
+    sizes: impl IntoIterator<Item = usize>,
+    case: impl Fn(usize) -> Case,
+) -> Vec<(usize, Case)> {
     let mut cases: Vec<_> = sizes.into_iter().map(|bytes| (bytes, case(bytes))).collect();
     cases.dedup_by_key(|(_, case)| case.count);
     cases

@@ -177,15 +177,15 @@ impl Interfaces {
             ),
             (None, Some(from)) => {
                 let name = self.with(from).map_or("an unknown interface", |interface| &interface.name);
-                let route = format!("the route to {named} starts at {from} on {name}");
+                let path = format!("the route to {named} starts at {from} on {name}");
                 if route.address.is_some_and(|address| StoreAddress::names_itself(host, address)) {
                     section.ok(format!(
-                        "{route}: that is this machine itself; if ranks run on other machines too, another interface is used"
+                        "{path}: that is this machine itself; if ranks run on other machines too, another interface is used"
                     ));
                 } else if from.is_loopback() {
-                    section.ok(format!("{route}: only ranks on this machine can meet there"));
+                    section.ok(format!("{path}: only ranks on this machine can meet there"));
                 } else {
-                    section.ok(route);
+                    section.ok(path);
                 }
             }
             (None, None) => section.note(format!("the route to {named} is unknown")),

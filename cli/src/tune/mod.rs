@@ -20,7 +20,7 @@ use unisono_schedule::{
 use self::decide::Measured;
 use crate::{
     bench::{self, progress::Progress},
-    cost::Case,
+    cost::{self, Case},
     run::job::Job,
     words,
 };
@@ -192,10 +192,8 @@ impl Tune {
             Collective::Barrier => vec![0],
             _ => bench::sweep(self.min_bytes, self.max_bytes, self.factor),
         };
-        let cases = sizes.into_iter().map(|bytes| Case::new(collective, ranks, bytes, self.dtype));
-        let mut cases: Vec<Case> = cases.collect();
-        cases.dedup_by_key(|case| case.count);
-        cases
+        let cases = cost::distinct(sizes, |bytes| Case::new(collective, ranks, bytes, self.dtype));
+        cases.into_iter().map(|(_, case)| case).collect()
     }
 }
 
